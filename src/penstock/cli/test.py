@@ -1,0 +1,62 @@
+"""`penstock test`: the stages that CI runs. pytest comes last, because CI reads the last line that it prints."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from penstock.cli import checkout
+
+FOLDERS: Final = ("src", "tests", "bench", "requirements")
+WORKERS_MIN: Final = 2
+
+
+def run(fast: bool, pytest_arguments: Sequence[str]) -> int:
+    """Runs the stages and gives the exit code: 0 only if all of them passed."""
+    root = checkout.root()
+    if pytest_arguments:
+        return stage(root, "pytest", ["pytest", *pytest_arguments])
+    checks_failed = False if fast else run_checks(root) > 0
+    tests_code = stage(root, "pytest", ["pytest", "-n", str(workers()), "--dist", "worksteal"])
+    return tests_code or int(checks_failed)
+
+
+def run_checks(root: Path) -> int:
+    """Runs the stages before pytest and sums them up; gives how many failed."""
+    codes = {name: stage(root, name, command) for name, command in checks(root).items()}
+    heading("checks")
+    for name, code in codes.items():
+        click.echo(f"{name}: {'passed' if code == 0 else f'FAILED (exit code {code})'}")
+    return sum(code != 0 for code in codes.values())
+
+
+def checks(root: Path) -> dict[str, list[str]]:
+    # mypy takes a folder without Python files for a mistake.
+    folders = [folder for folder in FOLDERS if next((root / folder).rglob("*.py"), None)]
+    return {
+        "ruff check": ["ruff", "check", *folders],
+        "ruff format": ["ruff", "format", "--check", *folders],
+        "mypy": ["mypy", "--strict", *folders],
+    }
+
+
+def stage(root: Path, name: str, command: Sequence[str]) -> int:
+    heading(name)
+    return subprocess.run([sys.executable, "-m", *command], cwd=root, check=False).returncode
+
+
+def heading(name: str) -> None:
+    click.secho(f"\n== {name} ==", bold=True)
+    sys.stdout.flush()  # the stage writes to the same place by its own hand
+
+
+def workers() -> int:
+    """All cores that this process may use; two at least, so that tests always meet a parallel run."""
+    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(WORKERS_MIN, allowed)

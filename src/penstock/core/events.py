@@ -1,0 +1,74 @@
+"""Delivery events: what happened to a group's messages in one commit, as ranges. They become `$events`.
+
+Events of one kind, consumer and attempt are one record with several ranges, so a commit with a thousand acks is
+still one small message.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+Kind = Literal[
+    "claimed", "acked", "nacked", "released", "postponed", "expired", "left", "dead", "dropped", "redriven", "purged",
+    "sought", "committed",
+]  # fmt: skip
+
+
+class Event(msgspec.Struct, omit_defaults=True):
+    """Ranges [start, end) to which the same thing happened at about the same time."""
+
+    kind: Kind
+    ranges: list[tuple[int, int]]
+    at_ms: int
+    consumer: str = ""
+    attempt: int = 0
+    detail: str = ""
+
+
+class Delivery(msgspec.Struct):
+    """The payload of one `$events` message: one group's events on one lane in one commit."""
+
+    namespace: str
+    queue: str
+    lane: int
+    group: str
+    events: list[Event]
+
+
+_encoder: Final = msgspec.json.Encoder()
+
+
+def encode_delivery(delivery: Delivery) -> bytes:
+    return _encoder.encode(delivery)
+
+
+def decode_delivery(payload: bytes) -> Delivery:
+    return msgspec.json.decode(payload, type=Delivery)
+
+
+class Events:
+    """Collects what happens between two commits."""
+
+    __slots__ = ("by_key",)
+
+    def __init__(self) -> None:
+        self.by_key: dict[tuple[str, str, int, str], Event] = {}
+
+    def add(
+        self, kind: Kind, start: int, end: int, at_ms: int, consumer: str = "", attempt: int = 0, detail: str = ""
+    ) -> None:
+        key = (kind, consumer, attempt, detail)
+        event = self.by_key.get(key)
+        if event is None:
+            self.by_key[key] = Event(kind, [(start, end)], at_ms, consumer, attempt, detail)
+        elif event.ranges[-1][1] == start:
+            event.ranges[-1] = (event.ranges[-1][0], end)
+        else:
+            event.ranges.append((start, end))
+
+    def seal(self) -> list[Event]:
+        events = list(self.by_key.values())
+        self.by_key.clear()
+        return events

@@ -1,0 +1,88 @@
+"""A parsed filter and the way to one: text in, answers about messages and batches out.
+
+May not know: lark, the grammar, or how a node is evaluated; `reader.py` and `closures.py` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from penstock.core.filters.closures import compile_for_columns, compile_for_message
+from penstock.core.filters.reader import read
+from penstock.core.filters.syntax_tree import Condition
+from penstock.core.filters.text import names_of
+from penstock.core.filters.views import Columns, MessageView, Properties
+from penstock.errors import InvalidFilter
+
+TEXT_CHARACTERS_MAX: Final = 4_096
+FILTERS_CACHED_MAX: Final = 1_024
+_NO_HEADERS: Final[Mapping[str, Any]] = {}
+
+
+class Filter:
+    """A parsed condition. Immutable; equal to another of the same meaning as written, that is of an equal AST."""
+
+    __slots__ = ("_on_columns", "_on_message", "ast", "names", "text")
+
+    def __init__(self, text: str, ast: Condition) -> None:
+        self.text: Final = text
+        self.ast: Final = ast
+        self.names: Final = names_of(ast)
+        """The columns the answer depends on: property names, and `headers`."""
+        self._on_message = compile_for_message(ast)
+        self._on_columns = compile_for_columns(ast)
+
+    def matches(self, message: MessageView) -> bool:
+        """Whether the condition is true of a message; unknown is no match."""
+        return self._on_message(message.headers or _NO_HEADERS, message, 0) is True
+
+    def matches_with(self, headers: Mapping[str, Any] | None, properties: Properties) -> bool:
+        """The same, of headers that are kept apart from the other fields."""
+        return self._on_message(headers or _NO_HEADERS, properties, 0) is True
+
+    def matches_at(self, columns: Columns, index: int) -> bool:
+        """The same, of message `index` of a batch, without building the message."""
+        column = columns.headers
+        headers = _NO_HEADERS if column is None else column[index] or _NO_HEADERS
+        return self._on_columns(headers, columns, index) is True
+
+    def select(self, columns: Columns, indexes: Iterable[int]) -> list[int]:
+        """Those of `indexes` whose message matches: the fast way through a batch."""
+        evaluate = self._on_columns
+        column = columns.headers
+        if column is None or "headers" not in self.names:
+            if all(getattr(columns, name) is None for name in self.names):
+                # No message has anything the condition asks about: one answer holds for all.
+                return list(indexes) if evaluate(_NO_HEADERS, columns, 0) is True else []
+            return [index for index in indexes if evaluate(_NO_HEADERS, columns, index) is True]
+        return [index for index in indexes if evaluate(column[index] or _NO_HEADERS, columns, index) is True]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Filter) and self.ast == other.ast
+
+    def __hash__(self) -> int:
+        return hash(self.ast)
+
+    def __repr__(self) -> str:
+        return f"Filter({self.text!r})"
+
+    def __reduce__(self) -> tuple[Callable[[str], Filter], tuple[str]]:
+        return parse, (self.text,)
+
+
+def parse(text: str) -> Filter:
+    """The filter of a text, or InvalidFilter that shows the text, the column and what was expected there."""
+    if not isinstance(text, str):
+        raise InvalidFilter(f"a filter must be a string, not {text!r} of type {type(text).__name__}")
+    if len(text) > TEXT_CHARACTERS_MAX:
+        raise InvalidFilter(
+            f"the filter has {len(text)} characters; the limit is {TEXT_CHARACTERS_MAX}", TEXT_CHARACTERS_MAX + 1
+        )
+    return _parse(text)
+
+
+@lru_cache(maxsize=FILTERS_CACHED_MAX)
+def _parse(text: str) -> Filter:
+    return Filter(text, read(text))

@@ -1,0 +1,118 @@
+"""The part of a lane's log that is known in memory: heads of batches, never bodies.
+
+The newest heads are kept as they are appended (the tail); older ones are fed in pages when a group that
+lags asks for them. A look-up outside of both raises `Missing`, before anything was changed: the node reads
+the heads from the store, feeds them and asks again. So memory does not grow with the backlog, and a lane opens
+without reading its log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from operator import attrgetter
+from typing import Final
+
+from penstock.batch import Meta, decode_meta, meta_columns
+from penstock.rows import BatchHead
+
+TAIL_SEGMENTS_MAX: Final = 1_024
+TAIL_META_BYTES_MAX: Final = 8 * 1024 * 1024
+PAGES_MAX: Final = 16
+
+
+class Missing(Exception):  # noqa: N818 - not an error: a question to the node
+    """Heads from this offset on are needed and not in memory."""
+
+    def __init__(self, start: int) -> None:
+        super().__init__(f"heads from offset {start} on are not in memory")
+        self.start = start
+
+
+class Segment:
+    """One batch as the core sees it: where it lies, which columns it has, and its columns once asked for."""
+
+    __slots__ = ("_columns_decoded", "base", "bytes_end", "columns", "end", "meta", "published_ms", "size")
+
+    def __init__(self, head: BatchHead) -> None:
+        self.base = head.base
+        self.end = head.base + head.count
+        self.published_ms = head.published_ms
+        self.bytes_end = head.bytes_end
+        self.size = head.size
+        self.meta = head.meta
+        self.columns = meta_columns(head.meta)
+        self._columns_decoded: Meta | None = None
+
+    def decoded(self) -> Meta:
+        """The batch's metadata columns, decoded once."""
+        if self._columns_decoded is None:
+            self._columns_decoded = decode_meta(self.meta, self.end - self.base)
+        return self._columns_decoded
+
+
+_base: Final = attrgetter("base")
+
+
+def _find(segments: list[Segment], offset: int) -> Segment | None:
+    index = bisect_right(segments, offset, key=_base) - 1
+    if index >= 0 and offset < segments[index].end:
+        return segments[index]
+    return None
+
+
+class Log:
+    """Look-up of segments by offset in the tail and in the pages last fed."""
+
+    __slots__ = ("pages", "tail", "tail_bytes")
+
+    def __init__(self) -> None:
+        self.tail: list[Segment] = []
+        self.tail_bytes = 0
+        self.pages: list[list[Segment]] = []
+
+    def append(self, head: BatchHead) -> None:
+        """A batch at the end of the log."""
+        self.tail.append(Segment(head))
+        self.tail_bytes += len(head.meta)
+        if len(self.tail) > 2 * TAIL_SEGMENTS_MAX or (self.tail_bytes > 2 * TAIL_META_BYTES_MAX and len(self.tail) > 1):
+            self._shorten()
+
+    def _shorten(self) -> None:
+        """Forget the older half at once: the cost is spread over as many appends."""
+        keep = min(len(self.tail) // 2, TAIL_SEGMENTS_MAX) or 1
+        self.tail = self.tail[-keep:]
+        self.tail_bytes = sum(len(segment.meta) for segment in self.tail)
+
+    def feed(self, heads: list[BatchHead]) -> None:
+        """A page of consecutive heads read from the store; the page used longest ago makes room."""
+        if heads:
+            self.pages.insert(0, [Segment(head) for head in heads])
+            del self.pages[PAGES_MAX:]
+
+    def peek(self, offset: int) -> Segment | None:
+        """The segment that holds an offset, if it is in memory."""
+        if self.tail and offset >= self.tail[0].base:
+            return _find(self.tail, offset)
+        for index, page in enumerate(self.pages):
+            if page[0].base <= offset < page[-1].end:
+                if index:
+                    self.pages.insert(0, self.pages.pop(index))
+                return _find(page, offset)
+        return None
+
+    def find(self, offset: int) -> Segment:
+        """The segment that holds an offset; raises `Missing` when it is not in memory."""
+        segment = self.peek(offset)
+        if segment is None:
+            raise Missing(offset)
+        return segment
+
+    def forget_before(self, offset: int) -> None:
+        """Drop what was trimmed from the log."""
+        if self.tail and self.tail[0].end <= offset:
+            keep = bisect_right(self.tail, offset, key=_base) - 1
+            if keep > 64 or keep >= len(self.tail) - 1:
+                self.tail_bytes -= sum(len(segment.meta) for segment in self.tail[:keep])
+                del self.tail[:keep]
+        if self.pages:
+            self.pages = [page for page in self.pages if page[-1].end > offset]

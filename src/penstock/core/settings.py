@@ -1,0 +1,69 @@
+"""A group's settings in force: its own options over its queue's, with filters compiled.
+
+`backoff_ms` is here because it is pure arithmetic on settings. Knows nothing of state.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+import msgspec
+
+from penstock.core.filters import Filter, parse
+from penstock.model import Expired, GroupConfig, GroupKind, QueueConfig
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one group does on every lane of its queue. Built by `settings_of`, shared between lanes."""
+
+    kind: GroupKind
+    ordered: bool
+    prioritized: bool
+    lease_ms: int
+    max_attempts: int
+    backoff_ms: int
+    backoff_factor: float
+    backoff_max_ms: int
+    backoff_jitter: float
+    delay_ms: int
+    debounce_ms: int
+    single_active_consumer: bool
+    max_in_flight: int | None
+    rate: float | None
+    dead_letter_to: str | None
+    ttl_ms: int | None
+    expired: Expired
+    auto_commit: bool
+    paused: bool
+    filter: Filter | None
+
+
+_inherited = ("ordered", "prioritized", "lease_ms", "max_attempts", "backoff_ms", "backoff_factor", "backoff_max_ms",
+              "backoff_jitter", "single_active_consumer", "max_in_flight", "rate", "dead_letter_to", "expired")  # fmt: skip
+
+
+def settings_of(queue: QueueConfig, group: GroupConfig) -> Settings:
+    """The group's options where it has them, else the queue's. Raises `InvalidFilter` for a bad filter."""
+    values: dict[str, Any] = {}
+    for name in _inherited:
+        own = getattr(group, name)
+        values[name] = getattr(queue, name) if own is None else own
+    return Settings(
+        kind=group.kind,
+        delay_ms=queue.delay_ms,
+        debounce_ms=queue.debounce_ms,
+        ttl_ms=queue.ttl_ms,
+        auto_commit=group.auto_commit,
+        paused=queue.paused or group.paused,
+        filter=None if group.filter is None else parse(group.filter),
+        **values,
+    )
+
+
+def backoff_ms(settings: Settings, seed: int, offset: int, attempts: int) -> int:
+    """How long to wait after the n-th failed attempt; the jitter is a hash, so a replay waits as long."""
+    exponent = min(attempts - 1, 64)
+    span = min(settings.backoff_ms * settings.backoff_factor**exponent, float(settings.backoff_max_ms))
+    chance = crc32(b"%d:%d:%d" % (seed, offset, attempts)) / 0xFFFFFFFF
+    return round(span * (1.0 - settings.backoff_jitter * chance))

@@ -1,0 +1,156 @@
+"""What a caller gets back: received messages, claims, receipts of publishes. Plain data, decoded when looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import msgspec
+
+from penstock.batch import EncodedBatch, decode, payloads
+from penstock.core.lane import Appended
+from penstock.errors import InvalidArgument
+from penstock.model import Message
+
+
+class Received(msgspec.Struct, frozen=True, gc=False):
+    """A message with its place and history. `attempt` is 1 on the first hand-out, 0 where nothing was handed out."""
+
+    message: Message
+    queue: str
+    lane: int
+    offset: int
+    published_ms: int
+    attempt: int = 0
+    state: str = ""
+    """Browse only: ready, leased, waiting, dead or done for the group that was asked for."""
+    done: bool | None = None
+    """Stream reads of a queue with a `primary_group`: whether that group is done with the message."""
+
+    @property
+    def payload(self) -> bytes:
+        return self.message.payload
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """Consecutive messages [start, stop) of one encoded batch, all at the same attempt."""
+
+    batch: EncodedBatch
+    start: int
+    stop: int
+    offset: int
+    published_ms: int
+    attempt: int
+
+    def messages(self, queue: str, lane: int) -> Iterator[Received]:
+        for index, message in enumerate(decode(self.batch, self.start, self.stop)):
+            yield Received(message, queue, lane, self.offset + index, self.published_ms, self.attempt)
+
+    def payloads(self) -> list[bytes]:
+        return payloads(self.batch.body, self.batch.count, self.start, self.stop)
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The right to settle what was claimed. `str(lease)` is a token that `parse` takes back."""
+
+    lane: int
+    group: int
+    id: int
+
+    def __str__(self) -> str:
+        return f"{self.lane}-{self.group}-{self.id}"
+
+    @staticmethod
+    def parse(token: object) -> Lease:
+        parts = token.split("-") if isinstance(token, str) else []
+        if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
+            raise InvalidArgument(f"{token!r} is not a lease; pass the claim, or str(claim.lease)")
+        return Lease(*map(int, parts))
+
+
+class Claim:
+    """Messages handed to one consumer under one lease. Empty when the wait was over before there were any."""
+
+    def __init__(self, queue: str, lane: int, lease: Lease | None, deadline_ms: int, slices: list[Slice]) -> None:
+        self.queue = queue
+        self.lane = lane
+        self.lease = lease
+        self.deadline_ms = deadline_ms
+        self.slices = slices
+
+    @cached_property
+    def messages(self) -> list[Received]:
+        """The messages by rising offset, decoded on first use."""
+        return [received for part in self.slices for received in part.messages(self.queue, self.lane)]
+
+    def payloads(self) -> list[bytes]:
+        """The payloads alone: the fastest way through a large claim."""
+        if len(self.slices) == 1:
+            return self.slices[0].payloads()
+        return [payload for part in self.slices for payload in part.payloads()]
+
+    def offsets(self) -> list[int]:
+        return [part.offset + index for part in self.slices for index in range(part.stop - part.start)]
+
+    def __len__(self) -> int:
+        return sum(part.stop - part.start for part in self.slices)
+
+    def __iter__(self) -> Iterator[Received]:
+        return iter(self.messages)
+
+    def __repr__(self) -> str:
+        return f"<Claim of {len(self)} messages of {self.queue!r} under lease {self.lease}>"
+
+
+class Published(msgspec.Struct, frozen=True, gc=False):
+    """Where one message went; `duplicate` when its dedup id was known, and then the offset is the first one's."""
+
+    queue: str
+    lane: int
+    offset: int
+    duplicate: bool = False
+
+
+class Receipt:
+    """Where many messages went. Looks like a list of `Published`, made when looked at."""
+
+    def __init__(self, count: int, parts: Sequence[tuple[str, int, Appended, Sequence[int] | None]]) -> None:
+        self._count = count
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def duplicates(self) -> int:
+        """How many were known already and not stored again."""
+        return sum(len(appended.duplicates) for _, _, appended, _ in self._parts)
+
+    @property
+    def stored(self) -> int:
+        """How many were stored, counted in every queue they reached."""
+        return sum(appended.count for _, _, appended, _ in self._parts)
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that were reached, each once, by name."""
+        return sorted({queue for queue, _, _, _ in self._parts})
+
+    def of(self, index: int) -> list[Published]:
+        """The places of one message: one a queue."""
+        if not 0 <= index < self._count:
+            raise InvalidArgument(f"there is no message {index} among {self._count}")
+        return [result for position, result in self._results() if position == index]
+
+    def results(self) -> list[Published]:
+        """The place of each message in order; where it went to several queues, one after the other."""
+        return [result for _, result in sorted(self._results(), key=lambda item: item[0])]
+
+    def _results(self) -> Iterator[tuple[int, Published]]:
+        for queue, lane, appended, indexes in self._parts:
+            for position, offset in enumerate(appended.offsets()):
+                index = position if indexes is None else indexes[position]
+                yield index, Published(queue, lane, offset, position in appended.duplicates)
+
+    def __iter__(self) -> Iterator[Published]:
+        return iter(self.results())

@@ -1,0 +1,41 @@
+"""Penstock inside your process: open a broker on a file (or in memory) without any server.
+
+`open` is for asyncio; `penstock.sync.open` is the same for programs without an event loop.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from penstock.model import DEFAULT_NAMESPACE
+from penstock.node.broker import Broker
+from penstock.node.clock import Clock, SystemClock
+from penstock.node.node import CACHE_BYTES, Node
+from penstock.store.contract import Store
+from penstock.store.memory import MemoryStore
+from penstock.store.sqlite import SqliteStore
+
+
+async def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, events: bool = True) -> Broker:
+    """Open a broker on an SQLite file, made where it is missing; `None` keeps everything in memory only.
+
+    `cache_bytes` bounds the batches kept in memory for consumers that keep up; `events` turns the `$events` stream
+    of deliveries on. Close it, or use it as `async with await penstock.open(path) as broker`.
+    """
+    store: Store = MemoryStore() if path is None else await SqliteStore.open(path)
+    return await open_store(store, SystemClock(), cache_bytes=cache_bytes, events=events)
+
+
+async def open_store(
+    store: Store, clock: Clock, *, cache_bytes: int = CACHE_BYTES, events: bool = True
+) -> Broker:
+    """A broker on a store that is open already; it takes the store over, also when it fails."""
+    node = Node(store, clock, cache_bytes=cache_bytes, events=events)
+    try:
+        await node.open(f"{socket.gethostname()}:{os.getpid()}")
+    except BaseException:
+        await store.close()
+        raise
+    return Broker(node, DEFAULT_NAMESPACE)

@@ -1,0 +1,688 @@
+"""The broker's face: every operation a user or a front can ask for, typed and checked, on one namespace.
+
+Arguments are checked here, once, with errors that name the value and the limit; the modules beside this one do
+the work. Each method returns when what it did is durable. `penstock.open` gives you one of these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.batch import EncodedBatch
+from penstock.core.filters import parse
+from penstock.core.lane import Lane
+from penstock.core.work import ERROR_CHARACTERS_MAX, Verdict
+from penstock.delivery import Claim, Lease, Published, Receipt
+from penstock.errors import Forbidden, InvalidArgument, NotFound
+from penstock.model import (
+    BATCH_MESSAGES_MAX,
+    DEFAULT_GROUP,
+    INTEGER_MAX,
+    SPAN_MS_MAX,
+    TIME_MS_MAX,
+    Binding,
+    Headers,
+    Message,
+    check_headers,
+    check_integer,
+    check_name,
+    check_text,
+)
+from penstock.node import claims, deadletters, declarations, publishing, routes, statistics, streams, transactions
+from penstock.node.catalog import Group, Queue
+from penstock.node.deadletters import Choice, DeadMessage
+from penstock.node.node import Node
+from penstock.node.polls import Request
+from penstock.node.statistics import QueueStats
+from penstock.node.streams import Page, StreamRead
+
+WAIT_SECONDS_MAX = 3_600
+LeaseLike = Claim | Lease | str
+Ranges = Sequence[int] | None
+"""Offsets of a claim; None means all of it."""
+
+_consumers = itertools.count(1)
+
+
+class Broker:
+    """An open broker, seen from one namespace and, perhaps, one session."""
+
+    def __init__(self, node: Node, namespace: str, session: str | None = None) -> None:
+        self._node = node
+        self._namespace = namespace
+        self._session = session
+        self._consumer = session or f"consumer-{next(_consumers)}"
+
+    # Life -------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Finish what is under way and release the store. Leases stay; their messages come back in time."""
+        await self._node.close()
+
+    async def __aenter__(self) -> Broker:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def in_namespace(self, namespace: str) -> Broker:
+        """The same broker with another namespace's queues and exchanges."""
+        return Broker(self._node, check_name(namespace, "a namespace"), self._session)
+
+    @asynccontextmanager
+    async def session(self, name: str) -> AsyncIterator[Broker]:
+        """A broker bound to a session: its exclusive queues and what it has leased end with it."""
+        check_name(name, "a session")
+        session = Broker(self._node, self._namespace, name)
+        try:
+            yield session
+        finally:
+            await session._end_session(name)
+
+    async def _end_session(self, name: str) -> None:
+        if self._node.closed:
+            return
+        for queue in list(self._node.catalog.by_id.values()):
+            if queue.session == name and not queue.deleting:
+                await declarations.delete_queue(self._node, queue)
+        for queue in list(self._node.catalog.by_id.values()):
+            for group, consumer in list(queue.consumers):
+                if consumer == name:
+                    await self.in_namespace(queue.namespace).detach(queue.name, group, consumer=name)
+
+    def _queue(self, name: str) -> Queue:
+        self._node.check_open()
+        queue = self._node.catalog.queue(self._namespace, name)
+        if queue.session is not None and queue.session != self._session:
+            raise Forbidden(f"queue {name!r} is exclusive to another session")
+        return queue
+
+    def _group(self, queue: Queue, name: str) -> Group:
+        group = queue.groups.get(name)
+        if group is None:
+            raise NotFound(f"queue {queue.name!r} has no group {name!r}; declare it first")
+        return group
+
+    async def _work_group(self, queue: Queue, name: str) -> Group:
+        """The group; the default one is made when it is first wanted."""
+        if name == DEFAULT_GROUP and name not in queue.groups:
+            return await declarations.declare_group(self._node, queue, name, {})
+        return self._group(queue, name)
+
+    # Declarations -----------------------------------------------------------------------------------------
+
+    async def declare_queue(self, name: str, **options: Any) -> None:
+        """Create a queue, or change the options named here of the one that exists (see `QueueConfig`)."""
+        self._node.check_open()
+        if (self._namespace, name) in self._node.catalog.queues:
+            self._queue(name)
+        await declarations.declare_queue(self._node, self._namespace, name, options, self._session)
+
+    async def delete_queue(self, name: str) -> None:
+        """Delete a queue with everything in it."""
+        await declarations.delete_queue(self._node, self._queue(name))
+
+    async def declare_group(self, queue: str, name: str, **options: Any) -> None:
+        """Create a consumer group, or change the options named here (see `GroupConfig`)."""
+        await declarations.declare_group(self._node, self._queue(queue), name, options)
+
+    async def delete_group(self, queue: str, name: str) -> None:
+        """Delete a group with its leases, waiting and dead messages."""
+        home = self._queue(queue)
+        await declarations.delete_group(self._node, home, self._group(home, name))
+
+    async def declare_exchange(self, name: str, **options: Any) -> None:
+        """Create an exchange (see `ExchangeConfig`)."""
+        self._node.check_open()
+        await declarations.declare_exchange(self._node, self._namespace, name, options)
+
+    async def delete_exchange(self, name: str) -> None:
+        """Delete an exchange with the bindings from and to it."""
+        self._node.check_open()
+        await declarations.delete_exchange(self._node, self._namespace, name)
+
+    async def bind(
+        self,
+        exchange: str,
+        target: str,
+        pattern: str = "",
+        *,
+        target_kind: Literal["queue", "exchange"] = "queue",
+        headers: Headers | None = None,
+        match: Literal["all", "any"] = "all",
+    ) -> None:
+        """Bind a queue (or exchange) to an exchange: see `Binding` for what the pattern means to each kind."""
+        binding = self._binding(exchange, target, pattern, target_kind, headers, match)
+        await declarations.bind(self._node, self._namespace, binding)
+
+    async def unbind(
+        self,
+        exchange: str,
+        target: str,
+        pattern: str = "",
+        *,
+        target_kind: Literal["queue", "exchange"] = "queue",
+        headers: Headers | None = None,
+        match: Literal["all", "any"] = "all",
+    ) -> None:
+        """Remove a binding."""
+        binding = self._binding(exchange, target, pattern, target_kind, headers, match)
+        await declarations.unbind(self._node, self._namespace, binding)
+
+    def _binding(
+        self,
+        exchange: str,
+        target: str,
+        pattern: str,
+        target_kind: Literal["queue", "exchange"],
+        headers: Headers | None,
+        match: Literal["all", "any"],
+    ) -> Binding:
+        self._node.check_open()
+        if target_kind not in ("queue", "exchange"):
+            raise InvalidArgument(f"target_kind is {target_kind!r}; it must be queue or exchange")
+        if match not in ("all", "any"):
+            raise InvalidArgument(f"match is {match!r}; it must be all or any")
+        if headers is not None:
+            check_headers(headers)
+        if target_kind == "queue":
+            self._queue(target)
+        return Binding(
+            exchange=exchange, target=target, target_kind=target_kind, pattern=pattern, headers=headers, match=match
+        )
+
+    def queues(self) -> dict[str, dict[str, Any]]:
+        """The queues of this namespace by name, each with its options that differ from the defaults."""
+        return {
+            queue.name: msgspec.to_builtins(queue.config)
+            for queue in self._node.catalog.queues.values()
+            if queue.namespace == self._namespace and not queue.deleting
+        }
+
+    def groups(self, queue: str) -> dict[str, dict[str, Any]]:
+        """The groups of a queue by name, each with its options that differ from the defaults."""
+        return {group.name: msgspec.to_builtins(group.config) for group in self._queue(queue).groups.values()}
+
+    # Publish ----------------------------------------------------------------------------------------------
+
+    async def publish(self, queue: str, message: Message) -> Published:
+        """Publish one message; returns when it is durable."""
+        parts = publishing.parts_of_messages(self._queue(queue), [message])
+        receipt = await publishing.publish(self._node, 1, parts)
+        return receipt.results()[0]
+
+    async def publish_many(self, queue: str, messages: Sequence[Message]) -> Receipt:
+        """Publish messages together, all or none, in their order."""
+        home = self._queue(queue)
+        if not messages:
+            return Receipt(0, [])
+        return await publishing.publish(self._node, len(messages), publishing.parts_of_messages(home, messages))
+
+    async def publish_batch(self, queue: str, batch: EncodedBatch) -> Receipt:
+        """Publish an encoded batch, stored as it is: the fastest way in."""
+        parts = publishing.parts_of_batch(self._queue(queue), batch)
+        return await publishing.publish(self._node, batch.count, parts)
+
+    async def publish_to(
+        self, exchange: str, messages: Message | Sequence[Message] | EncodedBatch, *, mandatory: bool = False
+    ) -> Receipt:
+        """Publish to an exchange: each message goes to every queue that its key and headers lead to, or to none.
+
+        With `mandatory`, a message that reaches no queue raises `Unroutable` and nothing is published.
+        """
+        self._node.check_open()
+        if isinstance(messages, EncodedBatch):
+            count = messages.count
+            parts = routes.route_batch(self._node, self._namespace, exchange, messages, mandatory=mandatory)
+        else:
+            listed = [messages] if isinstance(messages, Message) else messages
+            count = len(listed)
+            parts = routes.route_messages(self._node, self._namespace, exchange, listed, mandatory=mandatory)
+        if not parts:
+            return Receipt(count, [])
+        return await publishing.publish(self._node, count, parts)
+
+    # Consume ----------------------------------------------------------------------------------------------
+
+    async def claim(
+        self,
+        queue: str,
+        *,
+        group: str = DEFAULT_GROUP,
+        max: int = 1,
+        min: int = 1,
+        wait: float = 0.0,
+        lease_seconds: float | None = None,
+        partition: str | None = None,
+        consumer: str | None = None,
+        ack: bool = False,
+    ) -> Claim:
+        """Lease up to `max` messages, waiting up to `wait` seconds for the first `min` of them.
+
+        The messages are this consumer's until the lease ends; settle them before, or extend it. With `ack` they are
+        done as they are handed out: at most once. Without a message in time the claim is empty.
+        """
+        home = self._queue(queue)
+        request = self._request(max, min, lease_seconds, partition, consumer, ack)
+        wait_ms = _milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
+        chosen = await self._work_group(home, group)
+        home.used_ms = self._node.clock.now_ms()
+        return await claims.claim(self._node, home, chosen, request, wait_ms)
+
+    def _request(
+        self,
+        most: int,
+        minimum: int,
+        lease_seconds: float | None,
+        partition: str | None,
+        consumer: str | None,
+        ack: bool,
+    ) -> Request:
+        check_integer(most, "max", 1, BATCH_MESSAGES_MAX)
+        check_integer(minimum, "min", 1, most)
+        lease_ms = None if lease_seconds is None else _milliseconds(lease_seconds, "lease_seconds", 1, SPAN_MS_MAX)
+        check_text(partition, "partition", 1_024)
+        if partition == "":
+            raise InvalidArgument("partition is empty; leave it out to claim from all partitions")
+        name = self._consumer if consumer is None else check_name(consumer, "consumer")
+        return Request(most, minimum, name, lease_ms, partition, bool(ack))
+
+    async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
+        """Carry out any mix of verdicts on messages of a lease, all or none.
+
+        Raises `LeaseLost` when the lease has ended, or some of the messages were settled before.
+        """
+        if not verdicts:
+            raise InvalidArgument("settle needs at least one verdict")
+        for verdict in verdicts:
+            _check_verdict(verdict)
+        await claims.settle(self._node, self._lease(lease), verdicts)
+
+    def _lease(self, lease: LeaseLike) -> Lease:
+        self._node.check_open()
+        if isinstance(lease, Claim):
+            if lease.lease is None:
+                raise InvalidArgument("this claim holds no lease: it is empty, or was acknowledged as it was handed out")
+            return lease.lease
+        return lease if isinstance(lease, Lease) else Lease.parse(lease)
+
+    async def ack(self, lease: LeaseLike, offsets: Ranges = None) -> None:
+        """These messages are done (all of the lease without offsets)."""
+        await self.settle(lease, _verdicts("ack", offsets))
+
+    async def nack(
+        self, lease: LeaseLike, offsets: Ranges = None, *, delay: float | None = None, error: str = ""
+    ) -> None:
+        """These failed: again after a backoff (or `delay` seconds), dead after the last attempt."""
+        delay_ms = None if delay is None else _milliseconds(delay, "delay", 0, SPAN_MS_MAX)
+        await self.settle(lease, _verdicts("nack", offsets, delay_ms, error))
+
+    async def reject(self, lease: LeaseLike, offsets: Ranges = None, *, error: str = "") -> None:
+        """These will never succeed: dead at once, with the error."""
+        await self.settle(lease, _verdicts("reject", offsets, None, error))
+
+    async def postpone(self, lease: LeaseLike, delay: float, offsets: Ranges = None) -> None:
+        """These again after `delay` seconds, without spending an attempt; an ordered partition waits for them."""
+        delay_ms = _milliseconds(delay, "delay", 0, SPAN_MS_MAX)
+        await self.settle(lease, _verdicts("postpone", offsets, delay_ms))
+
+    async def release(self, lease: LeaseLike, offsets: Ranges = None) -> None:
+        """These back at once, as if never handed out."""
+        await self.settle(lease, _verdicts("release", offsets))
+
+    async def extend(self, lease: LeaseLike, seconds: float) -> int:
+        """Keep the lease for another span from now; its new deadline in milliseconds since the epoch."""
+        span_ms = _milliseconds(seconds, "seconds", 1, SPAN_MS_MAX)
+        return await claims.extend(self._node, self._lease(lease), span_ms)
+
+    def transaction(self) -> Transaction:
+        """Collect verdicts and publishes to commit as one: `async with broker.transaction() as t: …`."""
+        self._node.check_open()
+        return Transaction(self)
+
+    # Consumers that are known to come and go --------------------------------------------------------------
+
+    async def attach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> str:
+        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is."""
+        home = self._queue(queue)
+        name = self._consumer if consumer is None else check_name(consumer, "consumer")
+        await self._work_group(home, group)
+        home.consumers.add((group, name))
+        home.had_consumer = True
+        return name
+
+    async def detach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+        """Say that a consumer has gone: what it holds returns at once, counted as an attempt."""
+        home = self._queue(queue)
+        name = self._consumer if consumer is None else consumer
+        chosen = self._group(home, group)
+        home.consumers.discard((group, name))
+        for lane in await self._node.lanes.together(home.lanes):
+            lane.dirty = True
+            lane.groups[chosen.id].consumer_left(self._node.clock.now_ms(), name)
+            self._node.commits.touch(lane)
+        await self._node.commits.wait()
+        if home.config.auto_delete and home.had_consumer and not home.consumers:
+            await declarations.delete_queue(self._node, home)
+
+    # Streams ----------------------------------------------------------------------------------------------
+
+    async def read(
+        self, queue: str, group: str, *, max: int = 100, wait: float = 0.0, consumer: str | None = None
+    ) -> StreamRead:
+        """The next messages for a stream group, waiting up to `wait` seconds for the first."""
+        home = self._queue(queue)
+        check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
+        wait_ms = _milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
+        name = self._consumer if consumer is None else check_name(consumer, "consumer")
+        home.used_ms = self._node.clock.now_ms()
+        return await streams.read_group(self._node, home, self._group(home, group), name, max, wait_ms)
+
+    async def commit(self, queue: str, group: str, offset: int, *, lane: int | None = None) -> None:
+        """A stream group has processed everything below `offset` (of a lane, where the queue has several)."""
+        home = self._queue(queue)
+        check_integer(offset, "offset", 0, INTEGER_MAX)
+        await streams.commit_group(self._node, self._group(home, group), _lane(home, lane), offset)
+
+    async def read_from(
+        self, queue: str, offset: int | None = None, *, time_ms: int | None = None, max: int = 100,
+        lane: int | None = None,
+    ) -> StreamRead:  # fmt: skip
+        """Messages of the log from an offset or a time on (from the beginning without either); no group needed."""
+        home = self._queue(queue)
+        check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
+        lane_id = _lane(home, lane)
+        start = await self._place(lane_id, offset, time_ms)
+        return await streams.read_offsets(self._node, home, lane_id, start, max)
+
+    async def _place(self, lane_id: int, offset: int | None, time_ms: int | None) -> int:
+        if offset is not None:
+            return check_integer(offset, "offset", 0, INTEGER_MAX)
+        if time_ms is not None:
+            check_integer(time_ms, "time_ms", 0, TIME_MS_MAX)
+        return await declarations.offset_at(self._node, lane_id, "beginning" if time_ms is None else time_ms)
+
+    async def seek(
+        self,
+        queue: str,
+        group: str = DEFAULT_GROUP,
+        *,
+        to: Literal["first", "last"] | None = None,
+        offset: int | None = None,
+        time_ms: int | None = None,
+        lane: int | None = None,
+    ) -> None:
+        """Move a group: everything before the place is done, everything from it on is new again.
+
+        Leases that are out end; settling them afterwards raises `LeaseLost`. Dead messages before the place stay.
+        """
+        home = self._queue(queue)
+        if sum(value is not None for value in (to, offset, time_ms)) != 1:
+            raise InvalidArgument("seek needs one of to='first', to='last', offset= or time_ms=")
+        if to not in (None, "first", "last"):
+            raise InvalidArgument(f"to is {to!r}; it must be first or last")
+        chosen = await self._work_group(home, group)
+        for lane_id in home.lanes if lane is None and offset is None else [_lane(home, lane)]:
+            if to is not None:
+                place = await declarations.offset_at(self._node, lane_id, "beginning" if to == "first" else "now")
+            else:
+                place = await self._place(lane_id, offset, time_ms)
+            await self._seek(lane_id, chosen, place)
+
+    async def _seek(self, lane_id: int, group: Group, offset: int) -> None:
+        def command(lane: Lane) -> asyncio.Future[None]:
+            if not lane.first <= offset <= lane.visible_end:
+                raise InvalidArgument(f"offset is {offset}; the lane has {lane.first} to {lane.visible_end}")
+            lane.dirty = True
+            lane.groups[group.id].seek(self._node.clock.now_ms(), offset)
+            return self._node.commits.changed(lane)
+
+        await (await self._node.lanes.run(lane_id, command))
+
+    async def browse(
+        self,
+        queue: str,
+        *,
+        group: str | None = None,
+        offset: int | None = None,
+        time_ms: int | None = None,
+        lane: int | None = None,
+        partition: str | None = None,
+        state: Literal["ready", "leased", "waiting", "dead", "done"] | None = None,
+        filter: str | None = None,
+        max: int = 100,
+        after: tuple[int, int] | None = None,
+    ) -> Page:
+        """Look at messages without touching them; go on with `after=page.next`.
+
+        `state` is what a group (the default one unless named) makes of a message.
+        """
+        home = self._queue(queue)
+        check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
+        states = ("ready", "leased", "waiting", "dead", "done")
+        if state is not None and state not in states:
+            raise InvalidArgument(f"state is {state!r}; it must be one of {', '.join(states)}")
+        chosen = None
+        if group is not None or state is not None:
+            chosen = self._group(home, group or DEFAULT_GROUP)
+        elif DEFAULT_GROUP in home.groups:
+            chosen = home.groups[DEFAULT_GROUP]
+        start = after
+        if start is None and (offset is not None or time_ms is not None):
+            lane_id = _lane(home, lane)
+            start = (lane_id, await self._place(lane_id, offset, time_ms))
+        elif start is not None and start[0] not in home.lanes:
+            raise InvalidArgument(f"after is {start!r}; queue {queue!r} has no lane {start[0]}")
+        condition = None if filter is None else parse(filter)
+        return await streams.browse(
+            self._node, home, chosen, start, max, partition=partition, state=state, condition=condition
+        )
+
+    # Dead letters -----------------------------------------------------------------------------------------
+
+    async def dead(
+        self, queue: str, group: str = DEFAULT_GROUP, *, max: int = 100, reason: str | None = None,
+        error: str | None = None, offsets: tuple[int, int] | None = None, filter: str | None = None,
+    ) -> list[DeadMessage]:  # fmt: skip
+        """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter."""
+        home = self._queue(queue)
+        check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
+        choice = _choice(reason, error, offsets, filter)
+        return await deadletters.dead_list(self._node, home, self._group(home, group), choice, max)
+
+    async def redrive(
+        self, queue: str, group: str = DEFAULT_GROUP, *, reason: str | None = None, error: str | None = None,
+        offsets: tuple[int, int] | None = None, filter: str | None = None,
+    ) -> int:  # fmt: skip
+        """Give the chosen dead letters to their group again, with all attempts; how many."""
+        home = self._queue(queue)
+        choice = _choice(reason, error, offsets, filter)
+        return await deadletters.redrive(self._node, home, self._group(home, group), choice)
+
+    async def purge_dead(
+        self, queue: str, group: str = DEFAULT_GROUP, *, reason: str | None = None, error: str | None = None,
+        offsets: tuple[int, int] | None = None, filter: str | None = None,
+    ) -> int:  # fmt: skip
+        """Let the chosen dead letters go for good; how many."""
+        home = self._queue(queue)
+        choice = _choice(reason, error, offsets, filter)
+        return await deadletters.purge(self._node, home, self._group(home, group), choice)
+
+    # Administration ---------------------------------------------------------------------------------------
+
+    async def purge(self, queue: str, group: str = DEFAULT_GROUP) -> int:
+        """Everything that is neither leased nor dead is done for a group; how many messages."""
+        home = self._queue(queue)
+        chosen = await self._work_group(home, group)
+        count = 0
+        for lane in await self._node.lanes.together(home.lanes):
+            count += lane.work(chosen.id).purge(self._node.clock.now_ms())
+            self._node.commits.touch(lane)
+        await self._node.commits.wait()
+        return count
+
+    async def pause(self, queue: str, group: str | None = None) -> None:
+        """Hand out nothing more of a queue (or to one group of it); what is leased can still be settled."""
+        await self._pause(queue, group, True)
+
+    async def resume(self, queue: str, group: str | None = None) -> None:
+        """Undo `pause`."""
+        await self._pause(queue, group, False)
+
+    async def _pause(self, queue: str, group: str | None, paused: bool) -> None:
+        if group is None:
+            self._queue(queue)
+            await self.declare_queue(queue, paused=paused)
+        else:
+            self._group(self._queue(queue), group)
+            await self.declare_group(queue, group, paused=paused)
+
+    async def stats(self, queue: str) -> QueueStats:
+        """Counts of a queue and its groups."""
+        return await statistics.queue_stats(self._node, self._queue(queue))
+
+
+class Transaction:
+    """Verdicts and publishes, over any queues, that become one commit: all of it or nothing."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._settles: dict[Lease, list[Verdict]] = {}
+        self._parts: list[publishing.Part] = []
+        self._count = 0
+        self._ended = False
+        self.receipt: Receipt | None = None
+
+    def publish(self, queue: str, *messages: Message) -> Transaction:
+        """Publish to a queue."""
+        home = self._broker._queue(queue)
+        indexes = list(range(self._count, self._count + len(messages)))
+        self._parts += publishing.parts_of_messages(home, list(messages), indexes)
+        self._count += len(messages)
+        return self
+
+    def publish_to(self, exchange: str, *messages: Message) -> Transaction:
+        """Publish to an exchange."""
+        node, namespace = self._broker._node, self._broker._namespace
+        self._parts += routes.route_messages(node, namespace, exchange, list(messages), mandatory=False)
+        self._count += len(messages)
+        return self
+
+    def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> Transaction:
+        """Any mix of verdicts on a lease."""
+        for verdict in verdicts:
+            _check_verdict(verdict)
+        self._settles.setdefault(self._broker._lease(lease), []).extend(verdicts)
+        return self
+
+    def ack(self, lease: LeaseLike, offsets: Ranges = None) -> Transaction:
+        """These messages are done."""
+        return self.settle(lease, _verdicts("ack", offsets))
+
+    def nack(
+        self, lease: LeaseLike, offsets: Ranges = None, *, delay: float | None = None, error: str = ""
+    ) -> Transaction:
+        """These failed."""
+        delay_ms = None if delay is None else _milliseconds(delay, "delay", 0, SPAN_MS_MAX)
+        return self.settle(lease, _verdicts("nack", offsets, delay_ms, error))
+
+    def reject(self, lease: LeaseLike, offsets: Ranges = None, *, error: str = "") -> Transaction:
+        """These will never succeed."""
+        return self.settle(lease, _verdicts("reject", offsets, None, error))
+
+    async def commit(self) -> Receipt:
+        """Do it all. Raises, and does nothing, if any part cannot be done."""
+        if self._ended:
+            raise InvalidArgument("this transaction was committed before; begin another")
+        self._broker._node.check_open()
+        self.receipt = await transactions.commit(self._broker._node, self._settles, self._count, self._parts)
+        self._ended = True
+        return self.receipt
+
+    async def __aenter__(self) -> Transaction:
+        return self
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if kind is None and not self._ended:
+            await self.commit()
+
+
+# Checks --------------------------------------------------------------------------------------------------
+
+
+def _milliseconds(seconds: object, what: str, low: int, high: int) -> int:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InvalidArgument(f"{what} must be a number of seconds, not {seconds!r} of type {type(seconds).__name__}")
+    if not low / 1000 <= seconds <= high / 1000:
+        raise InvalidArgument(f"{what} is {seconds}; it must be {low / 1000:g} to {high / 1000:g} seconds")
+    return round(seconds * 1000)
+
+
+def _check_verdict(verdict: Verdict) -> None:
+    if not isinstance(verdict, Verdict):
+        raise InvalidArgument(f"a verdict must be a penstock.Verdict, not {type(verdict).__name__}")
+    if verdict.action not in ("ack", "nack", "reject", "postpone", "release"):
+        raise InvalidArgument(f"unknown verdict {verdict.action!r}; there are ack, nack, reject, postpone and release")
+    if verdict.start is not None:
+        check_integer(verdict.start, "a verdict's start", 0, INTEGER_MAX)
+        check_integer(verdict.end, "a verdict's end", 0, INTEGER_MAX)
+    if verdict.delay_ms is not None:
+        check_integer(verdict.delay_ms, "a verdict's delay_ms", 0, SPAN_MS_MAX)
+    check_text(verdict.error, "error", INTEGER_MAX)
+
+
+def _verdicts(
+    action: Literal["ack", "nack", "reject", "postpone", "release"],
+    offsets: Ranges,
+    delay_ms: int | None = None,
+    error: str = "",
+) -> list[Verdict]:
+    """One verdict for each run of offsets."""
+    check_text(error, "error", INTEGER_MAX)
+    if offsets is None:
+        return [Verdict(action, None, 0, delay_ms, error)]
+    verdicts: list[Verdict] = []
+    start = end = -1
+    for offset in sorted(check_integer(offset, "an offset", 0, INTEGER_MAX) for offset in offsets):
+        if offset == end:
+            end += 1
+            continue
+        if start >= 0:
+            verdicts.append(Verdict(action, start, end, delay_ms, error))
+        start, end = offset, offset + 1
+    if start >= 0:
+        verdicts.append(Verdict(action, start, end, delay_ms, error))
+    return verdicts
+
+
+def _lane(queue: Queue, lane: int | None) -> int:
+    if lane is None:
+        if len(queue.lanes) > 1:
+            raise InvalidArgument(f"queue {queue.name!r} has lanes {list(queue.lanes)}: say which one with lane=")
+        return queue.lanes[0]
+    if lane not in queue.lanes:
+        raise InvalidArgument(f"lane is {lane!r}; queue {queue.name!r} has {list(queue.lanes)}")
+    return lane
+
+
+def _choice(
+    reason: str | None, error: str | None, offsets: tuple[int, int] | None, condition: str | None
+) -> Choice:
+    check_text(reason, "reason", 255)
+    check_text(error, "error", ERROR_CHARACTERS_MAX)
+    if offsets is not None:
+        offsets = _span(offsets)
+    return Choice(reason, error, offsets, None if condition is None else parse(condition))
+
+
+def _span(offsets: object) -> tuple[int, int]:
+    if not isinstance(offsets, tuple | list) or len(offsets) != 2:
+        raise InvalidArgument(f"offsets is {offsets!r}; it must be (start, end)")
+    start, end = (check_integer(offset, "an offset", 0, INTEGER_MAX) for offset in offsets)
+    return start, end

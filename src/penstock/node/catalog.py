@@ -1,0 +1,226 @@
+"""What was declared: queues with their lanes and groups, exchanges and bindings, of every namespace.
+
+In memory, built from catalog rows. A change is first a row in a commit and only afterwards, when that commit
+is durable, a change here: nobody is told of a queue that a crash could take back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from penstock.core.routing import Router
+from penstock.core.settings import Settings, settings_of
+from penstock.errors import NotFound, StoreCorrupt
+from penstock.model import Binding, ExchangeConfig, GroupConfig, QueueConfig
+from penstock.rows import CatalogRow
+
+EPHEMERAL_FROM = 1 << 48
+"""Ids from here on belong to ephemeral queues: never stored, never loaded."""
+
+
+class Group:
+    """A declared group."""
+
+    __slots__ = ("config", "id", "name", "settings")
+
+    def __init__(self, id: int, name: str, config: GroupConfig, settings: Settings) -> None:
+        self.id = id
+        self.name = name
+        self.config = config
+        self.settings = settings
+
+
+class Queue:
+    """A declared queue."""
+
+    __slots__ = ("config", "consumers", "deleting", "groups", "had_consumer", "id", "lanes", "name", "namespace",
+                 "rotation", "session", "used_ms")  # fmt: skip
+
+    def __init__(self, id: int, namespace: str, name: str, config: QueueConfig, lanes: tuple[int, ...]) -> None:
+        self.id = id
+        self.namespace = namespace
+        self.name = name
+        self.config = config
+        self.lanes = lanes
+        self.groups: dict[str, Group] = {}
+        self.deleting = False
+        self.rotation = 0
+        self.session: str | None = None
+        self.consumers: set[tuple[str, str]] = set()
+        self.had_consumer = False
+        self.used_ms = 0
+
+    def settings(self) -> dict[int, Settings]:
+        """The settings of its groups by id, as lanes want them."""
+        return {group.id: group.settings for group in self.groups.values()}
+
+    def group_by_id(self, id: int) -> Group | None:
+        return next((group for group in self.groups.values() if group.id == id), None)
+
+
+class QueueDocument(msgspec.Struct, omit_defaults=True):
+    config: QueueConfig
+    lanes: tuple[int, ...]
+    session: str | None = None
+
+
+_queue_decoder = msgspec.json.Decoder(QueueDocument)
+_group_decoder = msgspec.json.Decoder(GroupConfig)
+_exchange_decoder = msgspec.json.Decoder(ExchangeConfig)
+_binding_decoder = msgspec.json.Decoder(Binding)
+
+
+def queue_row(queue: Queue, config: QueueConfig) -> CatalogRow:
+    document = msgspec.json.encode(QueueDocument(config, queue.lanes, queue.session))
+    return CatalogRow("queue", queue.id, 0, queue.namespace, queue.name, document)
+
+
+def group_row(queue: Queue, id: int, name: str, config: GroupConfig) -> CatalogRow:
+    return CatalogRow("group", id, queue.id, queue.namespace, name, msgspec.json.encode(config))
+
+
+def exchange_row(id: int, namespace: str, name: str, config: ExchangeConfig) -> CatalogRow:
+    return CatalogRow("exchange", id, 0, namespace, name, msgspec.json.encode(config))
+
+
+def binding_row(id: int, namespace: str, binding: Binding) -> CatalogRow:
+    return CatalogRow("binding", id, 0, namespace, binding.exchange, msgspec.json.encode(binding))
+
+
+class Catalog:
+    """Everything declared, by namespace and name."""
+
+    def __init__(self) -> None:
+        self.queues: dict[tuple[str, str], Queue] = {}
+        self.by_id: dict[int, Queue] = {}
+        self.by_lane: dict[int, Queue] = {}
+        self.routers: dict[str, Router] = {}
+        self.exchange_ids: dict[tuple[str, str], int] = {}
+        self.binding_ids: dict[tuple[str, bytes], int] = {}
+        self._last_id = 0
+        self._last_ephemeral_id = EPHEMERAL_FROM
+
+    # Ids --------------------------------------------------------------------------------------------------
+
+    def new_id(self, *, ephemeral: bool = False) -> int:
+        """An id that nothing in this catalog has or had."""
+        if ephemeral:
+            self._last_ephemeral_id += 1
+            return self._last_ephemeral_id
+        self._last_id += 1
+        return self._last_id
+
+    def saw_id(self, id: int) -> None:
+        if id < EPHEMERAL_FROM:
+            self._last_id = max(self._last_id, id)
+
+    # Look-ups ---------------------------------------------------------------------------------------------
+
+    def queue(self, namespace: str, name: str) -> Queue:
+        queue = self.queues.get((namespace, name))
+        if queue is None or queue.deleting:
+            where = "" if namespace == "default" else f" in namespace {namespace!r}"
+            raise NotFound(f"there is no queue {name!r}{where}; declare it first")
+        return queue
+
+    def router(self, namespace: str) -> Router:
+        router = self.routers.get(namespace)
+        if router is None:
+            router = self.routers[namespace] = Router(lambda name: self._routable(namespace, name))
+        return router
+
+    def _routable(self, namespace: str, name: str) -> bool:
+        queue = self.queues.get((namespace, name))
+        return queue is not None and not queue.deleting
+
+    # Changes, after their commit --------------------------------------------------------------------------
+
+    def put(self, rows: Iterable[CatalogRow]) -> None:
+        """Take rows in: those of queues and exchanges before what hangs on them."""
+        ranked = sorted(rows, key=lambda row: (_RANK.get(row.kind, 9), row.id))
+        for row in ranked:
+            try:
+                self._put(row)
+            except (msgspec.DecodeError, msgspec.ValidationError, KeyError) as error:
+                raise StoreCorrupt(f"the {row.kind} {row.name!r} (id {row.id}) cannot be read: {error}") from None
+
+    def _put(self, row: CatalogRow) -> None:
+        self.saw_id(row.id)
+        if row.kind == "queue":
+            self._put_queue(row)
+        elif row.kind == "group":
+            queue = self.by_id[row.parent]
+            config = _group_decoder.decode(row.document)
+            queue.groups[row.name] = Group(row.id, row.name, config, settings_of(queue.config, config))
+        elif row.kind == "exchange":
+            self.router(row.namespace).declare_exchange(row.name, _exchange_decoder.decode(row.document))
+            self.exchange_ids[row.namespace, row.name] = row.id
+        elif row.kind == "binding":
+            self.router(row.namespace).bind(_binding_decoder.decode(row.document))
+            self.binding_ids[row.namespace, row.document] = row.id
+        else:
+            raise StoreCorrupt(f"the catalog has a row of the unknown kind {row.kind!r}")
+
+    def _put_queue(self, row: CatalogRow) -> None:
+        document = _queue_decoder.decode(row.document)
+        queue = self.by_id.get(row.id)
+        if queue is None:
+            queue = Queue(row.id, row.namespace, row.name, document.config, document.lanes)
+            queue.session = document.session
+            self.queues[row.namespace, row.name] = queue
+            self.by_id[row.id] = queue
+            for lane in document.lanes:
+                self.by_lane[lane] = queue
+                self.saw_id(lane)
+            return
+        queue.config = document.config
+        for group in queue.groups.values():
+            group.settings = settings_of(queue.config, group.config)
+
+    def remove_queue(self, queue: Queue) -> None:
+        del self.queues[queue.namespace, queue.name]
+        del self.by_id[queue.id]
+        for lane in queue.lanes:
+            del self.by_lane[lane]
+
+    def replace(self, fresh: Catalog, ephemeral: Iterable[Queue]) -> None:
+        """Become what was read from the store, with the ephemeral queues that only this node knows.
+
+        Queues that are still there keep their identity: sessions, consumers and rotation stay theirs.
+        """
+        for id, queue in fresh.by_id.items():
+            known = self.by_id.get(id)
+            if known is not None:
+                known.config, known.groups, known.deleting = queue.config, queue.groups, False
+                fresh.queues[queue.namespace, queue.name] = known
+                fresh.by_id[id] = known
+                for lane in known.lanes:
+                    fresh.by_lane[lane] = known
+        for queue in ephemeral:
+            fresh.queues[queue.namespace, queue.name] = queue
+            fresh.by_id[queue.id] = queue
+            for lane in queue.lanes:
+                fresh.by_lane[lane] = queue
+        self.queues, self.by_id, self.by_lane = fresh.queues, fresh.by_id, fresh.by_lane
+        self.exchange_ids, self.binding_ids = fresh.exchange_ids, fresh.binding_ids
+        self.routers = {}
+        for namespace, router in fresh.routers.items():
+            own = self.router(namespace)
+            for name, config in router.exchanges().items():
+                own.declare_exchange(name, config)
+            for name in router.exchanges():
+                for binding in router.bindings(name):
+                    own.bind(binding)
+        self._last_id = max(self._last_id, fresh._last_id)
+
+    def remove_bindings(self, namespace: str, bindings: Iterable[Binding]) -> None:
+        for binding in bindings:
+            self.binding_ids.pop((namespace, msgspec.json.encode(binding)), None)
+
+    def binding_id(self, namespace: str, binding: Binding) -> int | None:
+        return self.binding_ids.get((namespace, msgspec.json.encode(binding)))
+
+
+_RANK = {"queue": 0, "group": 1, "exchange": 2, "binding": 3}

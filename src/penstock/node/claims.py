@@ -1,0 +1,148 @@
+"""Claim, settle, extend: from a consumer's wish to messages in its hand, and back to a verdict on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.batch import EncodedBatch
+from penstock.core.entries import Entry
+from penstock.core.lane import Lane
+from penstock.core.work import Verdict
+from penstock.delivery import Claim, Lease, Slice
+from penstock.errors import LeaseLost, PenstockError, StoreCorrupt
+from penstock.node.polls import Grab, Request, give_back
+from penstock.rows import BatchRow
+
+if TYPE_CHECKING:
+    from penstock.node.catalog import Group, Queue
+    from penstock.node.node import Node
+
+READ_BYTES = 8 * 1024 * 1024
+
+
+async def claim(node: Node, queue: Queue, group: Group, request: Request, wait_ms: int) -> Claim:
+    """Messages for a consumer, waiting up to `wait_ms` for the first (or the request's minimum) of them."""
+    deadline_ms = node.clock.now_ms() + wait_ms
+    grab = await _take_now(node, queue, group, request, patient=wait_ms > 0 and request.minimum > 1)
+    if grab is None and wait_ms > 0:
+        grab = await node.polls.wait(queue, group, request, max(1, deadline_ms - node.clock.now_ms()))
+        if grab is None and request.minimum > 1:
+            grab = await _take_now(node, queue, group, request, patient=False)
+    if grab is None:
+        return Claim(queue.name, queue.lanes[0], None, 0, [])
+    try:
+        return await _deliver(node, queue, grab, request)
+    except asyncio.CancelledError:
+        node.spawn(give_back(node, grab))
+        raise
+
+
+async def _take_now(node: Node, queue: Queue, group: Group, request: Request, *, patient: bool) -> Grab | None:
+    """Try the queue's lanes in turn, beginning after the one that gave last."""
+    lanes = queue.lanes
+    for step in range(len(lanes)):
+        index = (queue.rotation + step) % len(lanes)
+        grab = await node.lanes.run(
+            lanes[index], lambda lane: node.polls.take(lane, group.id, request, patient=patient)
+        )
+        if grab is not None:
+            queue.rotation = (index + 1) % len(lanes)
+            return grab
+    return None
+
+
+async def _deliver(node: Node, queue: Queue, grab: Grab, request: Request) -> Claim:
+    """Fetch the bodies while the commit is under way; answer when both are there."""
+    lane = grab.lane
+    try:
+        slices = await slices_of(node, lane, grab.entries)
+    except PenstockError:
+        # The lease stands; the messages come again when it ends.
+        await grab.committed
+        raise
+    finally:
+        if request.settle:
+            lane.unpin(grab.entries[0].start)
+    await grab.committed
+    if request.settle:
+        return Claim(queue.name, lane.id, None, 0, slices)
+    group = lane.groups.get(grab.group)
+    lease_ms = request.lease_ms or (group.settings.lease_ms if group is not None else 0)
+    deadline_ms = node.clock.now_ms() + lease_ms
+    return Claim(queue.name, lane.id, Lease(lane.id, grab.group, grab.lease_id), deadline_ms, slices)
+
+
+# Bodies --------------------------------------------------------------------------------------------------
+
+
+async def slices_of(node: Node, lane: Lane, entries: Sequence[Entry]) -> list[Slice]:
+    """The messages of entries, cut from their batches; from memory where they are, else from the store."""
+    slices: list[Slice] = []
+    for entry in entries:
+        start = entry.start
+        while start < entry.end:
+            row = cached_row(node, lane, start)
+            if row is None:
+                await _read_rows(node, lane, start, entry.end)
+                row = cached_row(node, lane, start) or await _read_row(node, lane.id, start)
+            stop = min(entry.end, row.end)
+            batch = EncodedBatch(row.count, row.meta, row.body)
+            slices.append(
+                Slice(batch, start - row.base, stop - row.base, start, row.published_ms, entry.attempts)
+            )
+            start = stop
+    return slices
+
+
+def cached_row(node: Node, lane: Lane, offset: int) -> BatchRow | None:
+    """The batch that holds an offset, if both its place and its bytes are in memory."""
+    segment = lane.log.peek(offset)
+    return None if segment is None else node.cache.get(lane.id, segment.base)
+
+
+async def _read_rows(node: Node, lane: Lane, start: int, end: int) -> None:
+    """Bring the batches of a range into the cache, a large read at a time."""
+    for row in await node.lanes.store_of(lane.id).read(lane.id, start, end, READ_BYTES):
+        node.cache.put(lane.id, row)
+
+
+async def _read_row(node: Node, lane: int, offset: int) -> BatchRow:
+    rows = await node.lanes.store_of(lane).read(lane, offset, offset + 1, 0)
+    if not rows or not rows[0].base <= offset < rows[0].end:
+        raise StoreCorrupt(f"offset {offset} of lane {lane} should be in the store, but is not")
+    return rows[0]
+
+
+# Verdicts ------------------------------------------------------------------------------------------------
+
+
+async def settle(node: Node, lease: Lease, verdicts: Sequence[Verdict]) -> None:
+    """Carry out verdicts on a lease's offsets; returns when they are durable."""
+
+    def command(lane: Lane) -> asyncio.Future[None]:
+        lane.work(lease.group).settle(node.clock.now_ms(), lease.id, verdicts)
+        return node.commits.changed(lane)
+
+    _check_lane(node, lease)
+    await (await node.lanes.run(lease.lane, command))
+
+
+async def extend(node: Node, lease: Lease, lease_ms: int) -> int:
+    """Keep a lease for another span from now; its new deadline, once durable."""
+
+    def command(lane: Lane) -> tuple[int, asyncio.Future[None]]:
+        deadline_ms = lane.work(lease.group).extend(node.clock.now_ms(), lease.id, lease_ms)
+        return deadline_ms, node.commits.changed(lane)
+
+    _check_lane(node, lease)
+    deadline_ms, committed = await node.lanes.run(lease.lane, command)
+    await committed
+    return deadline_ms
+
+
+def _check_lane(node: Node, lease: Lease) -> None:
+    queue = node.catalog.by_lane.get(lease.lane)
+    if queue is None or queue.deleting or queue.group_by_id(lease.group) is None:
+        raise LeaseLost(f"lease {lease} is gone: its queue or group does not exist any more")

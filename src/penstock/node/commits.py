@@ -1,0 +1,223 @@
+"""The commit loop: everything that changed while one commit was under way goes into the next.
+
+Callers change lanes at once and get a future; it is done when the commit that holds their change is durable.
+If a commit fails, its callers and those behind it are told, and every lane that had changed is given up, to be
+loaded anew: what is in the store is the truth. Next stop of a message: `store/contract.py`, and after it back
+up through `node/polls.py` to whoever waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.core.lane import Lane, Sealed
+from penstock.errors import Closed, PenstockError, Unavailable
+from penstock.node.catalog import EPHEMERAL_FROM
+from penstock.node.clock import Clock
+from penstock.rows import CatalogRow, Commit, OutboxRow, slot_of
+from penstock.store.contract import Store
+
+PENDING_BYTES_MAX = 64 * 1024 * 1024
+
+
+class Host(Protocol):
+    """What the commit loop needs of its node."""
+
+    def sealed(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> list[OutboxRow]:
+        """Lanes were sealed: add the lanes of system queues to the list; what goes to the outbox."""
+
+    def committed(self, sealed: list[tuple[Lane, Sealed]], catalog: list[CatalogRow]) -> None:
+        """A commit is durable."""
+
+    def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
+        """A commit failed: these lanes (and the catalog) must be loaded again."""
+
+
+class Pending:
+    """What the next commit will hold beside the lanes' own changes."""
+
+    __slots__ = ("after", "bytes", "catalog", "catalog_deleted", "lanes", "lanes_deleted", "outbox_deleted", "waiters")
+
+    def __init__(self) -> None:
+        self.lanes: dict[int, Lane] = {}
+        self.waiters: list[asyncio.Future[None]] = []
+        self.catalog: list[CatalogRow] = []
+        self.catalog_deleted: list[tuple[str, int]] = []
+        self.lanes_deleted: list[int] = []
+        self.outbox_deleted: list[int] = []
+        self.after: list[Callable[[], None]] = []
+        self.bytes = 0
+
+
+class CommitLoop:
+    """Seals, applies, answers; one commit at a time."""
+
+    def __init__(self, host: Host, store: Store, memory: Store, clock: Clock, epochs: dict[int, int]) -> None:
+        self._host = host
+        self._store = store
+        self._memory = memory
+        self._clock = clock
+        self._epochs = epochs
+        self._loop = asyncio.get_running_loop()
+        self._pending = Pending()
+        self._under_way: asyncio.Task[None] | None = None
+        self._scheduled = False
+        self._room: list[asyncio.Future[None]] = []
+        self._closed = False
+        self.count = 0
+        self.messages = 0
+
+    # What callers do --------------------------------------------------------------------------------------
+
+    def touch(self, lane: Lane) -> None:
+        """The lane changed: take it into the next commit."""
+        self._pending.lanes[lane.id] = lane
+        self._schedule()
+
+    def wait(self) -> asyncio.Future[None]:
+        """Done when all that was changed so far is durable; raises why not."""
+        future = self._loop.create_future()
+        if self._closed:
+            future.set_exception(Closed("the broker is closed"))
+            return future
+        self._pending.waiters.append(future)
+        self._schedule()
+        return future
+
+    def changed(self, lane: Lane) -> asyncio.Future[None]:
+        """`touch` and `wait` in one."""
+        self._pending.lanes[lane.id] = lane
+        return self.wait()
+
+    @property
+    def pending(self) -> Pending:
+        """The next commit, to put catalog rows and what must happen after it."""
+        self._schedule()
+        return self._pending
+
+    async def room(self, size: int) -> None:
+        """Wait until so many more bytes may be pending: the back-pressure on publishers."""
+        while self._pending.bytes and self._pending.bytes + size > PENDING_BYTES_MAX:
+            future = self._loop.create_future()
+            self._room.append(future)
+            await future
+        self._pending.bytes += size
+
+    # The loop ---------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if not self._scheduled and self._under_way is None:
+            self._scheduled = True
+            # After what is ready to run now: everything it changes shares the commit.
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        pending, self._pending = self._pending, Pending()
+        now_ms = self._clock.now_ms()
+        sealed: list[tuple[Lane, Sealed]] = []
+        for lane in pending.lanes.values():
+            part = lane.seal(now_ms)
+            if part is not None:
+                sealed.append((lane, part))
+        outbox = self._host.sealed(sealed, now_ms)
+        durable, ephemeral = self._split(pending, sealed, outbox)
+        for room in self._room:
+            if not room.done():
+                room.set_result(None)
+        self._room.clear()
+        if durable is None and ephemeral is None:
+            self._answer(pending, sealed)
+            return
+        self._under_way = self._loop.create_task(self._apply(pending, sealed, durable, ephemeral))
+
+    def _split(
+        self, pending: Pending, sealed: list[tuple[Lane, Sealed]], outbox: list[OutboxRow]
+    ) -> tuple[Commit | None, Commit | None]:
+        """The commit for the store and the one for memory, each None where it is empty."""
+        durable, ephemeral = Commit(), Commit()
+        for lane, part in sealed:
+            (ephemeral if lane.id >= EPHEMERAL_FROM else durable).lanes.append(part.change)
+        for id in pending.lanes_deleted:
+            (ephemeral if id >= EPHEMERAL_FROM else durable).lanes_deleted.append(id)
+        durable.catalog = [row for row in pending.catalog if row.id < EPHEMERAL_FROM]
+        durable.catalog_deleted = [item for item in pending.catalog_deleted if item[1] < EPHEMERAL_FROM]
+        durable.outbox = outbox
+        durable.outbox_deleted = pending.outbox_deleted
+        for lanes in (durable.lanes, ephemeral.lanes):
+            lanes.sort(key=lambda change: change.lane)
+        slots = {slot_of(change.lane) for change in durable.lanes} | {slot_of(id) for id in durable.lanes_deleted}
+        # A commit without lanes is fenced all the same: slot 0 stands for the catalog.
+        durable.epochs = {slot: self._epochs[slot] for slot in slots or {0}}
+        ephemeral.epochs = {slot_of(change.lane): 1 for change in ephemeral.lanes}
+        return (durable if _has_rows(durable) else None, ephemeral if _has_rows(ephemeral) else None)
+
+    async def _apply(
+        self,
+        pending: Pending,
+        sealed: list[tuple[Lane, Sealed]],
+        durable: Commit | None,
+        ephemeral: Commit | None,
+    ) -> None:
+        error: PenstockError | None = None
+        try:
+            if durable is not None:
+                await self._store.apply(durable)
+            if ephemeral is not None:
+                await self._memory.apply(ephemeral)
+        except PenstockError as failure:
+            error = failure
+        except asyncio.CancelledError:
+            error = Closed("the broker was closed while committing")
+        except Exception as failure:
+            error = Unavailable(f"the store failed in an unexpected way: {failure!r}")
+        self._under_way = None
+        if error is None:
+            self._answer(pending, sealed)
+        else:
+            self._fail(pending, sealed, error)
+        if self._pending.lanes or self._pending.waiters:
+            self._schedule()
+
+    def _answer(self, pending: Pending, sealed: list[tuple[Lane, Sealed]]) -> None:
+        self.count += 1
+        for lane, part in sealed:
+            lane.committed(part)
+        for action in pending.after:
+            action()
+        for waiter in pending.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._host.committed(sealed, pending.catalog)
+
+    def _fail(self, pending: Pending, sealed: list[tuple[Lane, Sealed]], error: PenstockError) -> None:
+        """Nothing that was changed in memory since the last good commit can be trusted."""
+        behind, self._pending = self._pending, Pending()
+        lost = {lane.id for lane, _ in sealed} | set(pending.lanes) | set(behind.lanes)
+        catalog = any(part.catalog or part.catalog_deleted or part.lanes_deleted for part in (pending, behind))
+        self._host.lost(lost, catalog, error)
+        for waiter in pending.waiters + behind.waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    async def close(self) -> None:
+        """Commit what is pending, then take nothing more."""
+        while self._scheduled or self._under_way is not None or self._pending.lanes or self._pending.waiters:
+            if self._under_way is not None:
+                await asyncio.wait([self._under_way])
+            else:
+                await asyncio.sleep(0)
+        self._closed = True
+
+
+def _has_rows(commit: Commit) -> bool:
+    return bool(
+        commit.lanes
+        or commit.lanes_deleted
+        or commit.catalog
+        or commit.catalog_deleted
+        or commit.outbox
+        or commit.outbox_deleted
+    )

@@ -1,0 +1,118 @@
+"""Dead letters of one group: list, redrive, purge; by offset, reason, error text or a condition on metadata."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from penstock.core.entries import Entry
+from penstock.core.filters import Filter
+from penstock.core.lane import Lane
+from penstock.delivery import Received
+from penstock.node.claims import slices_of
+from penstock.rows import DeadRow
+
+if TYPE_CHECKING:
+    from penstock.node.catalog import Group, Queue
+    from penstock.node.node import Node
+
+READ_AT_ONCE = 1_000
+
+
+class DeadMessage(msgspec.Struct, frozen=True):
+    """A dead message and why it died."""
+
+    received: Received
+    reason: str
+    error: str
+    attempts: int
+    consumer: str
+    dead_ms: int
+
+
+class Choice(NamedTuple):
+    """Which dead letters; None means any."""
+
+    reason: str | None = None
+    error: str | None = None
+    """Text that the error contains."""
+    offsets: tuple[int, int] | None = None
+    """[start, end)"""
+    condition: Filter | None = None
+
+    def rows(self, lane: Lane, group: Group) -> list[DeadRow]:
+        start, end = self.offsets or (0, lane.end)
+        return [
+            row
+            for row in lane.work(group.id).dead.overlapping(start, end)
+            if (self.reason is None or row.reason == self.reason) and (self.error is None or self.error in row.error)
+        ]
+
+
+async def dead_list(node: Node, queue: Queue, group: Group, choice: Choice, most: int) -> list[DeadMessage]:
+    """Up to `most` dead letters by lane and offset."""
+    found: list[DeadMessage] = []
+    for lane in await node.lanes.together(queue.lanes):
+        for row in choice.rows(lane, group):
+            for start in range(row.start, row.end, READ_AT_ONCE):
+                if len(found) >= most:
+                    return found[:most]
+                found += await _read(node, queue, lane, row, start, choice)
+    return found[:most]
+
+
+async def _read(
+    node: Node, queue: Queue, lane: Lane, row: DeadRow, start: int, choice: Choice
+) -> list[DeadMessage]:
+    end = min(row.end, start + READ_AT_ONCE)
+    slices = await slices_of(node, lane, [Entry(start, end, row.attempts)])
+    return [
+        DeadMessage(received, row.reason, row.error, row.attempts, row.consumer, row.dead_ms)
+        for part in slices
+        for received in part.messages(queue.name, lane.id)
+        if choice.condition is None or choice.condition.matches(received.message)
+    ]
+
+
+async def redrive(node: Node, queue: Queue, group: Group, choice: Choice) -> int:
+    """Give dead letters to their group again, and to no other; how many."""
+    return await _each_lane(node, queue, group, choice, purge=False)
+
+
+async def purge(node: Node, queue: Queue, group: Group, choice: Choice) -> int:
+    """Let dead letters go for good; how many."""
+    return await _each_lane(node, queue, group, choice, purge=True)
+
+
+async def _each_lane(node: Node, queue: Queue, group: Group, choice: Choice, *, purge: bool) -> int:
+    count = 0
+    for lane_id in queue.lanes:
+        ranges = await _ranges(node, queue, group, lane_id, choice)
+        if not ranges:
+            continue
+
+        def command(lane: Lane, ranges: list[tuple[int, int]] = ranges) -> tuple[int, asyncio.Future[None]]:
+            work = lane.work(group.id)
+            now_ms = node.clock.now_ms()
+            done = work.purge_dead(now_ms, ranges) if purge else work.redrive(now_ms, ranges)
+            return done, node.commits.changed(lane)
+
+        done, committed = await node.lanes.run(lane_id, command)
+        await committed
+        count += done
+    return count
+
+
+async def _ranges(node: Node, queue: Queue, group: Group, lane_id: int, choice: Choice) -> list[tuple[int, int]]:
+    lane = await node.lanes.run(lane_id, lambda lane: lane)
+    rows = choice.rows(lane, group)
+    if choice.condition is None:
+        return [(row.start, row.end) for row in rows]
+    ranges: list[tuple[int, int]] = []
+    for row in rows:
+        for start in range(row.start, row.end, READ_AT_ONCE):
+            for dead in await _read(node, queue, lane, row, start, choice):
+                ranges.append((dead.received.offset, dead.received.offset + 1))
+    return ranges

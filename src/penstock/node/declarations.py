@@ -1,0 +1,229 @@
+"""Declare, change and delete queues, groups, exchanges and bindings. Declaring the same thing twice is fine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.core.routing import Router
+from penstock.core.settings import settings_of
+from penstock.errors import AlreadyExists, Forbidden, NotFound
+from penstock.model import (
+    DEFAULT_GROUP,
+    Binding,
+    ExchangeConfig,
+    GroupConfig,
+    QueueConfig,
+    Start,
+    check_name,
+    make_config,
+)
+from penstock.node.catalog import Group, Queue, binding_row, exchange_row, group_row, queue_row
+
+if TYPE_CHECKING:
+    from penstock.node.node import Node
+
+QUEUES_MAX = 1_000_000
+GROUPS_MAX = 1_000
+FIXED_QUEUE_OPTIONS = ("lanes", "ordered", "prioritized", "ephemeral", "exclusive", "debounce_ms")
+FIXED_GROUP_OPTIONS = ("kind", "start", "ordered", "prioritized")
+
+
+# Queues --------------------------------------------------------------------------------------------------
+
+
+async def declare_queue(
+    node: Node, namespace: str, name: str, options: dict[str, Any], session: str | None
+) -> Queue:
+    """Create a queue, or merge options into the one there is."""
+    check_name(name, "a queue's name")
+    check_name(namespace, "a namespace")
+    if name.startswith("$"):
+        raise Forbidden(f"queue {name!r}: names that begin with $ are the system's")
+    async with node.name_lock("queue", namespace, name):
+        queue = node.catalog.queues.get((namespace, name))
+        if queue is None:
+            return await _create_queue(node, namespace, name, make_config(QueueConfig, options), session)
+        if queue.deleting:
+            raise NotFound(f"the queue {name!r} is being deleted; declare it again in a moment")
+        await _update_queue(node, queue, options)
+        return queue
+
+
+async def _create_queue(
+    node: Node, namespace: str, name: str, config: QueueConfig, session: str | None
+) -> Queue:
+    if len(node.catalog.queues) >= QUEUES_MAX:
+        raise Forbidden(f"there are {QUEUES_MAX} queues already; delete some first")
+    if config.exclusive and session is None:
+        raise Forbidden(f"queue {name!r} is exclusive; only a session can declare it")
+    new_id = node.catalog.new_id
+    lanes = tuple(new_id(ephemeral=config.ephemeral) for _ in range(config.lanes))
+    queue = Queue(new_id(ephemeral=config.ephemeral), namespace, name, config, lanes)
+    queue.session = session if config.exclusive else None
+
+    def created() -> None:
+        for lane in lanes:
+            node.lanes.add_new(lane)
+
+    await node.commit_catalog([queue_row(queue, config)], after=created)
+    made = node.catalog.queue(namespace, name)
+    if config.max_length is not None or config.max_bytes is not None:
+        # Limits are about what a group has not consumed: there must be one to count for.
+        await declare_group(node, made, DEFAULT_GROUP, {})
+    made.used_ms = node.clock.now_ms()
+    node.retention.watch(made)
+    return made
+
+
+async def _update_queue(node: Node, queue: Queue, options: dict[str, Any]) -> None:
+    config = make_config(QueueConfig, options, queue.config)
+    _check_fixed(f"queue {queue.name!r}", queue.config, config, FIXED_QUEUE_OPTIONS)
+    queue.used_ms = node.clock.now_ms()
+    if config != queue.config:
+        await node.commit_catalog([queue_row(queue, config)], after=lambda: _reconfigured(node, queue))
+        node.retention.watch(queue)
+
+
+def _reconfigured(node: Node, queue: Queue) -> None:
+    node.lanes.configure(queue.lanes)
+    for id in queue.lanes:
+        lane = node.lanes.get(id)
+        if lane is not None:
+            node.retention.committed(lane, node.clock.now_ms())
+            node.polls.serve(lane)
+
+
+def _check_fixed(
+    what: str, old: QueueConfig | GroupConfig, new: QueueConfig | GroupConfig, names: tuple[str, ...]
+) -> None:
+    for name in names:
+        before, after = getattr(old, name), getattr(new, name)
+        if before != after:
+            raise AlreadyExists(f"{what} exists with {name}={before!r}; it cannot become {after!r}, make a new one")
+
+
+async def delete_queue(node: Node, queue: Queue) -> None:
+    if queue.name.startswith("$"):
+        raise Forbidden(f"queue {queue.name!r} is the system's and cannot be deleted")
+    async with node.name_lock("queue", queue.namespace, queue.name):
+        if not queue.deleting:
+            await node.delete_queue(queue)
+
+
+# Groups --------------------------------------------------------------------------------------------------
+
+
+async def declare_group(node: Node, queue: Queue, name: str, options: dict[str, Any]) -> Group:
+    """Create a group at its start, or merge options into the one there is."""
+    check_name(name, "a group's name")
+    async with node.name_lock("group", str(queue.id), name):
+        group = queue.groups.get(name)
+        if group is None:
+            return await _create_group(node, queue, name, make_config(GroupConfig, options))
+        config = make_config(GroupConfig, options, group.config)
+        _check_fixed(f"group {name!r} of queue {queue.name!r}", group.config, config, FIXED_GROUP_OPTIONS)
+        if config != group.config:
+            settings_of(queue.config, config)
+            row = group_row(queue, group.id, name, config)
+            await node.commit_catalog([row], after=lambda: _reconfigured(node, queue))
+        return queue.groups[name]
+
+
+async def _create_group(node: Node, queue: Queue, name: str, config: GroupConfig) -> Group:
+    if len(queue.groups) >= GROUPS_MAX:
+        raise Forbidden(f"queue {queue.name!r} has {GROUPS_MAX} groups already; delete some first")
+    settings = settings_of(queue.config, config)
+    id = node.catalog.new_id(ephemeral=queue.config.ephemeral)
+    starts = [await offset_at(node, lane, config.start) for lane in queue.lanes]
+    for lane, start in zip(await node.lanes.together(queue.lanes), starts, strict=True):
+        lane.add_group(id, settings, start)
+        node.commits.touch(lane)
+    await node.commit_catalog([group_row(queue, id, name, config)])
+    return queue.groups[name]
+
+
+async def offset_at(node: Node, lane_id: int, start: Start) -> int:
+    """The offset of a place in a lane: its beginning, its end, or the first message from a time on."""
+    lane = await node.lanes.run(lane_id, lambda lane: lane)
+    if start == "beginning":
+        return lane.first
+    if start == "now":
+        return lane.visible_end
+    found = await node.lanes.store_of(lane_id).find_time(lane_id, int(start))
+    return lane.visible_end if found is None else max(found, lane.first)
+
+
+async def delete_group(node: Node, queue: Queue, group: Group) -> None:
+    async with node.name_lock("group", str(queue.id), group.name):
+        for lane in await node.lanes.together(queue.lanes):
+            lane.remove_group(group.id)
+            node.commits.touch(lane)
+
+        def forget() -> None:
+            queue.groups.pop(group.name, None)
+
+        await node.commit_catalog([], [("group", group.id)], forget)
+
+
+# Exchanges and bindings ----------------------------------------------------------------------------------
+
+
+async def declare_exchange(node: Node, namespace: str, name: str, options: dict[str, Any]) -> None:
+    config = make_config(ExchangeConfig, options)
+    check_name(namespace, "a namespace")
+    async with node.name_lock("exchange", namespace, name):
+        trial = Router(lambda _: True)
+        trial.declare_exchange(name, config)
+        existing = node.catalog.router(namespace).exchanges().get(name)
+        if existing is not None:
+            if existing != config:
+                raise AlreadyExists(f"exchange {name!r} exists with other options: {msgspec.to_builtins(existing)}")
+            return
+        await node.commit_catalog([exchange_row(node.catalog.new_id(), namespace, name, config)])
+
+
+async def delete_exchange(node: Node, namespace: str, name: str) -> None:
+    async with node.name_lock("exchange", namespace, name):
+        id = node.catalog.exchange_ids.get((namespace, name))
+        if id is None:
+            raise NotFound(f"there is no exchange {name!r}")
+        bindings = node.catalog.router(namespace).delete_exchange(name)
+        deleted = [("exchange", id)]
+        for binding in bindings:
+            binding_id = node.catalog.binding_id(namespace, binding)
+            if binding_id is not None:
+                deleted.append(("binding", binding_id))
+
+        def forget() -> None:
+            node.catalog.exchange_ids.pop((namespace, name), None)
+            node.catalog.remove_bindings(namespace, bindings)
+
+        await node.commit_catalog([], deleted, forget)
+
+
+async def bind(node: Node, namespace: str, binding: Binding) -> None:
+    """Bind a queue or exchange to an exchange."""
+    async with node.name_lock("exchange", namespace, binding.exchange):
+        router = node.catalog.router(namespace)
+        if not router.bind(binding):
+            return
+        # Only to see whether it can be bound: it becomes known after its commit.
+        router.unbind(binding)
+        target = node.catalog.queues.get((namespace, binding.target)) if binding.target_kind == "queue" else None
+        ephemeral = target is not None and target.config.ephemeral
+        await node.commit_catalog([binding_row(node.catalog.new_id(ephemeral=ephemeral), namespace, binding)])
+
+
+async def unbind(node: Node, namespace: str, binding: Binding) -> None:
+    async with node.name_lock("exchange", namespace, binding.exchange):
+        id = node.catalog.binding_id(namespace, binding)
+        if id is None:
+            raise NotFound(f"there is no such binding on exchange {binding.exchange!r}: {binding.pattern!r}")
+
+        def forget() -> None:
+            node.catalog.router(namespace).unbind(binding)
+            node.catalog.remove_bindings(namespace, [binding])
+
+        await node.commit_catalog([], [("binding", id)], forget)

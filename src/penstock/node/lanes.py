@@ -1,0 +1,147 @@
+"""The lanes a node has in memory: loaded when first used, thrown away when a commit failed.
+
+Commands run through `run`, which loads what is missing and asks again; a command itself never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from penstock.core.dedup import IDS_IN_MEMORY_MAX
+from penstock.core.lane import Lane
+from penstock.core.log import Missing
+from penstock.errors import NotFound, PenstockError, StoreCorrupt, Unavailable
+from penstock.node.catalog import EPHEMERAL_FROM, Catalog
+from penstock.rows import LaneImage
+from penstock.store.contract import Store
+
+PAGE_BATCHES = 256
+PAGE_BYTES = 4 * 1024 * 1024
+LOAD_AT_ONCE = 500
+
+Result = TypeVar("Result")
+
+
+class LaneSet:
+    """Loaded lanes by id."""
+
+    def __init__(self, catalog: Catalog, store: Store, memory: Store, loaded: Callable[[Lane], None]) -> None:
+        self._catalog = catalog
+        self._store = store
+        self._memory = memory
+        self._on_loaded = loaded
+        self._loaded: dict[int, Lane] = {}
+        self._loading: dict[int, asyncio.Future[None]] = {}
+        self._wanted: list[int] = []
+        self._loader: asyncio.Task[None] | None = None
+
+    def store_of(self, lane: int) -> Store:
+        return self._memory if lane >= EPHEMERAL_FROM else self._store
+
+    def get(self, id: int) -> Lane | None:
+        return self._loaded.get(id)
+
+    def loaded(self) -> list[Lane]:
+        return list(self._loaded.values())
+
+    def add_new(self, id: int) -> Lane:
+        """The lane of a queue that was just created: there is nothing to load."""
+        lane = self._make(LaneImage(id))
+        self._loaded[id] = lane
+        return lane
+
+    def drop(self, ids: set[int]) -> None:
+        for id in ids:
+            self._loaded.pop(id, None)
+
+    async def run(self, id: int, command: Callable[[Lane], Result]) -> Result:
+        """Run a command on a lane, with whatever must be loaded for it."""
+        while True:
+            lane = self._loaded.get(id)
+            if lane is None:
+                await self.load(id)
+                continue
+            try:
+                return command(lane)
+            except Missing as missing:
+                await self.feed(id, missing.start)
+
+    async def together(self, ids: Sequence[int]) -> list[Lane]:
+        """Several lanes, all loaded at one and the same moment."""
+        while True:
+            lanes = [self._loaded.get(id) for id in ids]
+            found = [lane for lane in lanes if lane is not None]
+            if len(found) == len(lanes):
+                return found
+            for id, lane in zip(ids, lanes, strict=True):
+                if lane is None:
+                    await self.load(id)
+
+    async def feed(self, id: int, start: int) -> None:
+        """Read a page of heads from the store into a lane's log."""
+        heads = await self.store_of(id).heads(id, start, PAGE_BATCHES, PAGE_BYTES)
+        if not heads or not heads[0].base <= start < heads[0].end:
+            raise StoreCorrupt(f"offset {start} of lane {id} should be in the store, but is not")
+        lane = self._loaded.get(id)
+        if lane is not None:
+            lane.log.feed(heads)
+
+    async def load(self, id: int) -> None:
+        """Load a lane; many asked for at once are loaded together."""
+        if id not in self._catalog.by_lane:
+            raise NotFound(f"there is no lane {id}: its queue was deleted")
+        future = self._loading.get(id)
+        if future is None:
+            future = self._loading[id] = asyncio.get_running_loop().create_future()
+            self._wanted.append(id)
+            if self._loader is None:
+                self._loader = asyncio.create_task(self._load_wanted())
+        await asyncio.shield(future)
+
+    async def _load_wanted(self) -> None:
+        while self._wanted:
+            ids, self._wanted = self._wanted[:LOAD_AT_ONCE], self._wanted[LOAD_AT_ONCE:]
+            for store in (self._store, self._memory):
+                chosen = [id for id in ids if self.store_of(id) is store]
+                if chosen:
+                    await self._load_from(store, chosen)
+        self._loader = None
+
+    async def _load_from(self, store: Store, ids: list[int]) -> None:
+        error: PenstockError | None = None
+        try:
+            for image in await store.load(ids, IDS_IN_MEMORY_MAX):
+                if image.lane in self._catalog.by_lane and image.lane not in self._loaded:
+                    lane = self._loaded[image.lane] = self._make(image)
+                    self._on_loaded(lane)
+        except PenstockError as failure:
+            error = failure
+        except Exception as failure:
+            error = Unavailable(f"lanes could not be loaded: {failure!r}")
+        for id in ids:
+            future = self._loading.pop(id)
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+                future.exception()  # seen: a caller that was cancelled meanwhile leaves nobody to ask
+
+    def _make(self, image: LaneImage) -> Lane:
+        queue = self._catalog.by_lane[image.lane]
+        return Lane(image, queue.config, queue.settings())
+
+    def configure(self, queue_lanes: tuple[int, ...]) -> None:
+        """A queue's options changed."""
+        for id in queue_lanes:
+            lane = self._loaded.get(id)
+            if lane is not None:
+                queue = self._catalog.by_lane[id]
+                lane.configure(queue.config, queue.settings())
+
+    async def close(self) -> None:
+        if self._loader is not None:
+            await asyncio.wait([self._loader])
+
+

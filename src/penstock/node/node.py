@@ -1,0 +1,329 @@
+"""The node: one broker process's moving parts put together, and what happens around a commit.
+
+It owns the lanes (through their slots' epochs), the commit loop, timers, cache and polls. The operations that
+users call are in the modules beside it, one concern each; `node/broker.py` is their face.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from penstock.core.events import Delivery, encode_delivery
+from penstock.core.lane import Lane, Sealed
+from penstock.core.log import Missing
+from penstock.errors import Closed, Fenced, PenstockError
+from penstock.model import DEFAULT_NAMESPACE, EVENTS_QUEUE, Message, QueueConfig
+from penstock.node.cache import BatchCache
+from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue, queue_row
+from penstock.node.clock import Clock
+from penstock.node.commits import CommitLoop
+from penstock.node.lanes import LaneSet
+from penstock.node.polls import Polls
+from penstock.node.relay import Relay
+from penstock.node.retention import Retention
+from penstock.node.timers import Timers
+from penstock.rows import SLOTS, CatalogRow, OutboxRow
+from penstock.store.contract import Store
+from penstock.store.memory import MemoryStore
+
+CACHE_BYTES = 128 * 1024 * 1024
+EVENTS_RETAIN_MS = 7 * 24 * 3600 * 1000
+EVENTS_RETAIN_BYTES = 256 * 1024 * 1024
+LEASES_PER_EPOCH = 1 << 40
+
+log = logging.getLogger("penstock.node")
+
+
+class Node:
+    """Everything that one broker process holds."""
+
+    def __init__(self, store: Store, clock: Clock, *, cache_bytes: int = CACHE_BYTES, events: bool = True) -> None:
+        self.store = store
+        self.memory = MemoryStore()
+        self.clock = clock
+        self.catalog = Catalog()
+        self.cache = BatchCache(cache_bytes)
+        self.timers = Timers(clock)
+        self.lanes = LaneSet(self.catalog, store, self.memory, self._lane_loaded)
+        self.polls = Polls(self)
+        self.retention = Retention(self)
+        self.relay = Relay(self)
+        self.commits: CommitLoop
+        self.names: dict[tuple[str, str, str], asyncio.Lock] = {}
+        self._events = events
+        self._events_lane: int | None = None
+        self._events_waiting: list[Message] = []
+        self._next_lease = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._catalog_reload: asyncio.Task[None] | None = None
+        self.fenced: PenstockError | None = None
+        self.closed = False
+
+    # Opening and closing ----------------------------------------------------------------------------------
+
+    async def open(self, owner: str) -> None:
+        """Own every slot, know what was declared, and mind the timers of lanes that have something under way."""
+        epochs = await self.store.acquire(range(SLOTS), owner)
+        await self.memory.acquire(range(SLOTS), owner)
+        self._next_lease = max(epochs.values()) * LEASES_PER_EPOCH
+        self.commits = CommitLoop(self, self.store, self.memory, self.clock, epochs)
+        self.catalog.put(await self.store.catalog())
+        await self._drop_exclusive()
+        if self._events:
+            await self._declare_events()
+        for lane in await self.store.lanes_in_use():
+            if lane in self.catalog.by_lane:
+                self.spawn(self.lanes.load(lane))
+        for queue in list(self.catalog.by_id.values()):
+            self.retention.watch(queue)
+        await self.relay.load()
+        self.relay.start()
+
+    async def _drop_exclusive(self) -> None:
+        """The sessions that these queues belonged to ended with the process that had them."""
+        for queue in [queue for queue in self.catalog.by_id.values() if queue.session is not None]:
+            await self.delete_queue(queue)
+
+    async def _declare_events(self) -> None:
+        queue = self.catalog.queues.get((DEFAULT_NAMESPACE, EVENTS_QUEUE))
+        if queue is None:
+            config = QueueConfig(
+                retain_ms=EVENTS_RETAIN_MS, retain_bytes=EVENTS_RETAIN_BYTES, description="delivery events"
+            )
+            queue = Queue(self.catalog.new_id(), DEFAULT_NAMESPACE, EVENTS_QUEUE, config, (self.catalog.new_id(),))
+            await self.commit_catalog([queue_row(queue, config)])
+        await self.lanes.load(queue.lanes[0])
+        self._events_lane = queue.lanes[0]
+
+    async def close(self) -> None:
+        """Commit what is pending, end what waits, release everything. Leases stay as they are."""
+        if self.closed:
+            return
+        self.closed = True
+        self.polls.close()
+        self.timers.close()
+        await self.relay.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self.lanes.close()
+        await self.commits.close()
+        await self.store.close()
+        await self.memory.close()
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise Closed("the broker is closed")
+        if self.fenced is not None:
+            raise self.fenced
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something in the background; a failure is logged, and ends nothing else."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("background work failed: %s", error)
+
+    def new_lease_id(self) -> int:
+        """An id that no lease of this store ever had: epochs never repeat."""
+        self._next_lease += 1
+        return self._next_lease
+
+    # Catalog changes --------------------------------------------------------------------------------------
+
+    def name_lock(self, kind: str, namespace: str, name: str) -> asyncio.Lock:
+        """Declarations of one name happen one after the other; of different names, together."""
+        key = (kind, namespace, name)
+        lock = self.names.get(key)
+        if lock is None:
+            if len(self.names) > 10_000:
+                self.names = {key: lock for key, lock in self.names.items() if lock.locked()}
+            lock = self.names[key] = asyncio.Lock()
+        return lock
+
+    async def commit_catalog(
+        self,
+        rows: list[CatalogRow],
+        deleted: list[tuple[str, int]] | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> None:
+        """Make declarations durable, then known."""
+        if self._catalog_reload is not None:
+            await asyncio.wait([self._catalog_reload])
+        pending = self.commits.pending
+        pending.catalog += rows
+        pending.catalog_deleted += deleted or []
+        pending.after.append(lambda: self.catalog.put(rows))
+        if after is not None:
+            pending.after.append(after)
+        await self.commits.wait()
+
+    async def delete_queue(self, queue: Queue) -> None:
+        """Delete a queue with its lanes, groups and bindings."""
+        router = self.catalog.router(queue.namespace)
+        queue.deleting = True
+        bindings = router.queue_deleted(queue.name)
+        deleted = [("queue", queue.id), *(("group", group.id) for group in queue.groups.values())]
+        for binding in bindings:
+            id = self.catalog.binding_id(queue.namespace, binding)
+            if id is not None:
+                deleted.append(("binding", id))
+        self.commits.pending.lanes_deleted += queue.lanes
+
+        def forget() -> None:
+            self.catalog.remove_queue(queue)
+            self.catalog.remove_bindings(queue.namespace, bindings)
+            self.lanes.drop(set(queue.lanes))
+            self.polls.queue_deleted(queue)
+
+        await self.commit_catalog([], deleted, forget)
+
+    # Around a commit (the commit loop's host) -------------------------------------------------------------
+
+    def sealed(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> list[OutboxRow]:
+        outbox: list[OutboxRow] = []
+        deliveries: list[Message] = []
+        for lane, part in sealed:
+            queue = self.catalog.by_lane.get(lane.id)
+            if queue is None:
+                continue
+            for row in part.change.batches:
+                self.cache.put(lane.id, row)
+            if part.died:
+                outbox += self.relay.rows(queue, lane.id, part.died)
+            if part.events and lane.id != self._events_lane and lane.id < EPHEMERAL_FROM:
+                deliveries += _deliveries(queue, lane.id, part)
+        if deliveries and self._events_lane is not None:
+            self._append_events(self._events_lane, deliveries, sealed, now_ms)
+        return outbox
+
+    def _append_events(
+        self, id: int, deliveries: list[Message], sealed: list[tuple[Lane, Sealed]], now_ms: int
+    ) -> None:
+        """`$events` goes into the very commit that it tells of, or a later one while its lane is loaded anew."""
+        self._events_waiting += deliveries
+        lane = self.lanes.get(id)
+        if lane is None:
+            return
+        lane.append(now_ms, self._events_waiting)
+        self._events_waiting = []
+        part = lane.seal(now_ms)
+        if part is not None:
+            sealed.append((lane, part))
+            for row in part.change.batches:
+                self.cache.put(lane.id, row)
+
+    def committed(self, sealed: list[tuple[Lane, Sealed]], catalog: list[CatalogRow]) -> None:
+        now_ms = self.clock.now_ms()
+        for lane, part in sealed:
+            self.schedule(lane)
+            self.retention.committed(lane, now_ms)
+            self.polls.serve(lane)
+            if part.died:
+                self.relay.wake()
+
+    def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
+        log.warning("a commit failed, %d lanes are loaded anew: %s", len(lanes), error)
+        if isinstance(error, Fenced):
+            self.fenced = error
+        events_lost = self._events_lane in lanes
+        self.lanes.drop(lanes)
+        for id in lanes:
+            self.timers.cancel(("lane", id))
+        if self.closed:
+            return
+        if catalog and self._catalog_reload is None:
+            self._catalog_reload = asyncio.get_running_loop().create_task(self._reload_catalog())
+        for id in lanes:
+            queue = self.catalog.by_lane.get(id)
+            if queue is not None and (self.polls.has_waiters(queue) or (events_lost and id == self._events_lane)):
+                self.spawn(self._reload(id))
+
+    async def _reload(self, id: int) -> None:
+        """Bring a lane back that somebody waits on, as soon as the store answers."""
+        pause_s = 0.05
+        while not self.closed and self.lanes.get(id) is None and id in self.catalog.by_lane and self.fenced is None:
+            try:
+                await self.lanes.load(id)
+            except PenstockError as error:
+                log.warning("lane %d cannot be loaded yet: %s", id, error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, 2.0)
+
+    async def _reload_catalog(self) -> None:
+        """A commit with declarations failed and may have happened all the same: read what is true."""
+        pause_s = 0.05
+        while not self.closed:
+            try:
+                rows = await self.store.catalog()
+            except PenstockError as error:
+                log.warning("the catalog cannot be loaded yet: %s", error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, 2.0)
+                continue
+            self._replace_catalog(rows)
+            break
+        self._catalog_reload = None
+
+    def _replace_catalog(self, rows: list[CatalogRow]) -> None:
+        fresh = Catalog()
+        fresh.put(rows)
+        kept = self.catalog
+        ephemeral = [queue for queue in kept.by_id.values() if queue.id >= EPHEMERAL_FROM]
+        gone = set(kept.by_lane) - set(fresh.by_lane) - {lane for queue in ephemeral for lane in queue.lanes}
+        kept.replace(fresh, ephemeral)
+        self.lanes.drop(gone)
+        for lane in self.lanes.loaded():
+            queue = kept.by_lane[lane.id]
+            lane.configure(queue.config, queue.settings())
+
+    # Time -------------------------------------------------------------------------------------------------
+
+    def _lane_loaded(self, lane: Lane) -> None:
+        self.schedule(lane)
+        self.retention.committed(lane, self.clock.now_ms())
+        if self.polls.has_waiters(self.catalog.by_lane[lane.id]):
+            asyncio.get_running_loop().call_soon(self.polls.serve, lane)
+
+    def schedule(self, lane: Lane) -> None:
+        """Wake up when the lane has something to do."""
+        due_ms = lane.next_due_ms()
+        if due_ms is not None:
+            self.timers.at(due_ms, ("lane", lane.id), lambda: self._tick(lane))
+
+    def _tick(self, lane: Lane) -> None:
+        if self.lanes.get(lane.id) is not lane:
+            return
+        try:
+            lane.tick(self.clock.now_ms())
+        except Missing as missing:
+            self.spawn(self._feed_and_tick(lane, missing.start))
+            return
+        finally:
+            if lane.dirty:
+                self.commits.touch(lane)
+        self.polls.serve(lane)
+        self.schedule(lane)
+
+    async def _feed_and_tick(self, lane: Lane, start: int) -> None:
+        await self.lanes.feed(lane.id, start)
+        self._tick(lane)
+
+
+def _deliveries(queue: Queue, lane: int, part: Sealed) -> list[Message]:
+    """One message per group: what happened to it in this commit."""
+    messages: list[Message] = []
+    for group_id, events in part.events:
+        group = queue.group_by_id(group_id)
+        if group is not None:
+            delivery = Delivery(queue.namespace, queue.name, lane, group.name, events)
+            messages.append(Message(encode_delivery(delivery), content_type="application/json"))
+    return messages

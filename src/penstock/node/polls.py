@@ -1,0 +1,242 @@
+"""Standing claims: consumers that wait for messages, served in turn whenever a commit or a timer brings some.
+
+A poll that waits costs nothing until it is woken. Whatever could make a message claimable (a publish, a nack,
+an ack that unlocks a partition, a seek…) is a change of its lane, so looking after each commit of a lane
+and at each tick of it is enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.core.entries import Entry, count_of
+from penstock.core.lane import Lane
+from penstock.core.log import Missing
+from penstock.core.work import Verdict, WorkGroup
+from penstock.errors import Closed, NotFound, Overloaded, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.node.catalog import Group, Queue
+    from penstock.node.node import Node
+
+POLLS_MAX = 100_000
+
+
+class Request(NamedTuple):
+    """What a consumer asks for."""
+
+    most: int
+    minimum: int
+    consumer: str
+    lease_ms: int | None
+    partition: str | None
+    settle: bool
+
+
+class Grab(NamedTuple):
+    """What it got, in memory: an answer only once `committed` is done."""
+
+    lane: Lane
+    group: int
+    lease_id: int
+    entries: list[Entry]
+    committed: asyncio.Future[None]
+
+
+class Waiter:
+    """A consumer in line."""
+
+    __slots__ = ("future", "queue", "request")
+
+    def __init__(self, queue: Queue, request: Request, future: asyncio.Future[Grab | None]) -> None:
+        self.queue = queue
+        self.request = request
+        self.future = future
+
+
+class Polls:
+    """Who waits, by queue and group."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._lines: dict[int, dict[int, deque[Waiter]]] = {}
+        self._feeding: set[int] = set()
+        self._readers: dict[int, list[asyncio.Future[None]]] = {}
+        self.count = 0
+
+    # Taking at once ---------------------------------------------------------------------------------------
+
+    def take(self, lane: Lane, group_id: int, request: Request, *, patient: bool) -> Grab | None:
+        """Claim from one lane now. `patient`: leave it if there are fewer than the request's minimum."""
+        group = lane.groups.get(group_id)
+        if not isinstance(group, WorkGroup):
+            return None
+        if patient and group.available() < request.minimum:
+            return None
+        lease_id = self._node.new_lease_id()
+        now_ms = self._node.clock.now_ms()
+        lane.dirty = True
+        entries = group.claim(
+            now_ms, request.most, request.consumer, lease_id,
+            lease_ms=request.lease_ms, partition=request.partition, settle=request.settle,
+        )  # fmt: skip
+        if not entries:
+            self._mind_rate(lane, group, now_ms)
+            return None
+        if patient and count_of(entries) < request.minimum and not request.settle:
+            # Some of what was counted could not be taken: give it back, unspent, and wait on.
+            group.settle(now_ms, lease_id, [Verdict("release")])
+            self._node.commits.touch(lane)
+            return None
+        if request.settle:
+            lane.pin(entries[0].start)
+        return Grab(lane, group_id, lease_id, entries, self._node.commits.changed(lane))
+
+    def _mind_rate(self, lane: Lane, group: WorkGroup, now_ms: int) -> None:
+        """A rate limit lets go without any commit: come back when it does."""
+        ready_ms = group.rate_ready_ms(now_ms)
+        if ready_ms is not None and group.available():
+            self._node.timers.at(ready_ms, ("rate", lane.id, group.id), lambda: self.serve(lane))
+
+    # Waiting ----------------------------------------------------------------------------------------------
+
+    async def wait(self, queue: Queue, group: Group, request: Request, wait_ms: int) -> Grab | None:
+        """Stand in line for so long; None when the time is over."""
+        if self.count >= POLLS_MAX:
+            raise Overloaded(f"{self.count} claims are waiting already; the limit is {POLLS_MAX}")
+        loop = asyncio.get_running_loop()
+        waiter = Waiter(queue, request, loop.create_future())
+        line = self._lines.setdefault(queue.id, {}).setdefault(group.id, deque())
+        line.append(waiter)
+        self.count += 1
+        timer = loop.call_later(wait_ms / 1000.0, self._give_up, waiter)
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            if waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None:
+                self._return(waiter.future.result())
+            raise
+        finally:
+            timer.cancel()
+            self.count -= 1
+            self._leave(queue.id, group.id, waiter)
+
+    def _return(self, grab: Grab | None) -> None:
+        """The consumer went away between the grab and the answer: nobody saw the messages."""
+        if grab is not None:
+            self._node.spawn(give_back(self._node, grab))
+
+    def _give_up(self, waiter: Waiter) -> None:
+        if not waiter.future.done():
+            waiter.future.set_result(None)
+
+    def _leave(self, queue_id: int, group_id: int, waiter: Waiter) -> None:
+        groups = self._lines.get(queue_id, {})
+        line = groups.get(group_id)
+        if line is None:
+            return
+        if waiter in line:
+            line.remove(waiter)
+        if not line:
+            del groups[group_id]
+            if not groups:
+                del self._lines[queue_id]
+
+    def serve(self, lane: Lane) -> None:
+        """Give a lane's messages to those who wait for them, first come, first served."""
+        queue = self._node.catalog.by_lane.get(lane.id)
+        if queue is None:
+            return
+        self._wake_readers(queue.id)
+        groups = self._lines.get(queue.id)
+        if not groups or self._node.lanes.get(lane.id) is not lane:
+            return
+        for group_id in list(groups):
+            try:
+                self._serve_line(lane, group_id, groups[group_id])
+            except Missing as missing:
+                self._feed(lane, missing.start)
+
+    def _serve_line(self, lane: Lane, group_id: int, line: deque[Waiter]) -> None:
+        for waiter in list(line):
+            if waiter.future.done():
+                continue
+            grab = self.take(lane, group_id, waiter.request, patient=waiter.request.minimum > 1)
+            if grab is not None:
+                line.remove(waiter)
+                waiter.future.set_result(grab)
+            elif waiter.request.partition is None and not self._choosy(lane, group_id, waiter):
+                break  # what one cannot have, the next cannot either
+
+    def _choosy(self, lane: Lane, group_id: int, waiter: Waiter) -> bool:
+        """Whether it may be this waiter's own wishes that kept it from getting anything."""
+        group = lane.groups.get(group_id)
+        return waiter.request.minimum > 1 or (group is not None and group.settings.single_active_consumer)
+
+    def _feed(self, lane: Lane, start: int) -> None:
+        if lane.id not in self._feeding:
+            self._feeding.add(lane.id)
+            self._node.spawn(self._feed_and_serve(lane, start))
+
+    async def _feed_and_serve(self, lane: Lane, start: int) -> None:
+        try:
+            await self._node.lanes.feed(lane.id, start)
+        finally:
+            self._feeding.discard(lane.id)
+        self.serve(lane)
+
+    # Stream readers ---------------------------------------------------------------------------------------
+
+    async def arrival(self, queue: Queue, wait_ms: int) -> None:
+        """Until something changes in a queue, or so long."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        readers = self._readers.setdefault(queue.id, [])
+        readers.append(future)
+        await asyncio.wait([future], timeout=wait_ms / 1000.0)
+        if future.done():
+            future.result()
+        else:
+            readers.remove(future)
+
+    def _wake_readers(self, queue_id: int, error: PenstockError | None = None) -> None:
+        for future in self._readers.pop(queue_id, []):
+            if not future.done():
+                if error is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(error)
+
+    # Ends -------------------------------------------------------------------------------------------------
+
+    def has_waiters(self, queue: Queue) -> bool:
+        return queue.id in self._lines or queue.id in self._readers
+
+    def queue_deleted(self, queue: Queue) -> None:
+        self._end(queue.id, NotFound(f"the queue {queue.name!r} was deleted"))
+
+    def close(self) -> None:
+        for queue_id in [*self._lines, *self._readers]:
+            self._end(queue_id, Closed("the broker is closing"))
+
+    def _end(self, queue_id: int, error: PenstockError) -> None:
+        self._wake_readers(queue_id, error)
+        for line in self._lines.get(queue_id, {}).values():
+            for waiter in line:
+                if not waiter.future.done():
+                    waiter.future.set_exception(error)
+
+
+async def give_back(node: Node, grab: Grab) -> None:
+    """Release what was grabbed for somebody who is gone, without spending an attempt."""
+    try:
+        await grab.committed
+    except PenstockError:
+        return
+    lane = node.lanes.get(grab.lane.id)
+    group = None if lane is None else lane.groups.get(grab.group)
+    if lane is not None and isinstance(group, WorkGroup) and grab.lease_id in group.leases.by_id:
+        group.settle(node.clock.now_ms(), grab.lease_id, [Verdict("release")])
+        lane.dirty = True
+        node.commits.touch(lane)

@@ -1,0 +1,219 @@
+"""Publish: check, route, choose the lane, append; answered when the commit that holds the messages is durable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from penstock.batch import EncodedBatch, Meta, check, decode_meta, encode, select
+from penstock.core.dedup import dedup_key
+from penstock.core.lane import Appended, Lane
+from penstock.delivery import Receipt
+from penstock.errors import InvalidArgument, InvalidBatch, MessageTooLarge
+from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, Message, check_message
+from penstock.rows import DedupRow
+
+if TYPE_CHECKING:
+    from penstock.node.catalog import Queue
+    from penstock.node.node import Node
+
+ENCODE_FROM = 32
+"""Fewer messages are stored together with those of other callers; as many as these are a batch of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Messages for one lane, checked; `indexes` are their places in the caller's list (None: all of it)."""
+
+    queue: Queue
+    lane: int
+    messages: Sequence[Message]
+    batch: EncodedBatch | None
+    meta: Meta | None
+    indexes: Sequence[int] | None
+
+    @property
+    def count(self) -> int:
+        return len(self.messages) if self.batch is None else self.batch.count
+
+    @property
+    def size(self) -> int:
+        return sum(len(message.payload) for message in self.messages) if self.batch is None else self.batch.size
+
+
+# From messages to parts ----------------------------------------------------------------------------------
+
+
+def parts_of_messages(queue: Queue, messages: Sequence[Message], indexes: Sequence[int] | None = None) -> list[Part]:
+    """Messages for a queue, checked and split by lane."""
+    if len(messages) >= ENCODE_FROM:
+        return _parts_of_checked(queue, *_encode_checked(queue, messages), indexes)
+    for message in messages:
+        check_message(message, queue.config.max_message_bytes)
+    if len(queue.lanes) == 1:
+        return [Part(queue, queue.lanes[0], messages, None, None, indexes)]
+    by_lane: dict[int, list[int]] = {}
+    for index, message in enumerate(messages):
+        by_lane.setdefault(_lane_of(queue, message.partition, message.dedup_id), []).append(index)
+    _rotate(queue)
+    return [
+        Part(queue, lane, [messages[index] for index in chosen], None, None, _places(chosen, indexes))
+        for lane, chosen in by_lane.items()
+    ]
+
+
+def _encode_checked(queue: Queue, messages: Sequence[Message]) -> tuple[EncodedBatch, Meta]:
+    """Encode first, since that checks most at the speed of C; look message by message only for who is to blame."""
+    if len(messages) > BATCH_MESSAGES_MAX:
+        raise MessageTooLarge(f"{len(messages)} messages in one call; the limit is {BATCH_MESSAGES_MAX}")
+    try:
+        batch = encode(messages)
+        meta = check(batch, queue.config.max_message_bytes)
+    except Exception:
+        for message in messages:
+            check_message(message, queue.config.max_message_bytes)
+        raise
+    if set(map(type, messages)) != {Message}:
+        raise InvalidArgument("every message must be a penstock.Message")
+    return batch, meta
+
+
+def parts_of_batch(queue: Queue, batch: EncodedBatch, indexes: Sequence[int] | None = None) -> list[Part]:
+    """An encoded batch for a queue, checked and, only where the queue has several lanes, split."""
+    if not isinstance(batch, EncodedBatch):
+        raise InvalidArgument(f"a batch must be a penstock.EncodedBatch, not {type(batch).__name__}")
+    if batch.count == 0:
+        raise InvalidBatch("the batch is empty")
+    return _parts_of_checked(queue, batch, check(batch, queue.config.max_message_bytes), indexes)
+
+
+def _parts_of_checked(queue: Queue, batch: EncodedBatch, meta: Meta, indexes: Sequence[int] | None) -> list[Part]:
+    if len(queue.lanes) == 1:
+        return [Part(queue, queue.lanes[0], (), batch, meta, indexes)]
+    by_lane: dict[int, list[int]] = {}
+    for index in range(batch.count):
+        partition = None if meta.partition is None else meta.partition[index]
+        dedup_id = None if meta.dedup_id is None else meta.dedup_id[index]
+        by_lane.setdefault(_lane_of(queue, partition, dedup_id), []).append(index)
+    _rotate(queue)
+    parts: list[Part] = []
+    for lane, chosen in by_lane.items():
+        piece = batch if len(chosen) == batch.count else select(batch, chosen)
+        piece_meta = meta if piece is batch else decode_meta(piece.meta, piece.count)
+        parts.append(Part(queue, lane, (), piece, piece_meta, _places(chosen, indexes)))
+    return parts
+
+
+def _places(chosen: Sequence[int], indexes: Sequence[int] | None) -> Sequence[int]:
+    return chosen if indexes is None else [indexes[index] for index in chosen]
+
+
+def _lane_of(queue: Queue, partition: str | None, dedup_id: str | None) -> int:
+    """A partition stays in one lane; an id without a partition too, so that its double meets it there."""
+    name = partition or dedup_id
+    if name:
+        return queue.lanes[crc32(name.encode()) % len(queue.lanes)]
+    return queue.lanes[queue.rotation % len(queue.lanes)]
+
+
+def _rotate(queue: Queue) -> None:
+    queue.rotation = (queue.rotation + 1) % len(queue.lanes)
+
+
+# From parts to a commit ----------------------------------------------------------------------------------
+
+
+async def publish(node: Node, count: int, parts: Sequence[Part]) -> Receipt:
+    """Append parts to their lanes, all of them or none; returns when they are durable."""
+    size = sum(part.size for part in parts)
+    if size > BATCH_BYTES_MAX:
+        raise MessageTooLarge(f"{size} bytes in one call; the limit is {BATCH_BYTES_MAX}")
+    await node.commits.room(size)
+    if len(parts) == 1:
+        part = parts[0]
+        known = await known_ids(node, part)
+        appended, committed = await node.lanes.run(part.lane, lambda lane: _append_one(node, lane, part, known))
+        await committed
+        return Receipt(count, [(part.queue.name, part.lane, appended, part.indexes)])
+    results = await append_all(node, parts)
+    await node.commits.wait()
+    return Receipt(count, results)
+
+
+def _append_one(
+    node: Node, lane: Lane, part: Part, known: dict[bytes, DedupRow] | None
+) -> tuple[Appended, asyncio.Future[None]]:
+    lane.check_room(part.count, part.size)
+    return append(node, lane, part, known), node.commits.changed(lane)
+
+
+def append(node: Node, lane: Lane, part: Part, known: dict[bytes, DedupRow] | None) -> Appended:
+    """Append one part to its lane, whose room was checked."""
+    now_ms = node.clock.now_ms()
+    if part.batch is not None:
+        return lane.append_batch(now_ms, part.batch, part.meta, known)
+    return lane.append(now_ms, part.messages, known)
+
+
+Results = list[tuple[str, int, Appended, Sequence[int] | None]]
+
+
+async def append_all(node: Node, parts: Sequence[Part]) -> Results:
+    """Append to several lanes in one step, so that one commit holds them all."""
+    known = [await known_ids(node, part) for part in parts]
+    while True:
+        ready = await ready_lanes(node, parts)
+        if ready is not None:
+            return append_ready(node, parts, ready, known)
+
+
+async def ready_lanes(node: Node, parts: Sequence[Part]) -> dict[int, Lane] | None:
+    """Every part's lane, loaded and with room, at one and the same moment; None to try again."""
+    for part in parts:
+        total = [other for other in parts if other.lane == part.lane]
+        count, size = sum(other.count for other in total), sum(other.size for other in total)
+        await node.lanes.run(part.lane, lambda lane, count=count, size=size: lane.check_room(count, size))  # type: ignore[misc]
+    lanes = {part.lane: node.lanes.get(part.lane) for part in parts}
+    found = {id: lane for id, lane in lanes.items() if lane is not None}
+    return found if len(found) == len(lanes) else None
+
+
+def append_ready(
+    node: Node, parts: Sequence[Part], lanes: dict[int, Lane], known: Sequence[dict[bytes, DedupRow] | None]
+) -> Results:
+    results: Results = []
+    for part, ids in zip(parts, known, strict=True):
+        appended = append(node, lanes[part.lane], part, ids)
+        results.append((part.queue.name, part.lane, appended, part.indexes))
+        node.commits.touch(lanes[part.lane])
+    return results
+
+
+async def known_ids(node: Node, part: Part) -> dict[bytes, DedupRow] | None:
+    """The stored dedup rows of a part's ids, where a lane has more ids than it keeps in memory."""
+    lane = node.lanes.get(part.lane)
+    if lane is None:
+        await node.lanes.load(part.lane)
+        lane = node.lanes.get(part.lane)
+    if lane is None or lane.dedup.complete:
+        return None
+    keys = [dedup_key(partition, id) for partition, id in _ids(part)]
+    if not keys:
+        return None
+    lane.dedup.questions += 1
+    try:
+        rows = await node.lanes.store_of(part.lane).find_dedup(part.lane, keys)
+    finally:
+        lane.dedup.questions -= 1
+    return {row.key: row for row in rows}
+
+
+def _ids(part: Part) -> list[tuple[str | None, str]]:
+    if part.meta is None:
+        return [(message.partition, message.dedup_id) for message in part.messages if message.dedup_id is not None]
+    ids = part.meta.dedup_id or []
+    partitions = part.meta.partition or [None] * len(ids)
+    return [(partition, id) for partition, id in zip(partitions, ids, strict=True) if id is not None]

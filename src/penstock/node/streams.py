@@ -1,0 +1,208 @@
+"""Reading without leases: stream groups, reads by offset, and browsing with the state a group gives each message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.core.entries import Entry
+from penstock.core.filters import Filter
+from penstock.core.lane import Lane
+from penstock.core.work import WorkGroup
+from penstock.delivery import Received
+from penstock.errors import OffsetGone
+from penstock.node.claims import slices_of
+
+if TYPE_CHECKING:
+    from penstock.node.catalog import Group, Queue
+    from penstock.node.node import Node
+
+BROWSE_SCAN_MAX = 10_000
+
+
+class StreamRead(msgspec.Struct, frozen=True):
+    """Messages of one lane, and the offset at which the next read goes on."""
+
+    queue: str
+    lane: int
+    messages: list[Received]
+    next_offset: int
+    primary_committed: int | None = None
+    """The watermark of the queue's primary group: everything below is done or dead for it."""
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What a browse found, and where to go on: (lane, offset), None at the end of the queue."""
+
+    messages: list[Received]
+    next: tuple[int, int] | None
+
+
+# Stream groups -------------------------------------------------------------------------------------------
+
+
+async def read_group(
+    node: Node, queue: Queue, group: Group, consumer: str, most: int, wait_ms: int
+) -> StreamRead:
+    """The next messages for a stream group, waiting up to `wait_ms` for the first."""
+    deadline_ms = node.clock.now_ms() + wait_ms
+    while True:
+        for step in range(len(queue.lanes)):
+            index = (queue.rotation + step) % len(queue.lanes)
+            result = await _read_lane(node, queue, group, queue.lanes[index], consumer, most)
+            if result is not None:
+                queue.rotation = (index + 1) % len(queue.lanes)
+                return result
+        left_ms = deadline_ms - node.clock.now_ms()
+        if left_ms <= 0:
+            return StreamRead(queue.name, queue.lanes[0], [], 0)
+        await node.polls.arrival(queue, left_ms)
+
+
+async def _read_lane(
+    node: Node, queue: Queue, group: Group, lane_id: int, consumer: str, most: int
+) -> StreamRead | None:
+    def command(lane: Lane) -> tuple[Lane, list[tuple[int, int]], int, asyncio.Future[None]]:
+        stream = lane.stream(group.id)
+        ranges = stream.read(node.clock.now_ms(), most, consumer)
+        if ranges:
+            lane.pin(ranges[0][0])
+        return lane, ranges, stream.next, node.commits.changed(lane)
+
+    lane, ranges, next_offset, committed = await node.lanes.run(lane_id, command)
+    if not ranges:
+        await committed
+        return None
+    try:
+        messages = await _received(node, queue, lane, ranges)
+    finally:
+        lane.unpin(ranges[0][0])
+    await committed
+    return _with_marks(queue, lane, messages, next_offset)
+
+
+async def commit_group(node: Node, group: Group, lane_id: int, offset: int) -> None:
+    """Everything below the offset is processed by a stream group."""
+
+    def command(lane: Lane) -> asyncio.Future[None]:
+        lane.stream(group.id).commit(node.clock.now_ms(), offset)
+        return node.commits.changed(lane)
+
+    await (await node.lanes.run(lane_id, command))
+
+
+# Reads by offset -----------------------------------------------------------------------------------------
+
+
+async def read_offsets(node: Node, queue: Queue, lane_id: int, start: int, most: int) -> StreamRead:
+    """Messages from an offset on, as they were written; no group, no state."""
+    lane = await node.lanes.run(lane_id, lambda lane: lane)
+    if start < lane.first:
+        raise OffsetGone(f"offset {start} of queue {queue.name!r} is gone; its lane {lane_id} begins at {lane.first}")
+    end = min(start + most, lane.visible_end)
+    if start >= end:
+        return _with_marks(queue, lane, [], start)
+    lane.pin(start)
+    try:
+        messages = await _received(node, queue, lane, [(start, end)])
+    finally:
+        lane.unpin(start)
+    return _with_marks(queue, lane, messages, end)
+
+
+async def _received(
+    node: Node, queue: Queue, lane: Lane, ranges: Iterable[tuple[int, int]]
+) -> list[Received]:
+    slices = await slices_of(node, lane, [Entry(start, end) for start, end in ranges])
+    return [received for part in slices for received in part.messages(queue.name, lane.id)]
+
+
+def _with_marks(queue: Queue, lane: Lane, messages: list[Received], next_offset: int) -> StreamRead:
+    """Mark what the primary group is done with."""
+    primary = queue.groups.get(queue.config.primary_group or "")
+    group = None if primary is None else lane.groups.get(primary.id)
+    if not isinstance(group, WorkGroup):
+        return StreamRead(queue.name, lane.id, messages, next_offset)
+    if messages:
+        open_ranges = group.states(messages[0].offset, messages[-1].offset + 1)
+        messages = [
+            msgspec.structs.replace(received, done=_state_at(open_ranges, received.offset)[0] == "done")
+            for received in messages
+        ]
+    return StreamRead(queue.name, lane.id, messages, next_offset, group.watermark())
+
+
+def _state_at(ranges: Sequence[tuple[int, int, str, int]], offset: int) -> tuple[str, int]:
+    """(state, attempts) of an offset, done where no range has it."""
+    for start, end, state, attempts in ranges:
+        if start <= offset < end:
+            return state, attempts
+    return "done", 0
+
+
+# Browse --------------------------------------------------------------------------------------------------
+
+
+async def browse(
+    node: Node,
+    queue: Queue,
+    group: Group | None,
+    start: tuple[int, int] | None,
+    most: int,
+    *,
+    partition: str | None,
+    state: str | None,
+    condition: Filter | None,
+) -> Page:
+    """Look at messages without touching them, lane after lane; reads a bounded number of them a call."""
+    found: list[Received] = []
+    scanned = 0
+    lane_id, offset = start or (queue.lanes[0], 0)
+    while True:
+        lane = await node.lanes.run(lane_id, lambda lane: lane)
+        offset = max(offset, lane.first)
+        end = min(offset + min(most, 1_000), lane.visible_end)
+        if offset < end:
+            messages = (await read_offsets(node, queue, lane_id, offset, end - offset)).messages
+            found += _chosen(lane, group, messages, partition, state, condition)
+            scanned += end - offset
+            offset = end
+        if offset >= lane.visible_end:
+            following = queue.lanes.index(lane_id) + 1
+            if following == len(queue.lanes):
+                return Page(found, None)
+            lane_id, offset = queue.lanes[following], 0
+        if len(found) >= most or scanned >= BROWSE_SCAN_MAX:
+            return Page(found, (lane_id, offset))
+
+
+def _chosen(
+    lane: Lane,
+    group: Group | None,
+    messages: list[Received],
+    partition: str | None,
+    state: str | None,
+    condition: Filter | None,
+) -> list[Received]:
+    """Those that match, each with its state."""
+    work = None if group is None else lane.groups.get(group.id)
+    ranges = work.states(messages[0].offset, messages[-1].offset + 1) if isinstance(work, WorkGroup) else None
+    chosen: list[Received] = []
+    for received in messages:
+        if partition is not None and received.message.partition != partition:
+            continue
+        if condition is not None and not condition.matches(received.message):
+            continue
+        if ranges is not None:
+            its_state, attempts = _state_at(ranges, received.offset)
+            if state is not None and its_state != state:
+                continue
+            received = msgspec.structs.replace(received, state=its_state, attempt=attempts)
+        chosen.append(received)
+    return chosen

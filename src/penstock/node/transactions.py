@@ -1,0 +1,61 @@
+"""Transactions: any verdicts and publishes, over several queues, as one commit; all of it or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.core.lane import Lane
+from penstock.core.log import Missing
+from penstock.core.work import Verdict
+from penstock.delivery import Lease, Receipt
+from penstock.errors import LeaseLost
+from penstock.node.publishing import Part, append_ready, known_ids, ready_lanes
+
+if TYPE_CHECKING:
+    from penstock.node.node import Node
+
+
+async def commit(node: Node, settles: Mapping[Lease, Sequence[Verdict]], count: int, parts: Sequence[Part]) -> Receipt:
+    """Check everything, then do everything, without a wait between the two."""
+    await node.commits.room(sum(part.size for part in parts))
+    known = [await known_ids(node, part) for part in parts]
+    while True:
+        lanes = await _lanes_of(node, settles, parts)
+        if lanes is None:
+            continue
+        try:
+            _check(lanes, settles, parts)
+        except Missing:
+            continue  # what was in memory a moment ago was pushed out: ready_lanes feeds it again
+        for lease, verdicts in settles.items():
+            lane = lanes[lease.lane]
+            lane.work(lease.group).settle(node.clock.now_ms(), lease.id, verdicts)
+            node.commits.touch(lane)
+        results = append_ready(node, parts, lanes, known)
+        await node.commits.wait()
+        return Receipt(count, results)
+
+
+async def _lanes_of(
+    node: Node, settles: Mapping[Lease, Sequence[Verdict]], parts: Sequence[Part]
+) -> dict[int, Lane] | None:
+    """Every lane concerned, loaded at one and the same moment; None to try again."""
+    for lease in settles:
+        if lease.lane not in node.catalog.by_lane:
+            raise LeaseLost(f"lease {lease} is gone: its queue does not exist any more")
+        if node.lanes.get(lease.lane) is None:
+            await node.lanes.load(lease.lane)
+    ready = await ready_lanes(node, parts)
+    settled = {lease.lane: node.lanes.get(lease.lane) for lease in settles}
+    if ready is None or None in settled.values():
+        return None
+    return ready | {id: lane for id, lane in settled.items() if lane is not None}
+
+
+def _check(lanes: Mapping[int, Lane], settles: Mapping[Lease, Sequence[Verdict]], parts: Sequence[Part]) -> None:
+    for lease, verdicts in settles.items():
+        lanes[lease.lane].work(lease.group).check_settle(lease.id, verdicts)
+    for id in {part.lane for part in parts}:
+        chosen = [part for part in parts if part.lane == id]
+        lanes[id].check_room(sum(part.count for part in chosen), sum(part.size for part in chosen))

@@ -1,0 +1,1 @@
+"""Engines that keep what the node commits: one contract, one conformance suite."""

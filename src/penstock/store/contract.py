@@ -1,0 +1,98 @@
+"""The store contract: everything that an engine must do, and all that the node may ask of it.
+
+An engine keeps rows and returns them; it knows nothing of leases that expire or messages that are due. The
+promises that the rest of Penstock stands on, each checked for every engine by `tests/conformance`:
+
+1. `apply` is atomic: all of a commit is in force, or nothing of it, through any crash.
+2. `apply` is durable before it returns.
+3. `apply` is fenced: if the epoch of any slot that it names is not the store's, it raises `Fenced` and changes
+   nothing. `acquire` raises a slot's epoch, so whoever held it before can no longer write.
+4. What `apply` has returned is seen by every read that starts after it.
+5. When `apply` raises anything but `Fenced` the outcome is unknown: the caller reads back with `load`.
+6. Offsets, names, keys and bytes come back as they were put: nothing is trimmed, folded or re-encoded.
+
+Rows of a message's way: `batches` hold the log; `groups` one cursor per lane and group; `leases`, `waiting` and
+`dead` what of it is not done; `dedup` the ids; `outbox` what must still be copied elsewhere; `catalog` what
+was declared. Entries of leases and waiting rows are opaque bytes made by `core/entries.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.rows import (
+    SLOTS,
+    BatchHead,
+    BatchRow,
+    CatalogRow,
+    Commit,
+    DeadRow,
+    DedupRow,
+    GroupRow,
+    LaneChange,
+    LaneImage,
+    LeaseRow,
+    OutboxRow,
+    WaitingRow,
+    slot_of,
+)
+
+__all__ = [
+    "SLOTS",
+    "BatchHead",
+    "BatchRow",
+    "CatalogRow",
+    "Commit",
+    "DeadRow",
+    "DedupRow",
+    "GroupRow",
+    "LaneChange",
+    "LaneImage",
+    "LeaseRow",
+    "OutboxRow",
+    "Store",
+    "WaitingRow",
+    "slot_of",
+]
+
+
+class Store(Protocol):
+    """An open engine. Every method may be called from one event loop, reads while an `apply` is under way.
+
+    `apply` and `acquire` are called one at a time. A failure of the engine is raised as `Unavailable` (or
+    `StoreCorrupt` where rows cannot be understood), with what the engine said.
+    """
+
+    async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
+        """Take the slots: raise and return their epochs."""
+
+    async def apply(self, commit: Commit) -> None:
+        """Make the commit durable, atomically and fenced."""
+
+    async def load(self, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
+        """The images of these lanes, in their order."""
+
+    async def read(self, lane: int, start: int, end: int, bytes_most: int) -> list[BatchRow]:
+        """Batches that overlap [start, end), in order; at least one where there is one, then up to bytes_most."""
+
+    async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
+        """Heads of the batches that end after `start`, in order; at least one, then up to the limits (of meta)."""
+
+    async def find_time(self, lane: int, time_ms: int) -> int | None:
+        """The base of the first batch published at or after a time; None where there is none."""
+
+    async def find_dedup(self, lane: int, keys: Sequence[bytes]) -> list[DedupRow]:
+        """The rows of those keys that are there, in any order."""
+
+    async def catalog(self) -> list[CatalogRow]:
+        """Everything declared, by rising id."""
+
+    async def outbox(self, after: int, most: int) -> list[OutboxRow]:
+        """Outbox rows with an id above `after`, by rising id."""
+
+    async def lanes_in_use(self) -> list[int]:
+        """Lanes that have leases or waiting rows: those whose timers a new owner must mind."""
+
+    async def close(self) -> None:
+        """Release everything. Nothing more is called after it."""

@@ -1,0 +1,284 @@
+"""The memory engine: the store contract on plain dicts, for ephemeral queues and for the simulation.
+
+It may not know asyncio, threads or files. Rows are frozen and are shared with the caller; every list and dict is
+the store's own, so a commit that is changed after `apply` changes nothing here. Nothing of a commit is touched
+before all of it was checked, which makes `apply` atomic also when it raises. Next stop: back to the node.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from typing import TypeVar
+
+from penstock.errors import Closed, Fenced, InvalidArgument
+from penstock.store.contract import (
+    BatchHead,
+    BatchRow,
+    CatalogRow,
+    Commit,
+    DeadRow,
+    DedupRow,
+    GroupRow,
+    LaneChange,
+    LaneImage,
+    LeaseRow,
+    OutboxRow,
+    WaitingRow,
+    slot_of,
+)
+
+Row = TypeVar("Row")
+
+
+def check_commit(commit: Commit) -> None:
+    """Refuse what no engine may apply: a lane changed twice, or one whose slot's epoch the commit does not name."""
+    changed = [change.lane for change in commit.lanes]
+    if len(set(changed)) != len(changed):
+        twice = next(lane for lane in changed if changed.count(lane) > 1)
+        raise InvalidArgument(f"lane {twice} has two changes in one commit; merge them into one")
+    for lane in (*changed, *commit.lanes_deleted):
+        if slot_of(lane) not in commit.epochs:
+            raise InvalidArgument(f"the commit changes lane {lane} but names no epoch for its slot {slot_of(lane)}")
+
+
+class MemoryStore:
+    """A store that lives as long as its object."""
+
+    def __init__(self) -> None:
+        self._epochs: dict[int, int] = {}
+        self._owners: dict[int, str] = {}
+        self._lanes: dict[int, _Lane] = {}
+        self._catalog: dict[tuple[str, int], CatalogRow] = {}
+        self._outbox: dict[int, OutboxRow] = {}
+        self._closed = False
+
+    def clone(self) -> MemoryStore:
+        """An open copy that shares nothing that changes: a crash image, or what a restart finds."""
+        copy = MemoryStore()
+        copy._epochs = dict(self._epochs)
+        copy._owners = dict(self._owners)
+        copy._lanes = {number: lane.clone() for number, lane in self._lanes.items()}
+        copy._catalog = dict(self._catalog)
+        copy._outbox = dict(self._outbox)
+        return copy
+
+    async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
+        self._check_open()
+        taken = {slot: self._epochs.get(slot, 0) + 1 for slot in slots}
+        self._epochs.update(taken)
+        self._owners.update(dict.fromkeys(taken, owner))
+        return taken
+
+    async def apply(self, commit: Commit) -> None:
+        self._check_open()
+        check_commit(commit)
+        self._check_epochs(commit.epochs)
+        for number in commit.lanes_deleted:
+            self._lanes.pop(number, None)
+        for change in commit.lanes:
+            lane = self._lanes.get(change.lane)
+            if lane is None:
+                lane = self._lanes[change.lane] = _Lane()
+            lane.apply(change)
+        for key in commit.catalog_deleted:
+            self._catalog.pop(key, None)
+        for declared in commit.catalog:
+            self._catalog[declared.kind, declared.id] = declared
+        for number in commit.outbox_deleted:
+            self._outbox.pop(number, None)
+        for promised in commit.outbox:
+            self._outbox[promised.id] = promised
+
+    async def load(self, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
+        self._check_open()
+        return [
+            self._lanes[number].image(number, dedup_most) if number in self._lanes else LaneImage(number)
+            for number in lanes
+        ]
+
+    async def read(self, lane: int, start: int, end: int, bytes_most: int) -> list[BatchRow]:
+        self._check_open()
+        found: list[BatchRow] = []
+        size = 0
+        for row in self._batches_after(lane, start):
+            size += row.size
+            if row.base >= end or start >= end or (found and size > bytes_most):
+                break
+            found.append(row)
+        return found
+
+    async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
+        self._check_open()
+        found: list[BatchHead] = []
+        size = 0
+        for row in self._batches_after(lane, start):
+            size += len(row.meta)
+            if found and (len(found) >= batches_most or size > bytes_most):
+                break
+            found.append(row.head())
+        return found
+
+    async def find_time(self, lane: int, time_ms: int) -> int | None:
+        self._check_open()
+        known = self._lanes.get(lane)
+        if known is None:
+            return None
+        index = bisect_left(known.bases, time_ms, key=lambda base: known.batches[base].published_ms)
+        return known.bases[index] if index < len(known.bases) else None
+
+    async def find_dedup(self, lane: int, keys: Sequence[bytes]) -> list[DedupRow]:
+        self._check_open()
+        known = self._lanes.get(lane)
+        return [known.dedup[key] for key in dict.fromkeys(keys) if key in known.dedup] if known else []
+
+    async def catalog(self) -> list[CatalogRow]:
+        self._check_open()
+        return sorted(self._catalog.values(), key=lambda row: (row.id, row.kind))
+
+    async def outbox(self, after: int, most: int) -> list[OutboxRow]:
+        self._check_open()
+        return [self._outbox[number] for number in sorted(self._outbox) if number > after][: max(most, 0)]
+
+    async def lanes_in_use(self) -> list[int]:
+        self._check_open()
+        return sorted(number for number, lane in self._lanes.items() if lane.in_use())
+
+    async def close(self) -> None:
+        """Refuse every later call. The rows stay, for `clone`."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the store is closed")
+
+    def _check_epochs(self, epochs: dict[int, int]) -> None:
+        for slot, epoch in epochs.items():
+            held = self._epochs.get(slot)
+            if held != epoch:
+                owner = self._owners.get(slot, "nobody")
+                raise Fenced(f"slot {slot} is at epoch {held} of {owner}, not at epoch {epoch}")
+
+    def _batches_after(self, lane: int, start: int) -> Iterable[BatchRow]:
+        """The batches that end after an offset, in order."""
+        known = self._lanes.get(lane)
+        if known is None:
+            return
+        bases = known.bases
+        index = max(bisect_right(bases, start) - 1, 0)
+        if index < len(bases) and known.batches[bases[index]].end <= start:
+            index += 1
+        for position in range(index, len(bases)):
+            yield known.batches[bases[position]]
+
+
+class _Lane:
+    """The rows of one lane. What belongs to a group is kept by group, so that a group goes in one step."""
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.end = 0
+        self.bytes_end = 0
+        self.bases: list[int] = []
+        self.batches: dict[int, BatchRow] = {}
+        self.groups: dict[int, GroupRow] = {}
+        self.leases: dict[int, dict[int, LeaseRow]] = {}
+        self.waiting: dict[int, dict[int, WaitingRow]] = {}
+        self.dead: dict[int, dict[int, DeadRow]] = {}
+        self.dedup: dict[bytes, DedupRow] = {}
+        # (expiry, key) of every put: may name rows that were replaced since, so an expiry checks the row itself.
+        self.expiries: list[tuple[int, bytes]] = []
+
+    def clone(self) -> _Lane:
+        copy = _Lane()
+        copy.first, copy.end, copy.bytes_end = self.first, self.end, self.bytes_end
+        copy.bases = list(self.bases)
+        copy.batches = dict(self.batches)
+        copy.groups = dict(self.groups)
+        copy.leases = {group: dict(rows) for group, rows in self.leases.items()}
+        copy.waiting = {group: dict(rows) for group, rows in self.waiting.items()}
+        copy.dead = {group: dict(rows) for group, rows in self.dead.items()}
+        copy.dedup = dict(self.dedup)
+        copy.expiries = list(self.expiries)
+        return copy
+
+    def apply(self, change: LaneChange) -> None:
+        self.first, self.end, self.bytes_end = change.first, change.end, change.bytes_end
+        self._delete(change)
+        self._put(change)
+        for row in change.batches:
+            self._append(row)
+        if change.trim_to is not None:
+            self._trim(change.trim_to)
+
+    def image(self, number: int, dedup_most: int) -> LaneImage:
+        newest = sorted(self.dedup.values(), key=lambda row: (row.expires_ms, row.key))
+        return LaneImage(
+            lane=number,
+            first=self.first,
+            end=self.end,
+            bytes_end=self.bytes_end,
+            groups=[self.groups[group] for group in sorted(self.groups)],
+            leases=_in_order(self.leases),
+            waiting=_in_order(self.waiting),
+            dead=_in_order(self.dead),
+            dedup=newest[max(len(newest) - max(dedup_most, 0), 0) :],
+            dedup_complete=len(newest) <= dedup_most,
+        )
+
+    def in_use(self) -> bool:
+        return any(self.leases.values()) or any(self.waiting.values())
+
+    def _delete(self, change: LaneChange) -> None:
+        for group in change.groups_deleted:
+            for rows in (self.groups, self.leases, self.waiting, self.dead):
+                rows.pop(group, None)
+        for group, lease in change.leases_deleted:
+            self.leases.get(group, {}).pop(lease, None)
+        for group, chunk in change.waiting_deleted:
+            self.waiting.get(group, {}).pop(chunk, None)
+        for group, start in change.dead_deleted:
+            self.dead.get(group, {}).pop(start, None)
+        if change.dedup_expired_ms is not None:
+            self._expire(change.dedup_expired_ms)
+
+    def _put(self, change: LaneChange) -> None:
+        for cursor in change.groups:
+            self.groups[cursor.group] = cursor
+        for lease in change.leases:
+            self.leases.setdefault(lease.group, {})[lease.lease] = lease
+        for waiting in change.waiting:
+            self.waiting.setdefault(waiting.group, {})[waiting.chunk] = waiting
+        for dead in change.dead:
+            self.dead.setdefault(dead.group, {})[dead.start] = dead
+        for known in change.dedup:
+            self.dedup[known.key] = known
+            heappush(self.expiries, (known.expires_ms, known.key))
+
+    def _append(self, row: BatchRow) -> None:
+        if not self.bases or row.base > self.bases[-1]:
+            self.bases.append(row.base)
+        elif row.base not in self.batches:
+            insort(self.bases, row.base)
+        self.batches[row.base] = row
+
+    def _trim(self, offset: int) -> None:
+        gone = bisect_left(self.bases, offset)
+        if gone and self.batches[self.bases[gone - 1]].end > offset:
+            gone -= 1
+        for base in self.bases[:gone]:
+            del self.batches[base]
+        del self.bases[:gone]
+
+    def _expire(self, time_ms: int) -> None:
+        while self.expiries and self.expiries[0][0] <= time_ms:
+            _, key = heappop(self.expiries)
+            row = self.dedup.get(key)
+            if row is not None and row.expires_ms <= time_ms:
+                del self.dedup[key]
+
+
+def _in_order(rows: dict[int, dict[int, Row]]) -> list[Row]:
+    """By group, then by the row's own key: the order in which every engine returns them."""
+    return [rows[group][key] for group in sorted(rows) for key in sorted(rows[group])]

@@ -1,0 +1,544 @@
+"""What only the SQLite engine must prove: its errors, its schema, its query plans, its log and its threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import resource
+import shutil
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import Fenced, InvalidArgument, PenstockError, StoreCorrupt, Unavailable
+from penstock.store import sqlite as engine
+from penstock.store import sqlite_schema as schema
+from penstock.store.contract import Commit, GroupRow, LaneChange, LaneImage, LeaseRow
+from penstock.store.sqlite import SqliteStore
+from tests.conformance.samples import (
+    CATALOG,
+    EVERYTHING,
+    LANE,
+    OUTBOX,
+    all_batches,
+    batches,
+    change,
+    commit,
+    full_change,
+    image_of,
+    load_one,
+    own_all,
+)
+
+EXPECTED_SCHEMA = Path(__file__).with_name("sqlite_schema.sql")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "penstock.db"
+
+
+@asynccontextmanager
+async def opened(path: Path, busy_ms: int = 5000) -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore.open(path, busy_ms=busy_ms)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def use(path: Path, work: Callable[[SqliteStore], Awaitable[None]], busy_ms: int = 5000) -> None:
+    async def main() -> None:
+        async with opened(path, busy_ms) as store:
+            await work(store)
+
+    asyncio.run(main())
+
+
+def run_sql(path: Path, *statements: str) -> list[tuple[object, ...]]:
+    """As another program would: over a connection of its own. Returns the rows of the last statement."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        return [connection.execute(statement).fetchall() for statement in statements][-1]
+
+
+def nothing(store: SqliteStore) -> Awaitable[None]:
+    return asyncio.sleep(0)
+
+
+# A commit that fails in the middle ---------------------------------------------------------------------------
+
+TABLES = ["lanes", "batches", "groups", "leases", "waiting", "dead", "dedup", "catalog", "outbox"]
+
+
+@pytest.mark.parametrize("verdict", ["ABORT", "FAIL", "ROLLBACK"])
+@pytest.mark.parametrize("table", TABLES)
+def test_nothing_of_a_commit_that_fails_in_the_middle_is_in_force(path: Path, table: str, verdict: str) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        before = full_change(LANE + 64)
+        await store.apply(commit(epochs, before))
+        run_sql(path, f"CREATE TRIGGER t AFTER INSERT ON {table} BEGIN SELECT RAISE({verdict}, 'no such luck'); END")
+        all_of_it = commit(epochs, full_change(), lanes_deleted=[LANE + 64], catalog=CATALOG, outbox=OUTBOX)
+        with pytest.raises(Unavailable, match=r"penstock.db: no such luck \(SQLITE_CONSTRAINT_TRIGGER\)"):
+            await store.apply(all_of_it)
+        assert await load_one(store) == LaneImage(LANE)
+        assert await all_batches(store) == []
+        assert await load_one(store, LANE + 64) == image_of(before)
+        assert (await store.catalog(), await store.outbox(0, 10)) == ([], [])
+        run_sql(path, "DROP TRIGGER t")
+        await store.apply(all_of_it)
+        assert await load_one(store) == image_of(full_change())
+
+    use(path, scenario)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [LeaseRow(1, 1 << 63, 0, "", b""), LeaseRow(1, 1, 0, "\ud800", b""), LeaseRow(1, 1, 0, object(), b"")],  # type: ignore[arg-type]
+)
+def test_a_value_that_sqlite_cannot_keep_is_the_callers_mistake(path: Path, wrong: LeaseRow) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        with pytest.raises(InvalidArgument, match="cannot keep"):
+            await store.apply(commit(epochs, change(groups=[GroupRow(1, 1, 1)], leases=[wrong])))
+        assert await load_one(store) == LaneImage(LANE)
+        await store.apply(commit(epochs, full_change()))
+
+    use(path, scenario)
+
+
+# The disk ------------------------------------------------------------------------------------------------------
+
+BIG = batches(*[1] * 40, body=b"x" * 100_000)
+
+
+def test_a_full_disk_is_unavailable_until_there_is_room(path: Path) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, full_change()))
+        (connection,) = store._writer._idle
+        connection.execute("PRAGMA max_page_count = 100")
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="SQLITE_FULL"):
+                await store.apply(commit(epochs, change(batches=BIG)))
+            assert await load_one(store) == image_of(full_change())
+            assert await all_batches(store) == batches(3, 4)
+        connection.execute("PRAGMA max_page_count = 100000")
+        await store.apply(commit(epochs, change(LANE + 64, batches=BIG)))
+        assert await all_batches(store, LANE + 64) == BIG
+
+    use(path, scenario)
+
+
+@contextmanager
+def files_at_most(size: int) -> Iterator[None]:
+    """Writes past this size fail, as on a disk that has no more room."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_write_that_fails_is_unavailable_and_the_store_works_again_afterwards(path: Path) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, full_change()))
+        with files_at_most(1 << 20):
+            for _ in range(2):
+                with pytest.raises(Unavailable, match=r"SQLITE_(IOERR|FULL)"):
+                    await store.apply(commit(epochs, change(batches=BIG)))
+                assert await load_one(store) == image_of(full_change())
+        await store.apply(commit(epochs, change(LANE + 64, batches=BIG)))
+        assert await all_batches(store, LANE + 64) == BIG
+        assert await all_batches(store) == batches(3, 4)
+
+    use(path, scenario)
+
+
+def move(old: Path, new: Path) -> None:
+    assert not new.exists()
+    old.rename(new)
+
+
+def test_a_store_whose_file_is_gone_takes_no_commit_and_makes_no_new_file(path: Path) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        moved = path.with_name("moved.db")
+        move(path, moved)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="moved, deleted or replaced"):
+                await store.apply(commit(epochs, full_change()))
+        move(moved, path)
+        await store.apply(commit(epochs, full_change()))
+        assert await load_one(store) == image_of(full_change())
+
+    use(path, scenario)
+
+
+# Other processes -----------------------------------------------------------------------------------------------
+
+
+def test_a_locked_file_is_unavailable_until_the_lock_is_gone(path: Path) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(Unavailable, match=r"database is locked \(SQLITE_BUSY\)"):
+                await store.apply(commit(epochs, full_change()))
+            assert await load_one(store) == LaneImage(LANE)
+        await store.apply(commit(epochs, full_change()))
+
+    use(path, scenario, busy_ms=10)
+
+
+def test_a_commit_waits_for_a_short_lock(path: Path) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            waiting = asyncio.ensure_future(store.apply(commit(epochs, full_change())))
+            assert await load_one(store) == LaneImage(LANE)
+            assert not waiting.done()
+            other.execute("COMMIT")
+            await waiting
+        assert await load_one(store) == image_of(full_change())
+
+    use(path, scenario, busy_ms=60_000)
+
+
+def test_a_second_store_on_the_same_file_fences_the_first(path: Path) -> None:
+    async def scenario(first: SqliteStore) -> None:
+        old = await own_all(first, "first")
+        await first.apply(commit(old, full_change()))
+        async with opened(path) as second:
+            new = await own_all(second, "second")
+            assert await load_one(second) == image_of(full_change())
+            with pytest.raises(Fenced, match="second"):
+                await first.apply(commit(old, change(end=99)))
+            await second.apply(commit(new, change(end=50, first=1)))
+            assert (await load_one(first)).end == 50
+
+    use(path, scenario)
+
+
+def test_stores_that_make_the_same_file_at_once_all_find_it_whole(path: Path) -> None:
+    async def main() -> None:
+        stores = await asyncio.gather(*(SqliteStore.open(path) for _ in range(8)))
+        epochs = [(await store.acquire([1], "me"))[1] for store in stores]
+        assert epochs == list(range(1, 9))
+        for store in stores:
+            await store.close()
+
+    asyncio.run(main())
+
+
+# Opening -------------------------------------------------------------------------------------------------------
+
+
+def open_fails(path: Path, error: type[PenstockError], words: str) -> None:
+    before = threading.active_count()
+    with pytest.raises(error, match=words) as raised:
+        use(path, nothing)
+    assert str(path) in str(raised.value)
+    assert threading.active_count() == before
+
+
+def test_the_folder_is_made(tmp_path: Path) -> None:
+    use(tmp_path / "a" / "b" / "c.db", nothing)
+    assert (tmp_path / "a" / "b" / "c.db").is_file()
+
+
+@pytest.mark.parametrize("name", ["sp ace.db", "what?mode=ro#x.db", "100%25.db", "ünï'🐇.db", ":memory:", "file:x.db"])
+def test_a_path_is_a_path_whatever_is_in_it(tmp_path: Path, name: str) -> None:
+    use(tmp_path / name, nothing)
+    assert (tmp_path / name).is_file()
+
+
+def test_a_folder_is_not_a_store(tmp_path: Path) -> None:
+    open_fails(tmp_path, InvalidArgument, "is a folder")
+
+
+def test_a_file_in_the_way_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    open_fails(tmp_path / "file" / "deeper" / "x.db", Unavailable, "Not a directory")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    open_fails(tmp_path / "x.db", Unavailable, "unable to open")
+    open_fails(tmp_path / "new" / "x.db", Unavailable, "Permission denied")
+    tmp_path.chmod(0o700)
+
+
+def test_a_file_that_is_no_database(path: Path) -> None:
+    path.write_bytes(b"no database at all" * 1000)
+    open_fails(path, StoreCorrupt, "not a database")
+    assert path.read_bytes() == b"no database at all" * 1000
+
+
+def test_someone_elses_database_is_refused_and_left_alone(path: Path) -> None:
+    run_sql(path, "CREATE TABLE theirs (x)")
+    before = path.read_bytes()
+    open_fails(path, StoreCorrupt, "did not make")
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_file_that_cannot_be_opened_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(engine._File, "_make_folder", refuse)
+    open_fails(tmp_path / "x.db", Unavailable, "Permission denied")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_file_is_corrupt(path: Path) -> None:
+    async def write(store: SqliteStore) -> None:
+        await store.apply(commit(await own_all(store), change(batches=BIG)))
+
+    use(path, write)
+    content = bytearray(path.read_bytes())
+    content[engine.PAGE_BYTES :] = b"\xa5" * (len(content) - engine.PAGE_BYTES)
+    path.write_bytes(content)
+
+    async def check(store: SqliteStore) -> None:
+        with pytest.raises(StoreCorrupt, match="malformed"):
+            await store.read(LANE, 0, 10, EVERYTHING)
+        with pytest.raises(StoreCorrupt, match="malformed"):
+            await own_all(store)
+
+    use(path, check)
+
+
+def test_rows_that_cannot_be_understood_are_corrupt(path: Path) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        await store.apply(commit(await own_all(store), full_change()))
+        run_sql(path, "UPDATE leases SET consumer = CAST(x'ff' AS TEXT)")
+        with pytest.raises(StoreCorrupt, match="decode"):
+            await load_one(store)
+        run_sql(path, "DROP TABLE leases")
+        with pytest.raises(StoreCorrupt, match="no such table"):
+            await load_one(store)
+
+    use(path, scenario)
+
+
+# Schema --------------------------------------------------------------------------------------------------------
+
+
+def schema_of(path: Path) -> str:
+    rows = run_sql(path, "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name")
+    return "\n\n".join(re.sub(r"\n    ", "\n", str(row[0])) + ";" for row in rows) + "\n"
+
+
+def test_all_migrations_together_make_the_schema_on_record(path: Path) -> None:
+    use(path, nothing)
+    assert schema_of(path) == EXPECTED_SCHEMA.read_text()
+    assert run_sql(path, "PRAGMA user_version") == [(len(schema.MIGRATIONS),)]
+    assert run_sql(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+NEXT = (*schema.MIGRATIONS, ("ALTER TABLE slots ADD COLUMN note TEXT", "UPDATE slots SET note = owner"))
+
+
+def test_an_older_file_is_migrated_with_its_rows(path: Path) -> None:
+    async def write(store: SqliteStore) -> None:
+        await store.apply(commit(await own_all(store), full_change()))
+
+    async def migrate() -> None:
+        store = await SqliteStore.open(path, migrations=NEXT)
+        assert await load_one(store) == image_of(full_change())
+        await store.close()
+
+    use(path, write)
+    asyncio.run(migrate())
+    assert run_sql(path, "SELECT note FROM slots LIMIT 1") == [("me",)]
+    assert run_sql(path, "PRAGMA user_version") == [(len(NEXT),)]
+    asyncio.run(migrate())
+
+
+def test_a_migration_that_fails_leaves_the_older_version(path: Path) -> None:
+    broken = (*NEXT, ("CREATE TABLE more (x INTEGER)", "CREATE TABLE more (x INTEGER)"))
+    with pytest.raises(PenstockError, match="already exists"):
+        asyncio.run(SqliteStore.open(path, migrations=broken))
+    assert run_sql(path, "PRAGMA user_version") == [(len(NEXT),)]
+    assert run_sql(path, "SELECT name FROM sqlite_schema WHERE name = 'more'") == []
+
+
+def test_a_newer_file_is_refused_and_left_alone(path: Path) -> None:
+    use(path, nothing)
+    run_sql(path, f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}")
+    before = path.read_bytes()
+    open_fails(path, StoreCorrupt, "newer Penstock")
+    assert path.read_bytes() == before
+
+
+# Query plans ---------------------------------------------------------------------------------------------------
+
+VERBS = ("SELECT", "DELETE", "REPLACE", "INSERT", "UPDATE", "WITH")
+
+
+def statements() -> list[tuple[str, str]]:
+    texts = [(name, value if isinstance(value, tuple) else (value,)) for name, value in vars(schema).items()]
+    return [
+        (name, text)
+        for name, several in texts
+        for text in several
+        if isinstance(text, str) and text.lstrip().startswith(VERBS)
+    ]
+
+
+def test_all_statements_are_in_the_schema_module() -> None:
+    assert len(statements()) > 40
+    source = Path(engine.__file__).read_text()
+    assert not re.search(rf"\b({'|'.join(VERBS)})\s+\w+", source.replace("BEGIN IMMEDIATE", ""))
+
+
+@pytest.mark.parametrize(("name", "statement"), statements(), ids=lambda value: value if value.isupper() else "")
+def test_no_statement_walks_a_table_or_sorts(path: Path, name: str, statement: str) -> None:
+    # The catalog is read whole. What is scanned besides: lists that the caller gave, and rows found by a seek.
+    fine = {"SCAN json_each", "SCAN wanted", "SCAN used", "SCAN pragma", "SCAN sqlite_master"}
+    if name == "CATALOG":
+        fine.add("SCAN catalog")
+    use(path, nothing)
+    numbers = [int(number) for number in re.findall(r"\?(\d)", statement)]
+    values = ["[]"] * (max(numbers) if numbers else statement.count("?"))
+    with closing(sqlite3.connect(path)) as connection:
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+    for step in plan:
+        assert "TEMP B-TREE" not in step
+        assert not step.startswith("SCAN") or any(step.startswith(known) for known in fine), plan
+
+
+# The log and the threads ---------------------------------------------------------------------------------------
+
+
+def log_bytes(path: Path) -> int:
+    log = path.with_name(path.name + "-wal")
+    return log.stat().st_size if log.exists() else 0
+
+
+@pytest.fixture
+def small_log(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(engine, "CHECKPOINT_BYTES", 1 << 20)
+    monkeypatch.setattr(engine, "LOG_BYTES_MOST", 4 << 20)
+    return 4 << 20
+
+
+async def write_some(store: SqliteStore, epochs: dict[int, int], commits: int, start: int = 0) -> None:
+    for number in range(start, start + commits):
+        rows = batches(1, base=number, body=bytes(200_000))
+        await store.apply(commit(epochs, change(batches=rows, first=0, trim_to=number - 20)))
+
+
+def test_the_log_stays_short_while_reads_never_pause(path: Path, small_log: int) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        done = False
+
+        async def read_on() -> None:
+            while not done:
+                await store.read(LANE, 0, EVERYTHING, EVERYTHING)
+
+        readers = [asyncio.ensure_future(read_on()) for _ in range(4)]
+        await write_some(store, epochs, 200)
+        done = True
+        await asyncio.gather(*readers)
+        # 40 MB were written. One commit may come between reaching the limit and starting afresh.
+        assert log_bytes(path) < 2 * small_log
+
+    use(path, scenario)
+
+
+def test_trimmed_room_is_used_again(path: Path, small_log: int) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        await write_some(store, await own_all(store), 200)
+
+    use(path, scenario)
+    assert path.stat().st_size < 60 * 200_000
+
+
+def test_a_long_read_elsewhere_does_not_stop_commits(
+    path: Path, small_log: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "RESTART_BUSY_MS", 1)
+
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN")
+            other.execute("SELECT * FROM lanes").fetchall()
+            await write_some(store, epochs, 60)
+            grown = log_bytes(path)
+            assert grown > 2 * small_log
+            assert "another process reads" in caplog.text
+        await write_some(store, epochs, 160, start=60)
+        # Another 40 MB, of which the log keeps no more than before plus what comes until its next fresh start.
+        assert log_bytes(path) < grown + 2 * small_log
+
+    with caplog.at_level(logging.WARNING):
+        use(path, scenario)
+
+
+def test_close_leaves_one_whole_file_and_no_thread(path: Path) -> None:
+    before = threading.active_count()
+
+    async def scenario(store: SqliteStore) -> None:
+        await write_some(store, await own_all(store), 3)
+        await load_one(store)
+        assert threading.active_count() > before
+
+    use(path, scenario)
+    assert threading.active_count() == before
+    assert log_bytes(path) == 0
+    shutil.copy(path, path.with_name("copy.db"))
+
+    async def check(store: SqliteStore) -> None:
+        assert (await load_one(store)).end == 3
+
+    use(path.with_name("copy.db"), check)
+
+
+def test_a_restart_of_the_log_that_comes_behind_close_does_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "LOG_BYTES_MOST", 0)
+    before = threading.active_count()
+
+    async def main() -> None:
+        store = await SqliteStore.open(path)
+        epochs = await own_all(store)
+        last = asyncio.ensure_future(write_some(store, epochs, 1))
+        await asyncio.sleep(0)
+        await store.close()
+        await last
+        assert store._writer._idle == []
+
+    asyncio.run(main())
+    assert threading.active_count() == before
+
+
+def test_commits_are_flushed_to_the_disk(path: Path) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        (connection,) = store._writer._idle
+        settings = ("synchronous", "journal_mode", "page_size", "secure_delete", "auto_vacuum", "foreign_keys")
+        values = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in settings]
+        assert values == [2, "wal", engine.PAGE_BYTES, 0, 0, 0]
+
+    use(path, scenario)
+
+
+def test_a_store_can_be_used_from_one_event_loop_after_another(path: Path) -> None:
+    store = asyncio.run(SqliteStore.open(path))
+    epochs = asyncio.run(own_all(store))
+    asyncio.run(store.apply(Commit(epochs=epochs, lanes=[LaneChange(LANE, 0, 1, 1)])))
+    assert asyncio.run(load_one(store)).end == 1
+    asyncio.run(store.close())

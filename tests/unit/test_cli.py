@@ -1,0 +1,154 @@
+"""The command line: help, mistyped names, the stages of `penstock test`, and scripts of the checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from penstock.cli import checkout, main
+from penstock.cli import test as stages
+from penstock.version import VERSION
+
+
+def invoke(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(main.commands, arguments, prog_name="penstock")
+    return done.exit_code, done.output
+
+
+def test_version() -> None:
+    code, output = invoke("version")
+    assert code == 0
+    assert output.startswith(f"penstock {VERSION} (Python 3.")
+
+
+@pytest.mark.parametrize("module", ["penstock", "penstock.cli"])
+def test_the_package_starts_as_a_module(module: str) -> None:
+    command = [sys.executable, "-m", module, "version"]
+    done = subprocess.run(command, env=checkout.script_environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"penstock {VERSION}")
+
+
+@pytest.mark.parametrize("name", [None, *sorted(main.commands.commands)])
+def test_every_command_has_help_with_an_example(name: str | None) -> None:
+    code, output = invoke(*([name] if name else []), "--help")
+    assert code == 0
+    assert "Example" in output
+    assert f"penstock {name or 'demo'}" in output
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest() -> None:
+    code, output = invoke("simulte")
+    assert code == 2
+    assert "no command 'simulte'. Did you mean 'simulate'?" in output
+
+
+def test_a_name_like_no_command_is_answered_with_all_of_them() -> None:
+    assert "There are: bench, demo, simulate, test, version." in invoke("xyzzy")[1]
+
+
+# Scripts of the checkout ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made_up_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(checkout, "root", lambda: tmp_path)
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "core.py").touch()
+    (tmp_path / "bench" / "_timing.py").touch()
+    return tmp_path
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What the process would have become, instead of becoming it."""
+    commands: list[list[str]] = []
+
+    def record(_program: str, command: list[str], _environment: dict[str, str]) -> None:
+        commands.append(command)
+
+    monkeypatch.setattr("penstock.cli.checkout.os.execve", record)
+    return commands
+
+
+def test_a_benchmark_gets_its_arguments_as_given(made_up_checkout: Path, executed: list[list[str]]) -> None:
+    invoke("bench", "core", "--help", "--size", "3", "--", "-x")
+    script = str(made_up_checkout / "bench" / "core.py")
+    assert executed == [[sys.executable, script, "--help", "--size", "3", "--", "-x"]]
+
+
+def test_the_benchmarks_are_the_scripts_of_the_folder(made_up_checkout: Path) -> None:
+    output = invoke("bench", "--help")[1]
+    assert "Run bench/core.py." in output
+    assert "_timing" not in output
+    assert "Did you mean 'core'?" in invoke("bench", "cor")[1]
+
+
+def test_the_simulation_gets_its_arguments_as_given(made_up_checkout: Path, executed: list[list[str]]) -> None:
+    script = made_up_checkout / "tests" / "simulation" / "run.py"
+    script.parent.mkdir(parents=True)
+    script.touch()
+    invoke("simulate", "--seeds", "5", "--start", "7")
+    assert executed == [[sys.executable, str(script), "--seeds", "5", "--start", "7"]]
+
+
+def test_a_script_that_is_missing_is_named(made_up_checkout: Path) -> None:
+    code, output = invoke("simulate")
+    assert code == 1
+    assert "no tests/simulation/run.py" in output
+
+
+def test_an_installed_package_says_that_a_checkout_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkout, "__file__", str(tmp_path / "lib" / "site" / "penstock" / "cli" / "checkout.py"))
+    with pytest.raises(click.ClickException, match="source checkout only"):
+        checkout.root()
+    assert "source checkout only" in invoke("bench", "core")[1]
+    assert invoke("bench", "--help")[0] == 0
+
+
+# The stages of `penstock test` ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    return record_stages(monkeypatch, failing="")
+
+
+def record_stages(monkeypatch: pytest.MonkeyPatch, failing: str) -> list[list[str]]:
+    """The stages' commands, in the order in which they would have run; the one named `failing` ends with code 1."""
+    commands: list[list[str]] = []
+
+    def record(_root: Path, name: str, command: list[str]) -> int:
+        commands.append(list(command))
+        return int(name == failing)
+
+    monkeypatch.setattr(stages, "stage", record)
+    return commands
+
+
+def test_all_stages_run_and_pytest_is_the_last(ran: list[list[str]]) -> None:
+    assert invoke("test")[0] == 0
+    assert [command[0] for command in ran] == ["ruff", "ruff", "mypy", "pytest"]
+
+
+def test_fast_is_pytest_alone_on_all_cores(ran: list[list[str]]) -> None:
+    assert invoke("test", "--fast")[0] == 0
+    assert [command[:2] for command in ran] == [["pytest", "-n"]]
+
+
+def test_arguments_go_to_pytest_alone_as_given(ran: list[list[str]]) -> None:
+    assert invoke("test", "tests/unit", "-k", "layering", "-x")[0] == 0
+    assert ran == [["pytest", "tests/unit", "-k", "layering", "-x"]]
+
+
+@pytest.mark.parametrize("failing", ["ruff check", "ruff format", "mypy", "pytest"])
+def test_one_failing_stage_fails_the_whole_and_stops_no_other(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    commands = record_stages(monkeypatch, failing)
+    code, output = invoke("test")
+    assert code == 1
+    assert len(commands) == 4
+    assert failing == "pytest" or f"{failing}: FAILED" in output

@@ -1,0 +1,185 @@
+"""Who may import whom, and what no module may be called: the design's layers as a test.
+
+The rules are data; `violations` applies them to any source text, so the checker itself is tested on bad sources.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+SOURCE: Final = Path(__file__).resolve().parents[2] / "src"
+
+# The core is a state machine: time, chance, I/O and waiting come in as arguments or not at all.
+IMPURE: Final = frozenset(
+    {
+        "asyncio",
+        "concurrent",
+        "io",
+        "logging",
+        "multiprocessing",
+        "os",
+        "pathlib",
+        "random",
+        "secrets",
+        "select",
+        "selectors",
+        "shutil",
+        "signal",
+        "socket",
+        "sqlite3",
+        "ssl",
+        "subprocess",
+        "sys",
+        "tempfile",
+        "threading",
+        "time",
+        "uuid",
+    }
+)
+FORBIDDEN_NAMES: Final = frozenset({"utils", "util", "helpers", "helper", "manager", "common", "misc"})
+
+
+class Layer(NamedTuple):
+    """Which layers of penstock a layer may import besides itself, and which other modules it may not."""
+
+    may_import: frozenset[str]
+    not_outside: frozenset[str] = frozenset()
+
+
+DATA: Final = frozenset({"model", "errors"})
+BELOW_CORE: Final = DATA | {"batch", "rows"}
+BELOW_NODE: Final = BELOW_CORE | {"core", "store", "delivery"}
+
+LAYERS: Final = {
+    "model": Layer(DATA, IMPURE),
+    "errors": Layer(DATA, IMPURE),
+    # The codec keeps a compressor for each thread: it may know threads, though not wait for one.
+    "batch": Layer(DATA, IMPURE - {"sys", "threading"}),
+    "rows": Layer(DATA, IMPURE),
+    "core": Layer(BELOW_CORE, IMPURE),
+    "store": Layer(BELOW_CORE),
+    "delivery": Layer(BELOW_CORE | {"core"}, IMPURE),
+    "node": Layer(BELOW_NODE | {"version"}),
+    "version": Layer(frozenset()),
+    # The package itself is its public face: everything but the command line.
+    "": Layer(BELOW_NODE | {"node", "version"}),
+    "cli": Layer(BELOW_NODE | {"node", "version", ""}),
+    "__main__": Layer(frozenset({"cli"})),
+}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer_of(module: str) -> str:
+    """`penstock.core.lane` is in the layer `core`; `penstock` itself in the layer ``."""
+    return [*module.split("."), ""][1]
+
+
+def imported_modules(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
+    """Every module that the source imports, at any depth, with relative imports made absolute."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            origin = absolute_origin(node, module, is_package)
+            # `from penstock import model` imports a layer; of other modules only the module itself counts.
+            yield from (f"penstock.{alias.name}" for alias in node.names) if origin == "penstock" else (origin,)
+
+
+def absolute_origin(node: ast.ImportFrom, module: str, is_package: bool) -> str:
+    if node.level == 0:
+        return node.module or ""
+    parts = module.split(".")
+    climbed = parts[: len(parts) - node.level + is_package]
+    return ".".join([*climbed, *([node.module] if node.module else [])])
+
+
+def violations(source: str, module: str, is_package: bool = False) -> list[str]:
+    """What the module does that its layer forbids, each as a sentence; empty when all is well."""
+    tree = ast.parse(source)
+    found = []
+    if ast.get_docstring(tree) is None:
+        found.append(f"{module} has no docstring")
+    if FORBIDDEN_NAMES & set(module.split(".")):
+        found.append(f"{module} has a name that says nothing")
+    if layer_of(module) not in LAYERS:
+        return [*found, f"{module} is in no layer: add its layer to LAYERS"]
+    imports = sorted(set(imported_modules(tree, module, is_package)))
+    return [*found, *(f"{module} imports {name}" for name in imports if not is_allowed(module, name))]
+
+
+def is_allowed(module: str, imported: str) -> bool:
+    own = layer_of(module)
+    top = imported.partition(".")[0]
+    if top != "penstock":
+        return top not in LAYERS[own].not_outside
+    target = layer_of(imported)
+    if target not in LAYERS:  # `from penstock import connect`: a name of the package, not a module
+        target = ""
+    return target == own or target in LAYERS[own].may_import
+
+
+MODULES: Final = sorted((SOURCE / "penstock").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_module_keeps_to_its_layer(path: Path) -> None:
+    assert violations(path.read_text(), module_name(path), path.name == "__init__.py") == []
+
+
+def test_the_modules_are_found() -> None:
+    assert "penstock.cli.main" in [module_name(path) for path in MODULES]
+
+
+BAD_SOURCES: Final = [
+    ("penstock.model", "from penstock.batch import encode", "penstock.model imports penstock.batch"),
+    ("penstock.batch", "import penstock.core.lane", "penstock.batch imports penstock.core.lane"),
+    ("penstock.core.lane", "import time", "penstock.core.lane imports time"),
+    ("penstock.core.lane", "import os.path", "penstock.core.lane imports os.path"),
+    ("penstock.core.lane", "from asyncio import Lock", "penstock.core.lane imports asyncio"),
+    ("penstock.core.lane", "def f():\n    import random", "penstock.core.lane imports random"),
+    ("penstock.core.lane", "from penstock.store import contract", "penstock.core.lane imports penstock.store"),
+    ("penstock.core.lane", "from penstock import node", "penstock.core.lane imports penstock.node"),
+    ("penstock.core.lane", "from ..store.contract import Store", "penstock.core.lane imports penstock.store.contract"),
+    ("penstock.core.lane", "from penstock import connect", "penstock.core.lane imports penstock.connect"),
+    ("penstock.store.sqlite", "import penstock.node.broker", "penstock.store.sqlite imports penstock.node.broker"),
+    ("penstock.store.sqlite", "import penstock.core", "penstock.store.sqlite imports penstock.core"),
+    ("penstock.node.broker", "from penstock.cli.main import main", "penstock.node.broker imports penstock.cli.main"),
+    ("penstock.node.utils", "", "penstock.node.utils has a name that says nothing"),
+    ("penstock.attic.box", "", "penstock.attic.box is in no layer: add its layer to LAYERS"),
+]
+
+
+@pytest.mark.parametrize(("module", "statement", "complaint"), BAD_SOURCES)
+def test_a_bad_source_is_found_out(module: str, statement: str, complaint: str) -> None:
+    assert violations(f'"""A docstring."""\n{statement}\n', module) == [complaint]
+
+
+def test_a_missing_docstring_is_found_out() -> None:
+    assert violations("import msgspec\n", "penstock.model") == ["penstock.model has no docstring"]
+
+
+@pytest.mark.parametrize(
+    ("module", "statement"),
+    [
+        ("penstock.core.lane", "import heapq\nfrom penstock.batch import decode\nfrom .ranges import Ranges"),
+        ("penstock.store.sqlite", "import sqlite3, threading\nfrom penstock.model import Message"),
+        ("penstock.node.broker", "import asyncio\nfrom penstock.core.lane import Lane\nfrom penstock import store"),
+        ("penstock.cli.demo", "import penstock\nfrom penstock import connect"),
+    ],
+)
+def test_a_good_source_passes(module: str, statement: str) -> None:
+    assert violations(f'"""A docstring."""\n{statement}\n', module) == []
+
+
+def test_a_relative_import_in_a_package_is_its_own() -> None:
+    source = '"""A docstring."""\nfrom .lane import Lane\nfrom . import ranges\n'
+    assert violations(source, "penstock.core", is_package=True) == []
