@@ -1,5 +1,6 @@
 """Penstock: a durable, distributed message queue. Start with `penstock.open` or `penstock.sync.open`."""
 
+from penstock import sync
 from penstock.batch import EncodedBatch, decode, encode
 from penstock.core.work import Verdict
 from penstock.delivery import Claim, Lease, Published, Receipt, Received
@@ -71,4 +72,5 @@ __all__ = [
     "decode",
     "encode",
     "open",
+    "sync",
 ]

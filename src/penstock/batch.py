@@ -139,6 +139,42 @@ def payloads(body: bytes, count: int, start: int = 0, stop: int | None = None) -
     return [block[low:high] for low, high in pairwise(offsets)]
 
 
+class Reader:
+    """A batch that is read piece by piece: checked, unfolded and decoded once, on first use."""
+
+    __slots__ = ("_block", "_columns", "_offsets", "batch")
+
+    def __init__(self, batch: EncodedBatch) -> None:
+        self.batch = batch
+        self._block = b""
+        self._offsets: array[int] | None = None
+        self._columns: dict[str, list[Any]] | None = None
+
+    def payloads(self, start: int, stop: int) -> list[bytes]:
+        """The payloads [start, stop)."""
+        if self._offsets is None:
+            lengths, self._block, data_start = _open_body(self.batch.body, self.batch.count)
+            self._offsets = array("Q", accumulate(lengths, initial=data_start))
+        block = self._block
+        return [block[low:high] for low, high in pairwise(self._offsets[start : stop + 1])]
+
+    def messages(self, start: int, stop: int) -> list[Message]:
+        """The messages [start, stop)."""
+        taken = self.payloads(start, stop)
+        if not self.batch.meta:
+            return list(map(Message, taken))
+        if self._columns is None:
+            self._columns = _read_meta(self.batch.meta, self.batch.count, _TYPED)
+        return list(map(Message, taken, *_decode_order(self._columns, self.batch.count, start, stop)))
+
+    @property
+    def size(self) -> int:
+        """Bytes it may come to hold, those of an unfolded body included."""
+        body = self.batch.body
+        folded = len(body) > _BODY_START and body[1] & BODY_COMPRESSED
+        return self.batch.size + (max(0, zstandard.frame_content_size(body[_BODY_START:])) if folded else 0)
+
+
 def meta_columns(meta: bytes) -> int:
     """Which columns `meta` holds, as a mask of the COLUMN_ constants, read from its head alone."""
     return _meta_head(meta)[0] if meta else 0

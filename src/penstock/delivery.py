@@ -7,7 +7,7 @@ from functools import cached_property
 
 import msgspec
 
-from penstock.batch import EncodedBatch, decode, payloads
+from penstock.batch import Reader
 from penstock.core.lane import Appended
 from penstock.errors import InvalidArgument
 from penstock.model import Message
@@ -35,7 +35,7 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 class Slice(msgspec.Struct, frozen=True):
     """Consecutive messages [start, stop) of one encoded batch, all at the same attempt."""
 
-    batch: EncodedBatch
+    reader: Reader
     start: int
     stop: int
     offset: int
@@ -43,11 +43,11 @@ class Slice(msgspec.Struct, frozen=True):
     attempt: int
 
     def messages(self, queue: str, lane: int) -> Iterator[Received]:
-        for index, message in enumerate(decode(self.batch, self.start, self.stop)):
+        for index, message in enumerate(self.reader.messages(self.start, self.stop)):
             yield Received(message, queue, lane, self.offset + index, self.published_ms, self.attempt)
 
     def payloads(self) -> list[bytes]:
-        return payloads(self.batch.body, self.batch.count, self.start, self.stop)
+        return self.reader.payloads(self.start, self.stop)
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -141,6 +141,12 @@ class Receipt:
         if not 0 <= index < self._count:
             raise InvalidArgument(f"there is no message {index} among {self._count}")
         return [result for position, result in self._results() if position == index]
+
+    def first(self) -> Published:
+        """The place of the first message in the first queue it reached."""
+        queue, lane, appended, _ = self._parts[0]
+        duplicate = 0 in appended.duplicates
+        return Published(queue, lane, appended.duplicates[0] if duplicate else appended.base, duplicate)
 
     def results(self) -> list[Published]:
         """The place of each message in order; where it went to several queues, one after the other."""

@@ -28,9 +28,7 @@ async def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, event
     return await open_store(store, SystemClock(), cache_bytes=cache_bytes, events=events)
 
 
-async def open_store(
-    store: Store, clock: Clock, *, cache_bytes: int = CACHE_BYTES, events: bool = True
-) -> Broker:
+async def open_store(store: Store, clock: Clock, *, cache_bytes: int = CACHE_BYTES, events: bool = True) -> Broker:
     """A broker on a store that is open already; it takes the store over, also when it fails."""
     node = Node(store, clock, cache_bytes=cache_bytes, events=events)
     try:

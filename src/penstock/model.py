@@ -90,6 +90,7 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     unused_ms: int | None = None
     """Deleted after this span without a consumer, a claim or a declaration."""
     description: str = ""
+    """For people; Penstock does not read it."""
 
     # delivery
     lease_ms: int = 30_000
@@ -97,8 +98,11 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     max_attempts: int = 5
     """Hand-outs before a message is dead; 0 = no limit."""
     backoff_ms: int = 1_000
+    """Pause after the first failed attempt; 0 = again at once."""
     backoff_factor: float = 2.0
+    """Each further pause is so many times as long."""
     backoff_max_ms: int = 300_000
+    """No pause is longer than this."""
     backoff_jitter: float = 0.2
     """Share of each backoff that is random, so that failures do not come back all at once."""
     delay_ms: int = 0
@@ -114,10 +118,13 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     dead_letter_to: str | None = None
     """`queue:NAME` or `exchange:NAME` or `exchange:NAME/KEY`: dead messages are also copied there."""
     paused: bool = False
+    """Hand out nothing; what is leased can still be settled."""
 
     # limits and lifetime
     ttl_ms: int | None = None
+    """Messages are not delivered later than this after publishing; their own `ttl_ms` may end earlier."""
     expired: Expired = "drop"
+    """What becomes of messages past their ttl: gone, or dead with the reason `expired`."""
     max_length: int | None = None
     """Messages a group may have waiting for delivery, per lane (those leased do not count)."""
     max_bytes: int | None = None
@@ -125,13 +132,17 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     overflow: Overflow = "reject"
     """One more than the limits: refuse the publish, drop the oldest, or make the oldest dead."""
     max_message_bytes: int = PAYLOAD_BYTES_MAX
+    """Bytes that the payload of one message may have."""
     dedup_window_ms: int = 3_600_000
+    """How long a `dedup_id` is remembered; 0 = not at all."""
     keep_done_ms: int = 0
     """Keep batches this long after every group is done with them."""
     retain_ms: int | None = None
+    """Keep the log this long for readers, done or not. What a work group still needs is kept anyway."""
     retain_bytes: int | None = None
+    """Keep this much of the log, per lane. With several `retain_…` options, the first that is exceeded counts."""
     retain_messages: int | None = None
-    """Keep the log for stream readers this long, this large. What a work group still needs is kept anyway."""
+    """Keep this many messages of the log, per lane."""
     primary_group: str | None = None
     """The work group whose progress is marked on stream reads."""
 
@@ -140,6 +151,7 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """A consumer group's options; None means the queue's value."""
 
     kind: GroupKind = "work"
+    """`work`: lease and ack. `stream`: read and commit."""
     start: Start = "beginning"
     """Where a new group begins: `beginning`, `now`, or a time in milliseconds since the epoch."""
     filter: str | None = None
@@ -160,17 +172,20 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     auto_commit: bool = True
     """Stream groups: the next read of a consumer commits what it read before."""
     paused: bool = False
+    """Hand out nothing to this group."""
 
 
 class ExchangeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """An exchange's options."""
 
     kind: ExchangeKind = "direct"
+    """What its bindings look at: see [routing](routing.md)."""
     alternate: str | None = None
     """The exchange that takes what no binding of this one matched."""
     internal: bool = False
     """Reached only through other exchanges."""
     description: str = ""
+    """For people; Penstock does not read it."""
 
 
 class Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -198,9 +213,7 @@ def check_name(name: object, what: str) -> str:
     if not isinstance(name, str):
         raise InvalidArgument(f"{what} must be a string, not {name!r} of type {type(name).__name__}")
     if not 1 <= len(name) <= NAME_CHARACTERS_MAX:
-        raise InvalidArgument(
-            f"{what} has {len(name)} characters; it needs 1 to {NAME_CHARACTERS_MAX}: {name[:40]!r}"
-        )
+        raise InvalidArgument(f"{what} has {len(name)} characters; it needs 1 to {NAME_CHARACTERS_MAX}: {name[:40]!r}")
     if any(ord(character) < 32 or ord(character) == 127 or 0xD800 <= ord(character) <= 0xDFFF for character in name):
         raise InvalidArgument(f"{what} {name!r} contains a control character or a lone surrogate")
     return name
@@ -227,6 +240,17 @@ def check_text(value: object, what: str, most: int) -> None:
         raise InvalidArgument(f"{what} {value[:40]!r} contains a lone surrogate")
 
 
+_TEXTS: Final = (
+    ("partition", PARTITION_CHARACTERS_MAX),
+    ("key", NAME_CHARACTERS_MAX),
+    ("dedup_id", ID_CHARACTERS_MAX),
+    ("content_type", ID_CHARACTERS_MAX),
+    ("correlation_id", ID_CHARACTERS_MAX),
+    ("trace_id", ID_CHARACTERS_MAX),
+)
+_NUMBERS: Final = (("priority", PRIORITY_MAX), ("delay_ms", SPAN_MS_MAX), ("not_before_ms", TIME_MS_MAX))
+
+
 def check_message(message: object, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> None:
     """Raise unless every field of a message has its type and is within its limit."""
     if not isinstance(message, Message):
@@ -236,15 +260,14 @@ def check_message(message: object, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -
         raise InvalidArgument(f"payload must be bytes, not {kind}; encode text with .encode()")
     if len(message.payload) > payload_bytes_max:
         raise MessageTooLarge(f"payload has {len(message.payload)} bytes; the limit is {payload_bytes_max}")
-    check_text(message.partition, "partition", PARTITION_CHARACTERS_MAX)
-    check_text(message.key, "key", NAME_CHARACTERS_MAX)
-    check_text(message.dedup_id, "dedup_id", ID_CHARACTERS_MAX)
-    check_text(message.content_type, "content_type", ID_CHARACTERS_MAX)
-    check_text(message.correlation_id, "correlation_id", ID_CHARACTERS_MAX)
-    check_text(message.trace_id, "trace_id", ID_CHARACTERS_MAX)
-    check_integer(message.priority, "priority", 0, PRIORITY_MAX)
-    check_integer(message.delay_ms, "delay_ms", 0, SPAN_MS_MAX)
-    check_integer(message.not_before_ms, "not_before_ms", 0, TIME_MS_MAX)
+    for name, most in _TEXTS:
+        value = getattr(message, name)
+        if value is not None:
+            check_text(value, name, most)
+    for name, most in _NUMBERS:
+        value = getattr(message, name)
+        if value != 0 or type(value) is not int:
+            check_integer(value, name, 0, most)
     if message.ttl_ms is not None:
         check_integer(message.ttl_ms, "ttl_ms", 0, SPAN_MS_MAX)
     if message.headers is not None:

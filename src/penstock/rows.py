@@ -180,3 +180,5 @@ class LaneImage(msgspec.Struct, gc=False):
     """The newest live ids, as many as `load` was asked for at the most, by rising expiry."""
     dedup_complete: bool = True
     """False when there are more ids than that: the others are found with `find_dedup`."""
+    published_ms: int = 0
+    """When the newest batch kept was published; 0 where none is. Times in a lane never fall."""

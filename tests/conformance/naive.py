@@ -84,6 +84,7 @@ class Naive:
             sorted((row for at, row in self.dead if at == lane), key=lambda row: (row.group, row.start)),
             ids[-dedup_most:] if dedup_most else [],
             len(ids) <= dedup_most,
+            max((row.published_ms for row in self.log(lane)[-1:]), default=0),
         )
 
     def log(self, lane: int) -> list[BatchRow]:

@@ -75,7 +75,16 @@ def full_change(lane: int = LANE) -> LaneChange:
 def image_of(full: LaneChange) -> LaneImage:
     """What `load` must return after that change alone was applied to a new lane."""
     return LaneImage(
-        full.lane, full.first, full.end, full.bytes_end, full.groups, full.leases, full.waiting, full.dead, full.dedup
+        full.lane,
+        full.first,
+        full.end,
+        full.bytes_end,
+        full.groups,
+        full.leases,
+        full.waiting,
+        full.dead,
+        full.dedup,
+        published_ms=full.batches[-1].published_ms if full.batches else 0,
     )
 
 
@@ -92,6 +101,7 @@ def in_order(image: LaneImage) -> LaneImage:
         sorted(image.dead, key=lambda row: (row.group, row.start)),
         sorted(image.dedup, key=lambda row: (row.expires_ms, row.key)),
         image.dedup_complete,
+        image.published_ms,
     )
 
 

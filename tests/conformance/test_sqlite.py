@@ -13,6 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -151,12 +152,14 @@ def test_a_write_that_fails_is_unavailable_and_the_store_works_again_afterwards(
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
         await store.apply(commit(epochs, full_change()))
+        before = list(store._writer._idle)
         with files_at_most(1 << 20):
             for _ in range(2):
                 with pytest.raises(Unavailable, match=r"SQLITE_(IOERR|FULL)"):
                     await store.apply(commit(epochs, change(batches=BIG)))
                 assert await load_one(store) == image_of(full_change())
         await store.apply(commit(epochs, change(LANE + 64, batches=BIG)))
+        assert store._writer._idle != before, "a connection in doubt is not used again"
         assert await all_batches(store, LANE + 64) == BIG
         assert await all_batches(store) == batches(3, 4)
 
@@ -171,11 +174,15 @@ def move(old: Path, new: Path) -> None:
 def test_a_store_whose_file_is_gone_takes_no_commit_and_makes_no_new_file(path: Path) -> None:
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
+        await load_one(store)
         moved = path.with_name("moved.db")
         move(path, moved)
         for _ in range(2):
             with pytest.raises(Unavailable, match="moved, deleted or replaced"):
                 await store.apply(commit(epochs, full_change()))
+        store._readers.close_connections()
+        with pytest.raises(Unavailable, match="unable to open"):
+            await load_one(store)
         move(moved, path)
         await store.apply(commit(epochs, full_change()))
         assert await load_one(store) == image_of(full_change())
@@ -229,6 +236,30 @@ def test_a_second_store_on_the_same_file_fences_the_first(path: Path) -> None:
     use(path, scenario)
 
 
+class LockedTwice:
+    """Stands in for a connection: SQLite says at once that the file is locked, and the third time it is not."""
+
+    asked = 0
+
+    def execute(self, statement: str) -> None:
+        self.asked += 1
+        if self.asked < 3:
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise error
+
+
+def test_opening_waits_while_another_process_turns_the_log_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("penstock.store.sqlite.time.sleep", waits.append)
+    connection: Any = LockedTwice()
+    engine._File(path, 60_000)._turn_log_on(connection)
+    assert len(waits) == 2
+    with pytest.raises(sqlite3.OperationalError):
+        engine._File(path, -1)._turn_log_on(LockedTwice())  # type: ignore[arg-type]
+    assert len(waits) == 2
+
+
 def test_stores_that_make_the_same_file_at_once_all_find_it_whole(path: Path) -> None:
     async def main() -> None:
         stores = await asyncio.gather(*(SqliteStore.open(path) for _ in range(8)))
@@ -238,6 +269,26 @@ def test_stores_that_make_the_same_file_at_once_all_find_it_whole(path: Path) ->
             await store.close()
 
     asyncio.run(main())
+
+
+def test_an_answer_comes_from_one_commit_though_others_follow_meanwhile(path: Path) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        await store.apply(commit(await own_all(store), full_change()))
+        await load_one(store)
+        seen: list[str] = []
+
+        def commit_elsewhere(statement: str) -> None:
+            if "FROM groups" in statement and not seen:
+                run_sql(path, "UPDATE lanes SET end = 99", "UPDATE dead SET attempts = 99", "DELETE FROM waiting")
+                seen.append(statement)
+
+        for connection in store._readers._idle:
+            connection.set_trace_callback(commit_elsewhere)
+        assert await load_one(store) == image_of(full_change())
+        assert seen
+        assert (await load_one(store)).end == 99
+
+    use(path, scenario)
 
 
 # Opening -------------------------------------------------------------------------------------------------------
@@ -302,22 +353,51 @@ def test_a_file_that_cannot_be_opened_is_not_made(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
+def test_someone_elses_log_is_left_alone_too(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as theirs:
+        theirs.execute("PRAGMA journal_mode = WAL")
+        theirs.execute("CREATE TABLE theirs (x)")
+        before = log_bytes(path)
+        assert before > 0
+        open_fails(path, StoreCorrupt, "did not make")
+        assert log_bytes(path) == before
+
+
+def test_a_file_that_can_only_be_read_is_refused_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = sqlite3.connect
+
+    def connect_to_read(address: str, **options: Any) -> Any:
+        return connect(address.replace("mode=rwc", "mode=ro"), **options)
+
+    use(path, nothing)
+    monkeypatch.setattr(sqlite3, "connect", connect_to_read)
+    open_fails(path, Unavailable, "readonly")
+
+
 def test_a_damaged_file_is_corrupt(path: Path) -> None:
     async def write(store: SqliteStore) -> None:
         await store.apply(commit(await own_all(store), change(batches=BIG)))
 
-    use(path, write)
-    content = bytearray(path.read_bytes())
-    content[engine.PAGE_BYTES :] = b"\xa5" * (len(content) - engine.PAGE_BYTES)
-    path.write_bytes(content)
-
     async def check(store: SqliteStore) -> None:
+        # A lane without batches loads: only what is damaged is refused.
+        assert (await load_one(store, LANE + 1)).end == 0
         with pytest.raises(StoreCorrupt, match="malformed"):
-            await store.read(LANE, 0, 10, EVERYTHING)
+            await load_one(store)
         with pytest.raises(StoreCorrupt, match="malformed"):
-            await own_all(store)
+            await store.read(LANE, 0, EVERYTHING, EVERYTHING)
 
+    use(path, write)
+    damage(path, first_page=20)
     use(path, check)
+    damage(path, first_page=1)
+    open_fails(path, StoreCorrupt, "malformed")
+
+
+def damage(path: Path, first_page: int) -> None:
+    content = bytearray(path.read_bytes())
+    start = first_page * engine.PAGE_BYTES
+    content[start:] = b"\xa5" * (len(content) - start)
+    path.write_bytes(content)
 
 
 def test_rows_that_cannot_be_understood_are_corrupt(path: Path) -> None:
@@ -404,6 +484,13 @@ def test_all_statements_are_in_the_schema_module() -> None:
     assert not re.search(rf"\b({'|'.join(VERBS)})\s+\w+", source.replace("BEGIN IMMEDIATE", ""))
 
 
+def plan_of(path: Path, statement: str) -> list[str]:
+    numbers = [int(number) for number in re.findall(r"\?(\d)", statement)]
+    values = ["[]"] * (max(numbers) if numbers else statement.count("?"))
+    with closing(sqlite3.connect(path)) as connection:
+        return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+
+
 @pytest.mark.parametrize(("name", "statement"), statements(), ids=lambda value: value if value.isupper() else "")
 def test_no_statement_walks_a_table_or_sorts(path: Path, name: str, statement: str) -> None:
     # The catalog is read whole. What is scanned besides: lists that the caller gave, and rows found by a seek.
@@ -411,13 +498,28 @@ def test_no_statement_walks_a_table_or_sorts(path: Path, name: str, statement: s
     if name == "CATALOG":
         fine.add("SCAN catalog")
     use(path, nothing)
-    numbers = [int(number) for number in re.findall(r"\?(\d)", statement)]
-    values = ["[]"] * (max(numbers) if numbers else statement.count("?"))
-    with closing(sqlite3.connect(path)) as connection:
-        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+    plan = plan_of(path, statement)
     for step in plan:
         assert "TEMP B-TREE" not in step
         assert not step.startswith("SCAN") or any(step.startswith(known) for known in fine), plan
+
+
+@pytest.mark.parametrize(
+    ("statement", "bounds"),
+    [
+        (schema.TRIM, "(lane=? AND base<?)"),
+        (schema.SIZES, "(lane=? AND base>? AND base<?)"),
+        (schema.BATCHES, "(lane=? AND base>? AND base<?)"),
+        (schema.HEADS, "(lane=? AND base>?)"),
+        (schema.BATCH_AT, "(lane=? AND base<?)"),
+        (schema.DELETE_DEDUP, "(lane=? AND expires_ms<?)"),
+        (schema.DEDUP, "(lane=? AND key=?)"),
+        (schema.OUTBOX, "(rowid>?)"),
+    ],
+)
+def test_ranges_are_bounded_by_the_index(path: Path, statement: str, bounds: str) -> None:
+    use(path, nothing)
+    assert any(bounds in step for step in plan_of(path, statement))
 
 
 # The log and the threads ---------------------------------------------------------------------------------------
@@ -441,7 +543,12 @@ async def write_some(store: SqliteStore, epochs: dict[int, int], commits: int, s
         await store.apply(commit(epochs, change(batches=rows, first=0, trim_to=number - 20)))
 
 
-def test_the_log_stays_short_while_reads_never_pause(path: Path, small_log: int) -> None:
+def test_the_log_stays_short_while_reads_never_pause(
+    path: Path, small_log: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # SQLite itself does not wait at all: it must find no read under way.
+    monkeypatch.setattr(engine, "RESTART_BUSY_MS", 0)
+
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
         done = False
@@ -493,14 +600,20 @@ def test_a_long_read_elsewhere_does_not_stop_commits(
 def test_close_leaves_one_whole_file_and_no_thread(path: Path) -> None:
     before = threading.active_count()
 
-    async def scenario(store: SqliteStore) -> None:
+    async def main() -> None:
+        store = await SqliteStore.open(path)
         await write_some(store, await own_all(store), 3)
         await load_one(store)
-        assert threading.active_count() > before
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("SELECT * FROM lanes").fetchall()
+            assert threading.active_count() > before
+            await store.close()
+            # Seen from here: the threads of a store that nobody holds would end by themselves, and the log would
+            # go with the last connection.
+            assert threading.active_count() == before
+            assert log_bytes(path) == 0
 
-    use(path, scenario)
-    assert threading.active_count() == before
-    assert log_bytes(path) == 0
+    asyncio.run(main())
     shutil.copy(path, path.with_name("copy.db"))
 
     async def check(store: SqliteStore) -> None:
@@ -509,7 +622,9 @@ def test_close_leaves_one_whole_file_and_no_thread(path: Path) -> None:
     use(path.with_name("copy.db"), check)
 
 
-def test_a_restart_of_the_log_that_comes_behind_close_does_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_of_the_log_that_comes_behind_close_leaves_nothing_open(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine, "LOG_BYTES_MOST", 0)
     before = threading.active_count()
 

@@ -299,7 +299,8 @@ class Reference:
         """Messages of which the core must find the first: due, of partitions that are free beyond doubt."""
         heads = []
         seen: set[str] = set()
-        doubtful = {self.partition(group, o) for o in group.offsets("pending") if self.expired(group, o, now_ms)}
+        expired = [o for o in group.offsets("pending") if self.expired(group, o, now_ms)]
+        doubtful = {self.partition(group, o) for o in expired if self.due(group, o)[1] > now_ms}  # a tick finds those
         for offset in alive:
             partition = self.partition(group, offset)
             if partition and (partition in seen or partition in locked or partition in doubtful):
@@ -431,7 +432,7 @@ class Reference:
         return len(purged)
 
     def redrive(self, group: Group, ranges: Sequence[tuple[int, int]]) -> int:
-        dead = self._dead_in(group, ranges)
+        dead = [offset for offset in self._dead_in(group, ranges) if self.records[offset].visible]
         for offset in dead:
             group.notes[offset] = Note(due=(0, 0), anew=True)
         return len(dead)

@@ -13,7 +13,6 @@ import pytest
 
 from penstock.batch import decode_meta, encode
 from penstock.core.dedup import dedup_key
-from penstock.core.entries import decode_entries
 from penstock.core.lane import Lane, Sealed
 from penstock.core.log import Missing
 from penstock.core.settings import Settings
@@ -124,10 +123,14 @@ class Rig:
             try:
                 return command()
             except Missing as missing:
-                heads = self.store.heads(missing.start, FEED_HEADS)
-                assert heads and heads[0].base <= missing.start, f"the store has no heads from {missing.start} on"
-                self.lane.log.feed(heads)
+                self._feed(missing.start)
         raise AssertionError("the same heads are asked for again and again")
+
+    def _feed(self, start: int) -> None:
+        heads = self.store.heads(start, FEED_HEADS)
+        assert heads, f"the store has no heads from {start} on"
+        assert heads[0].base <= start, f"the store has trimmed {start}"
+        self.lane.log.feed(heads)
 
     def work(self, group: int) -> tuple[WorkGroup, Group]:
         return self.lane.work(group), self.reference.groups[group]
@@ -140,8 +143,6 @@ class Rig:
         if self.in_flight is not None:
             return
         needed = self.reference.needed_from(self.lane.has_limits())
-        target = self.lane.log.peek(needed)
-        known = needed >= self.lane.visible_end or target is not None
         first = self.lane.first
         sealed = self.lane.seal(self.now_ms)
         if sealed is None:
@@ -150,10 +151,10 @@ class Rig:
             return
         self.reference.seal(self.now_ms)
         self.rows += sealed.change.batches
-        self._check_trim(first, needed, known)
+        self._check_trim(first, needed)
         self.in_flight = InFlight(sealed, self.reference.snapshot(), canonical(self.lane))
 
-    def _check_trim(self, first: int, needed: int, known: bool) -> None:
+    def _check_trim(self, first: int, needed: int) -> None:
         lane = self.lane
         assert lane.first <= needed, "trimmed what somebody needs"
         while self.needed and self.needed[-1][1] > needed:
@@ -164,7 +165,7 @@ class Rig:
         if self.config.keep_done_ms:
             since = [time for time, done in self.needed if done >= lane.first]
             assert lane.first == first or min(since) + self.config.keep_done_ms <= self.now_ms, "trimmed too early"
-        elif known:
+        elif needed >= lane.visible_end or lane.log.peek(needed) is not None:
             base = needed if needed >= lane.visible_end else next(r.base for r in self.rows if r.base <= needed < r.end)
             assert lane.first == max(first, base), "kept what nobody needs"
 
@@ -525,12 +526,8 @@ def canonical(lane: Lane) -> object:
             continue
         groups[id] = (
             core.next,
-            {lease.id: (lease.consumer, lease.deadline_ms, tuple(lease.entries)) for lease in core.leases.by_id.values()},
+            {id: (lease.consumer, lease.deadline_ms, list(lease.entries)) for id, lease in core.leases.by_id.items()},
             {entry.start: entry for entry in core.waiting.in_order()},
             dict(core.dead.by_start),
         )
     return (lane.first, lane.sealed_end, lane.bytes_end, groups)
-
-
-def entries_in(row: LeaseRow | WaitingRow) -> list[tuple[int, int]]:
-    return [(entry.start, entry.end) for entry in decode_entries(row.entries)]

@@ -66,9 +66,12 @@ LAYERS: Final = {
     "delivery": Layer(BELOW_CORE | {"core"}, IMPURE),
     "node": Layer(BELOW_NODE | {"version"}),
     "version": Layer(frozenset()),
+    "embedded": Layer(BELOW_NODE | {"node"}),
+    "loop_thread": Layer(DATA),
+    "sync": Layer(BELOW_NODE | {"node", "embedded", "loop_thread"}),
     # The package itself is its public face: everything but the command line.
-    "": Layer(BELOW_NODE | {"node", "version"}),
-    "cli": Layer(BELOW_NODE | {"node", "version", ""}),
+    "": Layer(BELOW_NODE | {"node", "version", "embedded", "sync"}),
+    "cli": Layer(BELOW_NODE | {"node", "version", "sync", ""}),
     "__main__": Layer(frozenset({"cli"})),
 }
 

@@ -23,7 +23,7 @@ def commands() -> None:
 
     \b
     Examples:
-      penstock demo                  see a message published, leased and acknowledged
+      penstock demo                  see messages published, worked, retried and replayed
       penstock test                  run every check and test of a checkout
       penstock COMMAND --help        what a command does, with examples
     """
@@ -47,9 +47,10 @@ def version() -> None:
 
 @commands.command()
 def demo() -> None:
-    """Run the README's embedded example.
+    """See the embedded broker at work.
 
-    It runs in a temporary folder, which is gone afterwards, and says what happens at each step.
+    A shop's orders are published, packed, retried, replayed and redriven, on a real file in a temporary folder, which
+    is gone afterwards. It takes about a second and says what happens at each step.
 
     \b
     Example:

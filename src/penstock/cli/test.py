@@ -13,7 +13,7 @@ import click
 
 from penstock.cli import checkout
 
-FOLDERS: Final = ("src", "tests", "bench", "requirements")
+FOLDERS: Final = ("src", "tests", "bench", "requirements", "tools")
 WORKERS_MIN: Final = 2
 
 

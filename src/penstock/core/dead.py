@@ -40,33 +40,36 @@ class Dead:
         self.count += row.end - row.start
         self.dirty.add(row.start)
 
-    def _drop(self, row: DeadRow) -> None:
-        del self.starts[bisect_left(self.starts, row.start)]
-        del self.by_start[row.start]
-        self.count -= row.end - row.start
-        self.dirty.add(row.start)
-
     def overlapping(self, start: int, end: int) -> list[DeadRow]:
         """Rows that hold any of [start, end), cut to it."""
-        index = max(bisect_right(self.starts, start) - 1, 0)
-        rows: list[DeadRow] = []
-        while index < len(self.starts) and self.starts[index] < end:
-            row = self.by_start[self.starts[index]]
-            if row.end > start:
-                rows.append(_part(row, max(row.start, start), min(row.end, end)))
-            index += 1
-        return rows
+        if start >= end:
+            return []
+        low, high = self._span(start, end)
+        rows = [self.by_start[at] for at in self.starts[low:high]]
+        return [_part(row, max(row.start, start), min(row.end, end)) for row in rows]
+
+    def _span(self, start: int, end: int) -> tuple[int, int]:
+        """Where the rows that hold any of [start, end) lie among all."""
+        low = bisect_right(self.starts, start) - 1
+        if low < 0 or self.by_start[self.starts[low]].end <= start:
+            low += 1
+        return low, max(low, bisect_left(self.starts, end))
 
     def take(self, start: int, end: int) -> list[DeadRow]:
         """Remove whatever of [start, end) is dead; what it was."""
+        if start >= end:
+            return []
         taken = self.overlapping(start, end)
-        for piece in taken:
-            row = self.by_start[self.starts[bisect_right(self.starts, piece.start) - 1]]
-            self._drop(row)
-            if row.start < piece.start:
-                self._put(_part(row, row.start, piece.start))
-            if piece.end < row.end:
-                self._put(_part(row, piece.end, row.end))
+        low, high = self._span(start, end)
+        rows = [self.by_start.pop(at) for at in self.starts[low:high]]
+        del self.starts[low:high]
+        for row in rows:
+            self.count -= row.end - row.start
+            self.dirty.add(row.start)
+        if rows and rows[0].start < start:
+            self._put(_part(rows[0], rows[0].start, start))
+        if rows and end < rows[-1].end:
+            self._put(_part(rows[-1], end, rows[-1].end))
         return taken
 
     def lowest(self) -> int | None:

@@ -126,9 +126,24 @@ def insert(entries: list[Entry], entry: Entry) -> None:
         entries.insert(bisect_right(entries, entry.start, key=_start), entry)
 
 
-def count_of(entries: Iterable[Entry]) -> int:
+def count_of(entries: list[Entry]) -> int:
     """How many offsets the entries hold."""
+    if len(entries) == 1:
+        return entries[0].end - entries[0].start
     return sum(entry.end - entry.start for entry in entries)
+
+
+def union(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges by rising offset, empty ones left out, those that overlap or touch made one."""
+    result: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if start >= end:
+            continue
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        else:
+            result.append((start, end))
+    return result
 
 
 def ranges_of(entries: Iterable[Entry]) -> list[tuple[int, int]]:
@@ -140,3 +155,19 @@ def ranges_of(entries: Iterable[Entry]) -> list[tuple[int, int]]:
         else:
             ranges.append((entry.start, entry.end))
     return ranges
+
+
+def runs_of(entries: Iterable[Entry]) -> list[tuple[int, int, int]]:
+    """(start, end, attempts) of entries by rising offset, adjacent ones of the same attempt made one."""
+    runs: list[tuple[int, int, int]] = []
+    start = end = attempts = -1
+    for entry in entries:
+        if entry.start == end and entry.attempts == attempts:
+            end = entry.end
+            continue
+        if end >= 0:
+            runs.append((start, end, attempts))
+        start, end, attempts = entry.start, entry.end, entry.attempts
+    if end >= 0:
+        runs.append((start, end, attempts))
+    return runs

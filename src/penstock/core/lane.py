@@ -8,7 +8,6 @@ Next stop: `node/commits.py`.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -27,6 +26,9 @@ from penstock.rows import BatchHead, BatchRow, DeadRow, DedupRow, LaneChange, La
 ROW_MESSAGES_MAX = 1_024
 ROW_BYTES_MAX = 1024 * 1024
 """Messages published one by one are stored together up to these; a producer's own batch is stored as it came."""
+
+DONE_MARKS_MAX = 1_024
+"""About so many times in the past a lane remembers how far all was done, for `keep_done_ms`."""
 
 Group = WorkGroup | StreamGroup
 _LISTS = [name for name in LaneChange.__struct_fields__ if name not in ("lane", "first", "end", "bytes_end", "trim_to")]
@@ -67,18 +69,16 @@ class Sealed(msgspec.Struct):
 
 def _is_empty(change: LaneChange) -> bool:
     return (
-        change.trim_to is None
-        and change.dedup_expired_ms is None
-        and not any(getattr(change, name) for name in _LISTS)
+        change.trim_to is None and change.dedup_expired_ms is None and not any(getattr(change, name) for name in _LISTS)
     )
 
 
 class Lane:
     """One lane in memory."""
 
-    __slots__ = ("bytes_end", "config", "dedup", "dirty", "done_marks", "end", "first", "groups", "groups_deleted", "id",
-                 "log", "parts", "parts_bytes", "pins", "published_ms", "sealed_end", "trim_to", "visible_end",
-                 "dedup_expired_ms")  # fmt: skip
+    __slots__ = ("bytes_end", "config", "dedup", "dedup_expired_ms", "dirty", "done_marks", "end", "first", "groups",
+                 "groups_deleted", "id", "log", "parts", "parts_bytes", "pins", "published_ms", "sealed_end", "trim_to",
+                 "visible_end")  # fmt: skip
 
     def __init__(self, image: LaneImage, config: QueueConfig, groups: Mapping[int, Settings]) -> None:
         self.id = image.lane
@@ -86,7 +86,7 @@ class Lane:
         self.first = image.first
         self.end = self.sealed_end = self.visible_end = image.end
         self.bytes_end = image.bytes_end
-        self.published_ms = 1
+        self.published_ms = max(image.published_ms, 1)
         self.log = Log()
         self.dedup = Dedup(image.dedup, image.dedup_complete)
         self.parts: list[Message | EncodedBatch] = []
@@ -94,7 +94,7 @@ class Lane:
         self.pins: dict[int, int] = {}
         self.trim_to: int | None = None
         self.dedup_expired_ms: int | None = None
-        self.done_marks: deque[tuple[int, int]] = deque()
+        self.done_marks: list[tuple[int, int]] = []
         self.groups_deleted: list[int] = []
         self.dirty = False
         self.groups: dict[int, Group] = {}
@@ -132,7 +132,10 @@ class Lane:
         self.config = config
         for id, settings in groups.items():
             if id in self.groups:
-                self.groups[id].settings = settings
+                group = self.groups[id]
+                group.settings = settings
+                if isinstance(group, WorkGroup):
+                    group.waiting.debounced = settings.debounce_ms > 0
 
     def work(self, id: int) -> WorkGroup:
         """A work group, to be changed: the next seal looks at it."""
@@ -175,7 +178,9 @@ class Lane:
                     "consume some first, or choose another overflow policy"
                 )
         if config.max_bytes is not None:
-            fixed = self._bytes_from(self._floor_fixed() if config.overflow != "reject" else self._floor_work())
+            floor = self._floor_work()
+            held = self._bytes_from(floor)  # with any policy: a drop begins there, and must not ask for heads
+            fixed = held if config.overflow == "reject" else self._bytes_from(self._floor_fixed())
             if fixed + size > config.max_bytes:
                 raise QueueFull(
                     f"{size} more bytes on {fixed} held would pass max_bytes {config.max_bytes}; "
@@ -198,9 +203,7 @@ class Lane:
         segment = self.log.find(offset)
         return self.bytes_end - segment.bytes_end + segment.size + self.parts_bytes
 
-    def append(
-        self, now_ms: int, messages: Sequence[Message], stored: dict[bytes, DedupRow] | None = None
-    ) -> Appended:
+    def append(self, now_ms: int, messages: Sequence[Message], stored: dict[bytes, DedupRow] | None = None) -> Appended:
         """Messages at the end of the lane, those published before under their dedup id left out."""
         duplicates: dict[int, int] = {}
         kept: list[Message] = []
@@ -265,12 +268,17 @@ class Lane:
                 self._drop_bytes(now_ms, config.max_bytes, dead)
 
     def _drop_bytes(self, now_ms: int, most: int, dead: bool) -> None:
-        """Drop whole batches from the low end until the rest fits; `check_room` saw that it can."""
-        while self._bytes_from(floor := self._floor_work()) > most and floor < self.sealed_end:
-            end = self.log.find(floor).end
+        """Drop whole batches from the low end until the rest fits, as far as their heads are in memory.
+
+        `check_room` saw that it can fit. What is left over because heads are missing goes with the next publishes.
+        """
+        floor = self._floor_work()
+        while floor < self.sealed_end and (segment := self.log.peek(floor)) is not None:
+            if self.bytes_end - segment.bytes_end + segment.size + self.parts_bytes <= most:
+                break
             for group in self.works():
-                group.drop_below(now_ms, end, dead=dead)
-            if self._floor_work() == floor:
+                group.drop_below(now_ms, segment.end, dead=dead)
+            if floor == (floor := self._floor_work()):
                 break
 
     # Seal and commit --------------------------------------------------------------------------------------
@@ -327,7 +335,8 @@ class Lane:
         self.bytes_end += batch.size
         row = BatchRow(self.sealed_end, batch.count, self.published_ms, self.bytes_end, batch.meta, batch.body)
         self.sealed_end += batch.count
-        self.log.append(BatchHead(row.base, row.count, row.published_ms, row.bytes_end, batch.size, batch.meta))
+        head = BatchHead(row.base, row.count, row.published_ms, row.bytes_end, batch.size, batch.meta)
+        self.log.append(head, self.visible_end)
         return row
 
     def committed(self, sealed: Sealed) -> None:
@@ -350,6 +359,8 @@ class Lane:
 
     def _trim(self, now_ms: int) -> None:
         """Without limits, a log of work groups ends where the slowest of them stands, `keep_done_ms` later."""
+        if self.has_limits() or not self.works() or not self.config.keep_done_ms:
+            self.done_marks.clear()
         if self.has_limits() or not self.works():
             return
         target = self.needed_from()
@@ -359,13 +370,22 @@ class Lane:
             self._trim_to(target)
 
     def _kept_long_enough(self, now_ms: int, needed_from: int) -> int:
-        """How far all was done `keep_done_ms` ago. A restart begins anew: kept longer, never shorter."""
-        if not self.done_marks or self.done_marks[-1][1] < needed_from:
-            self.done_marks.append((now_ms, needed_from))
+        """How far all was done `keep_done_ms` ago. A restart begins anew: kept longer, never shorter.
+
+        Progress within one part in DONE_MARKS_MAX of that span is one mark, of its latest time.
+        """
+        marks, keep_ms = self.done_marks, self.config.keep_done_ms
+        while marks and marks[-1][1] > needed_from:  # a seek made it new again
+            marks.pop()
+        grain_ms = keep_ms // DONE_MARKS_MAX + 1
+        if needed_from > (marks[-1][1] if marks else self.first):
+            if marks and marks[-1][0] // grain_ms == now_ms // grain_ms:
+                marks.pop()
+            marks.append((now_ms, needed_from))
         target = self.first
-        while self.done_marks and self.done_marks[0][0] + self.config.keep_done_ms <= now_ms:
-            target = self.done_marks.popleft()[1]
-        return min(target, needed_from)
+        while marks and marks[0][0] + keep_ms <= now_ms:
+            target = marks.pop(0)[1]
+        return target
 
     def _trim_to(self, target: int) -> None:
         """Let go of the batches that end at or below an offset, as far as their bounds are known."""
@@ -409,6 +429,16 @@ class Lane:
         else:
             del self.pins[offset]
             self.dirty = True  # what it held may go with the next commit
+
+    def is_idle(self) -> bool:
+        """Nothing is under way: no change to seal, no timer to mind, nothing that a reload would not bring back."""
+        return (
+            not (self.dirty or self.pins or self.done_marks or self.dedup.by_key or self.dedup.questions)
+            and self.dedup.complete
+            and self.visible_end == self.end
+            and not (self.has_limits() and self.first < self.end)
+            and all(isinstance(group, WorkGroup) and group.is_idle() for group in self.groups.values())
+        )
 
     # Time -------------------------------------------------------------------------------------------------
 

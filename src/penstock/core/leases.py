@@ -28,10 +28,11 @@ class Lease:
 class Leases:
     """All leases of a group, with what changed since the last commit was sealed."""
 
-    __slots__ = ("by_id", "count", "deadlines", "dirty", "lowest_heap", "stored")
+    __slots__ = ("by_consumer", "by_id", "count", "deadlines", "dirty", "lowest_heap", "stored")
 
     def __init__(self) -> None:
         self.by_id: dict[int, Lease] = {}
+        self.by_consumer: dict[str, set[int]] = {}
         self.count = 0
         self.deadlines: list[tuple[int, int]] = []
         self.lowest_heap: list[tuple[int, int]] = []
@@ -50,6 +51,7 @@ class Leases:
 
     def _index(self, lease: Lease) -> None:
         self.by_id[lease.id] = lease
+        self.by_consumer.setdefault(lease.consumer, set()).add(lease.id)
         self.count += count_of(lease.entries)
         push(self.deadlines, (lease.deadline_ms, lease.id), len(self.by_id), self._is_deadline)
         push(self.lowest_heap, (lease.entries[0].start, lease.id), len(self.by_id), self._is_lease)
@@ -73,9 +75,17 @@ class Leases:
     def take_all(self, lease: Lease) -> list[Entry]:
         """End a lease; its offsets."""
         del self.by_id[lease.id]
+        ids = self.by_consumer[lease.consumer]
+        ids.discard(lease.id)
+        if not ids:
+            del self.by_consumer[lease.consumer]
         self.count -= count_of(lease.entries)
         self.dirty.add(lease.id)
         return lease.entries
+
+    def of(self, consumer: str) -> list[Lease]:
+        """The leases that a consumer holds, oldest first."""
+        return [self.by_id[id] for id in sorted(self.by_consumer.get(consumer, ()))]
 
     def extend(self, lease: Lease, deadline_ms: int) -> None:
         lease.deadline_ms = deadline_ms

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Final
 
 from penstock.batch import Meta, decode_meta, meta_columns
+from penstock.model import INTEGER_MAX
 from penstock.rows import BatchHead
 
 TAIL_SEGMENTS_MAX: Final = 1_024
@@ -20,7 +21,7 @@ TAIL_META_BYTES_MAX: Final = 8 * 1024 * 1024
 PAGES_MAX: Final = 16
 
 
-class Missing(Exception):  # noqa: N818 - not an error: a question to the node
+class Missing(Exception):  # not an error: a question to the node
     """Heads from this offset on are needed and not in memory."""
 
     def __init__(self, start: int) -> None:
@@ -51,6 +52,7 @@ class Segment:
 
 
 _base: Final = attrgetter("base")
+_end: Final = attrgetter("end")
 
 
 def _find(segments: list[Segment], offset: int) -> Segment | None:
@@ -70,18 +72,19 @@ class Log:
         self.tail_bytes = 0
         self.pages: list[list[Segment]] = []
 
-    def append(self, head: BatchHead) -> None:
-        """A batch at the end of the log."""
+    def append(self, head: BatchHead, committed_end: int = INTEGER_MAX) -> None:
+        """A batch at the end of the log. What is not committed yet stays in memory: the store does not have it."""
         self.tail.append(Segment(head))
         self.tail_bytes += len(head.meta)
         if len(self.tail) > 2 * TAIL_SEGMENTS_MAX or (self.tail_bytes > 2 * TAIL_META_BYTES_MAX and len(self.tail) > 1):
-            self._shorten()
+            self._shorten(committed_end)
 
-    def _shorten(self) -> None:
+    def _shorten(self, committed_end: int) -> None:
         """Forget the older half at once: the cost is spread over as many appends."""
-        keep = min(len(self.tail) // 2, TAIL_SEGMENTS_MAX) or 1
-        self.tail = self.tail[-keep:]
-        self.tail_bytes = sum(len(segment.meta) for segment in self.tail)
+        drop = len(self.tail) - (min(len(self.tail) // 2, TAIL_SEGMENTS_MAX) or 1)
+        drop = min(drop, bisect_right(self.tail, committed_end, key=_end))
+        self.tail_bytes -= sum(len(segment.meta) for segment in self.tail[:drop])
+        del self.tail[:drop]
 
     def feed(self, heads: list[BatchHead]) -> None:
         """A page of consecutive heads read from the store; the page used longest ago makes room."""

@@ -40,7 +40,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _inherited = ("ordered", "prioritized", "lease_ms", "max_attempts", "backoff_ms", "backoff_factor", "backoff_max_ms",
-              "backoff_jitter", "single_active_consumer", "max_in_flight", "rate", "dead_letter_to", "expired")  # fmt: skip
+              "backoff_jitter", "single_active_consumer", "max_in_flight", "rate", "dead_letter_to",
+              "expired")  # fmt: skip
 
 
 def settings_of(queue: QueueConfig, group: GroupConfig) -> Settings:

@@ -28,7 +28,7 @@ class StreamGroup:
         self.lane = lane
         self.next = committed
         self.committed = committed
-        self.handed: dict[str, int] = {}
+        self.handed: dict[str, tuple[int, int]] = {}
         self.events = Events()
         self.cursor_dirty = False
 
@@ -40,7 +40,6 @@ class StreamGroup:
         if self.settings.paused:
             return []
         self.next = max(self.next, self.lane.first)
-        start = self.next
         taken: list[Entry] = []
         while most > 0 and self.next < self.lane.visible_end:
             try:
@@ -51,7 +50,12 @@ class StreamGroup:
                 raise
             most -= self._take(segment, now_ms, most, taken)
         if self.settings.auto_commit:
-            self._commit_before(start, consumer, now_ms, bool(taken))
+            self.handed.pop(consumer, None)
+        if taken:
+            low, _ = self.handed.get(consumer, (self.next, 0))
+            self.handed[consumer] = (min(low, taken[0].start), self.next)
+        if self.settings.auto_commit:
+            self._set_committed(min((low for low, _ in self.handed.values()), default=self.next), now_ms)
         return ranges_of(merged(taken))
 
     def _take(self, segment: Segment, now_ms: int, most: int, taken: list[Entry]) -> int:
@@ -76,18 +80,13 @@ class StreamGroup:
             self.next += 1
         return count
 
-    def _commit_before(self, start: int, consumer: str, now_ms: int, took: bool) -> None:
-        """What this consumer read before is processed; what others still hold is not."""
-        self.handed.pop(consumer, None)
-        if took:
-            self.handed[consumer] = start
-        self._set_committed(min(self.handed.values(), default=self.next), now_ms)
-
     def commit(self, now_ms: int, offset: int) -> None:
         """Everything below the offset is processed; a restart goes on from there."""
         if not 0 <= offset <= self.lane.visible_end:
             raise InvalidArgument(f"commit to offset {offset}, but the lane ends at {self.lane.visible_end}")
-        self.handed = {consumer: start for consumer, start in self.handed.items() if start >= offset}
+        self.handed = {
+            consumer: (max(low, offset), high) for consumer, (low, high) in self.handed.items() if high > offset
+        }
         self._set_committed(offset, now_ms)
         self.next = max(self.next, offset)
 
@@ -99,17 +98,17 @@ class StreamGroup:
             self.cursor_dirty = True
 
     def seek(self, now_ms: int, offset: int) -> None:
-        """Read from this offset on, and count all below it as processed."""
+        """Read from this offset on (no lower than what is kept), and count all below it as processed."""
+        offset = min(max(offset, self.lane.first), self.lane.end)
         self.handed.clear()
         self.events.add("sought", offset, max(offset, self.next), now_ms)
         self.next = self.committed = offset
         self.cursor_dirty = True
 
-    def consumer_left(self, now_ms: int, consumer: str) -> None:
+    def consumer_left(self, now_ms: int, consumer: str) -> None:  # noqa: ARG002 - the time is for work groups
         """A reader is gone: what it read and did not commit is read again, by whoever comes next."""
-        start = self.handed.pop(consumer, None)
-        if start is not None:
-            self.next = min(self.next, start)
+        if consumer in self.handed:
+            self.next = min(self.next, self.handed.pop(consumer)[0])
 
     def needed_from(self) -> int:
         return self.committed

@@ -8,7 +8,7 @@ locked while any of its offsets is leased; only its lowest entry can be ready.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heappop
 from typing import Final
 
 from penstock.core.entries import Entry, carve, decode_entries, encode_entries, insert
@@ -97,12 +97,16 @@ class Waiting:
 
     def _offer(self, entry: Entry, due_ms: int, partition: str) -> None:
         if due_ms:
-            push(self.later, (due_ms, entry.start, partition), len(self.by_start), self._is_offer)
+            push(self.later, (due_ms, entry.start, partition), len(self.by_start), self._is_later)
         else:
             push(self.ready, (-entry.priority, entry.start, partition), len(self.by_start), self._is_offer)
 
     def _is_offer(self, item: tuple[int, int, str]) -> bool:
         return self._entry_at(item[1], item[2]) is not None
+
+    def _is_later(self, item: tuple[int, int, str]) -> bool:
+        entry = self._entry_at(item[1], item[2])
+        return entry is not None and self._due(entry, item[2]) == item[0]
 
     def _is_expiry(self, item: tuple[int, int]) -> bool:
         entry = self.by_start.get(item[1])
@@ -167,18 +171,13 @@ class Waiting:
     # Taking what is ready ---------------------------------------------------------------------------------
 
     def advance(self, now_ms: int) -> None:
-        """What has become due joins what is ready."""
+        """What has become due joins what is ready. Of what was put off since, a later item tells."""
         later = self.later
         while later and later[0][0] <= now_ms:
             _, start, partition = heappop(later)
             entry = self._entry_at(start, partition)
-            if entry is None:
-                continue
-            due_ms = self._due(entry, partition)
-            if due_ms > now_ms:
-                heappush(later, (due_ms, start, partition))
-            else:
-                heappush(self.ready, (-entry.priority, start, partition))
+            if entry is not None and self._due(entry, partition) <= now_ms:
+                push(self.ready, (-entry.priority, start, partition), len(self.by_start), self._is_offer)
 
     def first_ready(self, now_ms: int) -> Entry | None:
         """The entry whose turn it is: highest priority, then lowest offset. Call `advance` first."""
@@ -256,8 +255,13 @@ class Waiting:
     def clear(self) -> list[Entry]:
         """Forget every entry; locks of leased partitions stay. What was forgotten, by rising offset."""
         entries = self.in_order()
-        for entry in entries:
-            self.remove(entry)
+        self.dirty.update(self.chunks)
+        self.count = 0
+        for index in (self.by_start, self.chunks, self.ready, self.later, self.expiring, self.lowest_heap):
+            index.clear()
+        self.partitions = {name: partition for name, partition in self.partitions.items() if partition.leased}
+        for partition in self.partitions.values():
+            partition.entries.clear()
         return entries
 
     def seal(self, group: int) -> tuple[list[WaitingRow], list[tuple[int, int]]]:

@@ -25,7 +25,7 @@ _TIMED: Final = COLUMN_DELAY_MS | COLUMN_NOT_BEFORE_MS | COLUMN_TTL_MS
 class Walk:
     """One pass of one claim over `[next, visible end)` of a group's lane."""
 
-    __slots__ = ("group", "now_ms", "only", "room", "taken", "watched")
+    __slots__ = ("group", "mine", "now_ms", "only", "room", "taken", "watched")
 
     def __init__(self, group: WorkGroup, now_ms: int, room: int, only: str | None) -> None:
         settings = group.settings
@@ -34,6 +34,7 @@ class Walk:
         self.room = room
         self.only = only
         self.taken: list[Entry] = []
+        self.mine: set[str] = set()
         self.watched = _TIMED
         if settings.ordered:
             self.watched |= COLUMN_PARTITION
@@ -91,8 +92,7 @@ class Walk:
         room_to_park = PARKED_MAX - len(waiting)
         parked: list[Entry] = []
         parked_partitions: set[str] = set()
-        mine: set[str] = {entry.partition for entry in self.taken if entry.partition}
-        ordered = waiting.ordered
+        mine, ordered = self.mine, waiting.ordered
         stop = end
         for entry in self._entries(segment, start, end):
             if self.room <= 0 and not park_all:
@@ -131,18 +131,20 @@ class Walk:
         """Entries, one a message and with no attempt spent, for those of [start, end) that pass the filter."""
         return list(self._entries(segment, start, end))
 
-    def anew(self, start: int, end: int) -> list[Entry]:
-        """Entries for [start, end) as if just published without delay, ttl or filter: for what is redriven."""
-        entries: list[Entry] = []
+    def anew(self, start: int, end: int, into: list[Entry]) -> None:
+        """Entries for [start, end) as if just published without delay, ttl or filter: for what is redriven.
+
+        Raises `Missing` where a head is needed; the entries before it are in `into` by then.
+        """
         if not self.watched & (COLUMN_PARTITION | COLUMN_PRIORITY):
-            return [Entry(start, end)]
+            into.append(Entry(start, end))
+            return
         for offset in range(start, end):
             segment = self.group.lane.log.find(offset)
             meta, index = segment.decoded(), offset - segment.base
             partition = "" if meta.partition is None or not self.watched & COLUMN_PARTITION else meta.partition[index]
             priority = 0 if meta.priority is None or not self.watched & COLUMN_PRIORITY else meta.priority[index]
-            entries.append(Entry(offset, offset + 1, 0, 0, 0, priority, partition or ""))
-        return entries
+            into.append(Entry(offset, offset + 1, 0, 0, 0, priority, partition or ""))
 
     def _entries(self, segment: Segment, start: int, end: int) -> Iterator[Entry]:
         settings, meta, base, published_ms = self.group.settings, segment.decoded(), segment.base, segment.published_ms

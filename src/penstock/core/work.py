@@ -14,10 +14,10 @@ import msgspec
 
 from penstock.batch import COLUMN_TTL_MS
 from penstock.core.dead import Dead
-from penstock.core.entries import Entry, count_of, covers, merged
+from penstock.core.entries import Entry, count_of, covers, merged, runs_of, union
 from penstock.core.events import Events, Kind
 from penstock.core.leases import Lease, Leases
-from penstock.core.log import Log
+from penstock.core.log import Log, Missing, Segment
 from penstock.core.settings import Settings, backoff_ms
 from penstock.core.waiting import Waiting
 from penstock.core.walk import Walk
@@ -55,8 +55,8 @@ class LogView(Protocol):
 class WorkGroup:
     """One group's delivery state on one lane."""
 
-    __slots__ = ("active_consumer", "active_until_ms", "cursor_dirty", "dead", "died", "events", "id", "lane", "leases",
-                 "next", "rate_at_ms", "rate_tokens", "settings", "waiting")  # fmt: skip
+    __slots__ = ("active_consumer", "active_until_ms", "cursor_dirty", "dead", "died", "events", "head", "id", "lane",
+                 "leases", "next", "rate_at_ms", "rate_tokens", "redriven", "settings", "waiting")  # fmt: skip
 
     def __init__(self, id: int, settings: Settings, lane: LogView, next_offset: int) -> None:
         self.id = id
@@ -73,6 +73,8 @@ class WorkGroup:
         self.active_until_ms = 0
         self.rate_tokens = max(1.0, settings.rate or 1.0)
         self.rate_at_ms = 0
+        self.head: tuple[int, int | None, int | None] = (-1, None, None)
+        self.redriven = 0
 
     def load(self, image: LaneImage) -> None:
         """Take this group's rows out of a lane's image."""
@@ -111,6 +113,8 @@ class WorkGroup:
         """
         if partition is not None and not self.settings.ordered:
             raise WrongKind(f"a claim of partition {partition!r} needs an ordered group; this one is not")
+        if partition == "":
+            raise InvalidArgument("a claim of partition '': messages without a partition cannot be claimed alone")
         room = self._room(now_ms, most, consumer)
         if room <= 0:
             return []
@@ -146,9 +150,7 @@ class WorkGroup:
         """Whether this consumer is the active one, or becomes it because the last one left or fell silent."""
         if self.active_consumer != consumer and self.active_consumer is not None and now_ms < self.active_until_ms:
             return False
-        if self.active_consumer != consumer and any(
-            lease.consumer == self.active_consumer for lease in self.leases.by_id.values()
-        ):
+        if self.active_consumer != consumer and self.active_consumer in self.leases.by_consumer:
             return False
         self.active_consumer = consumer
         self.active_until_ms = now_ms + self.settings.lease_ms
@@ -171,6 +173,7 @@ class WorkGroup:
             if entry.expires_ms and entry.expires_ms <= now_ms:
                 waiting.remove(entry)
                 self.expire_entry(entry, now_ms)
+                waiting.advance(now_ms)  # the next of its partition may have become due long ago
                 continue
             room = self._take_run(entry, now_ms, room, taken)
         return taken
@@ -187,9 +190,18 @@ class WorkGroup:
             room -= piece.count
             taken.append(piece.moved(piece.attempts + 1, 0))
             following = waiting.follower(entry.partition, now_ms) if keyed else None
-            if following is not None and following.expires_ms and following.expires_ms <= now_ms:
-                following = None  # the timer takes it; what follows it must not pass it in this claim
+            if following is not None and not self._may_follow(following, entry, now_ms):
+                following = None
         return room
+
+    def _may_follow(self, following: Entry, head: Entry, now_ms: int) -> bool:
+        """Not if it has expired (the timer takes it), nor if another partition's head outranks it."""
+        if following.expires_ms and following.expires_ms <= now_ms:
+            return False
+        if following.priority >= head.priority:
+            return True
+        other = self.waiting.first_ready(now_ms)
+        return other is None or other.priority <= following.priority
 
     def _hand_out(
         self, now_ms: int, entries: list[Entry], consumer: str, lease_id: int, lease_ms: int | None, settle: bool
@@ -197,12 +209,12 @@ class WorkGroup:
         settings = self.settings
         if settings.rate is not None:
             self.rate_tokens -= count_of(entries)
-        for entry in entries:
-            self.events.add("claimed", entry.start, entry.end, now_ms, consumer, entry.attempts)
+        for start, end, attempts in runs_of(entries):
+            self.events.add("claimed", start, end, now_ms, consumer, attempts)
         if settle:
             self._unlock(entries)
-            for entry in entries:
-                self.events.add("acked", entry.start, entry.end, now_ms, consumer, entry.attempts)
+            for start, end, attempts in runs_of(entries):
+                self.events.add("acked", start, end, now_ms, consumer, attempts)
             return
         deadline_ms = now_ms + (settings.lease_ms if lease_ms is None else lease_ms)
         self.leases.add(Lease(lease_id, consumer, deadline_ms, entries))
@@ -226,7 +238,7 @@ class WorkGroup:
             end = span[1]
             if not whole and not covers(lease.entries, *span):
                 raise LeaseLost(
-                    f"offsets {span[0]} to {span[1] - 1} are not all in lease {lease_id}: settled before, or never in it"
+                    f"offsets {span[0]} to {span[1] - 1} are not all in lease {lease_id}: settled, or never there"
                 )
         return lease
 
@@ -251,8 +263,8 @@ class WorkGroup:
     def _judge(self, now_ms: int, verdict: Verdict, entries: list[Entry], consumer: str) -> None:
         action, error = verdict.action, verdict.error[:ERROR_CHARACTERS_MAX]
         if action == "ack":
-            for entry in entries:
-                self.events.add("acked", entry.start, entry.end, now_ms, consumer, entry.attempts)
+            for start, end, attempts in runs_of(entries):
+                self.events.add("acked", start, end, now_ms, consumer, attempts)
         elif action == "nack":
             self._fail(now_ms, entries, consumer, "nacked", error, verdict.delay_ms)
         elif action == "reject":
@@ -325,7 +337,7 @@ class WorkGroup:
         """A consumer is gone for good: what it held returns at once, counted as an attempt."""
         if self.active_consumer == consumer:
             self.active_consumer = None
-        for lease in [lease for lease in self.leases.by_id.values() if lease.consumer == consumer]:
+        for lease in self.leases.of(consumer):
             entries = self.leases.take_all(lease)
             self._fail(now_ms, entries, consumer, "left", "the consumer left", 0)
             self._unlock(entries)
@@ -334,8 +346,9 @@ class WorkGroup:
 
     def next_due_ms(self) -> int | None:
         """When `tick` has something to do next."""
-        times = [self.leases.first_deadline(), self.waiting.first_due(), self.waiting.first_expiry(), self._head_expiry()]
-        if self.settings.single_active_consumer and self.active_consumer is not None:
+        waiting = self.waiting
+        times = [self.leases.first_deadline(), waiting.first_due(), waiting.first_expiry(), self._head_expiry()]
+        if self.settings.single_active_consumer and self.active_consumer is not None and not self.leases.by_id:
             times.append(self.active_until_ms)
         return min((time for time in times if time is not None), default=None)
 
@@ -343,23 +356,27 @@ class WorkGroup:
         """When the first message never handed out expires; at once if its head must be read to know."""
         if self.next >= self.lane.visible_end:
             return None
+        offset, ttl_ms, expires_ms = self.head
+        if offset == self.next and ttl_ms == self.settings.ttl_ms:
+            return expires_ms
         segment = self.lane.log.peek(self.next)
         if segment is None:
             return 0 if self.settings.ttl_ms is not None else None
-        times = [] if self.settings.ttl_ms is None else [segment.published_ms + self.settings.ttl_ms]
-        if segment.columns & COLUMN_TTL_MS:
-            spans = segment.decoded().ttl_ms
-            span = None if spans is None else spans[self.next - segment.base]
-            times += [] if span is None else [segment.published_ms + span]
+        expires_ms = self._expires_ms(segment, self.next)
+        self.head = (self.next, self.settings.ttl_ms, expires_ms)
+        return expires_ms
+
+    def _expires_ms(self, segment: Segment, offset: int) -> int | None:
+        spans = segment.decoded().ttl_ms if segment.columns & COLUMN_TTL_MS else None
+        own_ms, queue_ms = None if spans is None else spans[offset - segment.base], self.settings.ttl_ms
+        times = [segment.published_ms + span for span in (own_ms, queue_ms) if span is not None]
         return min(times, default=None)
 
     def _sweep(self, now_ms: int) -> None:
         """Messages never handed out that expired at the head of the log go, so that they hold nothing back."""
         while (expires_ms := self._head_expiry()) is not None and expires_ms <= now_ms:
             segment = self.lane.log.find(self.next)
-            end = min(segment.end, self.lane.visible_end)
-            if segment.columns & COLUMN_TTL_MS:
-                end = self.next + 1
+            end = self._expired_end(segment, now_ms)
             if self.settings.filter is None:
                 self.expire_entry(Entry(self.next, end), now_ms)
             else:
@@ -367,6 +384,13 @@ class WorkGroup:
                     self.expire_entry(entry, now_ms)
             self.next = end
             self.cursor_dirty = True
+
+    def _expired_end(self, segment: Segment, now_ms: int) -> int:
+        """How far from `next` on the messages of a batch have all expired."""
+        visible_end, end = min(segment.end, self.lane.visible_end), self.next
+        while end < visible_end and (expires_ms := self._expires_ms(segment, end)) is not None and expires_ms <= now_ms:
+            end = end + 1 if segment.columns & COLUMN_TTL_MS else visible_end
+        return end
 
     def rate_ready_ms(self, now_ms: int) -> int | None:
         """When the rate limit next lets a message pass, if it is the rate that holds it."""
@@ -394,10 +418,14 @@ class WorkGroup:
     # Administration ---------------------------------------------------------------------------------------
 
     def seek(self, now_ms: int, offset: int) -> None:
-        """Everything below is done (what is dead stays dead), everything from the offset on is new again."""
+        """Everything below is done (what is dead stays dead), everything from the offset on is new again.
+
+        What retention has removed stays removed: the offset is at least the first that is kept.
+        """
+        offset = min(max(offset, self.lane.first), self.lane.end)
+        self.waiting.clear()
         for lease in list(self.leases.by_id.values()):
             self._unlock(self.leases.take_all(lease))
-        self.waiting.clear()
         self.dead.take(offset, max(self.next, offset))
         self.events.add("sought", offset, max(offset, self.next), now_ms)
         self.next = offset
@@ -418,21 +446,37 @@ class WorkGroup:
     def redrive(self, now_ms: int, ranges: Sequence[tuple[int, int]]) -> int:
         """Dead letters in these ranges wait again for this group, with no attempt spent; how many.
 
-        Raises `Missing` before changing anything where heads are needed to know their partition or priority.
+        Raises `Missing` where heads are needed to know their partition or priority; what was redriven until then
+        stays so, and is counted when asked again: dead letters may lie in more batches than fit into memory.
+        Those that died before their commit (of overflow) stay dead until it is there: nobody may see them yet.
         """
-        rows = [row for start, end in ranges for row in self.dead.overlapping(start, end)]
-        entries = [piece for row in rows for piece in Walk(self, now_ms, 0, None).anew(row.start, row.end)]
-        for row in rows:
-            self.dead.take(row.start, row.end)
-            self.events.add("redriven", row.start, row.end, now_ms, detail=row.reason)
-        for entry in merged(entries):
-            self.waiting.put(entry)
-        return count_of(entries)
+        for start, end in union((start, min(end, self.lane.visible_end)) for start, end in ranges):
+            entries, known_end = self._anew(now_ms, start, end)
+            for row in self.dead.take(start, known_end):
+                self.events.add("redriven", row.start, row.end, now_ms, detail=row.reason)
+            for entry in merged(entries):
+                self.waiting.put(entry)
+                self.redriven += entry.count
+            if known_end < end:
+                raise Missing(known_end)
+        count, self.redriven = self.redriven, 0
+        return count
+
+    def _anew(self, now_ms: int, start: int, end: int) -> tuple[list[Entry], int]:
+        """Entries for the dead letters of [start, end), and up to where heads were in memory to make them."""
+        entries: list[Entry] = []
+        walk = Walk(self, now_ms, 0, None)
+        for row in self.dead.overlapping(start, end):
+            try:
+                walk.anew(row.start, row.end, entries)
+            except Missing as missing:
+                return entries, missing.start
+        return entries, end
 
     def purge_dead(self, now_ms: int, ranges: Sequence[tuple[int, int]]) -> int:
         """Dead letters in these ranges are done; how many."""
         count = 0
-        for start, end in ranges:
+        for start, end in union(ranges):
             for row in self.dead.take(start, end):
                 count += row.end - row.start
                 self.events.add("purged", row.start, row.end, now_ms, detail="dead")
@@ -484,6 +528,16 @@ class WorkGroup:
         """Messages that wait for delivery: never handed out, or handed out and back. What is leased is not in it."""
         return max(0, self.lane.end - self.next) + self.waiting.count
 
+    def is_idle(self) -> bool:
+        """Nothing leased or waiting, nobody active, no tokens spent: all there is to know is stored."""
+        return (
+            not self.leases.by_id
+            and not self.waiting.by_start
+            and self.active_consumer is None
+            and self.settings.rate is None
+            and self._head_expiry() is None
+        )
+
     def available(self) -> int:
         """An upper bound of what a claim could find now."""
         return max(0, self.lane.visible_end - self.next) + self.waiting.count
@@ -495,8 +549,7 @@ class WorkGroup:
             found += [(entry.start, entry.end, "leased", entry.attempts) for entry in lease.entries]
         found += [(entry.start, entry.end, "waiting", entry.attempts) for entry in self.waiting.by_start.values()]
         found += [(row.start, row.end, "dead", row.attempts) for row in self.dead.overlapping(start, end)]
-        if end > self.next:
-            found.append((self.next, end, "ready", 0))
+        found.append((self.next, min(end, self.lane.end), "ready", 0))
         clipped = [(max(low, start), min(high, end), state, attempts) for low, high, state, attempts in found]
         return sorted(item for item in clipped if item[0] < item[1])
 

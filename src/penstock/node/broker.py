@@ -10,6 +10,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
@@ -19,10 +20,12 @@ from penstock.core.filters import parse
 from penstock.core.lane import Lane
 from penstock.core.work import ERROR_CHARACTERS_MAX, Verdict
 from penstock.delivery import Claim, Lease, Published, Receipt
-from penstock.errors import Forbidden, InvalidArgument, NotFound
+from penstock.errors import Forbidden, InvalidArgument, NotFound, WrongKind
 from penstock.model import (
     BATCH_MESSAGES_MAX,
     DEFAULT_GROUP,
+    DEFAULT_NAMESPACE,
+    EVENTS_QUEUE,
     INTEGER_MAX,
     SPAN_MS_MAX,
     TIME_MS_MAX,
@@ -35,8 +38,10 @@ from penstock.model import (
     check_text,
 )
 from penstock.node import claims, deadletters, declarations, publishing, routes, statistics, streams, transactions
+from penstock.node import history as histories
 from penstock.node.catalog import Group, Queue
 from penstock.node.deadletters import Choice, DeadMessage
+from penstock.node.history import HistoryEntry
 from penstock.node.node import Node
 from penstock.node.polls import Request
 from penstock.node.statistics import QueueStats
@@ -214,8 +219,7 @@ class Broker:
     async def publish(self, queue: str, message: Message) -> Published:
         """Publish one message; returns when it is durable."""
         parts = publishing.parts_of_messages(self._queue(queue), [message])
-        receipt = await publishing.publish(self._node, 1, parts)
-        return receipt.results()[0]
+        return (await publishing.publish(self._node, 1, parts)).first()
 
     async def publish_many(self, queue: str, messages: Sequence[Message]) -> Receipt:
         """Publish messages together, all or none, in their order."""
@@ -271,7 +275,9 @@ class Broker:
         home = self._queue(queue)
         request = self._request(max, min, lease_seconds, partition, consumer, ack)
         wait_ms = _milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
-        chosen = await self._work_group(home, group)
+        chosen = home.groups.get(group) or await self._work_group(home, group)
+        if chosen.config.kind != "work":
+            raise WrongKind(f"group {group!r} of queue {queue!r} is a stream: read it; claims are for work groups")
         home.used_ms = self._node.clock.now_ms()
         return await claims.claim(self._node, home, chosen, request, wait_ms)
 
@@ -308,7 +314,9 @@ class Broker:
         self._node.check_open()
         if isinstance(lease, Claim):
             if lease.lease is None:
-                raise InvalidArgument("this claim holds no lease: it is empty, or was acknowledged as it was handed out")
+                raise InvalidArgument(
+                    "this claim holds no lease: it is empty, or was acknowledged as it was handed out"
+                )
             return lease.lease
         return lease if isinstance(lease, Lease) else Lease.parse(lease)
 
@@ -459,9 +467,10 @@ class Broker:
         max: int = 100,
         after: tuple[int, int] | None = None,
     ) -> Page:
-        """Look at messages without touching them; go on with `after=page.next`.
+        """Look at messages without touching them, lane after lane; go on with `after=page.next`.
 
-        `state` is what a group (the default one unless named) makes of a message.
+        Begins at a lane, an offset or a time where one is given. `state` is what a group (the default one unless
+        named) makes of a message.
         """
         home = self._queue(queue)
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
@@ -474,7 +483,7 @@ class Broker:
         elif DEFAULT_GROUP in home.groups:
             chosen = home.groups[DEFAULT_GROUP]
         start = after
-        if start is None and (offset is not None or time_ms is not None):
+        if start is None and (lane is not None or offset is not None or time_ms is not None):
             lane_id = _lane(home, lane)
             start = (lane_id, await self._place(lane_id, offset, time_ms))
         elif start is not None and start[0] not in home.lanes:
@@ -483,6 +492,13 @@ class Broker:
         return await streams.browse(
             self._node, home, chosen, start, max, partition=partition, state=state, condition=condition
         )
+
+    async def history(self, queue: str, offset: int, *, lane: int | None = None) -> list[HistoryEntry]:
+        """What happened to one message: each hand-out and how it ended, as far back as `$events` is kept."""
+        home = self._queue(queue)
+        check_integer(offset, "offset", 0, INTEGER_MAX)
+        events = self._node.catalog.queue(DEFAULT_NAMESPACE, EVENTS_QUEUE)
+        return await histories.history(self._node, events, home, _lane(home, lane), offset)
 
     # Dead letters -----------------------------------------------------------------------------------------
 
@@ -570,7 +586,9 @@ class Transaction:
     def publish_to(self, exchange: str, *messages: Message) -> Transaction:
         """Publish to an exchange."""
         node, namespace = self._broker._node, self._broker._namespace
-        self._parts += routes.route_messages(node, namespace, exchange, list(messages), mandatory=False)
+        for part in routes.route_messages(node, namespace, exchange, list(messages), mandatory=False):
+            indexes = [self._count + index for index in part.indexes or ()]
+            self._parts.append(replace(part, indexes=indexes))
         self._count += len(messages)
         return self
 
@@ -671,9 +689,7 @@ def _lane(queue: Queue, lane: int | None) -> int:
     return lane
 
 
-def _choice(
-    reason: str | None, error: str | None, offsets: tuple[int, int] | None, condition: str | None
-) -> Choice:
+def _choice(reason: str | None, error: str | None, offsets: tuple[int, int] | None, condition: str | None) -> Choice:
     check_text(reason, "reason", 255)
     check_text(error, "error", ERROR_CHARACTERS_MAX)
     if offsets is not None:

@@ -5,10 +5,24 @@ A consumer that keeps up is served from here and never reads the store.
 
 from __future__ import annotations
 
+from penstock.batch import EncodedBatch, Reader
 from penstock.rows import BatchRow
 
-OVERHEAD_BYTES = 300
+OVERHEAD_BYTES = 500
 """What a batch costs beside its bytes; keeps a million tiny batches from passing as nothing."""
+
+
+class CachedBatch:
+    """A batch with its place, opened once for all who read from it."""
+
+    __slots__ = ("base", "cost", "end", "published_ms", "reader")
+
+    def __init__(self, row: BatchRow) -> None:
+        self.base = row.base
+        self.end = row.base + row.count
+        self.published_ms = row.published_ms
+        self.reader = Reader(EncodedBatch(row.count, row.meta, row.body))
+        self.cost = self.reader.size + OVERHEAD_BYTES
 
 
 class BatchCache:
@@ -19,28 +33,29 @@ class BatchCache:
         self.bytes = 0
         self.hits = 0
         self.misses = 0
-        self._rows: dict[tuple[int, int], BatchRow] = {}
+        self._batches: dict[tuple[int, int], CachedBatch] = {}
 
-    def put(self, lane: int, row: BatchRow) -> None:
-        old = self._rows.pop((lane, row.base), None)
-        if old is not None:
-            self.bytes -= old.size + OVERHEAD_BYTES
-        self._rows[lane, row.base] = row
-        self.bytes += row.size + OVERHEAD_BYTES
+    def put(self, lane: int, row: BatchRow) -> CachedBatch:
+        """Keep a batch, in place of an older one of the same base; as it is kept."""
+        batch = CachedBatch(row)
+        self.forget(lane, row.base)
+        self._batches[lane, row.base] = batch
+        self.bytes += batch.cost
         while self.bytes > self.bytes_max:
-            key = next(iter(self._rows))
-            self.bytes -= self._rows.pop(key).size + OVERHEAD_BYTES
+            key = next(iter(self._batches))
+            self.bytes -= self._batches.pop(key).cost
+        return batch
 
-    def get(self, lane: int, base: int) -> BatchRow | None:
-        row = self._rows.pop((lane, base), None)
-        if row is None:
+    def get(self, lane: int, base: int) -> CachedBatch | None:
+        batch = self._batches.pop((lane, base), None)
+        if batch is None:
             self.misses += 1
             return None
-        self._rows[lane, base] = row
+        self._batches[lane, base] = batch
         self.hits += 1
-        return row
+        return batch
 
     def forget(self, lane: int, base: int) -> None:
-        row = self._rows.pop((lane, base), None)
-        if row is not None:
-            self.bytes -= row.size + OVERHEAD_BYTES
+        batch = self._batches.pop((lane, base), None)
+        if batch is not None:
+            self.bytes -= batch.cost

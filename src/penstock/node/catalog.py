@@ -16,6 +16,7 @@ from penstock.errors import NotFound, StoreCorrupt
 from penstock.model import Binding, ExchangeConfig, GroupConfig, QueueConfig
 from penstock.rows import CatalogRow
 
+SETTINGS_SHARED_MAX = 1_000
 EPHEMERAL_FROM = 1 << 48
 """Ids from here on belong to ephemeral queues: never stored, never loaded."""
 
@@ -99,6 +100,7 @@ class Catalog:
         self.routers: dict[str, Router] = {}
         self.exchange_ids: dict[tuple[str, str], int] = {}
         self.binding_ids: dict[tuple[str, bytes], int] = {}
+        self._settings: dict[tuple[QueueConfig, GroupConfig], Settings] = {}
         self._last_id = 0
         self._last_ephemeral_id = EPHEMERAL_FROM
 
@@ -135,6 +137,15 @@ class Catalog:
         queue = self.queues.get((namespace, name))
         return queue is not None and not queue.deleting
 
+    def _settings_of(self, queue: QueueConfig, group: GroupConfig) -> Settings:
+        """Settings are shared: thousands of queues are declared with the same options."""
+        settings = self._settings.get((queue, group))
+        if settings is None:
+            if len(self._settings) >= SETTINGS_SHARED_MAX:
+                self._settings.clear()
+            settings = self._settings[queue, group] = settings_of(queue, group)
+        return settings
+
     # Changes, after their commit --------------------------------------------------------------------------
 
     def put(self, rows: Iterable[CatalogRow]) -> None:
@@ -153,7 +164,7 @@ class Catalog:
         elif row.kind == "group":
             queue = self.by_id[row.parent]
             config = _group_decoder.decode(row.document)
-            queue.groups[row.name] = Group(row.id, row.name, config, settings_of(queue.config, config))
+            queue.groups[row.name] = Group(row.id, row.name, config, self._settings_of(queue.config, config))
         elif row.kind == "exchange":
             self.router(row.namespace).declare_exchange(row.name, _exchange_decoder.decode(row.document))
             self.exchange_ids[row.namespace, row.name] = row.id
@@ -177,7 +188,7 @@ class Catalog:
             return
         queue.config = document.config
         for group in queue.groups.values():
-            group.settings = settings_of(queue.config, group.config)
+            group.settings = self._settings_of(queue.config, group.config)
 
     def remove_queue(self, queue: Queue) -> None:
         del self.queues[queue.namespace, queue.name]

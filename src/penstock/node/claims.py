@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.batch import EncodedBatch
-from penstock.core.entries import Entry
+from penstock.core.entries import Entry, runs_of
 from penstock.core.lane import Lane
+from penstock.core.log import Missing
 from penstock.core.work import Verdict
 from penstock.delivery import Claim, Lease, Slice
 from penstock.errors import LeaseLost, PenstockError, StoreCorrupt
+from penstock.node.cache import CachedBatch
 from penstock.node.polls import Grab, Request, give_back
-from penstock.rows import BatchRow
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Group, Queue
@@ -41,12 +41,18 @@ async def claim(node: Node, queue: Queue, group: Group, request: Request, wait_m
 
 async def _take_now(node: Node, queue: Queue, group: Group, request: Request, *, patient: bool) -> Grab | None:
     """Try the queue's lanes in turn, beginning after the one that gave last."""
-    lanes = queue.lanes
+    lanes, take = queue.lanes, node.polls.take
     for step in range(len(lanes)):
         index = (queue.rotation + step) % len(lanes)
-        grab = await node.lanes.run(
-            lanes[index], lambda lane: node.polls.take(lane, group.id, request, patient=patient)
-        )
+        lane = node.lanes.get(lanes[index])
+        grab: Grab | None = None
+        try:
+            if lane is not None:
+                grab = take(lane, group.id, request, patient=patient)
+        except Missing:
+            lane = None
+        if lane is None:
+            grab = await node.lanes.run(lanes[index], lambda lane: take(lane, group.id, request, patient=patient))
         if grab is not None:
             queue.rotation = (index + 1) % len(lanes)
             return grab
@@ -57,7 +63,7 @@ async def _deliver(node: Node, queue: Queue, grab: Grab, request: Request) -> Cl
     """Fetch the bodies while the commit is under way; answer when both are there."""
     lane = grab.lane
     try:
-        slices = await slices_of(node, lane, grab.entries)
+        slices = cached_slices(node, lane, grab.entries) or await slices_of(node, lane, grab.entries)
     except PenstockError:
         # The lease stands; the messages come again when it ends.
         await grab.committed
@@ -77,42 +83,45 @@ async def _deliver(node: Node, queue: Queue, grab: Grab, request: Request) -> Cl
 # Bodies --------------------------------------------------------------------------------------------------
 
 
+def cached_slices(node: Node, lane: Lane, entries: Sequence[Entry]) -> list[Slice] | None:
+    """The messages of one run inside one batch that is in memory: the common case of small claims."""
+    runs = runs_of(entries)
+    start, end, attempts = runs[0]
+    batch = _cached(node, lane, start) if len(runs) == 1 else None
+    if batch is None or end > batch.end:
+        return None
+    return [Slice(batch.reader, start - batch.base, end - batch.base, start, batch.published_ms, attempts)]
+
+
 async def slices_of(node: Node, lane: Lane, entries: Sequence[Entry]) -> list[Slice]:
     """The messages of entries, cut from their batches; from memory where they are, else from the store."""
     slices: list[Slice] = []
-    for entry in entries:
-        start = entry.start
-        while start < entry.end:
-            row = cached_row(node, lane, start)
-            if row is None:
-                await _read_rows(node, lane, start, entry.end)
-                row = cached_row(node, lane, start) or await _read_row(node, lane.id, start)
-            stop = min(entry.end, row.end)
-            batch = EncodedBatch(row.count, row.meta, row.body)
+    batch: CachedBatch | None = None
+    for start, end, attempts in runs_of(entries):
+        while start < end:
+            if batch is None or not batch.base <= start < batch.end:
+                batch = _cached(node, lane, start) or await _read(node, lane.id, start, end)
+            stop = min(end, batch.end)
             slices.append(
-                Slice(batch, start - row.base, stop - row.base, start, row.published_ms, entry.attempts)
+                Slice(batch.reader, start - batch.base, stop - batch.base, start, batch.published_ms, attempts)
             )
             start = stop
     return slices
 
 
-def cached_row(node: Node, lane: Lane, offset: int) -> BatchRow | None:
+def _cached(node: Node, lane: Lane, offset: int) -> CachedBatch | None:
     """The batch that holds an offset, if both its place and its bytes are in memory."""
     segment = lane.log.peek(offset)
     return None if segment is None else node.cache.get(lane.id, segment.base)
 
 
-async def _read_rows(node: Node, lane: Lane, start: int, end: int) -> None:
-    """Bring the batches of a range into the cache, a large read at a time."""
-    for row in await node.lanes.store_of(lane.id).read(lane.id, start, end, READ_BYTES):
-        node.cache.put(lane.id, row)
-
-
-async def _read_row(node: Node, lane: int, offset: int) -> BatchRow:
-    rows = await node.lanes.store_of(lane).read(lane, offset, offset + 1, 0)
-    if not rows or not rows[0].base <= offset < rows[0].end:
-        raise StoreCorrupt(f"offset {offset} of lane {lane} should be in the store, but is not")
-    return rows[0]
+async def _read(node: Node, lane: int, start: int, end: int) -> CachedBatch:
+    """Read the batches of a range into the cache, a large read at a time; the first of them."""
+    rows = await node.lanes.store_of(lane).read(lane, start, end, READ_BYTES)
+    if not rows or not rows[0].base <= start < rows[0].end:
+        raise StoreCorrupt(f"offset {start} of lane {lane} should be in the store, but is not")
+    # The first is put last, so that it is not pushed out before it is used.
+    return [node.cache.put(lane, row) for row in reversed(rows)][-1]
 
 
 # Verdicts ------------------------------------------------------------------------------------------------
@@ -126,7 +135,9 @@ async def settle(node: Node, lease: Lease, verdicts: Sequence[Verdict]) -> None:
         return node.commits.changed(lane)
 
     _check_lane(node, lease)
-    await (await node.lanes.run(lease.lane, command))
+    lane = node.lanes.get(lease.lane)
+    committed = await node.lanes.run(lease.lane, command) if lane is None else command(lane)
+    await committed
 
 
 async def extend(node: Node, lease: Lease, lease_ms: int) -> int:

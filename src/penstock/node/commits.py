@@ -19,16 +19,19 @@ from penstock.node.clock import Clock
 from penstock.rows import CatalogRow, Commit, OutboxRow, slot_of
 from penstock.store.contract import Store
 
-PENDING_BYTES_MAX = 64 * 1024 * 1024
+PENDING_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Host(Protocol):
     """What the commit loop needs of its node."""
 
-    def sealed(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> list[OutboxRow]:
-        """Lanes were sealed: add the lanes of system queues to the list; what goes to the outbox."""
+    def is_sealed_last(self, lane: Lane) -> bool:
+        """Whether the lane takes in what the others' changes say, and is sealed by `sealed`."""
 
-    def committed(self, sealed: list[tuple[Lane, Sealed]], catalog: list[CatalogRow]) -> None:
+    def sealed(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> list[OutboxRow]:
+        """Lanes were sealed: seal the last one and add it to the list; what goes to the outbox."""
+
+    def committed(self, sealed: list[tuple[Lane, Sealed]]) -> None:
         """A commit is durable."""
 
     def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
@@ -63,6 +66,7 @@ class CommitLoop:
         self._loop = asyncio.get_running_loop()
         self._pending = Pending()
         self._under_way: asyncio.Task[None] | None = None
+        self._lanes_under_way: set[int] = set()
         self._scheduled = False
         self._room: list[asyncio.Future[None]] = []
         self._closed = False
@@ -97,9 +101,17 @@ class CommitLoop:
         self._schedule()
         return self._pending
 
+    def concerns(self, lane: int) -> bool:
+        """Whether the commit under way or the next one holds something of a lane."""
+        return lane in self._pending.lanes or lane in self._lanes_under_way
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many more bytes may be pending now; the first may always."""
+        return not self._pending.bytes or self._pending.bytes + size <= PENDING_BYTES_MAX
+
     async def room(self, size: int) -> None:
         """Wait until so many more bytes may be pending: the back-pressure on publishers."""
-        while self._pending.bytes and self._pending.bytes + size > PENDING_BYTES_MAX:
+        while not self.has_room(size):
             future = self._loop.create_future()
             self._room.append(future)
             await future
@@ -119,7 +131,7 @@ class CommitLoop:
         now_ms = self._clock.now_ms()
         sealed: list[tuple[Lane, Sealed]] = []
         for lane in pending.lanes.values():
-            part = lane.seal(now_ms)
+            part = None if self._host.is_sealed_last(lane) else lane.seal(now_ms)
             if part is not None:
                 sealed.append((lane, part))
         outbox = self._host.sealed(sealed, now_ms)
@@ -131,6 +143,7 @@ class CommitLoop:
         if durable is None and ephemeral is None:
             self._answer(pending, sealed)
             return
+        self._lanes_under_way = {lane.id for lane, _ in sealed}
         self._under_way = self._loop.create_task(self._apply(pending, sealed, durable, ephemeral))
 
     def _split(
@@ -174,6 +187,7 @@ class CommitLoop:
         except Exception as failure:
             error = Unavailable(f"the store failed in an unexpected way: {failure!r}")
         self._under_way = None
+        self._lanes_under_way = set()
         if error is None:
             self._answer(pending, sealed)
         else:
@@ -190,7 +204,7 @@ class CommitLoop:
         for waiter in pending.waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._host.committed(sealed, pending.catalog)
+        self._host.committed(sealed)
 
     def _fail(self, pending: Pending, sealed: list[tuple[Lane, Sealed]], error: PenstockError) -> None:
         """Nothing that was changed in memory since the last good commit can be trusted."""

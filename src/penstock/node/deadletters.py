@@ -63,9 +63,7 @@ async def dead_list(node: Node, queue: Queue, group: Group, choice: Choice, most
     return found[:most]
 
 
-async def _read(
-    node: Node, queue: Queue, lane: Lane, row: DeadRow, start: int, choice: Choice
-) -> list[DeadMessage]:
+async def _read(node: Node, queue: Queue, lane: Lane, row: DeadRow, start: int, choice: Choice) -> list[DeadMessage]:
     end = min(row.end, start + READ_AT_ONCE)
     slices = await slices_of(node, lane, [Entry(start, end, row.attempts)])
     return [
@@ -113,6 +111,6 @@ async def _ranges(node: Node, queue: Queue, group: Group, lane_id: int, choice: 
     ranges: list[tuple[int, int]] = []
     for row in rows:
         for start in range(row.start, row.end, READ_AT_ONCE):
-            for dead in await _read(node, queue, lane, row, start, choice):
-                ranges.append((dead.received.offset, dead.received.offset + 1))
+            found = await _read(node, queue, lane, row, start, choice)
+            ranges += [(dead.received.offset, dead.received.offset + 1) for dead in found]
     return ranges

@@ -33,9 +33,7 @@ FIXED_GROUP_OPTIONS = ("kind", "start", "ordered", "prioritized")
 # Queues --------------------------------------------------------------------------------------------------
 
 
-async def declare_queue(
-    node: Node, namespace: str, name: str, options: dict[str, Any], session: str | None
-) -> Queue:
+async def declare_queue(node: Node, namespace: str, name: str, options: dict[str, Any], session: str | None) -> Queue:
     """Create a queue, or merge options into the one there is."""
     check_name(name, "a queue's name")
     check_name(namespace, "a namespace")
@@ -51,9 +49,7 @@ async def declare_queue(
         return queue
 
 
-async def _create_queue(
-    node: Node, namespace: str, name: str, config: QueueConfig, session: str | None
-) -> Queue:
+async def _create_queue(node: Node, namespace: str, name: str, config: QueueConfig, session: str | None) -> Queue:
     if len(node.catalog.queues) >= QUEUES_MAX:
         raise Forbidden(f"there are {QUEUES_MAX} queues already; delete some first")
     if config.exclusive and session is None:

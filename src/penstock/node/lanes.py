@@ -6,6 +6,7 @@ Commands run through `run`, which loads what is missing and asks again; a comman
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -20,6 +21,9 @@ from penstock.store.contract import Store
 PAGE_BATCHES = 256
 PAGE_BYTES = 4 * 1024 * 1024
 LOAD_AT_ONCE = 500
+LANES_MAX = 40_000
+"""Loaded lanes above which those with nothing under way are let go; they are loaded again when used."""
+LOOK_AT_ONCE = 8
 
 Result = TypeVar("Result")
 
@@ -27,11 +31,19 @@ Result = TypeVar("Result")
 class LaneSet:
     """Loaded lanes by id."""
 
-    def __init__(self, catalog: Catalog, store: Store, memory: Store, loaded: Callable[[Lane], None]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        store: Store,
+        memory: Store,
+        loaded: Callable[[Lane], None],
+        idle: Callable[[Lane], bool],
+    ) -> None:
         self._catalog = catalog
         self._store = store
         self._memory = memory
         self._on_loaded = loaded
+        self._is_idle = idle
         self._loaded: dict[int, Lane] = {}
         self._loading: dict[int, asyncio.Future[None]] = {}
         self._wanted: list[int] = []
@@ -48,9 +60,16 @@ class LaneSet:
 
     def add_new(self, id: int) -> Lane:
         """The lane of a queue that was just created: there is nothing to load."""
-        lane = self._make(LaneImage(id))
-        self._loaded[id] = lane
+        lane = self._loaded[id] = self._make(LaneImage(id))
+        self._let_go()
         return lane
+
+    def _let_go(self) -> None:
+        """With many lanes loaded, forget a few of the oldest that are idle; the others get a second chance."""
+        for id in list(itertools.islice(self._loaded, LOOK_AT_ONCE)) if len(self._loaded) > LANES_MAX else ():
+            lane = self._loaded.pop(id)
+            if id >= EPHEMERAL_FROM or not self._is_idle(lane):
+                self._loaded[id] = lane
 
     def drop(self, ids: set[int]) -> None:
         for id in ids:
@@ -116,6 +135,7 @@ class LaneSet:
                 if image.lane in self._catalog.by_lane and image.lane not in self._loaded:
                     lane = self._loaded[image.lane] = self._make(image)
                     self._on_loaded(lane)
+                    self._let_go()
         except PenstockError as failure:
             error = failure
         except Exception as failure:
@@ -143,5 +163,3 @@ class LaneSet:
     async def close(self) -> None:
         if self._loader is not None:
             await asyncio.wait([self._loader])
-
-

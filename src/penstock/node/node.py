@@ -29,10 +29,11 @@ from penstock.rows import SLOTS, CatalogRow, OutboxRow
 from penstock.store.contract import Store
 from penstock.store.memory import MemoryStore
 
-CACHE_BYTES = 128 * 1024 * 1024
+CACHE_BYTES = 64 * 1024 * 1024
 EVENTS_RETAIN_MS = 7 * 24 * 3600 * 1000
 EVENTS_RETAIN_BYTES = 256 * 1024 * 1024
 LEASES_PER_EPOCH = 1 << 40
+NAME_LOCKS_MAX = 2_000
 
 log = logging.getLogger("penstock.node")
 
@@ -47,7 +48,7 @@ class Node:
         self.catalog = Catalog()
         self.cache = BatchCache(cache_bytes)
         self.timers = Timers(clock)
-        self.lanes = LaneSet(self.catalog, store, self.memory, self._lane_loaded)
+        self.lanes = LaneSet(self.catalog, store, self.memory, self._lane_loaded, self._is_idle)
         self.polls = Polls(self)
         self.retention = Retention(self)
         self.relay = Relay(self)
@@ -144,7 +145,7 @@ class Node:
         key = (kind, namespace, name)
         lock = self.names.get(key)
         if lock is None:
-            if len(self.names) > 10_000:
+            if len(self.names) > NAME_LOCKS_MAX:
                 self.names = {key: lock for key, lock in self.names.items() if lock.locked()}
             lock = self.names[key] = asyncio.Lock()
         return lock
@@ -188,40 +189,39 @@ class Node:
 
     # Around a commit (the commit loop's host) -------------------------------------------------------------
 
+    def is_sealed_last(self, lane: Lane) -> bool:
+        return lane.id == self._events_lane
+
     def sealed(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> list[OutboxRow]:
         outbox: list[OutboxRow] = []
-        deliveries: list[Message] = []
         for lane, part in sealed:
             queue = self.catalog.by_lane.get(lane.id)
             if queue is None:
                 continue
-            for row in part.change.batches:
-                self.cache.put(lane.id, row)
             if part.died:
                 outbox += self.relay.rows(queue, lane.id, part.died)
-            if part.events and lane.id != self._events_lane and lane.id < EPHEMERAL_FROM:
-                deliveries += _deliveries(queue, lane.id, part)
-        if deliveries and self._events_lane is not None:
-            self._append_events(self._events_lane, deliveries, sealed, now_ms)
-        return outbox
-
-    def _append_events(
-        self, id: int, deliveries: list[Message], sealed: list[tuple[Lane, Sealed]], now_ms: int
-    ) -> None:
-        """`$events` goes into the very commit that it tells of, or a later one while its lane is loaded anew."""
-        self._events_waiting += deliveries
-        lane = self.lanes.get(id)
-        if lane is None:
-            return
-        lane.append(now_ms, self._events_waiting)
-        self._events_waiting = []
-        part = lane.seal(now_ms)
-        if part is not None:
-            sealed.append((lane, part))
+            if part.events and self._events and lane.id < EPHEMERAL_FROM:
+                self._events_waiting += _deliveries(queue, lane.id, part)
+        self._seal_events(sealed, now_ms)
+        for lane, part in sealed:
             for row in part.change.batches:
                 self.cache.put(lane.id, row)
+        return outbox
 
-    def committed(self, sealed: list[tuple[Lane, Sealed]], catalog: list[CatalogRow]) -> None:
+    def _seal_events(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> None:
+        """`$events` goes into the very commit that it tells of, or a later one while its lane is loaded anew."""
+        lane = None if self._events_lane is None else self.lanes.get(self._events_lane)
+        if lane is None:
+            return
+        if self._events_waiting:
+            lane.append(now_ms, self._events_waiting)
+            self._events_waiting = []
+        part = lane.seal(now_ms)
+        if part is not None:
+            part.events = []  # what happens to events is no event
+            sealed.append((lane, part))
+
+    def committed(self, sealed: list[tuple[Lane, Sealed]]) -> None:
         now_ms = self.clock.now_ms()
         for lane, part in sealed:
             self.schedule(lane)
@@ -293,15 +293,30 @@ class Node:
         if self.polls.has_waiters(self.catalog.by_lane[lane.id]):
             asyncio.get_running_loop().call_soon(self.polls.serve, lane)
 
+    def _is_idle(self, lane: Lane) -> bool:
+        """Whether a lane can be forgotten and loaded again without anybody noticing."""
+        queue = self.catalog.by_lane.get(lane.id)
+        return (
+            lane.is_idle()
+            and lane.id != self._events_lane
+            and not self.commits.concerns(lane.id)
+            and (queue is None or not self.polls.has_waiters(queue))
+        )
+
     def schedule(self, lane: Lane) -> None:
         """Wake up when the lane has something to do."""
-        due_ms = lane.next_due_ms()
-        if due_ms is not None:
-            self.timers.at(due_ms, ("lane", lane.id), lambda: self._tick(lane))
+        due_ms, id = lane.next_due_ms(), lane.id
+        if due_ms is None:
+            self.timers.cancel(("lane", id))
+        else:
+            self.timers.at(due_ms, ("lane", id), lambda: self._tick_by_id(id))
+
+    def _tick_by_id(self, id: int) -> None:
+        lane = self.lanes.get(id)
+        if lane is not None:
+            self._tick(lane)
 
     def _tick(self, lane: Lane) -> None:
-        if self.lanes.get(lane.id) is not lane:
-            return
         try:
             lane.tick(self.clock.now_ms())
         except Missing as missing:
@@ -315,7 +330,7 @@ class Node:
 
     async def _feed_and_tick(self, lane: Lane, start: int) -> None:
         await self.lanes.feed(lane.id, start)
-        self._tick(lane)
+        self._tick_by_id(lane.id)
 
 
 def _deliveries(queue: Queue, lane: int, part: Sealed) -> list[Message]:

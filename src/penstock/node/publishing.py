@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from zlib import crc32
 from penstock.batch import EncodedBatch, Meta, check, decode_meta, encode, select
 from penstock.core.dedup import dedup_key
 from penstock.core.lane import Appended, Lane
+from penstock.core.log import Missing
 from penstock.delivery import Receipt
 from penstock.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, Message, check_message
@@ -19,6 +19,8 @@ from penstock.rows import DedupRow
 if TYPE_CHECKING:
     from penstock.node.catalog import Queue
     from penstock.node.node import Node
+
+Results = list[tuple[str, int, Appended, Sequence[int] | None]]
 
 ENCODE_FROM = 32
 """Fewer messages are stored together with those of other callers; as many as these are a batch of their own."""
@@ -131,23 +133,40 @@ async def publish(node: Node, count: int, parts: Sequence[Part]) -> Receipt:
     size = sum(part.size for part in parts)
     if size > BATCH_BYTES_MAX:
         raise MessageTooLarge(f"{size} bytes in one call; the limit is {BATCH_BYTES_MAX}")
-    await node.commits.room(size)
-    if len(parts) == 1:
-        part = parts[0]
-        known = await known_ids(node, part)
-        appended, committed = await node.lanes.run(part.lane, lambda lane: _append_one(node, lane, part, known))
-        await committed
-        return Receipt(count, [(part.queue.name, part.lane, appended, part.indexes)])
-    results = await append_all(node, parts)
+    results = append_now(node, parts, size)
+    if results is None:
+        await node.commits.room(size)
+        results = await append_all(node, parts)
     await node.commits.wait()
     return Receipt(count, results)
 
 
-def _append_one(
-    node: Node, lane: Lane, part: Part, known: dict[bytes, DedupRow] | None
-) -> tuple[Appended, asyncio.Future[None]]:
-    lane.check_room(part.count, part.size)
-    return append(node, lane, part, known), node.commits.changed(lane)
+def append_now(node: Node, parts: Sequence[Part], size: int) -> Results | None:
+    """The common case without a wait: lanes loaded, ids known, room for the bytes; None where one is not so."""
+    lanes: dict[int, Lane] = {}
+    for part in parts:
+        lane = node.lanes.get(part.lane)
+        if lane is None or not lane.dedup.complete:
+            return None
+        lanes[part.lane] = lane
+    if not node.commits.has_room(size):
+        return None
+    try:
+        for lane in lanes.values():
+            check_room(lane, parts)
+    except Missing:
+        return None
+    node.commits.pending.bytes += size
+    return append_ready(node, parts, lanes, [None] * len(parts))
+
+
+def check_room(lane: Lane, parts: Sequence[Part]) -> None:
+    """Raise `QueueFull` unless the lane can take all of those parts that are for it."""
+    if lane.config.max_length is None and lane.config.max_bytes is None:
+        return
+    chosen = [part for part in parts if part.lane == lane.id]
+    if chosen:
+        lane.check_room(sum(part.count for part in chosen), sum(part.size for part in chosen))
 
 
 def append(node: Node, lane: Lane, part: Part, known: dict[bytes, DedupRow] | None) -> Appended:
@@ -156,9 +175,6 @@ def append(node: Node, lane: Lane, part: Part, known: dict[bytes, DedupRow] | No
     if part.batch is not None:
         return lane.append_batch(now_ms, part.batch, part.meta, known)
     return lane.append(now_ms, part.messages, known)
-
-
-Results = list[tuple[str, int, Appended, Sequence[int] | None]]
 
 
 async def append_all(node: Node, parts: Sequence[Part]) -> Results:
@@ -172,13 +188,16 @@ async def append_all(node: Node, parts: Sequence[Part]) -> Results:
 
 async def ready_lanes(node: Node, parts: Sequence[Part]) -> dict[int, Lane] | None:
     """Every part's lane, loaded and with room, at one and the same moment; None to try again."""
-    for part in parts:
-        total = [other for other in parts if other.lane == part.lane]
-        count, size = sum(other.count for other in total), sum(other.size for other in total)
-        await node.lanes.run(part.lane, lambda lane, count=count, size=size: lane.check_room(count, size))  # type: ignore[misc]
-    lanes = {part.lane: node.lanes.get(part.lane) for part in parts}
-    found = {id: lane for id, lane in lanes.items() if lane is not None}
-    return found if len(found) == len(lanes) else None
+    ids = sorted({part.lane for part in parts})
+    for id in ids:
+        await node.lanes.run(id, lambda lane: check_room(lane, parts))
+    lanes = {lane.id: lane for lane in await node.lanes.together(ids)}
+    try:
+        for lane in lanes.values():
+            check_room(lane, parts)
+    except Missing:
+        return None  # pushed out of memory while another was loaded
+    return lanes
 
 
 def append_ready(

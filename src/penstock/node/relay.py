@@ -173,6 +173,4 @@ def _with_death(message: Message, letter: DeadLetter) -> Message:
         "attempts": letter.attempts, "time": letter.dead_ms,
     }  # fmt: skip
     headers["x-death"] = [death, *history[: DEATHS_MAX - 1]]
-    return msgspec.structs.replace(
-        message, headers=headers, delay_ms=0, not_before_ms=0, ttl_ms=None, dedup_id=None
-    )
+    return msgspec.structs.replace(message, headers=headers, delay_ms=0, not_before_ms=0, ttl_ms=None, dedup_id=None)

@@ -75,9 +75,10 @@ def _group_stats(lanes: list[Lane], group: Group, now_ms: int) -> GroupStats:
             lag += ahead + state.waiting.count + state.leases.count
             oldest.append(state.watermark())
         elif isinstance(state, StreamGroup):
-            ready += max(0, lane.visible_end - state.next)
-            lag += max(0, lane.visible_end - state.committed)
-            oldest.append(state.committed)
+            # What retention took before it was read is not there to be read.
+            ready += lane.visible_end - max(state.next, lane.first)
+            lag += lane.visible_end - max(state.committed, lane.first)
+            oldest.append(max(state.committed, lane.first))
     return GroupStats(
         group=group.name,
         kind=group.config.kind,

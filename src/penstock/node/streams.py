@@ -47,9 +47,7 @@ class Page(msgspec.Struct, frozen=True):
 # Stream groups -------------------------------------------------------------------------------------------
 
 
-async def read_group(
-    node: Node, queue: Queue, group: Group, consumer: str, most: int, wait_ms: int
-) -> StreamRead:
+async def read_group(node: Node, queue: Queue, group: Group, consumer: str, most: int, wait_ms: int) -> StreamRead:
     """The next messages for a stream group, waiting up to `wait_ms` for the first."""
     deadline_ms = node.clock.now_ms() + wait_ms
     while True:
@@ -61,7 +59,8 @@ async def read_group(
                 return result
         left_ms = deadline_ms - node.clock.now_ms()
         if left_ms <= 0:
-            return StreamRead(queue.name, queue.lanes[0], [], 0)
+            next_offset = await node.lanes.run(queue.lanes[0], lambda lane: lane.stream(group.id).next)
+            return StreamRead(queue.name, queue.lanes[0], [], next_offset)
         await node.polls.arrival(queue, left_ms)
 
 
@@ -116,9 +115,7 @@ async def read_offsets(node: Node, queue: Queue, lane_id: int, start: int, most:
     return _with_marks(queue, lane, messages, end)
 
 
-async def _received(
-    node: Node, queue: Queue, lane: Lane, ranges: Iterable[tuple[int, int]]
-) -> list[Received]:
+async def _received(node: Node, queue: Queue, lane: Lane, ranges: Iterable[tuple[int, int]]) -> list[Received]:
     slices = await slices_of(node, lane, [Entry(start, end) for start, end in ranges])
     return [received for part in slices for received in part.messages(queue.name, lane.id)]
 

@@ -10,7 +10,7 @@ from penstock.core.log import Missing
 from penstock.core.work import Verdict
 from penstock.delivery import Lease, Receipt
 from penstock.errors import LeaseLost
-from penstock.node.publishing import Part, append_ready, known_ids, ready_lanes
+from penstock.node.publishing import Part, append_ready, check_room, known_ids, ready_lanes
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
@@ -56,6 +56,5 @@ async def _lanes_of(
 def _check(lanes: Mapping[int, Lane], settles: Mapping[Lease, Sequence[Verdict]], parts: Sequence[Part]) -> None:
     for lease, verdicts in settles.items():
         lanes[lease.lane].work(lease.group).check_settle(lease.id, verdicts)
-    for id in {part.lane for part in parts}:
-        chosen = [part for part in parts if part.lane == id]
-        lanes[id].check_room(sum(part.count for part in chosen), sum(part.size for part in chosen))
+    for lane in lanes.values():
+        check_room(lane, parts)

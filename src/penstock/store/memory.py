@@ -225,6 +225,7 @@ class _Lane:
             dead=_in_order(self.dead),
             dedup=newest[max(len(newest) - max(dedup_most, 0), 0) :],
             dedup_complete=len(newest) <= dedup_most,
+            published_ms=self.batches[self.bases[-1]].published_ms if self.bases else 0,
         )
 
     def in_use(self) -> bool:

@@ -14,10 +14,12 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from threading import Condition
 from typing import Any, Final, TypeVar
 
 from penstock.errors import Closed, Fenced, InvalidArgument, PenstockError, StoreCorrupt, Unavailable
@@ -67,7 +69,8 @@ class SqliteStore:
         self._file = file
         self._writer = _Threads("penstock-sqlite-write", 1, file)
         self._readers = _Threads("penstock-sqlite-read", readers, file)
-        self._checkpoints = _Checkpoints(self._writer, file)
+        self._gate = _Gate()
+        self._checkpoints = _Checkpoints(self._writer, file, self._gate)
         self._closed = False
 
     @classmethod
@@ -168,9 +171,13 @@ class SqliteStore:
         return await self._writer.run(commit)
 
     async def _read(self, work: Callable[[Connection], Result]) -> Result:
+        def answer(connection: Connection) -> Result:
+            # One transaction: all of an answer comes from the same commit.
+            with self._gate.reading():
+                return _in_transaction(connection, "BEGIN", work)
+
         self._check_open()
-        # One transaction: all of an answer comes from the same commit.
-        return await self._readers.run(lambda connection: _in_transaction(connection, "BEGIN", work))
+        return await self._readers.run(answer)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -217,7 +224,7 @@ class _File:
         self._turn_log_on(connection)
         sql.migrate(connection, migrations)
         # A file that can only be read is found out now, not at the first commit.
-        _in_transaction(connection, "BEGIN IMMEDIATE", lambda _: None)
+        connection.execute(sql.TRY_TO_WRITE)
         self._identity = self._found()
 
     def _turn_log_on(self, connection: Connection) -> None:
@@ -385,21 +392,59 @@ class _Threads:
             self._idle.append(connection)
 
 
+class _Gate:
+    """Any number of reads at once, or none while the log starts afresh.
+
+    SQLite asks for the same by polling, and never gets its turn where reads always overlap.
+    """
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._reads = 0
+        self._shut = False
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        with self._changed:
+            while self._shut:
+                self._changed.wait()
+            self._reads += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._reads -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def shut(self) -> Iterator[None]:
+        with self._changed:
+            self._shut = True
+            while self._reads:
+                self._changed.wait()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._shut = False
+                self._changed.notify_all()
+
+
 class _Checkpoints:
     """Moves the log's pages into the file before it grows long.
 
     Most of it happens on a thread of its own, while commits go on. But a log that always grows while it is
-    copied can never start afresh, so once in a while the writer waits for the little that is left to copy.
+    copied can never start afresh, so once in a while the writer and the readers wait for the little that is left.
     """
 
-    def __init__(self, writer: _Threads, file: _File) -> None:
+    def __init__(self, writer: _Threads, file: _File, gate: _Gate) -> None:
         self._writer = writer
         self._file = file
+        self._gate = gate
         self._threads = _Threads("penstock-sqlite-checkpoint", 1, file)
         self._since_checkpoint = 0
         self._since_restart = 0
         self._running: Future[None] | None = None
-        self._ended = False
 
     def written(self, count: int) -> None:
         """Called by the writer's thread after each commit, with about as many bytes as the log grew by."""
@@ -415,7 +460,6 @@ class _Checkpoints:
 
     def end(self) -> None:
         """Stop, with all of the log in the file and the log empty. Called by the writer's thread."""
-        self._ended = True
         self._threads.end()
         # A file that could not be prepared may be someone else's, or not be there.
         if self._file.prepared:
@@ -423,12 +467,10 @@ class _Checkpoints:
         self._writer.close_connections()
 
     def _restart(self) -> None:
-        # A restart may be asked for by the very commit after which the store is closed.
-        if self._ended:
-            return
         if self._running:
             self._running.result()
-        self._run(self._writer, self._file.restart_log)
+        with self._gate.shut():
+            self._run(self._writer, self._file.restart_log)
 
     def _run(self, threads: _Threads, work: Callable[[Connection], None]) -> None:
         """A checkpoint that fails costs nothing but space: the commits are safe in the log, and it is tried again."""
@@ -524,8 +566,9 @@ def _catalog_values(row: CatalogRow) -> Row:
 def _load(connection: Connection, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
     images = {lane: LaneImage(lane) for lane in lanes}
     wanted = (json.dumps(list(images)),)
-    for lane, first, end, bytes_end in connection.execute(sql.LANES, wanted):
-        images[lane].first, images[lane].end, images[lane].bytes_end = first, end, bytes_end
+    for lane, first, end, bytes_end, published_ms in connection.execute(sql.LANES, wanted):
+        image = images[lane]
+        image.first, image.end, image.bytes_end, image.published_ms = first, end, bytes_end, published_ms
     for lane, *values in connection.execute(sql.GROUPS, wanted):
         images[lane].groups.append(GroupRow(*values))
     for lane, *values in connection.execute(sql.LEASES, wanted):

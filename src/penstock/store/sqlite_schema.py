@@ -150,6 +150,9 @@ FILE_VERSION: Final = """
 SELECT user_version, application_id, (SELECT count(*) FROM sqlite_schema)
 FROM pragma_user_version, pragma_application_id"""
 
+# Fails on a file that may only be read, where BEGIN IMMEDIATE would not; changes nothing.
+TRY_TO_WRITE: Final = "DELETE FROM slots WHERE slot = -1"
+
 # Slots ---------------------------------------------------------------------------------------------------
 
 RAISE_EPOCH: Final = """
@@ -210,7 +213,9 @@ PUT_OUTBOX: Final = "REPLACE INTO outbox (id, lane, offset, document) VALUES (?,
 # Lane images: one statement a table, however many lanes (a JSON list of their numbers) -------------------------
 
 LANES: Final = """
-SELECT lane, first, end, bytes_end FROM lanes WHERE lane IN (SELECT value FROM json_each(?))"""
+SELECT lane, first, end, bytes_end, coalesce(
+    (SELECT published_ms FROM batches WHERE batches.lane = lanes.lane ORDER BY base DESC LIMIT 1), 0
+) FROM lanes WHERE lane IN (SELECT value FROM json_each(?))"""
 GROUPS: Final = """
 SELECT lane, group_id, next, committed FROM groups WHERE lane IN (SELECT value FROM json_each(?))
 ORDER BY lane, group_id"""

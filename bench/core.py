@@ -1,0 +1,544 @@
+"""`./penstock bench core`: how fast the embedded broker is, on a real SQLite file, with every id checked.
+
+Each workload runs in a process of its own, so that its CPU seconds and its memory are its own. Messages have 200
+bytes that do not compress (`--payload json` for ones that do): an id, the time of publishing, and filler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import penstock
+from penstock import Broker, Claim, EncodedBatch, Message, encode
+
+PAYLOAD_BYTES = 200
+HEAD_BYTES = 16
+JSON_FILLER = (
+    b'{"order":"A-1041","customer":"c-88213","status":"paid","currency":"EUR","amount":129.90,"lines":3,'
+    b'"note":"leave at the door","source":"web","region":"eu-central","version":7,"flags":[]}'
+)
+
+
+class Result(NamedTuple):
+    """One line of the table."""
+
+    workload: str
+    msgs: int
+    msg_per_s: float
+    msg_per_cpu_s: float
+    p50_ms: float
+    p99_ms: float
+    peak_mb: float
+    lost: int
+    duplicated: int
+    note: str = ""
+
+
+class Options(NamedTuple):
+    folder: Path
+    scale: float
+    payload: str
+
+
+# Messages with ids ---------------------------------------------------------------------------------------
+
+
+class Source:
+    """Makes payloads: 8 bytes of id, 8 of time, then filler."""
+
+    def __init__(self, kind: str) -> None:
+        length = PAYLOAD_BYTES - HEAD_BYTES
+        if kind == "json":
+            self._fillers = [(JSON_FILLER * 2)[:length]]
+        else:
+            pool = random.Random(1).randbytes(length * 1024)
+            self._fillers = [pool[start : start + length] for start in range(0, len(pool), length)]
+        self.next_id = 0
+
+    def messages(self, count: int) -> list[Message]:
+        return list(map(Message, self.payloads(count)))
+
+    def batch(self, count: int) -> EncodedBatch:
+        return encode(self.messages(count))
+
+    def payloads(self, count: int) -> list[bytes]:
+        stamp = time.monotonic_ns().to_bytes(8, "little")
+        fillers, first = self._fillers, self.next_id
+        self.next_id += count
+        size = len(fillers)
+        ids = array("Q", range(first, first + count)).tobytes()
+        return [
+            b"%b%b%b" % (ids[index * 8 : index * 8 + 8], stamp, fillers[(first + index) % size])
+            for index in range(count)
+        ]
+
+
+class Checker:
+    """Collects ids as they are acknowledged, and times in queue."""
+
+    def __init__(self) -> None:
+        self.ids = array("Q")
+        self.times_ms: list[float] = []
+
+    def add(self, payloads: list[bytes]) -> None:
+        self.ids.frombytes(b"".join([payload[:8] for payload in payloads]))
+        stamp = int.from_bytes(payloads[0][8:16], "little")
+        self.times_ms.append((time.monotonic_ns() - stamp) / 1e6)
+
+    def verdict(self, expected: int) -> tuple[int, int]:
+        """(lost, duplicated) against the ids 0 to expected."""
+        seen = set(self.ids)
+        return expected - len(seen & set(range(expected))), len(self.ids) - len(seen)
+
+    def percentile(self, share: float) -> float:
+        ordered = sorted(self.times_ms)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+class Meter:
+    """Wall and CPU time of a stretch of work, all threads of this process."""
+
+    def __init__(self) -> None:
+        self.wall_s = self.cpu_s = 0.0
+
+    def __enter__(self) -> Meter:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wall_s += time.perf_counter() - self._wall
+        self.cpu_s += time.process_time() - self._cpu
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def result(
+    name: str, count: int, meter: Meter, checker: Checker, expected: int | None = None, note: str = ""
+) -> Result:
+    lost, duplicated = checker.verdict(count if expected is None else expected)
+    return Result(
+        name, count, count / meter.wall_s, count / max(meter.cpu_s, 1e-9),
+        checker.percentile(0.50), checker.percentile(0.99), peak_mb(), lost, duplicated, note,
+    )  # fmt: skip
+
+
+# Workloads -----------------------------------------------------------------------------------------------
+
+
+async def through(
+    broker: Broker, options: Options, total: int, size: int, producers: int, consumers: int
+) -> tuple[Meter, Checker]:
+    """Producers and consumers at once, everything published is claimed and acknowledged."""
+    source, checker = Source(options.payload), Checker()
+    room = asyncio.Semaphore(64)
+    left = total // size
+    done = 0
+
+    async def produce() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            await room.acquire()
+            await broker.publish_batch("bench", source.batch(size))
+
+    async def consume() -> None:
+        nonlocal done
+        while done < total:
+            claim = await broker.claim("bench", max=size, wait=0.2)
+            if claim:
+                checker.add(claim.payloads())
+                await broker.ack(claim)
+                done += len(claim)
+                room.release()
+
+    with Meter() as meter:
+        await asyncio.gather(*(produce() for _ in range(producers)), *(consume() for _ in range(consumers)))
+    return meter, checker
+
+
+async def batches_of_1000(options: Options) -> list[Result]:
+    return [await _through("batch-1000", options, int(2_000_000 * options.scale), 1000)]
+
+
+async def batches_of_100(options: Options) -> list[Result]:
+    return [await _through("batch-100", options, int(600_000 * options.scale), 100)]
+
+
+async def _through(name: str, options: Options, total: int, size: int) -> Result:
+    async with await penstock.open(options.folder / "bench.db") as broker:
+        await broker.declare_queue("bench")
+        await broker.claim("bench")
+        total -= total % size
+        meter, checker = await through(broker, options, total, size, 4, 4)
+    return result(name, total, meter, checker)
+
+
+async def singles(options: Options) -> list[Result]:
+    """A hundred callers, each publishing one message, claiming one and acknowledging it, over and over."""
+    total = int(50_000 * options.scale)
+    source, checker = Source(options.payload), Checker()
+    left = total
+
+    async with await penstock.open(options.folder / "bench.db") as broker:
+        await broker.declare_queue("bench")
+        await broker.claim("bench")
+
+        async def call() -> None:
+            nonlocal left
+            while left > 0:
+                left -= 1
+                await broker.publish("bench", source.messages(1)[0])
+                claim = await broker.claim("bench", wait=5)
+                checker.add(claim.payloads())
+                await broker.ack(claim)
+
+        with Meter() as meter:
+            await asyncio.gather(*(call() for _ in range(100)))
+    return [result("singles-100-callers", total, meter, checker)]
+
+
+async def backlog(options: Options) -> list[Result]:
+    """The cost of a message with a small and a large backlog behind it; opening the large one."""
+    results: list[Result] = []
+    large = int(10_000_000 * options.scale)
+    for name, held in (("backlog-10k", 10_000), (f"backlog-{large // 1_000_000}M", large)):
+        folder = options.folder / name
+        folder.mkdir()
+        results += await _with_backlog(name, folder, held, options)
+    return results
+
+
+async def _with_backlog(name: str, folder: Path, held: int, options: Options) -> list[Result]:
+    source = Source(options.payload)
+    async with await penstock.open(folder / "bench.db") as broker:
+        await broker.declare_queue("bench")
+        await broker.claim("bench")
+        fill = Meter()
+        with fill:
+            for _ in range(held // 1000 // 4):
+                await asyncio.gather(*(broker.publish_batch("bench", source.batch(1000)) for _ in range(4)))
+            for _ in range(held // 1000 % 4):
+                await broker.publish_batch("bench", source.batch(1000))
+    before = time.perf_counter()
+    checker = Checker()
+    async with await penstock.open(folder / "bench.db") as broker:
+        claim = await broker.claim("bench", max=1000)
+        opened_s = time.perf_counter() - before
+        checker.add(claim.payloads())
+        await broker.ack(claim)
+        rounds = int(400 * min(1.0, options.scale * 10))
+        meter = Meter()
+        with meter:
+            await _steady(broker, source, checker, rounds)
+        count = rounds * 1000
+        lost = 0 if sorted(checker.ids) == list(range(len(checker.ids))) else 1
+        stats = await broker.stats("bench")
+        expected_left = held + count - len(checker.ids)
+        lost += abs(stats.messages - expected_left) if stats.messages < expected_left else 0
+    note = f"open+first claim {opened_s:.2f} s; filled at {held / fill.wall_s:,.0f} msg/s"
+    return [
+        Result(
+            name, count, count / meter.wall_s, count / meter.cpu_s,
+            checker.percentile(0.5), checker.percentile(0.99), peak_mb(), lost, 0, note,
+        )
+    ]  # fmt: skip
+
+
+async def _steady(broker: Broker, source: Source, checker: Checker, rounds: int) -> None:
+    """As many in as out: the backlog stays what it is."""
+
+    async def one_way_in() -> None:
+        for _ in range(rounds // 4):
+            await broker.publish_batch("bench", source.batch(1000))
+
+    claims: list[Claim] = []
+
+    async def one_way_out() -> None:
+        for _ in range(rounds // 4):
+            claim = await broker.claim("bench", max=1000, wait=10)
+            claims.append(claim)
+            checker.add(claim.payloads())
+            await broker.ack(claim)
+
+    await asyncio.gather(*(one_way_in() for _ in range(4)), *(one_way_out() for _ in range(4)))
+
+
+async def many_queues(options: Options) -> list[Result]:
+    """A hundred thousand queues with one message each: created, published, claimed, acknowledged, opened again."""
+    total = int(100_000 * options.scale)
+    source, checker = Source(options.payload), Checker()
+    path = options.folder / "bench.db"
+    with Meter() as meter:
+        async with await penstock.open(path) as broker:
+            await _each(total, 500, lambda index: broker.declare_queue(f"queue-{index}"))
+            await _each(total, 500, lambda index: broker.publish(f"queue-{index}", source.messages(1)[0]))
+
+            async def consume(index: int) -> None:
+                claim = await broker.claim(f"queue-{index}")
+                checker.add(claim.payloads())
+                await broker.ack(claim)
+
+            await _each(total, 500, consume)
+    before = time.perf_counter()
+    async with await penstock.open(path) as broker:
+        opened_s = time.perf_counter() - before
+        assert len(broker.queues()) == total + 1
+    return [result(f"queues-{total // 1000}k", total, meter, checker, note=f"catalog open {opened_s:.2f} s")]
+
+
+async def _each(total: int, workers: int, work: Callable[[int], Awaitable[Any]]) -> None:
+    indexes: Iterator[int] = iter(range(total))
+
+    async def worker() -> None:
+        for index in indexes:
+            await work(index)
+
+    await asyncio.gather(*(worker() for _ in range(workers)))
+
+
+async def partitions(options: Options) -> list[Result]:
+    """A million partitions in one ordered queue."""
+    total = int(1_000_000 * options.scale)
+    source, checker = Source(options.payload), Checker()
+    async with await penstock.open(options.folder / "bench.db") as broker:
+        await broker.declare_queue("bench", ordered=True)
+        await broker.claim("bench")
+        left, done = total // 1000, 0
+        room = asyncio.Semaphore(64)
+
+        async def produce() -> None:
+            nonlocal left
+            while left > 0:
+                left -= 1
+                await room.acquire()
+                first = source.next_id
+                payloads = source.payloads(1000)
+                batch = encode([Message(payload, f"p-{first + i}") for i, payload in enumerate(payloads)])
+                await broker.publish_batch("bench", batch)
+
+        async def consume() -> None:
+            nonlocal done
+            while done < total // 1000 * 1000:
+                claim = await broker.claim("bench", max=1000, wait=0.2)
+                if claim:
+                    checker.add(claim.payloads())
+                    await broker.ack(claim)
+                    done += len(claim)
+                    room.release()
+
+        with Meter() as meter:
+            await asyncio.gather(*(produce() for _ in range(2)), *(consume() for _ in range(2)))
+    return [result("partitions-1M", total // 1000 * 1000, meter, checker)]
+
+
+async def hot_partition(options: Options) -> list[Result]:
+    """Time in queue of ten thousand quiet partitions, without and with a hot one that holds a large backlog."""
+    return [await _quiet(options, "quiet-10k", hot=False), await _quiet(options, "quiet-10k-beside-hot", hot=True)]
+
+
+async def _quiet(options: Options, name: str, *, hot: bool) -> Result:
+    total = int(40_000 * options.scale)
+    source, checker = Source(options.payload), Checker()
+    folder = options.folder / name
+    folder.mkdir()
+    async with await penstock.open(folder / "bench.db") as broker:
+        await broker.declare_queue("bench", ordered=True)
+        await broker.claim("bench")
+        finished = asyncio.Event()
+        quiet_done = 0
+        chance = random.Random(7)
+
+        async def produce() -> None:
+            pause = 0.01
+            for _ in range(total // 40):
+                messages = [Message(payload, f"quiet-{chance.randrange(10_000)}") for payload in source.payloads(40)]
+                if hot:
+                    filler = bytes(PAYLOAD_BYTES)
+                    messages = [part for message in messages for part in (message, Message(filler, "hot"))]
+                await broker.publish_many("bench", messages)
+                await asyncio.sleep(pause)
+
+        async def consume() -> None:
+            nonlocal quiet_done
+            while not finished.is_set():
+                claim = await broker.claim("bench", max=20, wait=0.1)
+                if not claim:
+                    continue
+                for received in claim:
+                    if received.message.partition != "hot":
+                        checker.add([received.payload])
+                        quiet_done += 1
+                offsets = [received.offset for received in claim if received.message.partition == "hot"]
+                others = [received.offset for received in claim if received.message.partition != "hot"]
+                if others:
+                    await broker.ack(claim, others)
+                if offsets:
+                    await asyncio.sleep(0.05)
+                    await broker.ack(claim, offsets)
+                if quiet_done >= total // 40 * 40:
+                    finished.set()
+
+        with Meter() as meter:
+            await asyncio.gather(produce(), *(consume() for _ in range(8)))
+    return result(name, total // 40 * 40, meter, checker)
+
+
+async def ten_groups(options: Options) -> list[Result]:
+    """One group, then ten: what publishing costs, and how many deliveries a second come out."""
+    results: list[Result] = []
+    for groups in (1, 10):
+        folder = options.folder / f"groups-{groups}"
+        folder.mkdir()
+        results += await _groups(options, folder, groups)
+    return results
+
+
+async def _groups(options: Options, folder: Path, groups: int) -> list[Result]:
+    total = int(300_000 * options.scale) // 1000 * 1000
+    source = Source(options.payload)
+    checkers = [Checker() for _ in range(groups)]
+    async with await penstock.open(folder / "bench.db") as broker:
+        await broker.declare_queue("bench")
+        for index in range(groups):
+            await broker.declare_group("bench", f"g{index}")
+        with Meter() as publishing:
+            for _ in range(total // 4000):
+                await asyncio.gather(*(broker.publish_batch("bench", source.batch(1000)) for _ in range(4)))
+        published = total // 4000 * 4000
+
+        async def consume(index: int) -> None:
+            done = 0
+            while done < published:
+                claim = await broker.claim("bench", group=f"g{index}", max=1000, wait=0.2)
+                if claim:
+                    checkers[index].add(claim.payloads())
+                    await broker.ack(claim)
+                    done += len(claim)
+
+        with Meter() as delivering:
+            await asyncio.gather(*(consume(index) for index in range(groups) for _ in range(1)))
+    lost = sum(checker.verdict(published)[0] for checker in checkers)
+    duplicated = sum(checker.verdict(published)[1] for checker in checkers)
+    rows = [("publish", published, publishing), ("deliver", published * groups, delivering)]
+    return [
+        Result(
+            f"{what}-{groups}-groups", count, count / meter.wall_s, count / meter.cpu_s, 0.0, 0.0, peak_mb(), lost,
+            duplicated,
+        )
+        for what, count, meter in rows
+    ]  # fmt: skip
+
+
+WORKLOADS: dict[str, Callable[[Options], Awaitable[list[Result]]]] = {
+    "batch-1000": batches_of_1000,
+    "batch-100": batches_of_100,
+    "singles": singles,
+    "backlog": backlog,
+    "queues": many_queues,
+    "partitions": partitions,
+    "hot-partition": hot_partition,
+    "groups": ten_groups,
+}
+
+
+# Running and printing ------------------------------------------------------------------------------------
+
+
+def run_one(name: str, options: Options) -> list[Result]:
+    """In this process, on uvloop where it is installed."""
+    try:
+        import uvloop
+
+        return uvloop.run(WORKLOADS[name](options))
+    except ImportError:
+        return asyncio.run(WORKLOADS[name](options))
+
+
+def run_apart(name: str, arguments: argparse.Namespace, folder: Path) -> list[Result]:
+    """In a process and a folder of its own."""
+    command = [sys.executable, __file__, "--inside", name, "--folder", str(folder), "--scale", str(arguments.scale)]
+    command += ["--payload", arguments.payload]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"the workload {name} failed with exit code {done.returncode}")
+    return [Result(**json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def print_table(results: list[Result]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("workload", "messages", "msg/s", "msg/CPU-s", "p50 ms", "p99 ms", "peak MB", "lost", "dup", "note")
+    for row in results:
+        table.add_row(
+            row.workload, f"{row.msgs:,}", f"{row.msg_per_s:,.0f}", f"{row.msg_per_cpu_s:,.0f}", f"{row.p50_ms:.1f}",
+            f"{row.p99_ms:.1f}", f"{row.peak_mb:.0f}", str(row.lost), str(row.duplicated), row.note,
+        )  # fmt: skip
+    Console(width=160).print(table)
+
+
+def main() -> None:
+    """Parse the arguments, run the workloads one after the other, print what they did."""
+    parser = argparse.ArgumentParser(
+        prog="penstock bench core",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n  ./penstock bench core\n  ./penstock bench core batch-1000 singles --json\n"
+        "  ./penstock bench core --scale 0.01   a quick look",
+    )
+    parser.add_argument("workloads", nargs="*", help=f"which of {', '.join(WORKLOADS)}; all without")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the full number of messages")
+    parser.add_argument("--payload", choices=("random", "json"), default="random", help="filler of the messages")
+    parser.add_argument("--folder", type=Path, default=None, help="where to put the files (default: a temporary one)")
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.inside:
+        options = Options(arguments.folder, arguments.scale, arguments.payload)
+        for row in run_one(arguments.inside, options):
+            print(json.dumps(row._asdict()))
+        return
+    unknown = set(arguments.workloads) - set(WORKLOADS)
+    if unknown:
+        parser.error(f"unknown workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
+    run_all(arguments)
+
+
+def run_all(arguments: argparse.Namespace) -> None:
+    results: list[Result] = []
+    for name in arguments.workloads or WORKLOADS:
+        folder = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=arguments.folder or Path.cwd()))
+        try:
+            if not arguments.json:
+                print(f"running {name} …", file=sys.stderr)
+            for row in run_apart(name, arguments, folder):
+                results.append(row)
+                if arguments.json:
+                    print(json.dumps(row._asdict()), flush=True)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    if not arguments.json:
+        print_table(results)
+    if any(row.lost or row.duplicated for row in results):
+        sys.exit("messages were lost or delivered twice")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONHASHSEED", "0")
+    main()

@@ -1,0 +1,444 @@
+"""Penstock without asyncio: the same broker, run on an event loop in a thread of its own.
+
+    with penstock.sync.open("queue.db") as broker:
+        broker.publish("mail", penstock.Message(b"hello"))
+
+Any number of threads may share one broker; each call returns when what it did is durable. Ctrl-C while a call waits
+cancels the call. Made by tools/make_sync.py from `node/broker.py`: change that, and make this anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from penstock import embedded
+from penstock.batch import EncodedBatch
+from penstock.core.work import Verdict
+from penstock.delivery import Claim, Published, Receipt
+from penstock.loop_thread import LoopThread
+from penstock.model import DEFAULT_GROUP, Headers, Message
+from penstock.node.broker import Broker, LeaseLike, Ranges, Transaction
+from penstock.node.deadletters import DeadMessage
+from penstock.node.history import HistoryEntry
+from penstock.node.node import CACHE_BYTES
+from penstock.node.statistics import QueueStats
+from penstock.node.streams import Page, StreamRead
+
+
+def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, events: bool = True) -> SyncBroker:
+    """Open a broker on an SQLite file, made where it is missing; `None` keeps everything in memory only.
+
+    `cache_bytes` bounds the batches kept in memory for consumers that keep up; `events` turns the `$events` stream
+    of deliveries on. Close it, or use it as `with penstock.sync.open(path) as broker`.
+    """
+    thread = LoopThread("penstock")
+    try:
+        broker = thread.run_or_undo(Broker.close, embedded.open, path, cache_bytes=cache_bytes, events=events)
+    except BaseException:
+        thread.close()
+        raise
+    thread.last = broker.close
+    return SyncBroker(broker, thread)
+
+
+class SyncBroker:
+    """An open broker, seen from one namespace and, perhaps, one session. Threads may share it."""
+
+    def __init__(self, broker: Broker, thread: LoopThread) -> None:
+        self._broker = broker
+        self._thread = thread
+
+    # Life -------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Finish what is under way and release the store. Leases stay; their messages come back in time."""
+        self._thread.close()
+
+    def __enter__(self) -> SyncBroker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def in_namespace(self, namespace: str) -> SyncBroker:
+        """The same broker with another namespace's queues and exchanges."""
+        return SyncBroker(self._thread.do(self._broker.in_namespace, namespace), self._thread)
+
+    @contextmanager
+    def session(self, name: str) -> Iterator[SyncBroker]:
+        """A broker bound to a session: its exclusive queues and what it has leased end with it."""
+        with self._thread.entered(lambda: self._broker.session(name)) as session:
+            yield SyncBroker(session, self._thread)
+
+    # Declarations -----------------------------------------------------------------------------------------
+
+    def declare_queue(self, name: str, **options: Any) -> None:
+        """Create a queue, or change the options named here of the one that exists (see `QueueConfig`)."""
+        self._thread.run(self._broker.declare_queue, name, **options)
+
+    def delete_queue(self, name: str) -> None:
+        """Delete a queue with everything in it."""
+        self._thread.run(self._broker.delete_queue, name)
+
+    def declare_group(self, queue: str, name: str, **options: Any) -> None:
+        """Create a consumer group, or change the options named here (see `GroupConfig`)."""
+        self._thread.run(self._broker.declare_group, queue, name, **options)
+
+    def delete_group(self, queue: str, name: str) -> None:
+        """Delete a group with its leases, waiting and dead messages."""
+        self._thread.run(self._broker.delete_group, queue, name)
+
+    def declare_exchange(self, name: str, **options: Any) -> None:
+        """Create an exchange (see `ExchangeConfig`)."""
+        self._thread.run(self._broker.declare_exchange, name, **options)
+
+    def delete_exchange(self, name: str) -> None:
+        """Delete an exchange with the bindings from and to it."""
+        self._thread.run(self._broker.delete_exchange, name)
+
+    def bind(
+        self,
+        exchange: str,
+        target: str,
+        pattern: str = "",
+        *,
+        target_kind: Literal["queue", "exchange"] = "queue",
+        headers: Headers | None = None,
+        match: Literal["all", "any"] = "all",
+    ) -> None:
+        """Bind a queue (or exchange) to an exchange: see `Binding` for what the pattern means to each kind."""
+        self._thread.run(
+            self._broker.bind, exchange, target, pattern, target_kind=target_kind, headers=headers, match=match
+        )
+
+    def unbind(
+        self,
+        exchange: str,
+        target: str,
+        pattern: str = "",
+        *,
+        target_kind: Literal["queue", "exchange"] = "queue",
+        headers: Headers | None = None,
+        match: Literal["all", "any"] = "all",
+    ) -> None:
+        """Remove a binding."""
+        self._thread.run(
+            self._broker.unbind, exchange, target, pattern, target_kind=target_kind, headers=headers, match=match
+        )
+
+    def queues(self) -> dict[str, dict[str, Any]]:
+        """The queues of this namespace by name, each with its options that differ from the defaults."""
+        return self._thread.do(self._broker.queues)
+
+    def groups(self, queue: str) -> dict[str, dict[str, Any]]:
+        """The groups of a queue by name, each with its options that differ from the defaults."""
+        return self._thread.do(self._broker.groups, queue)
+
+    # Publish ----------------------------------------------------------------------------------------------
+
+    def publish(self, queue: str, message: Message) -> Published:
+        """Publish one message; returns when it is durable."""
+        return self._thread.run(self._broker.publish, queue, message)
+
+    def publish_many(self, queue: str, messages: Sequence[Message]) -> Receipt:
+        """Publish messages together, all or none, in their order."""
+        return self._thread.run(self._broker.publish_many, queue, messages)
+
+    def publish_batch(self, queue: str, batch: EncodedBatch) -> Receipt:
+        """Publish an encoded batch, stored as it is: the fastest way in."""
+        return self._thread.run(self._broker.publish_batch, queue, batch)
+
+    def publish_to(
+        self, exchange: str, messages: Message | Sequence[Message] | EncodedBatch, *, mandatory: bool = False
+    ) -> Receipt:
+        """Publish to an exchange: each message goes to every queue that its key and headers lead to, or to none.
+
+        With `mandatory`, a message that reaches no queue raises `Unroutable` and nothing is published.
+        """
+        return self._thread.run(self._broker.publish_to, exchange, messages, mandatory=mandatory)
+
+    # Consume ----------------------------------------------------------------------------------------------
+
+    def claim(
+        self,
+        queue: str,
+        *,
+        group: str = DEFAULT_GROUP,
+        max: int = 1,
+        min: int = 1,
+        wait: float = 0.0,
+        lease_seconds: float | None = None,
+        partition: str | None = None,
+        consumer: str | None = None,
+        ack: bool = False,
+    ) -> Claim:
+        """Lease up to `max` messages, waiting up to `wait` seconds for the first `min` of them.
+
+        The messages are this consumer's until the lease ends; settle them before, or extend it. With `ack` they are
+        done as they are handed out: at most once. Without a message in time the claim is empty.
+        """
+        return self._thread.run_or_undo(
+            self._give_back,
+            self._broker.claim,
+            queue,
+            group=group,
+            max=max,
+            min=min,
+            wait=wait,
+            lease_seconds=lease_seconds,
+            partition=partition,
+            consumer=consumer,
+            ack=ack,
+        )
+
+    def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
+        """Carry out any mix of verdicts on messages of a lease, all or none.
+
+        Raises `LeaseLost` when the lease has ended, or some of the messages were settled before.
+        """
+        self._thread.run(self._broker.settle, lease, verdicts)
+
+    def ack(self, lease: LeaseLike, offsets: Ranges = None) -> None:
+        """These messages are done (all of the lease without offsets)."""
+        self._thread.run(self._broker.ack, lease, offsets)
+
+    def nack(self, lease: LeaseLike, offsets: Ranges = None, *, delay: float | None = None, error: str = "") -> None:
+        """These failed: again after a backoff (or `delay` seconds), dead after the last attempt."""
+        self._thread.run(self._broker.nack, lease, offsets, delay=delay, error=error)
+
+    def reject(self, lease: LeaseLike, offsets: Ranges = None, *, error: str = "") -> None:
+        """These will never succeed: dead at once, with the error."""
+        self._thread.run(self._broker.reject, lease, offsets, error=error)
+
+    def postpone(self, lease: LeaseLike, delay: float, offsets: Ranges = None) -> None:
+        """These again after `delay` seconds, without spending an attempt; an ordered partition waits for them."""
+        self._thread.run(self._broker.postpone, lease, delay, offsets)
+
+    def release(self, lease: LeaseLike, offsets: Ranges = None) -> None:
+        """These back at once, as if never handed out."""
+        self._thread.run(self._broker.release, lease, offsets)
+
+    def extend(self, lease: LeaseLike, seconds: float) -> int:
+        """Keep the lease for another span from now; its new deadline in milliseconds since the epoch."""
+        return self._thread.run(self._broker.extend, lease, seconds)
+
+    def transaction(self) -> SyncTransaction:
+        """Collect verdicts and publishes to commit as one: `with broker.transaction() as t: …`."""
+        return SyncTransaction(self._thread.do(self._broker.transaction), self._thread)
+
+    # Consumers that are known to come and go --------------------------------------------------------------
+
+    def attach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> str:
+        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is."""
+        return self._thread.run(self._broker.attach, queue, group, consumer=consumer)
+
+    def detach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+        """Say that a consumer has gone: what it holds returns at once, counted as an attempt."""
+        self._thread.run(self._broker.detach, queue, group, consumer=consumer)
+
+    # Streams ----------------------------------------------------------------------------------------------
+
+    def read(
+        self, queue: str, group: str, *, max: int = 100, wait: float = 0.0, consumer: str | None = None
+    ) -> StreamRead:
+        """The next messages for a stream group, waiting up to `wait` seconds for the first."""
+        return self._thread.run(self._broker.read, queue, group, max=max, wait=wait, consumer=consumer)
+
+    def commit(self, queue: str, group: str, offset: int, *, lane: int | None = None) -> None:
+        """A stream group has processed everything below `offset` (of a lane, where the queue has several)."""
+        self._thread.run(self._broker.commit, queue, group, offset, lane=lane)
+
+    def read_from(
+        self,
+        queue: str,
+        offset: int | None = None,
+        *,
+        time_ms: int | None = None,
+        max: int = 100,
+        lane: int | None = None,
+    ) -> StreamRead:
+        """Messages of the log from an offset or a time on (from the beginning without either); no group needed."""
+        return self._thread.run(self._broker.read_from, queue, offset, time_ms=time_ms, max=max, lane=lane)
+
+    def seek(
+        self,
+        queue: str,
+        group: str = DEFAULT_GROUP,
+        *,
+        to: Literal["first", "last"] | None = None,
+        offset: int | None = None,
+        time_ms: int | None = None,
+        lane: int | None = None,
+    ) -> None:
+        """Move a group: everything before the place is done, everything from it on is new again.
+
+        Leases that are out end; settling them afterwards raises `LeaseLost`. Dead messages before the place stay.
+        """
+        self._thread.run(self._broker.seek, queue, group, to=to, offset=offset, time_ms=time_ms, lane=lane)
+
+    def browse(
+        self,
+        queue: str,
+        *,
+        group: str | None = None,
+        offset: int | None = None,
+        time_ms: int | None = None,
+        lane: int | None = None,
+        partition: str | None = None,
+        state: Literal["ready", "leased", "waiting", "dead", "done"] | None = None,
+        filter: str | None = None,
+        max: int = 100,
+        after: tuple[int, int] | None = None,
+    ) -> Page:
+        """Look at messages without touching them, lane after lane; go on with `after=page.next`.
+
+        Begins at a lane, an offset or a time where one is given. `state` is what a group (the default one unless
+        named) makes of a message.
+        """
+        return self._thread.run(
+            self._broker.browse,
+            queue,
+            group=group,
+            offset=offset,
+            time_ms=time_ms,
+            lane=lane,
+            partition=partition,
+            state=state,
+            filter=filter,
+            max=max,
+            after=after,
+        )
+
+    def history(self, queue: str, offset: int, *, lane: int | None = None) -> list[HistoryEntry]:
+        """What happened to one message: each hand-out and how it ended, as far back as `$events` is kept."""
+        return self._thread.run(self._broker.history, queue, offset, lane=lane)
+
+    # Dead letters -----------------------------------------------------------------------------------------
+
+    def dead(
+        self,
+        queue: str,
+        group: str = DEFAULT_GROUP,
+        *,
+        max: int = 100,
+        reason: str | None = None,
+        error: str | None = None,
+        offsets: tuple[int, int] | None = None,
+        filter: str | None = None,
+    ) -> list[DeadMessage]:
+        """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter."""
+        return self._thread.run(
+            self._broker.dead, queue, group, max=max, reason=reason, error=error, offsets=offsets, filter=filter
+        )
+
+    def redrive(
+        self,
+        queue: str,
+        group: str = DEFAULT_GROUP,
+        *,
+        reason: str | None = None,
+        error: str | None = None,
+        offsets: tuple[int, int] | None = None,
+        filter: str | None = None,
+    ) -> int:
+        """Give the chosen dead letters to their group again, with all attempts; how many."""
+        return self._thread.run(
+            self._broker.redrive, queue, group, reason=reason, error=error, offsets=offsets, filter=filter
+        )
+
+    def purge_dead(
+        self,
+        queue: str,
+        group: str = DEFAULT_GROUP,
+        *,
+        reason: str | None = None,
+        error: str | None = None,
+        offsets: tuple[int, int] | None = None,
+        filter: str | None = None,
+    ) -> int:
+        """Let the chosen dead letters go for good; how many."""
+        return self._thread.run(
+            self._broker.purge_dead, queue, group, reason=reason, error=error, offsets=offsets, filter=filter
+        )
+
+    # Administration ---------------------------------------------------------------------------------------
+
+    def purge(self, queue: str, group: str = DEFAULT_GROUP) -> int:
+        """Everything that is neither leased nor dead is done for a group; how many messages."""
+        return self._thread.run(self._broker.purge, queue, group)
+
+    def pause(self, queue: str, group: str | None = None) -> None:
+        """Hand out nothing more of a queue (or to one group of it); what is leased can still be settled."""
+        self._thread.run(self._broker.pause, queue, group)
+
+    def resume(self, queue: str, group: str | None = None) -> None:
+        """Undo `pause`."""
+        self._thread.run(self._broker.resume, queue, group)
+
+    def stats(self, queue: str) -> QueueStats:
+        """Counts of a queue and its groups."""
+        return self._thread.run(self._broker.stats, queue)
+
+    async def _give_back(self, claim: Claim) -> None:
+        """The caller was interrupted before it saw the claim: back at once, as if never handed out."""
+        if claim.lease is not None:
+            await self._broker.release(claim)
+
+
+class SyncTransaction:
+    """Verdicts and publishes, over any queues, that become one commit: all of it or nothing."""
+
+    def __init__(self, transaction: Transaction, thread: LoopThread) -> None:
+        self._transaction = transaction
+        self._thread = thread
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """Where the messages went, once committed."""
+        return self._transaction.receipt
+
+    def publish(self, queue: str, *messages: Message) -> SyncTransaction:
+        """Publish to a queue."""
+        self._thread.do(self._transaction.publish, queue, *messages)
+        return self
+
+    def publish_to(self, exchange: str, *messages: Message) -> SyncTransaction:
+        """Publish to an exchange."""
+        self._thread.do(self._transaction.publish_to, exchange, *messages)
+        return self
+
+    def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> SyncTransaction:
+        """Any mix of verdicts on a lease."""
+        self._thread.do(self._transaction.settle, lease, verdicts)
+        return self
+
+    def ack(self, lease: LeaseLike, offsets: Ranges = None) -> SyncTransaction:
+        """These messages are done."""
+        self._thread.do(self._transaction.ack, lease, offsets)
+        return self
+
+    def nack(
+        self, lease: LeaseLike, offsets: Ranges = None, *, delay: float | None = None, error: str = ""
+    ) -> SyncTransaction:
+        """These failed."""
+        self._thread.do(self._transaction.nack, lease, offsets, delay=delay, error=error)
+        return self
+
+    def reject(self, lease: LeaseLike, offsets: Ranges = None, *, error: str = "") -> SyncTransaction:
+        """These will never succeed."""
+        self._thread.do(self._transaction.reject, lease, offsets, error=error)
+        return self
+
+    def commit(self) -> Receipt:
+        """Do it all. Raises, and does nothing, if any part cannot be done."""
+        return self._thread.run(self._transaction.commit)
+
+    def __enter__(self) -> SyncTransaction:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._thread.run(self._transaction.__aexit__, kind)

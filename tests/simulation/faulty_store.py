@@ -1,0 +1,184 @@
+"""A store that is slow, fails, stalls and takes its node down with it, at any step, as the seed says.
+
+Each node gets a `FaultyStore` of its own in front of one shared `MemoryStore`, which is the disk: what was applied
+there outlives every crash. A dead node's calls never return, and nothing of it reaches the disk any more. Every commit
+that lands is shown to the host, with the node that made it: from there the checker knows what is true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import Final, Protocol
+
+import msgspec
+
+from penstock.errors import Closed, Fenced, PenstockError, Unavailable
+from penstock.rows import BatchHead, BatchRow, CatalogRow, Commit, DedupRow, LaneImage, OutboxRow
+from penstock.store.memory import MemoryStore
+
+DELAYS_MS: Final = (0, 0, 1, 2, 5, 20)
+STALL_MS_MAX: Final = 3_000
+
+
+class Chances(msgspec.Struct, frozen=True):
+    """How likely each fault is at one step, 0 to 1."""
+
+    delay: float = 0.0
+    stall: float = 0.0
+    fail_before: float = 0.0
+    fail_after: float = 0.0
+    crash: float = 0.0
+
+
+CALM: Final = Chances()
+
+
+class Host(Protocol):
+    """The world around the store: who decides, who is told."""
+
+    chances: Chances
+    fault_random: Random
+
+    def crash(self, index: int) -> None:
+        """The node of this index dies here and now."""
+
+    def landed(self, index: int, commit: Commit) -> None:
+        """A commit of this node is on the disk."""
+
+    def acquired(self, index: int) -> None:
+        """This node owns the disk from now on."""
+
+    def odd(self, text: str) -> None:
+        """Something that may never happen did."""
+
+
+class FaultyStore:
+    """One node's way to the disk."""
+
+    def __init__(self, host: Host, disk: MemoryStore, index: int) -> None:
+        self._host = host
+        self._disk = disk
+        self._index = index
+        self._applying = False
+        self._closed = False
+        self.severed = False
+
+    # The contract -----------------------------------------------------------------------------------------
+
+    async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
+        await self._before("acquire")
+        epochs = await self._disk.acquire(slots, owner)
+        self._host.acquired(self._index)
+        await self._after("acquire", may_fail=True)
+        return epochs
+
+    async def apply(self, commit: Commit) -> None:
+        if self._applying:
+            self._host.odd("two commits are under way at once")
+        self._applying = True
+        try:
+            await self._before("apply")
+            await self._land(commit)
+            await self._after("apply", may_fail=True)
+        finally:
+            self._applying = False
+
+    async def _land(self, commit: Commit) -> None:
+        try:
+            await self._disk.apply(commit)
+        except Fenced:
+            raise
+        except PenstockError as error:
+            self._host.odd(f"the store refused a commit: {error}")
+            raise
+        self._host.landed(self._index, commit)
+
+    async def load(self, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
+        await self._before("load")
+        images = await self._disk.load(lanes, dedup_most)
+        await self._after("load")
+        return images
+
+    async def read(self, lane: int, start: int, end: int, bytes_most: int) -> list[BatchRow]:
+        await self._before("read")
+        rows = await self._disk.read(lane, start, end, bytes_most)
+        await self._after("read")
+        return rows
+
+    async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
+        await self._before("heads")
+        heads = await self._disk.heads(lane, start, batches_most, bytes_most)
+        await self._after("heads")
+        return heads
+
+    async def find_time(self, lane: int, time_ms: int) -> int | None:
+        await self._before("find_time")
+        return await self._disk.find_time(lane, time_ms)
+
+    async def find_dedup(self, lane: int, keys: Sequence[bytes]) -> list[DedupRow]:
+        await self._before("find_dedup")
+        rows = await self._disk.find_dedup(lane, keys)
+        await self._after("find_dedup")
+        return rows
+
+    async def catalog(self) -> list[CatalogRow]:
+        await self._before("catalog")
+        rows = await self._disk.catalog()
+        await self._after("catalog")
+        return rows
+
+    async def outbox(self, after: int, most: int) -> list[OutboxRow]:
+        await self._before("outbox")
+        rows = await self._disk.outbox(after, most)
+        await self._after("outbox")
+        return rows
+
+    async def lanes_in_use(self) -> list[int]:
+        await self._before("lanes_in_use")
+        return await self._disk.lanes_in_use()
+
+    async def close(self) -> None:
+        """The node lets go; the disk stays as it is."""
+        self._closed = True
+
+    # Faults -----------------------------------------------------------------------------------------------
+
+    async def _before(self, step: str) -> None:
+        if self.severed:
+            await _for_ever()
+        if self._closed:
+            raise Closed("the store is closed")
+        chances, random = self._host.chances, self._host.fault_random
+        if chances.crash and random.random() < chances.crash:
+            await self._crash()
+        await self._delay(chances)
+        if chances.fail_before and random.random() < chances.fail_before:
+            raise Unavailable(f"simulated: {step} failed before it did anything")
+
+    async def _after(self, step: str, *, may_fail: bool = False) -> None:
+        chances, random = self._host.chances, self._host.fault_random
+        if chances.crash and random.random() < chances.crash:
+            await self._crash()
+        await self._delay(chances)
+        if may_fail and chances.fail_after and random.random() < chances.fail_after:
+            raise Unavailable(f"simulated: {step} failed after it was done")
+
+    async def _delay(self, chances: Chances) -> None:
+        random = self._host.fault_random
+        if chances.stall and random.random() < chances.stall:
+            await asyncio.sleep(random.randrange(STALL_MS_MAX) / 1000)
+        elif chances.delay and random.random() < chances.delay:
+            await asyncio.sleep(random.choice(DELAYS_MS) / 1000)
+        if self.severed:
+            await _for_ever()
+
+    async def _crash(self) -> None:
+        self._host.crash(self._index)
+        await _for_ever()
+
+
+async def _for_ever() -> None:
+    """A dead node hears nothing more."""
+    await asyncio.get_running_loop().create_future()
