@@ -29,6 +29,7 @@ from penstock.errors import (
 from penstock.model import Message
 from penstock.node.broker import Broker, Transaction
 from penstock.node.deadletters import DeadMessage
+from penstock.node.history import HistoryEntry
 from penstock.node.statistics import GroupStats, QueueStats
 from penstock.node.streams import Page, StreamRead
 from penstock.version import VERSION as __version__
@@ -43,6 +44,7 @@ __all__ = [
     "Fenced",
     "Forbidden",
     "GroupStats",
+    "HistoryEntry",
     "InvalidArgument",
     "InvalidBatch",
     "InvalidFilter",

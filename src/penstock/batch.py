@@ -139,24 +139,36 @@ def payloads(body: bytes, count: int, start: int = 0, stop: int | None = None) -
     return [block[low:high] for low, high in pairwise(offsets)]
 
 
-class Reader:
-    """A batch that is read piece by piece: checked, unfolded and decoded once, on first use."""
+_OBJECT_BYTES: Final = 48
+"""What a bytes object and its place in a list take beside its bytes."""
 
-    __slots__ = ("_block", "_columns", "_offsets", "batch")
+
+class Reader:
+    """A batch that is read piece by piece, by several groups: checked, unfolded and decoded once, on first use."""
+
+    __slots__ = ("_all", "_block", "_columns", "_offsets", "batch")
 
     def __init__(self, batch: EncodedBatch) -> None:
         self.batch = batch
+        self._all: list[bytes] | None = None
         self._block = b""
         self._offsets: array[int] | None = None
         self._columns: dict[str, list[Any]] | None = None
 
     def payloads(self, start: int, stop: int) -> list[bytes]:
         """The payloads [start, stop)."""
+        if self._all is not None:
+            return self._all[start:stop]
         if self._offsets is None:
             lengths, self._block, data_start = _open_body(self.batch.body, self.batch.count)
             self._offsets = array("Q", accumulate(lengths, initial=data_start))
         block = self._block
-        return [block[low:high] for low, high in pairwise(self._offsets[start : stop + 1])]
+        taken = [block[low:high] for low, high in pairwise(self._offsets[start : stop + 1])]
+        if len(taken) == self.batch.count:
+            # Who reads a batch whole is often one of several groups: the others get the same objects.
+            self._all, self._block, self._offsets = taken, b"", None
+            return taken[:]
+        return taken
 
     def messages(self, start: int, stop: int) -> list[Message]:
         """The messages [start, stop)."""
@@ -169,10 +181,11 @@ class Reader:
 
     @property
     def size(self) -> int:
-        """Bytes it may come to hold, those of an unfolded body included."""
+        """Bytes it may come to hold: the batch, and its payloads unfolded and cut."""
         body = self.batch.body
         folded = len(body) > _BODY_START and body[1] & BODY_COMPRESSED
-        return self.batch.size + (max(0, zstandard.frame_content_size(body[_BODY_START:])) if folded else 0)
+        unfolded = max(0, zstandard.frame_content_size(body[_BODY_START:])) if folded else len(body)
+        return self.batch.size + unfolded + self.batch.count * _OBJECT_BYTES
 
 
 def meta_columns(meta: bytes) -> int:

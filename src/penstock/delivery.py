@@ -10,7 +10,7 @@ import msgspec
 from penstock.batch import Reader
 from penstock.core.lane import Appended
 from penstock.errors import InvalidArgument
-from penstock.model import Message
+from penstock.model import Headers, Message
 
 
 class Received(msgspec.Struct, frozen=True, gc=False):
@@ -30,6 +30,19 @@ class Received(msgspec.Struct, frozen=True, gc=False):
     @property
     def payload(self) -> bytes:
         return self.message.payload
+
+    @property
+    def partition(self) -> str | None:
+        return self.message.partition
+
+    @property
+    def key(self) -> str | None:
+        return self.message.key
+
+    @property
+    def headers(self) -> Headers:
+        """The headers; empty where it has none."""
+        return self.message.headers or {}
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -80,7 +93,7 @@ class Claim:
 
     @cached_property
     def messages(self) -> list[Received]:
-        """The messages by rising offset, decoded on first use."""
+        """The messages in the order of delivery, decoded on first use."""
         return [received for part in self.slices for received in part.messages(self.queue, self.lane)]
 
     def payloads(self) -> list[bytes]:

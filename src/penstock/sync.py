@@ -432,6 +432,16 @@ class SyncTransaction:
         self._thread.do(self._transaction.reject, lease, offsets, error=error)
         return self
 
+    def postpone(self, lease: LeaseLike, delay: float, offsets: Ranges = None) -> SyncTransaction:
+        """These again after `delay` seconds, without spending an attempt."""
+        self._thread.do(self._transaction.postpone, lease, delay, offsets)
+        return self
+
+    def release(self, lease: LeaseLike, offsets: Ranges = None) -> SyncTransaction:
+        """These back at once, as if never handed out."""
+        self._thread.do(self._transaction.release, lease, offsets)
+        return self
+
     def commit(self) -> Receipt:
         """Do it all. Raises, and does nothing, if any part cannot be done."""
         return self._thread.run(self._transaction.commit)

@@ -142,7 +142,11 @@ class Rig:
         """Begin a commit; one at a time."""
         if self.in_flight is not None:
             return
+        self.check()
         needed = self.reference.needed_from(self.lane.has_limits())
+        while self.needed and self.needed[-1][1] > needed:
+            self.needed.pop()
+        self.needed.append((self.now_ms, needed))
         first = self.lane.first
         sealed = self.lane.seal(self.now_ms)
         if sealed is None:
@@ -157,9 +161,6 @@ class Rig:
     def _check_trim(self, first: int, needed: int) -> None:
         lane = self.lane
         assert lane.first <= needed, "trimmed what somebody needs"
-        while self.needed and self.needed[-1][1] > needed:
-            self.needed.pop()
-        self.needed.append((self.now_ms, needed))
         if lane.has_limits() or not lane.works():
             return
         if self.config.keep_done_ms:

@@ -25,7 +25,7 @@ from tests.model.rig import Rig
 
 EXAMPLES = os.environ.get("PENSTOCK_MODEL_EXAMPLES")
 PROFILE = settings(
-    max_examples=int(EXAMPLES or 60),
+    max_examples=int(EXAMPLES or 250),
     stateful_step_count=50,
     deadline=None,
     derandomize=EXAMPLES is None,
@@ -40,7 +40,7 @@ ACTIONS: list[Action] = ["ack", "nack", "reject", "postpone", "release"]
 
 def maybe(strategy: st.SearchStrategy[Any], default: Any = None) -> st.SearchStrategy[Any]:
     """Mostly the default: a history with every option at once shows little of each."""
-    return st.one_of(st.just(default), st.just(default), strategy)
+    return st.one_of(st.just(default), st.just(default), st.just(default), strategy)
 
 
 def one_of(*values: Any) -> st.SearchStrategy[Any]:
@@ -51,7 +51,7 @@ MESSAGES = st.lists(
     st.builds(
         Message,
         payload=st.sampled_from([b"", b"x", b"y" * 40]),
-        partition=one_of(None, "", "p", "q", "r"),
+        partition=one_of(None, "", "p", "p", "q"),
         headers=maybe(one_of({"n": 1}, {"n": 2})),
         priority=maybe(st.integers(0, 3), 0),
         delay_ms=maybe(st.sampled_from(SPANS), 0),
@@ -138,10 +138,16 @@ class LaneMachine(RuleBasedStateMachine):
         found = [number for number, group in self.rig.reference.groups.items() if group.settings.kind == kind]
         return data.draw(st.sampled_from(found), "group") if found else None
 
-    def lease(self, data: st.DataObject) -> tuple[int, int] | None:
+    def has_leases(self) -> bool:
+        return any(group.leases for group in self.rig.reference.groups.values())
+
+    def has_streams(self) -> bool:
+        return any(group.settings.kind == "stream" for group in self.rig.reference.groups.values())
+
+    def lease(self, data: st.DataObject) -> tuple[int, int]:
         groups = self.rig.reference.groups
         found = [(number, lease) for number, group in groups.items() for lease in group.leases]
-        return data.draw(st.sampled_from(found), "lease") if found else None
+        return data.draw(st.sampled_from(found), "lease")
 
     def ranges(self, data: st.DataObject) -> list[tuple[int, int]]:
         offset = st.integers(0, self.rig.reference.end + 1)
@@ -149,19 +155,17 @@ class LaneMachine(RuleBasedStateMachine):
 
     # Publishing and committing ----------------------------------------------------------------------------
 
-    @rule(messages=MESSAGES, encoded=st.booleans())
-    def publish(self, messages: list[Message], encoded: bool) -> None:
+    @rule(messages=MESSAGES, encoded=st.booleans(), flush=st.booleans())
+    def publish(self, messages: list[Message], encoded: bool, flush: bool) -> None:
         self.rig.publish(messages, encoded=encoded)
-
-    @rule(messages=MESSAGES, encoded=st.booleans())
-    def publish_and_flush(self, messages: list[Message], encoded: bool) -> None:
-        self.rig.publish(messages, encoded=encoded)
-        self.rig.flush()
+        if flush:
+            self.rig.flush()
 
     @rule()
     def seal(self) -> None:
         self.rig.seal()
 
+    @precondition(lambda self: self.rig.in_flight is not None)
     @rule()
     def commit(self) -> None:
         self.rig.commit()
@@ -174,39 +178,36 @@ class LaneMachine(RuleBasedStateMachine):
     def crash(self, durable: bool) -> None:
         self.rig.crash(durable=durable)
 
-    @rule(span_ms=one_of(1, 10, 100, 1_000), tick=st.booleans())
+    @rule(span_ms=one_of(0, 1, 10, 100, 1_000), tick=st.booleans())
     def time_passes(self, span_ms: int, tick: bool) -> None:
         self.rig.now_ms += span_ms
         if tick:
             self.rig.tick()
 
-    @rule()
-    def tick(self) -> None:
-        self.rig.tick()
-
     # Work groups ------------------------------------------------------------------------------------------
 
-    @rule(data=st.data(), most=st.integers(1, 5), consumer=CONSUMERS, lease_ms=one_of(None, 1, 5_000),
-          partition=maybe(one_of("p", "q", "z")), settle=maybe(st.just(True), False))  # fmt: skip
-    def claim(
-        self, data: st.DataObject, most: int, consumer: str, lease_ms: int | None, partition: str | None, settle: bool
-    ) -> None:
+    @precondition(lambda self: self.rig.reference.works())
+    @rule(data=st.data(), most=st.integers(1, 8), consumer=CONSUMERS, flush=st.booleans())
+    def claim(self, data: st.DataObject, most: int, consumer: str, flush: bool) -> None:
         group = self.group(data, "work")
-        if group is not None:
-            ordered = self.rig.settings[group].ordered
-            self.rig.claim(group, most, consumer, lease_ms, partition if ordered else None, settle)
+        assert group is not None
+        lease_ms = data.draw(maybe(one_of(1, 5_000)), "lease_ms")
+        settle = data.draw(maybe(st.just(True), False), "settle")
+        ordered = self.rig.settings[group].ordered
+        partition = data.draw(maybe(one_of("p", "q", "z")), "partition") if ordered else None
+        self.rig.claim(group, most, consumer, lease_ms, partition, settle)
+        if flush:
+            self.rig.flush()
 
+    @precondition(lambda self: self.has_leases())
     @rule(data=st.data(), action=st.sampled_from(ACTIONS), delay_ms=maybe(st.sampled_from(SPANS)))
     def settle_whole(self, data: st.DataObject, action: Action, delay_ms: int | None) -> None:
-        held = self.lease(data)
-        if held is not None:
-            self.rig.settle(*held, [Verdict(action, delay_ms=delay_ms)])
+        self.rig.settle(*self.lease(data), [Verdict(action, delay_ms=delay_ms)])
 
+    @precondition(lambda self: self.has_leases())
     @rule(data=st.data())
     def settle_parts(self, data: st.DataObject) -> None:
         held = self.lease(data)
-        if held is None:
-            return
         offsets = self.rig.reference.groups[held[0]].held_by(held[1])
         chosen = data.draw(st.lists(st.sampled_from(offsets), unique=True, min_size=1), "offsets")
         verdict = st.tuples(st.sampled_from(ACTIONS), maybe(st.sampled_from(SPANS)))
@@ -216,101 +217,81 @@ class LaneMachine(RuleBasedStateMachine):
             verdicts.append(Verdict(action, offset, offset + 1, delay_ms))
         self.rig.settle(*held, verdicts)
 
-    @rule(data=st.data(), action=st.sampled_from(ACTIONS))
-    def settle_wrongly(self, data: st.DataObject, action: Action) -> None:
-        group = self.group(data, "work")
-        if group is not None:
-            self.rig.settle_wrongly(group, 10**9, [Verdict(action)])
+    @precondition(lambda self: self.has_leases())
+    @rule(data=st.data(), action=st.sampled_from(ACTIONS), lease_ms=one_of(1, 50, 5_000))
+    def extend_or_settle_wrongly(self, data: st.DataObject, action: Action, lease_ms: int) -> None:
         held = self.lease(data)
-        if held is None:
-            return
         offsets = self.rig.reference.groups[held[0]].held_by(held[1])
+        self.rig.settle_wrongly(held[0], 10**9, [Verdict(action)])
         self.rig.settle_wrongly(*held, [Verdict(action, offsets[-1], offsets[-1] + 2)])
         self.rig.settle_wrongly(*held, [Verdict(action, offsets[0], offsets[0])])
         self.rig.settle_wrongly(*held, [Verdict("ack"), Verdict(action, offsets[0], offsets[0] + 1)])
-
-    @rule(data=st.data(), lease_ms=one_of(1, 50, 5_000))
-    def extend(self, data: st.DataObject, lease_ms: int) -> None:
-        held = self.lease(data)
-        if held is not None:
-            self.rig.extend(*held, lease_ms)
-
-    @rule(data=st.data(), consumer=CONSUMERS)
-    def consumer_left(self, data: st.DataObject, consumer: str) -> None:
-        group = data.draw(st.sampled_from(sorted(self.rig.reference.groups)), "group")
-        self.rig.consumer_left(group, consumer)
+        self.rig.extend(*held, lease_ms)
 
     @precondition(lambda self: any(group.offsets("dead") for group in self.rig.reference.works()))
-    @rule(data=st.data())
-    def redrive(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), purge=st.booleans())
+    def redrive_or_purge_dead(self, data: st.DataObject, purge: bool) -> None:
         group = self.group(data, "work")
         assert group is not None
-        self.rig.redrive(group, self.ranges(data))
+        if purge:
+            self.rig.purge_dead(group, self.ranges(data))
+        else:
+            self.rig.redrive(group, self.ranges(data))
 
-    @precondition(lambda self: any(group.offsets("dead") for group in self.rig.reference.works()))
-    @rule(data=st.data())
-    def purge_dead(self, data: st.DataObject) -> None:
-        group = self.group(data, "work")
-        assert group is not None
-        self.rig.purge_dead(group, self.ranges(data))
+    # Streams ----------------------------------------------------------------------------------------------
 
-    @rule(data=st.data(), rare=st.integers(0, 3))
-    def purge(self, data: st.DataObject, rare: int) -> None:
-        group = self.group(data, "work")
-        if group is not None and rare == 0:
-            self.rig.purge(group)
-
-    @rule(data=st.data())
-    def seek(self, data: st.DataObject) -> None:
-        group = data.draw(st.sampled_from(sorted(self.rig.reference.groups)), "group")
-        self.rig.seek(group, data.draw(st.integers(0, self.rig.reference.visible_end), "offset"))
-
-    @rule(data=st.data(), paused=st.booleans(), max_in_flight=one_of(None, 1, 3), max_attempts=one_of(0, 1, 3))
-    def configure(self, data: st.DataObject, paused: bool, max_in_flight: int | None, max_attempts: int) -> None:
-        group = data.draw(st.sampled_from(sorted(self.rig.reference.groups)), "group")
-        old = self.rig.settings[group]
-        new = msgspec.structs.replace(old, paused=paused, max_in_flight=max_in_flight, max_attempts=max_attempts)
-        self.rig.configure(self.queue, {group: new})
-
-    # Streams, retention, groups ---------------------------------------------------------------------------
-
+    @precondition(lambda self: self.has_streams())
     @rule(data=st.data(), most=st.integers(1, 5), consumer=CONSUMERS)
     def read(self, data: st.DataObject, most: int, consumer: str) -> None:
         group = self.group(data, "stream")
-        if group is not None:
-            self.rig.read(group, most, consumer)
+        assert group is not None
+        self.rig.read(group, most, consumer)
 
+    @precondition(lambda self: self.has_streams())
     @rule(data=st.data())
     def commit_stream(self, data: st.DataObject) -> None:
         group = self.group(data, "stream")
-        if group is not None:
-            self.rig.commit_stream(group, data.draw(st.integers(-1, self.rig.reference.end + 1), "offset"))
+        assert group is not None
+        self.rig.commit_stream(group, data.draw(st.integers(-1, self.rig.reference.end + 1), "offset"))
 
-    @rule(data=st.data(), pin=st.booleans())
-    def pin(self, data: st.DataObject, pin: bool) -> None:
-        if pin:
-            self.rig.pin(data.draw(st.integers(self.rig.lane.first, self.rig.lane.visible_end), "offset"))
-        elif self.rig.reference.pins:
-            self.rig.unpin()
+    # Administration: one rule for all that is rare --------------------------------------------------------
 
-    @rule()
-    def trim_by_limits(self) -> None:
-        self.rig.trim_by_limits()
-
-    @rule()
-    def expire_dedup(self) -> None:
-        self.rig.expire_dedup()
-
-    @rule(data=st.data(), add=st.booleans())
-    def change_groups(self, data: st.DataObject, add: bool) -> None:
-        numbers = sorted(self.rig.reference.groups)
-        if add and len(numbers) < 3:
-            number = 1 + max(self.rig.settings)
+    @rule(
+        data=st.data(),
+        what=one_of("left", "purge", "seek", "configure", "add", "remove", "pin", "unpin", "trim", "ids"),
+    )
+    def administer(self, data: st.DataObject, what: str) -> None:
+        rig = self.rig
+        group = data.draw(st.sampled_from(sorted(rig.reference.groups)), "group")
+        is_work = rig.settings[group].kind == "work"
+        if what == "left":
+            rig.consumer_left(group, data.draw(CONSUMERS, "consumer"))
+        elif what == "purge" and is_work:
+            rig.purge(group)
+        elif what == "seek":
+            rig.seek(group, data.draw(st.integers(0, rig.reference.end + 1), "offset"))
+        elif what == "configure":
+            options = {
+                "paused": maybe(st.just(True), False),
+                "max_in_flight": one_of(None, 3),
+                "max_attempts": one_of(0, 3),
+            }
+            drawn = data.draw(st.fixed_dictionaries(options), "options")
+            rig.configure(self.queue, {group: msgspec.structs.replace(rig.settings[group], **drawn)})
+        elif what == "add" and len(rig.reference.groups) < 3:
             config = self.configs[data.draw(st.sampled_from(sorted(self.configs)), "like")]
-            start = data.draw(st.integers(0, self.rig.reference.end), "start")
-            self.rig.add_group(number, settings_of(self.queue, config), start)
-        elif not add and len(numbers) > 1:
-            self.rig.remove_group(numbers[-1])
+            start = data.draw(st.integers(0, rig.reference.end), "start")
+            rig.add_group(1 + max(rig.settings), settings_of(self.queue, config), start)
+        elif what == "remove" and len(rig.reference.groups) > 1:
+            rig.remove_group(group)
+        elif what == "pin":
+            rig.pin(data.draw(st.integers(rig.lane.first, rig.lane.visible_end), "offset"))
+        elif what == "unpin" and rig.reference.pins:
+            rig.unpin()
+        elif what == "trim":
+            rig.trim_by_limits()
+        elif what == "ids":
+            rig.expire_dedup()
 
     @invariant()
     def agrees(self) -> None:

@@ -1,223 +1,179 @@
 """The judge: compares what clients were told with what is on the disk, message by message.
 
-It is told of every operation when it starts and when it is answered (`ledger.py` keeps that), sees every commit that
-lands (`mirror.py`), and reports the first thing that must not be. An operation that ended in an error has an unknown
-outcome: whatever it could have done is allowed, nothing more. What is checked is listed in `docs/simulation.md`.
+It is told of every operation when it starts and when it is answered, sees every commit that lands (`mirror.py`), and
+reports whatever must not be. An operation that ended in an error has an unknown outcome: whatever it could have done
+is allowed, nothing more. What is checked is listed in `docs/simulation.md`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable
 
-import msgspec
-
-from penstock.core.work import Verdict
-from penstock.delivery import Claim, Published, Received
-from penstock.errors import (
-    InvalidArgument,
-    LeaseLost,
-    NotFound,
-    OffsetGone,
-    PenstockError,
-    QueueFull,
-    StoreCorrupt,
-    Unroutable,
-    WrongKind,
-)
-from penstock.model import Message
 from penstock.rows import Commit
-from tests.simulation.ledger import Fate, GroupView, Holder, Landing, Sent
-from tests.simulation.mirror import GroupMirror, LaneMirror, Mirror, Stored, scoped
-from tests.simulation.plan import COLORS, GRAVEYARD, Plan
-
-LATE_MS: Final = 12_000
-"""What could be handed out for so long, while somebody waited for it, is late. Stalls and pauses are far shorter."""
-REFUSALS: Final = (InvalidArgument, QueueFull, Unroutable, NotFound, LeaseLost, WrongKind)
-"""Errors that say that nothing was done."""
-VIOLATIONS_MAX: Final = 5
-
-
-class Violation(msgspec.Struct, frozen=True):
-    """Something that must not be."""
-
-    kind: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.text}"
-
-
-class Settling(msgspec.Struct):
-    """A settle that is under way."""
-
-    view: GroupView
-    lane: int
-    group: int
-    lease: int
-    verdicts: dict[int, Verdict]
-    attempts: dict[int, int]
-    seq: int
-    started_ms: int
-    alive: bool
-    """Whether the lease held all of it on the disk when the settle began."""
+from tests.simulation.court import Court, passes
+from tests.simulation.deaths import DeathChecker
+from tests.simulation.deliveries import DeliveryChecker
+from tests.simulation.ledger import GroupView
+from tests.simulation.mirror import GroupMirror, LaneMirror, Stored
+from tests.simulation.plan import GRAVEYARD, Plan
+from tests.simulation.publishes import PublishChecker
+from tests.simulation.streams import LATE_MS, StreamChecker
 
 
 class Checker:
-    """Knows what clients were told and what is on the disk."""
+    """All checks of one world."""
 
     def __init__(self, plan: Plan, now_ms: Callable[[], int]) -> None:
-        self.plan = plan
-        self.violations: list[Violation] = []
-        self.mirror = Mirror(self.report, now_ms)
+        self.court = Court(plan, now_ms)
+        self.publishes = PublishChecker(self.court)
+        self.deliveries = DeliveryChecker(self.court)
+        self.deaths = DeathChecker(self.court)
+        self.streams = StreamChecker(self.court)
+        self._plan = plan
         self._now_ms = now_ms
-        self._seq = 0
-        self.views: dict[tuple[str, str, int], GroupView] = {}
-        self.sent: dict[str, Sent] = {}
-        self.landings: dict[tuple[str, int, str], list[Landing]] = {}
-        self.deaths: dict[tuple[int, str, int], str] = {}
-        self.copies: dict[tuple[str, str, int, int], int] = {}
-        self.confirmed = 0
-        self.delivered_count = 0
-
-    def report(self, kind: str, text: str) -> None:
-        if len(self.violations) < VIOLATIONS_MAX:
-            self.violations.append(Violation(kind, f"{text} (at {self._now_ms()})"))
-
-    def next_seq(self) -> int:
-        self._seq += 1
-        return self._seq
-
-    def view(self, queue: str, group: str, scope: int) -> GroupView:
-        planned = self.plan.queue(queue)
-        key = (queue, group, scope if planned.is_ephemeral else 0)
-        view = self.views.get(key)
-        if view is None:
-            chosen = next(item for item in planned.groups if item.name == group)
-            view = self.views[key] = GroupView(queue, group, planned.config, planned.settings(chosen))
-        return view
-
-    def unexpected(self, what: str, error: BaseException) -> None:
-        """Errors that no fault of a store may lead to."""
-        if isinstance(error, StoreCorrupt) or not isinstance(error, PenstockError):
-            self.report("error", f"{what} raised {error!r}")
 
     # The disk ---------------------------------------------------------------------------------------------
 
     def landed(self, commit: Commit, scope: int) -> None:
-        before = dict(self.mirror.outbox)
-        published = self.mirror.apply(commit, scope)
+        """A commit is durable."""
+        published = self.court.mirror.apply(commit, scope)
+        known: list[tuple[LaneMirror, Stored]] = []
+        self.deaths.landed(commit, scope)
         for lane, stored in published:
-            self._stored(lane, stored, scope)
-        for lane, stored in published:
-            self._check_together(lane, stored, scope)
-        self._check_outbox(commit, scope)
-        del before
+            queue = self.court.mirror.queue_name(lane.id)
+            if queue == GRAVEYARD:
+                self.deaths.copied(stored)
+            elif any(planned.name == queue for planned in self._plan.queues):
+                self.publishes.stored(lane, stored, queue)
+                known.append((lane, stored))
+        for lane, stored in known:
+            self.publishes.check_together(lane, stored, scope)
 
-    def _stored(self, lane: LaneMirror, stored: Stored, scope: int) -> None:
-        queue = self.mirror.queue_name(lane.id)
-        if queue.startswith("$") or queue == "?":
-            return
-        if queue == GRAVEYARD:
-            self._copied(stored)
-            return
-        sent = self.sent.get(stored.uid)
-        where = f"{stored.uid} at {lane.id}:{stored.offset} of queue {queue!r}"
-        if sent is None or queue not in sent.queues:
-            self.report("phantom", f"{where} was never published there")
-            return
-        if sent.message != stored.message:
-            self.report("corrupted", f"{where} was stored as {stored.message}, published as {sent.message}")
-        if sent.refused >= sent.calls:
-            self.report("refused", f"{where} was stored although every publish of it was refused")
-        places = self.landings.setdefault((queue, lane.id >> 56, stored.uid), [])
-        self._check_doubled(where, queue, sent, places, stored)
-        places.append(Landing(lane.id, stored.offset, stored.commit, stored.published_ms))
+    # Waiting in vain --------------------------------------------------------------------------------------
 
-    def _check_doubled(
-        self, where: str, queue: str, sent: Sent, places: Sequence[Landing], stored: Stored
-    ) -> None:
-        """A message is stored once for each call, and under a dedup id once in its window."""
-        if len(places) >= sent.calls:
-            self.report("doubled", f"{where} was published {sent.calls} times and stored {len(places) + 1} times")
-        window_ms = self.plan.queue(queue).config.dedup_window_ms
-        if sent.message.dedup_id is None or not window_ms:
+    def waited(self, view: GroupView, scope: int, waited_ms: int) -> None:
+        """A claim for anything waited so long and got nothing: was there nothing all the time?"""
+        settings = view.settings
+        held_back = settings.rate or settings.max_in_flight or settings.single_active_consumer or settings.debounce_ms
+        if waited_ms < LATE_MS or held_back or view.ever_paused or "parked" in self._plan.limits:
             return
-        for lane in self.mirror.lanes_of(queue):
-            for other in lane.messages.values():
-                same = other is not stored and _dedup_of(other.message) == _dedup_of(stored.message)
-                first_ms = self.sent[other.uid].started_ms if same else 0
-                if same and lane.id >> 56 == 0 and stored.published_ms < first_ms + window_ms:
-                    self.report("dedup", f"{where} is the second under its id, after {lane.id}:{other.offset}")
+        for lane in self.court.lanes_of(view.queue, scope):
+            for group in lane.groups.values():
+                described = self.court.mirror.describe(lane.id, group.id)
+                if described is not None and described.group == view.group:
+                    self._check_late(view, lane, group, self._now_ms() - LATE_MS)
 
-    def _check_together(self, lane: LaneMirror, stored: Stored, scope: int) -> None:
-        """All messages of a call are stored in one commit, with the verdicts of their transaction."""
-        sent = self.sent.get(stored.uid)
-        if sent is None or self.mirror.queue_name(lane.id) == GRAVEYARD:
-            return
-        for uid in sent.together:
-            other = self.sent[uid]
-            for queue in other.queues:
-                planned = self.plan.queue(queue)
-                if planned.is_ephemeral == (lane.id >> 56 != 0) and not self._is_stored(queue, scope, other.message):
-                    self.report("torn", f"{stored.uid} is stored, {uid} of the same call is not in {queue!r}")
-        if sent.settles is not None and lane.id >> 56 == sent.settles[0] >> 56:
-            held_lane, group, lease, offsets = sent.settles
-            held = self.mirror.lane(held_lane).group(group).leases.get(lease)
-            if held is not None and any(held.covers(offset) for offset in offsets):
-                self.report("torn", f"{stored.uid} is stored, but the lease that its transaction settles is still held")
+    def _check_late(self, view: GroupView, lane: LaneMirror, group: GroupMirror, since_ms: int) -> None:
+        busy: set[str] = set()
+        for lease in group.leases.values():
+            if lease.deadline_ms < since_ms:
+                self.court.report("late", f"a lease of {lease.consumer} on lane {lane.id} ended at {lease.deadline_ms}")
+            for entry in lease.entries:
+                busy.update(self._partitions(lane, range(entry.start, entry.end)))
+        for entry in sorted(group.waiting_entries(), key=lambda entry: entry.start):
+            for offset in range(entry.start, entry.end):
+                stored = lane.messages[offset]
+                is_free = not view.settings.ordered or not stored.message.partition or stored.message.partition not in busy
+                if is_free and entry.due_ms < since_ms and group.touched_ms < since_ms:
+                    self._report_late(view, lane, stored, f"waits since {entry.due_ms}")
+                if view.settings.ordered and stored.message.partition:
+                    busy.add(stored.message.partition)
+        for offset in range(group.next, lane.end):
+            stored = lane.messages[offset]
+            ready_ms = max(stored.landed_ms, stored.due_ms(view.config))
+            if view.settings.ordered and stored.message.partition in busy:
+                continue
+            if ready_ms < since_ms and passes(view, stored):
+                self._report_late(view, lane, stored, f"is ready since {ready_ms}")
+            if view.settings.ordered and stored.message.partition:
+                busy.add(stored.message.partition)
 
-    def _is_stored(self, queue: str, scope: int, message: Message) -> bool:
-        uid = message.payload[:24].decode("ascii")
-        key = (queue, scope if self.plan.queue(queue).is_ephemeral else 0, uid)
-        if self.landings.get(key):
-            return True
-        return message.dedup_id is not None and any(
-            _dedup_of(other.message) == _dedup_of(message)
-            for lane in self.mirror.lanes_of(queue)
-            for other in lane.messages.values()
+    def _partitions(self, lane: LaneMirror, offsets: range) -> set[str]:
+        found = (lane.messages[offset].message.partition for offset in offsets)
+        return {partition for partition in found if partition}
+
+    def _report_late(self, view: GroupView, lane: LaneMirror, stored: Stored, text: str) -> None:
+        expires_ms = stored.expires_ms(view.config)
+        if expires_ms is None or expires_ms > self._now_ms():
+            where = f"{stored.uid} at {lane.id}:{stored.offset} in {view.queue}/{view.group}"
+            self.court.report("late", f"{where} {text}, a consumer waited all the time")
+
+    # The end ----------------------------------------------------------------------------------------------
+
+    def unsettled(self, scope: int) -> list[str]:
+        """What is still to be done before a world can be judged, in words."""
+        found: list[str] = []
+        for planned in self._plan.queues:
+            for lane in self.court.lanes_of(planned.name, scope):
+                found += self._unsettled_on(lane)
+        if self.court.mirror.outbox:
+            found.append(f"{len(self.court.mirror.outbox)} rows in the outbox")
+        return found
+
+    def _unsettled_on(self, lane: LaneMirror) -> list[str]:
+        found: list[str] = []
+        for group in lane.groups.values():
+            described = self.court.mirror.describe(lane.id, group.id)
+            if described is None or described.group_config.kind == "stream":
+                continue
+            states = {offset: state for offset, state in group.states(lane.end).items() if state != "dead"}
+            if states:
+                found.append(f"{described.queue}/{described.group} lane {lane.id}: {states}")
+        return found
+
+    def check_end(self, scope: int, resets: int) -> None:
+        """All is settled: every message must be where its story says."""
+        self.deaths.check_end()
+        self.deliveries.check_rates(resets)
+        for text in self.streams.unread(scope):
+            self.court.report("lost", text)
+        for view in list(self.court.views.values()):
+            for lane in self.court.lanes_of(view.queue, scope):
+                for group in lane.groups.values():
+                    described = self.court.mirror.describe(lane.id, group.id)
+                    if described is None or described.group != view.group:
+                        continue
+                    if self.court.view(view.queue, view.group, scope) is view and view.settings.kind == "work":
+                        self._check_work_end(view, lane, group)
+
+    def _check_work_end(self, view: GroupView, lane: LaneMirror, group: GroupMirror) -> None:
+        states = group.states(lane.end)
+        for offset in range(group.start or 0, lane.end):
+            stored, state = lane.messages[offset], states.get(offset, "done")
+            fate = view.fate(lane.id, offset)
+            where = f"{stored.uid} at {lane.id}:{offset} in {view.queue}/{view.group}"
+            if state == "done" and not self._may_be_done(view, lane, stored):
+                self.court.report("lost", f"{where} is done, but nobody said so")
+            if state == "dead" and fate.acked:
+                self.court.report("lost", f"{where} is dead although its ack was answered")
+            if state == "dead" and not self._may_be_dead(view, lane, group, offset):
+                self.court.report("lost", f"{where} is dead without a reason")
+            if state == "done" and fate.rejected and not view.redriven_since(fate.rejected) and not view.dead_purged:
+                self.court.report("lost", f"{where} is done although its reject was answered")
+
+    def _may_be_done(self, view: GroupView, lane: LaneMirror, stored: Stored) -> bool:
+        fate = view.fate(lane.id, stored.offset)
+        expires_ms = stored.expires_ms(view.config)
+        return bool(
+            fate.acked
+            or fate.reasons & {"ack", "maybe ack", "acknowledged as it was handed out"}
+            or view.swallowed
+            or not passes(view, stored)
+            or (expires_ms is not None and expires_ms <= self._now_ms() and view.settings.expired == "drop")
+            or view.config.overflow == "drop_oldest"
+            or stored.offset < view.sought_to.get(lane.id, 0)
+            or stored.offset < view.purged_to.get(lane.id, 0)
+            or view.dead_purged
         )
 
-    # Dead letters -----------------------------------------------------------------------------------------
-
-    def _check_outbox(self, commit: Commit, scope: int) -> None:
-        """Who dies under `dead_letter_to` is in the outbox of the same commit; remember each death."""
-        promised = {(scoped(row.lane, scope), row.offset) for row in commit.outbox}
-        for change in commit.lanes:
-            lane = scoped(change.lane, scope)
-            for row in change.dead:
-                described = self.mirror.describe(lane, row.group)
-                if described is None:
-                    continue
-                target = described.group_config.dead_letter_to or described.queue_config.dead_letter_to
-                for offset in range(row.start, row.end) if target is not None else ():
-                    self._died(lane, offset, row.group, row.dead_ms, described.group, (lane, offset) in promised)
-
-    def _died(self, lane: int, offset: int, group: int, dead_ms: int, name: str, promised: bool) -> None:
-        key = (lane, f"{group}:{name}", offset)
-        times = self.deaths.get(key, "")
-        if f"[{dead_ms}]" in times:
-            return
-        self.deaths[key] = f"{times}[{dead_ms}]"
-        if not promised and lane >> 56 == 0:
-            self.report("dead letter", f"{lane}:{offset} died in group {name!r} without a row in the outbox")
-
-    def _copied(self, stored: Stored) -> None:
-        """A dead letter arrived at its target."""
-        deaths = (stored.message.headers or {}).get("x-death")
-        if not deaths:
-            self.report("phantom", f"{stored.uid} is in {GRAVEYARD!r} without a death")
-            return
-        last = deaths[0]
-        for key in ((last["queue"], last["group"], stored.uid, last["time"]),):
-            self._count_copy(key[0], key[1], key[2], key[3])
-
-    def _count_copy(self, queue: str, group: str, uid: str, time: int) -> None:
-        self.copies_of(queue, group, uid)[time] = self.copies_of(queue, group, uid).get(time, 0) + 1
-
-    def copies_of(self, queue: str, group: str, uid: str) -> dict[int, int]:
-        return self._copies.setdefault((queue, group, uid), {})
-
-    @property
-    def _copies(self) -> dict[tuple[str, str, str], dict[int, int]]:
-        return self.__dict__.setdefault("_copies_by_death", {})  # type: ignore[no-any-return]
+    def _may_be_dead(self, view: GroupView, lane: LaneMirror, group: GroupMirror, offset: int) -> bool:
+        row = next(row for row in group.dead.values() if row.start <= offset < row.end)
+        fate, stored = view.fate(lane.id, offset), lane.messages[offset]
+        if row.reason == "attempts":
+            return 0 < view.settings.max_attempts <= row.attempts
+        if row.reason == "expired":
+            expires_ms = stored.expires_ms(view.config)
+            return expires_ms is not None and expires_ms <= row.dead_ms
+        if row.reason == "overflow":
+            return view.config.overflow == "dead_letter_oldest"
+        return bool(fate.reasons & {"reject", "maybe reject"})

@@ -38,8 +38,11 @@ CALM: Final = Chances()
 class Host(Protocol):
     """The world around the store: who decides, who is told."""
 
-    chances: Chances
     fault_random: Random
+
+    @property
+    def chances(self) -> Chances:
+        """How likely each fault is now."""
 
     def crash(self, index: int) -> None:
         """The node of this index dies here and now."""

@@ -61,6 +61,7 @@ class GroupView:
         self.purged_to: dict[int, int] = {}
         self.dead_purged = False
         self.pauses_open = 0
+        self.ever_paused = False
         self.paused_since_ms: int | None = None
         self.pause_seq = 0
         self.read: dict[int, set[int]] = {}

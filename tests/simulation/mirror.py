@@ -13,7 +13,7 @@ import msgspec
 from penstock.batch import EncodedBatch, decode
 from penstock.core.entries import Entry, decode_entries
 from penstock.model import GroupConfig, Message, QueueConfig
-from penstock.node.catalog import EPHEMERAL_FROM, QueueDocument
+from penstock.node.catalog import EPHEMERAL_FROM, Queue, QueueDocument
 from penstock.rows import CatalogRow, Commit, DeadRow, LaneChange, OutboxRow
 
 Report = Callable[[str, str], None]
@@ -59,7 +59,7 @@ class GroupMirror:
         self.leases: dict[int, HeldLease] = {}
         self.waiting: dict[int, list[Entry]] = {}
         self.dead: dict[int, DeadRow] = {}
-        self.changed_ms = 0
+        self.touched_ms = 0
 
     def waiting_entries(self) -> Iterator[Entry]:
         for chunk in self.waiting.values():
@@ -132,7 +132,7 @@ class Mirror:
 
     def describe(self, lane: int, group: int) -> Description | None:
         """Who a group on a lane is; None while its declaration is on its way."""
-        queue_id, known = self.queue_of_lane.get(lane), self.groups.get(group)
+        queue_id, known = self.queue_of_lane.get(lane), self.groups.get(scoped(group, lane >> 56))
         if queue_id is None or known is None:
             return None
         name, document = self.queues[queue_id]
@@ -166,11 +166,14 @@ class Mirror:
         self._new_leases.clear()
         return published
 
-    def declare_ephemeral(self, scope: int, queue: int, name: str, document: QueueDocument) -> None:
-        """Ephemeral queues are declared on no disk: the world tells of them."""
-        self.queues[scoped(queue, scope)] = (name, document)
-        for lane in document.lanes:
-            self.queue_of_lane[scoped(lane, scope)] = scoped(queue, scope)
+    def declare_ephemeral(self, scope: int, queue: Queue) -> None:
+        """Ephemeral queues are declared on no disk: their node tells of them."""
+        id = scoped(queue.id, scope)
+        self.queues[id] = (queue.name, QueueDocument(queue.config, queue.lanes))
+        for lane in queue.lanes:
+            self.queue_of_lane[scoped(lane, scope)] = id
+        for group in queue.groups.values():
+            self.groups[scoped(group.id, scope)] = (group.name, id, group.config)
 
     def _declare(self, row: CatalogRow) -> None:
         if row.kind == "queue":
@@ -196,6 +199,10 @@ class Mirror:
         lane.first, lane.end = change.first, change.end
         self._delete_rows(lane, change)
         self._put_rows(lane, change)
+        for row in (*change.groups, *change.leases, *change.waiting):
+            lane.group(row.group).touched_ms = self._now_ms()
+        for id, _ in (*change.leases_deleted, *change.waiting_deleted):
+            lane.group(id).touched_ms = self._now_ms()
         return published
 
     def _append(self, lane: LaneMirror, change: LaneChange) -> list[tuple[LaneMirror, Stored]]:
@@ -229,7 +236,6 @@ class Mirror:
         for row in change.groups:
             group = lane.group(row.group)
             group.next, group.committed = row.next, row.committed
-            group.changed_ms = self._now_ms()
             if group.start is None:
                 group.start = row.next
         for lease in change.leases:

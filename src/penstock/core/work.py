@@ -104,10 +104,13 @@ class WorkGroup:
         lease_ms: int | None = None,
         partition: str | None = None,
         settle: bool = False,
+        minimum: int = 1,
     ) -> list[Entry]:
-        """Hand out up to `most` messages: what waits and is due first, then from `next` on.
+        """Hand out up to `most` messages, or none if there are fewer than `minimum`.
 
-        With `partition`, only messages of that one; it takes an ordered group, for others keep no such index.
+        First what waits and is due, then from `next` on. With `partition`, only messages of that one; it takes an
+        ordered group, for others keep no such index.
+        What is returned is in the order of delivery: by offset, or by priority where that decides.
         The offsets are leased under `lease_id`, or done at once with `settle`. Raises `Missing` when heads are
         needed and nothing was found before them. Empty when nothing may be handed out now.
         """
@@ -127,10 +130,21 @@ class WorkGroup:
             walk = Walk(self, now_ms, room, partition)
             walk.run(may_ask=not taken)
             taken.extend(walk.taken)
-        if taken:
-            taken = merged(taken)
-            self._hand_out(now_ms, taken, consumer, lease_id, lease_ms, settle)
-        return list(taken)
+        if count_of(taken) < minimum:
+            self._put_back(now_ms, taken)
+            return []
+        in_turn = list(taken)
+        taken = merged(taken)
+        self._hand_out(now_ms, taken, consumer, lease_id, lease_ms, settle)
+        return in_turn if self.settings.prioritized else list(taken)
+
+    def _put_back(self, now_ms: int, entries: list[Entry]) -> None:
+        """Too few to hand out: nobody was told of them, so nothing is spent and there is no event."""
+        for entry in entries:
+            self._wait(entry.moved(entry.attempts - 1, 0), now_ms)
+        self._unlock(entries)
+        if entries and self.next < self.lane.visible_end and not self._parks_first():
+            self.lane.log.find(self.next)  # perhaps there are enough where heads must be read first
 
     def _parks_first(self) -> bool:
         """Whether the order depends on messages further on, so that all must be seen before one is taken."""

@@ -614,6 +614,14 @@ class Transaction:
         """These will never succeed."""
         return self.settle(lease, _verdicts("reject", offsets, None, error))
 
+    def postpone(self, lease: LeaseLike, delay: float, offsets: Ranges = None) -> Transaction:
+        """These again after `delay` seconds, without spending an attempt."""
+        return self.settle(lease, _verdicts("postpone", offsets, _milliseconds(delay, "delay", 0, SPAN_MS_MAX)))
+
+    def release(self, lease: LeaseLike, offsets: Ranges = None) -> Transaction:
+        """These back at once, as if never handed out."""
+        return self.settle(lease, _verdicts("release", offsets))
+
     async def commit(self) -> Receipt:
         """Do it all. Raises, and does nothing, if any part cannot be done."""
         if self._ended:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.node.catalog import Group, Queue
     from penstock.node.node import Node
 
-READ_BYTES = 8 * 1024 * 1024
+READ_BYTES = 2 * 1024 * 1024
 
 
 async def claim(node: Node, queue: Queue, group: Group, request: Request, wait_ms: int) -> Claim:
@@ -35,27 +35,31 @@ async def claim(node: Node, queue: Queue, group: Group, request: Request, wait_m
     try:
         return await _deliver(node, queue, grab, request)
     except asyncio.CancelledError:
-        node.spawn(give_back(node, grab))
+        give_back(node, grab)
         raise
 
 
 async def _take_now(node: Node, queue: Queue, group: Group, request: Request, *, patient: bool) -> Grab | None:
     """Try the queue's lanes in turn, beginning after the one that gave last."""
     lanes, take = queue.lanes, node.polls.take
-    for step in range(len(lanes)):
-        index = (queue.rotation + step) % len(lanes)
-        lane = node.lanes.get(lanes[index])
-        grab: Grab | None = None
-        try:
-            if lane is not None:
-                grab = take(lane, group.id, request, patient=patient)
-        except Missing:
-            lane = None
-        if lane is None:
-            grab = await node.lanes.run(lanes[index], lambda lane: take(lane, group.id, request, patient=patient))
-        if grab is not None:
-            queue.rotation = (index + 1) % len(lanes)
-            return grab
+    again = True
+    while again:
+        again = False
+        for step in range(len(lanes)):
+            index = (queue.rotation + step) % len(lanes)
+            lane = node.lanes.get(lanes[index])
+            grab: Grab | None = None
+            try:
+                if lane is not None:
+                    grab = take(lane, group.id, request, patient=patient)
+            except Missing:
+                lane = None
+            if lane is None:
+                grab = await node.lanes.run(lanes[index], lambda lane: take(lane, group.id, request, patient=patient))
+                again = again or step > 0  # meanwhile something may have come to a lane that was empty
+            if grab is not None:
+                queue.rotation = (index + 1) % len(lanes)
+                return grab
     return None
 
 
@@ -63,21 +67,20 @@ async def _deliver(node: Node, queue: Queue, grab: Grab, request: Request) -> Cl
     """Fetch the bodies while the commit is under way; answer when both are there."""
     lane = grab.lane
     try:
-        slices = cached_slices(node, lane, grab.entries) or await slices_of(node, lane, grab.entries)
+        slices = cached_slices(node, lane, grab.entries) or await slices_of(
+            node, lane, grab.entries, ahead=_is_ahead(grab)
+        )
     except PenstockError:
         # The lease stands; the messages come again when it ends.
         await grab.committed
         raise
     finally:
         if request.settle:
-            lane.unpin(grab.entries[0].start)
+            lane.unpin(grab.lowest)
     await grab.committed
     if request.settle:
         return Claim(queue.name, lane.id, None, 0, slices)
-    group = lane.groups.get(grab.group)
-    lease_ms = request.lease_ms or (group.settings.lease_ms if group is not None else 0)
-    deadline_ms = node.clock.now_ms() + lease_ms
-    return Claim(queue.name, lane.id, Lease(lane.id, grab.group, grab.lease_id), deadline_ms, slices)
+    return Claim(queue.name, lane.id, Lease(lane.id, grab.group, grab.lease_id), grab.deadline_ms, slices)
 
 
 # Bodies --------------------------------------------------------------------------------------------------
@@ -93,14 +96,25 @@ def cached_slices(node: Node, lane: Lane, entries: Sequence[Entry]) -> list[Slic
     return [Slice(batch.reader, start - batch.base, end - batch.base, start, batch.published_ms, attempts)]
 
 
-async def slices_of(node: Node, lane: Lane, entries: Sequence[Entry]) -> list[Slice]:
-    """The messages of entries, cut from their batches; from memory where they are, else from the store."""
+def _is_ahead(grab: Grab) -> bool:
+    """Whether the group goes through the log in order, so that what follows is wanted next."""
+    group = grab.lane.groups.get(grab.group)
+    return group is not None and grab.entries[-1].end == group.next
+
+
+async def slices_of(node: Node, lane: Lane, entries: Sequence[Entry], *, ahead: bool = False) -> list[Slice]:
+    """The messages of entries, cut from their batches; from memory where they are, else from the store.
+
+    `ahead` reads what follows too: a group that lags needs it with its next claims.
+    """
     slices: list[Slice] = []
     batch: CachedBatch | None = None
     for start, end, attempts in runs_of(entries):
         while start < end:
             if batch is None or not batch.base <= start < batch.end:
-                batch = _cached(node, lane, start) or await _read(node, lane.id, start, end)
+                batch = _cached(node, lane, start)
+                if batch is None:
+                    batch = await _read(node, lane.id, start, lane.visible_end if ahead else end)
             stop = min(end, batch.end)
             slices.append(
                 Slice(batch.reader, start - batch.base, stop - batch.base, start, batch.published_ms, attempts)

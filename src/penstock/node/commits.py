@@ -114,6 +114,7 @@ class CommitLoop:
         while not self.has_room(size):
             future = self._loop.create_future()
             self._room.append(future)
+            self._schedule()  # what was counted and then refused never asked for a commit
             await future
         self._pending.bytes += size
 
@@ -192,7 +193,7 @@ class CommitLoop:
             self._answer(pending, sealed)
         else:
             self._fail(pending, sealed, error)
-        if self._pending.lanes or self._pending.waiters:
+        if self._pending.lanes or self._pending.waiters or self._room:
             self._schedule()
 
     def _answer(self, pending: Pending, sealed: list[tuple[Lane, Sealed]]) -> None:

@@ -39,7 +39,7 @@ async def declare_queue(node: Node, namespace: str, name: str, options: dict[str
     check_name(namespace, "a namespace")
     if name.startswith("$"):
         raise Forbidden(f"queue {name!r}: names that begin with $ are the system's")
-    async with node.name_lock("queue", namespace, name):
+    async with node.declaring("queue", namespace, name):
         queue = node.catalog.queues.get((namespace, name))
         if queue is None:
             return await _create_queue(node, namespace, name, make_config(QueueConfig, options), session)
@@ -103,7 +103,7 @@ def _check_fixed(
 async def delete_queue(node: Node, queue: Queue) -> None:
     if queue.name.startswith("$"):
         raise Forbidden(f"queue {queue.name!r} is the system's and cannot be deleted")
-    async with node.name_lock("queue", queue.namespace, queue.name):
+    async with node.declaring("queue", queue.namespace, queue.name):
         if not queue.deleting:
             await node.delete_queue(queue)
 
@@ -114,7 +114,7 @@ async def delete_queue(node: Node, queue: Queue) -> None:
 async def declare_group(node: Node, queue: Queue, name: str, options: dict[str, Any]) -> Group:
     """Create a group at its start, or merge options into the one there is."""
     check_name(name, "a group's name")
-    async with node.name_lock("group", str(queue.id), name):
+    async with node.declaring("group", str(queue.id), name):
         group = queue.groups.get(name)
         if group is None:
             return await _create_group(node, queue, name, make_config(GroupConfig, options))
@@ -133,7 +133,9 @@ async def _create_group(node: Node, queue: Queue, name: str, config: GroupConfig
     settings = settings_of(queue.config, config)
     id = node.catalog.new_id(ephemeral=queue.config.ephemeral)
     starts = [await offset_at(node, lane, config.start) for lane in queue.lanes]
-    for lane, start in zip(await node.lanes.together(queue.lanes), starts, strict=True):
+    lanes = await node.lanes.together(queue.lanes)
+    node.check_declarations()  # before anything is changed: a lane must not know a group that the catalog does not
+    for lane, start in zip(lanes, starts, strict=True):
         lane.add_group(id, settings, start)
         node.commits.touch(lane)
     await node.commit_catalog([group_row(queue, id, name, config)])
@@ -152,13 +154,16 @@ async def offset_at(node: Node, lane_id: int, start: Start) -> int:
 
 
 async def delete_group(node: Node, queue: Queue, group: Group) -> None:
-    async with node.name_lock("group", str(queue.id), group.name):
-        for lane in await node.lanes.together(queue.lanes):
+    async with node.declaring("group", str(queue.id), group.name):
+        lanes = await node.lanes.together(queue.lanes)
+        node.check_declarations()
+        for lane in lanes:
             lane.remove_group(group.id)
             node.commits.touch(lane)
 
         def forget() -> None:
             queue.groups.pop(group.name, None)
+            node.polls.group_deleted(queue, group)
 
         await node.commit_catalog([], [("group", group.id)], forget)
 
@@ -169,7 +174,7 @@ async def delete_group(node: Node, queue: Queue, group: Group) -> None:
 async def declare_exchange(node: Node, namespace: str, name: str, options: dict[str, Any]) -> None:
     config = make_config(ExchangeConfig, options)
     check_name(namespace, "a namespace")
-    async with node.name_lock("exchange", namespace, name):
+    async with node.declaring("exchange", namespace, name):
         trial = Router(lambda _: True)
         trial.declare_exchange(name, config)
         existing = node.catalog.router(namespace).exchanges().get(name)
@@ -181,7 +186,7 @@ async def declare_exchange(node: Node, namespace: str, name: str, options: dict[
 
 
 async def delete_exchange(node: Node, namespace: str, name: str) -> None:
-    async with node.name_lock("exchange", namespace, name):
+    async with node.declaring("exchange", namespace, name):
         id = node.catalog.exchange_ids.get((namespace, name))
         if id is None:
             raise NotFound(f"there is no exchange {name!r}")
@@ -201,7 +206,7 @@ async def delete_exchange(node: Node, namespace: str, name: str) -> None:
 
 async def bind(node: Node, namespace: str, binding: Binding) -> None:
     """Bind a queue or exchange to an exchange."""
-    async with node.name_lock("exchange", namespace, binding.exchange):
+    async with node.declaring("exchange", namespace, binding.exchange):
         router = node.catalog.router(namespace)
         if not router.bind(binding):
             return
@@ -213,7 +218,7 @@ async def bind(node: Node, namespace: str, binding: Binding) -> None:
 
 
 async def unbind(node: Node, namespace: str, binding: Binding) -> None:
-    async with node.name_lock("exchange", namespace, binding.exchange):
+    async with node.declaring("exchange", namespace, binding.exchange):
         id = node.catalog.binding_id(namespace, binding)
         if id is None:
             raise NotFound(f"there is no such binding on exchange {binding.exchange!r}: {binding.pattern!r}")

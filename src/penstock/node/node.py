@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.core.events import Delivery, encode_delivery
 from penstock.core.lane import Lane, Sealed
 from penstock.core.log import Missing
-from penstock.errors import Closed, Fenced, PenstockError
+from penstock.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.model import DEFAULT_NAMESPACE, EVENTS_QUEUE, Message, QueueConfig
 from penstock.node.cache import BatchCache
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue, queue_row
@@ -75,7 +76,8 @@ class Node:
         await self._drop_exclusive()
         if self._events:
             await self._declare_events()
-        for lane in await self.store.lanes_in_use():
+        timed = [queue for queue in self.catalog.by_id.values() if queue.config.retain_ms or queue.config.ttl_ms]
+        for lane in {*await self.store.lanes_in_use(), *(lane for queue in timed for lane in queue.lanes)}:
             if lane in self.catalog.by_lane:
                 self.spawn(self.lanes.load(lane))
         for queue in list(self.catalog.by_id.values()):
@@ -104,7 +106,7 @@ class Node:
         if self.closed:
             return
         self.closed = True
-        self.polls.close()
+        self.polls.close(Closed("the broker is closing"))
         self.timers.close()
         await self.relay.close()
         for task in list(self._tasks):
@@ -140,8 +142,23 @@ class Node:
 
     # Catalog changes --------------------------------------------------------------------------------------
 
-    def name_lock(self, kind: str, namespace: str, name: str) -> asyncio.Lock:
-        """Declarations of one name happen one after the other; of different names, together."""
+    @asynccontextmanager
+    async def declaring(self, kind: str, namespace: str, name: str) -> AsyncIterator[None]:
+        """Declarations of one name happen one after the other; of different names, together.
+
+        None begins while it is not known what a failed commit has left declared.
+        """
+        async with self._name_lock(kind, namespace, name):
+            while self._catalog_reload is not None:
+                await asyncio.wait([self._catalog_reload])
+            yield
+
+    def check_declarations(self) -> None:
+        """Raise while it is not known what a failed commit has left declared."""
+        if self._catalog_reload is not None:
+            raise Unavailable("what is declared is being read anew after a failed commit; try again")
+
+    def _name_lock(self, kind: str, namespace: str, name: str) -> asyncio.Lock:
         key = (kind, namespace, name)
         lock = self.names.get(key)
         if lock is None:
@@ -157,8 +174,7 @@ class Node:
         after: Callable[[], None] | None = None,
     ) -> None:
         """Make declarations durable, then known."""
-        if self._catalog_reload is not None:
-            await asyncio.wait([self._catalog_reload])
+        self.check_declarations()
         pending = self.commits.pending
         pending.catalog += rows
         pending.catalog_deleted += deleted or []
@@ -234,7 +250,7 @@ class Node:
         log.warning("a commit failed, %d lanes are loaded anew: %s", len(lanes), error)
         if isinstance(error, Fenced):
             self.fenced = error
-        events_lost = self._events_lane in lanes
+            self.polls.close(error)
         self.lanes.drop(lanes)
         for id in lanes:
             self.timers.cancel(("lane", id))
@@ -242,10 +258,9 @@ class Node:
             return
         if catalog and self._catalog_reload is None:
             self._catalog_reload = asyncio.get_running_loop().create_task(self._reload_catalog())
+        # All of them: they may have leases to end, delays to mind and consumers who wait.
         for id in lanes:
-            queue = self.catalog.by_lane.get(id)
-            if queue is not None and (self.polls.has_waiters(queue) or (events_lost and id == self._events_lane)):
-                self.spawn(self._reload(id))
+            self.spawn(self._reload(id))
 
     async def _reload(self, id: int) -> None:
         """Bring a lane back that somebody waits on, as soon as the store answers."""

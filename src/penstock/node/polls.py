@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.core.entries import Entry, count_of
+from penstock.core.entries import Entry
 from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.core.work import Verdict, WorkGroup
-from penstock.errors import Closed, NotFound, Overloaded, PenstockError
+from penstock.errors import NotFound, Overloaded, PenstockError
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Group, Queue
@@ -42,7 +43,13 @@ class Grab(NamedTuple):
     group: int
     lease_id: int
     entries: list[Entry]
+    deadline_ms: int
     committed: asyncio.Future[None]
+
+    @property
+    def lowest(self) -> int:
+        """Where the lane is pinned, if what was grabbed is settled at once."""
+        return min(entry.start for entry in self.entries)
 
 
 class Waiter:
@@ -81,21 +88,21 @@ class Polls:
         entries = group.claim(
             now_ms, request.most, request.consumer, lease_id,
             lease_ms=request.lease_ms, partition=request.partition, settle=request.settle,
+            minimum=request.minimum if patient else 1,
         )  # fmt: skip
         if not entries:
-            self._mind_rate(lane, group, now_ms)
-            return None
-        if patient and count_of(entries) < request.minimum and not request.settle:
-            # Some of what was counted could not be taken: give it back, unspent, and wait on.
-            group.settle(now_ms, lease_id, [Verdict("release")])
-            self._node.commits.touch(lane)
+            self._mind(lane, group, now_ms)
             return None
         if request.settle:
-            lane.pin(entries[0].start)
-        return Grab(lane, group_id, lease_id, entries, self._node.commits.changed(lane))
+            lane.pin(min(entry.start for entry in entries))
+        deadline_ms = now_ms + (group.settings.lease_ms if request.lease_ms is None else request.lease_ms)
+        return Grab(lane, group_id, lease_id, entries, deadline_ms, self._node.commits.changed(lane))
 
-    def _mind_rate(self, lane: Lane, group: WorkGroup, now_ms: int) -> None:
-        """A rate limit lets go without any commit: come back when it does."""
+    def _mind(self, lane: Lane, group: WorkGroup, now_ms: int) -> None:
+        """Nothing to be had now: come back when delays are over, or the rate limit lets go; no commit tells of it."""
+        self._node.schedule(lane)
+        if group.events.by_key:
+            self._node.commits.touch(lane)  # the claim came upon messages that had expired
         ready_ms = group.rate_ready_ms(now_ms)
         if ready_ms is not None and group.available():
             self._node.timers.at(ready_ms, ("rate", lane.id, group.id), lambda: self.serve(lane))
@@ -104,6 +111,7 @@ class Polls:
 
     async def wait(self, queue: Queue, group: Group, request: Request, wait_ms: int) -> Grab | None:
         """Stand in line for so long; None when the time is over."""
+        self._node.check_open()
         if self.count >= POLLS_MAX:
             raise Overloaded(f"{self.count} claims are waiting already; the limit is {POLLS_MAX}")
         loop = asyncio.get_running_loop()
@@ -116,17 +124,16 @@ class Polls:
             return await waiter.future
         except asyncio.CancelledError:
             if waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None:
-                self._return(waiter.future.result())
+                grab = waiter.future.result()
+                if grab is not None:  # it went between the grab and the answer: nobody saw the messages
+                    if request.settle:
+                        grab.lane.unpin(grab.lowest)
+                    give_back(self._node, grab)
             raise
         finally:
             timer.cancel()
             self.count -= 1
             self._leave(queue.id, group.id, waiter)
-
-    def _return(self, grab: Grab | None) -> None:
-        """The consumer went away between the grab and the answer: nobody saw the messages."""
-        if grab is not None:
-            self._node.spawn(give_back(self._node, grab))
 
     def _give_up(self, waiter: Waiter) -> None:
         if not waiter.future.done():
@@ -189,16 +196,21 @@ class Polls:
 
     # Stream readers ---------------------------------------------------------------------------------------
 
-    async def arrival(self, queue: Queue, wait_ms: int) -> None:
-        """Until something changes in a queue, or so long."""
+    def listen(self, queue: Queue) -> asyncio.Future[None]:
+        """Done at the next change of a queue. Listen first and look then: what comes in between is not missed."""
+        self._node.check_open()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        readers = self._readers.setdefault(queue.id, [])
-        readers.append(future)
-        await asyncio.wait([future], timeout=wait_ms / 1000.0)
+        self._readers.setdefault(queue.id, []).append(future)
+        return future
+
+    def unlisten(self, queue: Queue, future: asyncio.Future[None]) -> None:
         if future.done():
-            future.result()
-        else:
-            readers.remove(future)
+            future.exception()  # seen: its reader ended for another reason
+            return
+        readers = self._readers[queue.id]
+        readers.remove(future)
+        if not readers:
+            del self._readers[queue.id]
 
     def _wake_readers(self, queue_id: int, error: PenstockError | None = None) -> None:
         for future in self._readers.pop(queue_id, []):
@@ -216,27 +228,35 @@ class Polls:
     def queue_deleted(self, queue: Queue) -> None:
         self._end(queue.id, NotFound(f"the queue {queue.name!r} was deleted"))
 
-    def close(self) -> None:
+    def group_deleted(self, queue: Queue, group: Group) -> None:
+        line = self._lines.get(queue.id, {}).get(group.id, ())
+        self._end_line(line, NotFound(f"the group {group.name!r} was deleted"))
+        self._wake_readers(queue.id)
+
+    def close(self, error: PenstockError) -> None:
+        """End everyone's wait with the reason."""
         for queue_id in [*self._lines, *self._readers]:
-            self._end(queue_id, Closed("the broker is closing"))
+            self._end(queue_id, error)
 
     def _end(self, queue_id: int, error: PenstockError) -> None:
         self._wake_readers(queue_id, error)
         for line in self._lines.get(queue_id, {}).values():
-            for waiter in line:
-                if not waiter.future.done():
-                    waiter.future.set_exception(error)
+            self._end_line(line, error)
+
+    def _end_line(self, line: Iterable[Waiter], error: PenstockError) -> None:
+        for waiter in line:
+            if not waiter.future.done():
+                waiter.future.set_exception(error)
 
 
-async def give_back(node: Node, grab: Grab) -> None:
-    """Release what was grabbed for somebody who is gone, without spending an attempt."""
-    try:
-        await grab.committed
-    except PenstockError:
-        return
+def give_back(node: Node, grab: Grab) -> None:
+    """Release what was grabbed for somebody who is gone, without spending an attempt.
+
+    Its commit need not be waited for: if that fails, the lane is loaded anew, without the lease.
+    """
     lane = node.lanes.get(grab.lane.id)
-    group = None if lane is None else lane.groups.get(grab.group)
-    if lane is not None and isinstance(group, WorkGroup) and grab.lease_id in group.leases.by_id:
+    group = None if lane is not grab.lane else grab.lane.groups.get(grab.group)
+    if not node.closed and isinstance(group, WorkGroup) and grab.lease_id in group.leases.by_id:
         group.settle(node.clock.now_ms(), grab.lease_id, [Verdict("release")])
-        lane.dirty = True
-        node.commits.touch(lane)
+        grab.lane.dirty = True
+        node.commits.touch(grab.lane)

@@ -50,18 +50,36 @@ class Page(msgspec.Struct, frozen=True):
 async def read_group(node: Node, queue: Queue, group: Group, consumer: str, most: int, wait_ms: int) -> StreamRead:
     """The next messages for a stream group, waiting up to `wait_ms` for the first."""
     deadline_ms = node.clock.now_ms() + wait_ms
-    while True:
-        for step in range(len(queue.lanes)):
-            index = (queue.rotation + step) % len(queue.lanes)
-            result = await _read_lane(node, queue, group, queue.lanes[index], consumer, most)
+    change: asyncio.Future[None] | None = None
+    try:
+        while True:
+            result = await _read_lanes(node, queue, group, consumer, most)
             if result is not None:
-                queue.rotation = (index + 1) % len(queue.lanes)
                 return result
-        left_ms = deadline_ms - node.clock.now_ms()
-        if left_ms <= 0:
-            next_offset = await node.lanes.run(queue.lanes[0], lambda lane: lane.stream(group.id).next)
-            return StreamRead(queue.name, queue.lanes[0], [], next_offset)
-        await node.polls.arrival(queue, left_ms)
+            left_ms = deadline_ms - node.clock.now_ms()
+            if left_ms <= 0:
+                next_offset = await node.lanes.run(queue.lanes[0], lambda lane: lane.stream(group.id).next)
+                return StreamRead(queue.name, queue.lanes[0], [], next_offset)
+            if change is None:
+                change = node.polls.listen(queue)  # and look once more
+                continue
+            await asyncio.wait([change], timeout=left_ms / 1000.0)
+            if change.done():
+                heard, change = change, None
+                heard.result()
+    finally:
+        if change is not None:
+            node.polls.unlisten(queue, change)
+
+
+async def _read_lanes(node: Node, queue: Queue, group: Group, consumer: str, most: int) -> StreamRead | None:
+    for step in range(len(queue.lanes)):
+        index = (queue.rotation + step) % len(queue.lanes)
+        result = await _read_lane(node, queue, group, queue.lanes[index], consumer, most)
+        if result is not None:
+            queue.rotation = (index + 1) % len(queue.lanes)
+            return result
+    return None
 
 
 async def _read_lane(
@@ -79,7 +97,7 @@ async def _read_lane(
         await committed
         return None
     try:
-        messages = await _received(node, queue, lane, ranges)
+        messages = await _received(node, queue, lane, ranges, ahead=True)
     finally:
         lane.unpin(ranges[0][0])
     await committed
@@ -115,8 +133,10 @@ async def read_offsets(node: Node, queue: Queue, lane_id: int, start: int, most:
     return _with_marks(queue, lane, messages, end)
 
 
-async def _received(node: Node, queue: Queue, lane: Lane, ranges: Iterable[tuple[int, int]]) -> list[Received]:
-    slices = await slices_of(node, lane, [Entry(start, end) for start, end in ranges])
+async def _received(
+    node: Node, queue: Queue, lane: Lane, ranges: Iterable[tuple[int, int]], *, ahead: bool = False
+) -> list[Received]:
+    slices = await slices_of(node, lane, [Entry(start, end) for start, end in ranges], ahead=ahead)
     return [received for part in slices for received in part.messages(queue.name, lane.id)]
 
 

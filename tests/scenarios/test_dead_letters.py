@@ -1,0 +1,183 @@
+"""Dead letters: kept, listed, given again, let go, and copied elsewhere with their history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock import Broker, Message
+from tests.scenarios.rig import Home, claim_all, group_stats, numbered, play, texts, until
+
+
+async def reject(broker: Broker, queue: str, count: int, **options: Any) -> None:
+    claim = await broker.claim(queue, max=count)
+    assert len(claim) == count
+    await broker.reject(claim, **options)
+
+
+def test_dead_letters_survive_retention_and_restart(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        home.hold_time()
+        broker = await home.open()
+        await broker.declare_queue("q", retain_messages=1, retain_ms=1_000)
+        await broker.publish("q", Message(b"dead"))
+        await reject(broker, "q", 1, error="why")
+        for number in range(5):
+            await broker.publish("q", Message(b"%d" % number))
+            await claim_all(broker, "q")
+            home.pass_time(broker, 5_000)
+        broker = await home.reopen(broker)
+        home.pass_time(broker, 5_000)
+        (dead,) = await broker.dead("q")
+        assert (dead.received.payload, dead.received.offset, dead.reason, dead.error) == (b"dead", 0, "rejected", "why")
+        assert await broker.redrive("q") == 1
+        assert await claim_all(broker, "q") == ["dead"]
+
+        async def trimmed() -> bool:
+            home.pass_time(broker, 1_000)
+            return (await broker.stats("q")).messages == 0
+
+        await until(trimmed)
+
+    play(home, scenario)
+
+
+def test_dead_letters_are_chosen_by_reason_error_offsets_and_filter(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("q", max_attempts=1)
+        await broker.publish_many("q", [Message(b"%d" % n, headers={"n": n}) for n in range(10)])
+        claim = await broker.claim("q", max=10)
+        await broker.reject(claim, [0, 1, 2], error="bad input: x")
+        await broker.nack(claim, [3, 4, 5], error="timeout")
+        await broker.reject(claim, [6, 7, 8], error="bad input: y")
+        await broker.ack(claim)
+        broker = await home.reopen(broker)
+
+        async def found(**choice: Any) -> list[int]:
+            return [dead.received.offset for dead in await broker.dead("q", **choice)]
+
+        assert await found() == list(range(9))
+        assert await found(max=2) == [0, 1]
+        assert await found(reason="attempts") == [3, 4, 5]
+        assert await found(error="input: y") == [6, 7, 8]
+        assert await found(offsets=(2, 7)) == [2, 3, 4, 5, 6]
+        assert await found(filter="n IN (1, 4, 7)") == [1, 4, 7]
+        assert await found(filter="n > 0", reason="rejected", error="x") == [1, 2]
+        assert await broker.redrive("q", filter="n = 1 OR n = 8") == 2
+        assert await broker.purge_dead("q", reason="attempts", offsets=(4, 100)) == 2
+        assert await found() == [0, 2, 3, 6, 7]
+        broker = await home.reopen(broker)
+        assert await found() == [0, 2, 3, 6, 7]
+        assert await claim_all(broker, "q") == ["1", "8"]
+        assert await broker.purge_dead("q") == 5
+        assert (await broker.stats("q")).messages == 0
+
+    play(home, scenario)
+
+
+def test_redriven_messages_keep_their_partitions_order(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("q", ordered=True)
+        await broker.publish_many("q", [Message(b"%d" % n, partition="a") for n in range(4)])
+        await reject(broker, "q", 2)
+        broker = await home.reopen(broker)
+        assert await broker.redrive("q") == 2
+        first = await broker.claim("q")
+        assert texts(first) == ["0"]
+        assert len(await broker.claim("q")) == 0
+        await broker.ack(first)
+        assert await claim_all(broker, "q") == ["1", "2", "3"]
+
+    play(home, scenario)
+
+
+def test_dead_letters_are_copied_to_a_queue_with_their_history(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("q", max_attempts=2, dead_letter_to="queue:graves")
+        await broker.declare_queue("graves", dead_letter_to="queue:deeper")
+        await broker.declare_queue("deeper")
+        message = Message(b"m", key="k", headers={"a": 1}, partition="p", ttl_ms=3_600_000, dedup_id="x")
+        await broker.publish("q", message)
+        for _ in range(2):
+            await broker.nack(await broker.claim("q"), delay=0, error="boom")
+        await until(lambda: _holds(broker, "graves", 1))
+        claim = await broker.claim("graves")
+        (copy,) = claim
+        assert (copy.message.payload, copy.message.key, copy.message.partition) == (b"m", "k", "p")
+        assert (copy.message.ttl_ms, copy.message.dedup_id) == (None, None)
+        headers = copy.message.headers or {}
+        (death,) = headers["x-death"]
+        assert headers["a"] == 1
+        assert {name: death[name] for name in ("queue", "group", "reason", "error", "attempts")} == {
+            "queue": "q", "group": "default", "reason": "attempts", "error": "boom", "attempts": 2,
+        }  # fmt: skip
+        assert len(await broker.dead("q")) == 1  # the original stays
+        await broker.reject(claim, error="again")
+        await until(lambda: _holds(broker, "deeper", 1))
+        (last,) = await broker.claim("deeper")
+        deaths = (last.message.headers or {})["x-death"]
+        assert [(death["queue"], death["reason"]) for death in deaths] == [("graves", "rejected"), ("q", "attempts")]
+
+    play(home, scenario)
+
+
+def test_dead_letters_go_through_an_exchange_with_the_key_of_the_target(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_exchange("dlx", kind="topic")
+        await broker.declare_queue("own")
+        await broker.declare_queue("fixed")
+        await broker.bind("dlx", "own", "orders.*")
+        await broker.bind("dlx", "fixed", "dead.orders")
+        await broker.declare_queue("a", dead_letter_to="exchange:dlx")
+        await broker.declare_queue("b", dead_letter_to="exchange:dlx/dead.orders")
+        for queue in ("a", "b"):
+            await broker.publish(queue, Message(queue.encode(), key="orders.new"))
+            await reject(broker, queue, 1)
+        await until(lambda: _holds(broker, "own", 1))
+        await until(lambda: _holds(broker, "fixed", 1))
+        assert await claim_all(broker, "own") == ["a"]
+        assert await claim_all(broker, "fixed") == ["b"]
+
+    play(home, scenario)
+
+
+def test_dead_letters_wait_for_their_target_through_a_restart_and_come_once(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("q", dead_letter_to="queue:later")
+        await broker.publish_many("q", numbered(5))
+        await reject(broker, "q", 5)
+        broker = await home.reopen(broker)
+        assert "later" not in broker.queues()
+        await broker.declare_queue("later")
+        broker = await home.reopen(broker)
+        await until(lambda: _holds(broker, "later", 5))
+        broker = await home.reopen(broker)
+        assert await claim_all(broker, "later") == ["0", "1", "2", "3", "4"]
+        assert await broker._node.store.outbox(0, 10) == []
+
+    play(home, scenario)
+
+
+def test_a_dead_letter_of_an_expired_message_is_copied_too(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        home.hold_time()
+        broker = await home.open()
+        await broker.declare_queue("graves")
+        await broker.declare_queue("q", ttl_ms=100, expired="dead", dead_letter_to="queue:graves")
+        await broker.declare_group("q", "default")
+        await broker.publish("q", Message(b"m"))
+        home.pass_time(broker, 100)
+        await until(lambda: _holds(broker, "graves", 1))
+        (copy,) = await broker.claim("graves")
+        assert (copy.message.headers or {})["x-death"][0]["reason"] == "expired"
+        assert (await group_stats(broker, "q")).dead == 1
+
+    play(home, scenario)
+
+
+async def _holds(broker: Broker, queue: str, count: int) -> bool:
+    return (await broker.stats(queue)).published == count

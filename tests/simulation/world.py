@@ -1,0 +1,322 @@
+"""A world: one disk, the nodes that come and go on it, the clients that use them, and the checker that watches.
+
+A node lives in a `Process`. When it crashes its calls to the disk never return, its timers stop, and its clients see
+their calls break off with an unknown outcome. A takeover opens the next node while the last still runs. Clients reach
+the newest node they can; `run_world` plays one plan to its end. Next stop: `clients.py`, who use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Coroutine
+from random import Random
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from penstock.errors import PenstockError
+from penstock.node.broker import Broker
+from penstock.node.catalog import EPHEMERAL_FROM
+from penstock.node.node import Node
+from penstock.rows import Commit
+from penstock.store.memory import MemoryStore
+from tests.simulation.checker import Checker
+from tests.simulation.court import Violation
+from tests.simulation.faulty_store import CALM, Chances, FaultyStore
+from tests.simulation.plan import EXCHANGE, Plan, limits_in_force, make_plan
+from tests.simulation.virtual_loop import SimulatedClock, Stuck, VirtualLoop, run
+
+SETTLE_MS_MAX: Final = 600_000
+"""Virtual time in which everything must be settled once the faults have stopped."""
+OPEN_TRIES_MAX: Final = 50
+OPENS_FAILED_MAX: Final = 3
+
+Result = TypeVar("Result")
+
+
+class BrokenOff(PenstockError):
+    """The node died, or the client hung up, while a call was under way: its outcome is unknown."""
+
+    code = "broken_off"
+
+
+class Process:
+    """One node with its way to the disk, and the calls of clients that it has not answered."""
+
+    def __init__(self, world: World, index: int) -> None:
+        self.index = index
+        self.store = FaultyStore(world, world.disk, index)
+        cache_bytes = world.plan.limits.get("cache_bytes", 1 << 20)
+        self.node = Node(self.store, world.clock, cache_bytes=cache_bytes, events=world.plan.events)
+        self.broker = Broker(self.node, "default")
+        self.calls: dict[asyncio.Future[Any], None] = {}
+        self.alive = True
+        world.watch_memory(self)
+
+    def sever(self) -> None:
+        """Cut it off from the disk and from its clients."""
+        self.alive = False
+        self.store.severed = True
+        self.node.timers.close()
+        for call in list(self.calls):
+            if not call.done():
+                call.set_exception(BrokenOff("the node died"))
+
+
+class World:
+    """Everything that one seed brings about."""
+
+    def __init__(self, plan: Plan, loop: VirtualLoop, *, keep_trace: bool = False) -> None:
+        self.plan = plan
+        self.loop = loop
+        self.clock = SimulatedClock(loop)
+        self.disk = MemoryStore()
+        self._failed_opens = 0
+        self.fault_random = Random(f"faults {plan.seed}")
+        self.checker = Checker(plan, self.clock.now_ms)
+        self.processes: list[Process] = []
+        self.newest: Process | None = None
+        self.owner = -1
+        self.resets = 0
+        self.finishing = False
+        self.trace_lines: list[str] | None = [] if keep_trace else None
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._arrival = asyncio.Event()
+        self._restarting: asyncio.Task[None] | None = None
+
+    @property
+    def chances(self) -> Chances:
+        """Faults stop at the end, and rest when they have kept every node from opening for some time."""
+        return CALM if self.finishing or self._failed_opens > OPENS_FAILED_MAX else self.plan.chances
+
+    # Trace ------------------------------------------------------------------------------------------------
+
+    def trace(self, text: str) -> None:
+        line = f"{self.loop.time():9.3f} {text}"
+        self._digest.update(line.encode())
+        if self.trace_lines is not None:
+            self.trace_lines.append(line)
+
+    def trace_hash(self) -> str:
+        return self._digest.hexdigest()
+
+    # The disk's host --------------------------------------------------------------------------------------
+
+    def crash(self, index: int) -> None:
+        process = self.processes[index]
+        if not process.alive:
+            return
+        self.trace(f"node {index} crashes")
+        self.resets += 1
+        process.sever()
+        if self.newest is process:
+            self._down()
+
+    def _down(self) -> None:
+        """Nobody serves: the next node comes after a while."""
+        self.newest = None
+        self._arrival.clear()
+        if self._restarting is None or self._restarting.done():
+            self._restarting = self.loop.create_task(self.start_node(self.plan.downtime_ms))
+
+    def landed(self, index: int, commit: Commit) -> None:
+        if index != self.owner:
+            self.odd(f"a commit of node {index} landed, but node {self.owner} owns the disk")
+        self.trace(f"node {index} commits {_summary(commit)}")
+        self.checker.landed(commit, index)
+
+    def acquired(self, index: int) -> None:
+        self.owner = index
+
+    def odd(self, text: str) -> None:
+        self.checker.court.report("odd", text)
+
+    def watch_memory(self, process: Process) -> None:
+        """See the commits of ephemeral queues too."""
+        memory = process.node.memory
+        apply = memory.apply
+
+        async def watched(commit: Commit) -> None:
+            try:
+                await apply(commit)
+            except PenstockError as error:
+                self.odd(f"the memory store refused a commit: {error}")
+                raise
+            for change in commit.lanes:
+                queue = process.node.catalog.by_lane.get(change.lane)
+                if queue is not None:
+                    self.checker.court.mirror.declare_ephemeral(process.index, queue)
+            self.checker.landed(commit, process.index)
+
+        setattr(memory, "apply", watched)  # noqa: B010 - mypy knows that methods are not assigned to
+
+    # Nodes ------------------------------------------------------------------------------------------------
+
+    async def start_node(self, downtime_ms: int = 0) -> None:
+        """Open the next node, however often it takes, and make it the one that clients find."""
+        await asyncio.sleep(downtime_ms / 1000)
+        for _ in range(OPEN_TRIES_MAX):
+            process = Process(self, len(self.processes))
+            self.processes.append(process)
+            try:
+                await self.call(process, process.node.open(f"node-{process.index}"))
+                await self._declare(process)
+            except PenstockError as error:
+                self.trace(f"node {process.index} cannot open: {error}")
+                self.checker.court.unexpected("open", error)
+                process.sever()
+                self._failed_opens += 1
+                await asyncio.sleep(0.1)
+                continue
+            if process.alive:
+                self._failed_opens = 0
+                self.trace(f"node {process.index} is open")
+                self.newest = process
+                self._arrival.set()
+                return
+        self.odd(f"no node could be opened in {OPEN_TRIES_MAX} tries")
+
+    async def _declare(self, process: Process) -> None:
+        """Queues and groups are declared anew at each start, as programs do."""
+        broker = process.broker
+        for queue in self.plan.queues:
+            await self.call(process, broker.declare_queue(queue.name, **queue.options))
+            for group in queue.groups:
+                if not group.late and (group.options or group.name != "default"):
+                    await self.call(process, broker.declare_group(queue.name, group.name, **group.options))
+        if self.plan.bound:
+            await self.call(process, broker.declare_exchange(EXCHANGE, kind="fanout"))
+            for name in self.plan.bound:
+                await self.call(process, broker.bind(EXCHANGE, name))
+
+    async def take_over(self) -> None:
+        """Open a second node while the first still runs and still has clients."""
+        self.trace("takeover")
+        self.resets += 1
+        await self.start_node()
+
+    async def restart(self) -> None:
+        """Close the node in an orderly way, then open the next."""
+        process = self.newest
+        if process is None:
+            return
+        self.trace(f"node {process.index} closes")
+        self.resets += 1
+        self.newest = None
+        self._arrival.clear()
+        try:
+            await self.call(process, process.node.close())
+        except PenstockError as error:
+            self.checker.court.unexpected("close", error)
+        process.sever()
+        if self._restarting is None or self._restarting.done():
+            await self.start_node()
+
+    async def process(self, last: Process | None = None) -> Process:
+        """The node to talk to: the last one while it works, else the newest."""
+        if last is not None and last.alive and last.node.fenced is None and not last.node.closed:
+            return last
+        while self.newest is None:
+            await self._arrival.wait()
+        return self.newest
+
+    async def call(self, process: Process, work: Coroutine[Any, Any, Result], hang_up_ms: int | None = None) -> Result:
+        """A client's call: breaks off when the node dies, or when the client hangs up."""
+        answer: asyncio.Future[Result] = self.loop.create_future()
+        if not process.alive:
+            work.close()
+            raise BrokenOff("the node is dead")
+        task = self.loop.create_task(work)
+        task.add_done_callback(lambda done: _hand_over(done, answer))
+        process.calls[answer] = None
+        timer = None if hang_up_ms is None else self.loop.call_later(hang_up_ms / 1000, _hang_up, task, answer)
+        try:
+            return await answer
+        finally:
+            process.calls.pop(answer, None)
+            if timer is not None:
+                timer.cancel()
+
+
+def _hand_over(done: asyncio.Task[Any], answer: asyncio.Future[Any]) -> None:
+    error = None if done.cancelled() else done.exception()
+    if answer.done():
+        return
+    if done.cancelled():
+        answer.set_exception(BrokenOff("the call was cancelled"))
+    elif error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(done.result())
+
+
+def _hang_up(task: asyncio.Task[Any], answer: asyncio.Future[Any]) -> None:
+    if not answer.done():
+        answer.set_exception(BrokenOff("the client hung up"))
+        task.cancel()
+
+
+def _summary(commit: Commit) -> str:
+    parts = [
+        f"{change.lane}:{change.first}-{change.end}"
+        f"+{sum(row.count for row in change.batches)}m{len(change.leases)}l{len(change.leases_deleted)}x"
+        f"{len(change.waiting)}w{len(change.dead)}d"
+        for change in commit.lanes
+        if change.lane < EPHEMERAL_FROM
+    ]
+    if commit.catalog or commit.catalog_deleted:
+        parts.append(f"catalog {[row.name for row in commit.catalog]} -{commit.catalog_deleted}")
+    if commit.outbox or commit.outbox_deleted:
+        parts.append(f"outbox +{[row.id for row in commit.outbox]} -{commit.outbox_deleted}")
+    return " ".join(parts)
+
+
+class Outcome(msgspec.Struct):
+    """How a seed's world ended."""
+
+    seed: int
+    violations: list[Violation]
+    trace_hash: str
+    trace: list[str]
+    confirmed: int
+    delivered: int
+    commits: int
+    crashes: int
+    virtual_ms: int
+
+
+def run_world(seed: int, *, keep_trace: bool = False) -> Outcome:
+    """Play one seed to its end."""
+    from tests.simulation.clients import play
+
+    plan = make_plan(seed)
+    loop = VirtualLoop()
+    worlds: list[World] = []
+
+    async def main() -> None:
+        world = World(plan, loop, keep_trace=keep_trace)
+        worlds.append(world)
+        await play(world)
+
+    with limits_in_force(plan.limits):
+        try:
+            run(loop, main())
+        except Stuck as stuck:
+            worlds[0].odd(str(stuck))
+    return _outcome(worlds[0])
+
+
+def _outcome(world: World) -> Outcome:
+    checker = world.checker
+    return Outcome(
+        seed=world.plan.seed,
+        violations=checker.court.violations,
+        trace_hash=world.trace_hash(),
+        trace=world.trace_lines or [],
+        confirmed=checker.publishes.confirmed,
+        delivered=checker.deliveries.count,
+        commits=checker.court.mirror.commits,
+        crashes=world.resets,
+        virtual_ms=int(world.loop.time() * 1000),
+    )
