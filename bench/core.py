@@ -18,7 +18,8 @@ import sys
 import tempfile
 import time
 from array import array
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,15 +77,14 @@ class Source:
         return encode(self.messages(count))
 
     def payloads(self, count: int) -> list[bytes]:
-        stamp = time.monotonic_ns().to_bytes(8, "little")
-        fillers, first = self._fillers, self.next_id
+        first = self.next_id
         self.next_id += count
-        size = len(fillers)
-        ids = array("Q", range(first, first + count)).tobytes()
-        return [
-            b"%b%b%b" % (ids[index * 8 : index * 8 + 8], stamp, fillers[(first + index) % size])
-            for index in range(count)
-        ]
+        heads = array("Q", bytes(HEAD_BYTES * count))
+        heads[0::2] = array("Q", range(first, first + count))
+        heads[1::2] = array("Q", [time.monotonic_ns()]) * count
+        packed = heads.tobytes()
+        places = range(0, HEAD_BYTES * count, HEAD_BYTES)
+        return [packed[at : at + HEAD_BYTES] + filler for at, filler in zip(places, cycle(self._fillers), strict=False)]
 
 
 class Checker:
@@ -246,7 +246,7 @@ async def _with_backlog(name: str, folder: Path, held: int, options: Options) ->
         opened_s = time.perf_counter() - before
         checker.add(claim.payloads())
         await broker.ack(claim)
-        rounds = int(400 * min(1.0, options.scale * 10))
+        rounds = int(2_000 * min(1.0, options.scale * 10)) // 4 * 4
         meter = Meter()
         with meter:
             await _steady(broker, source, checker, rounds)
@@ -267,8 +267,11 @@ async def _with_backlog(name: str, folder: Path, held: int, options: Options) ->
 async def _steady(broker: Broker, source: Source, checker: Checker, rounds: int) -> None:
     """As many in as out: the backlog stays what it is."""
 
+    room = asyncio.Semaphore(16)
+
     async def one_way_in() -> None:
         for _ in range(rounds // 4):
+            await room.acquire()
             await broker.publish_batch("bench", source.batch(1000))
 
     async def one_way_out() -> None:
@@ -276,6 +279,7 @@ async def _steady(broker: Broker, source: Source, checker: Checker, rounds: int)
             claim = await broker.claim("bench", max=1000, wait=10)
             checker.add(claim.payloads())
             await broker.ack(claim)
+            room.release()
 
     await asyncio.gather(*(one_way_in() for _ in range(4)), *(one_way_out() for _ in range(4)))
 
@@ -447,7 +451,7 @@ async def _groups(options: Options, folder: Path, groups: int) -> list[Result]:
     ]  # fmt: skip
 
 
-WORKLOADS: dict[str, Callable[[Options], Awaitable[list[Result]]]] = {
+WORKLOADS: dict[str, Callable[[Options], Coroutine[Any, Any, list[Result]]]] = {
     "batch-1000": batches_of_1000,
     "batch-100": batches_of_100,
     "singles": singles,

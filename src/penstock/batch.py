@@ -146,10 +146,12 @@ _OBJECT_BYTES: Final = 48
 class Reader:
     """A batch that is read piece by piece, by several groups: checked, unfolded and decoded once, on first use."""
 
-    __slots__ = ("_all", "_block", "_columns", "_offsets", "batch")
+    __slots__ = ("_all", "_block", "_columns", "_is_checked", "_offsets", "batch")
 
-    def __init__(self, batch: EncodedBatch) -> None:
+    def __init__(self, batch: EncodedBatch, *, is_checked: bool = False) -> None:
+        """`is_checked`: these very bytes were made or checked by this process, so their checksum need not be."""
         self.batch = batch
+        self._is_checked = is_checked
         self._all: list[bytes] | None = None
         self._block = b""
         self._offsets: array[int] | None = None
@@ -160,7 +162,9 @@ class Reader:
         if self._all is not None:
             return self._all[start:stop]
         if self._offsets is None:
-            lengths, self._block, data_start = _open_body(self.batch.body, self.batch.count)
+            lengths, self._block, data_start = _open_body(
+                self.batch.body, self.batch.count, is_checked=self._is_checked
+            )
             self._offsets = array("Q", accumulate(lengths, initial=data_start))
         block = self._block
         taken = [block[low:high] for low, high in pairwise(self._offsets[start : stop + 1])]
@@ -617,10 +621,10 @@ def _pays(compressed: int, plain: int) -> bool:
     return compressed * 8 < plain * 7
 
 
-def _open_body(body: bytes, count: int) -> tuple[array[int], bytes, int]:
+def _open_body(body: bytes, count: int, *, is_checked: bool = False) -> tuple[array[int], bytes, int]:
     """The length of every payload, the bytes that hold the payloads, and where in them the first begins."""
     _check_count(count)
-    flags = _body_flags(body, count)
+    flags = _body_flags(body, count, is_checked)
     if flags & BODY_COMPRESSED:
         block, lengths_start = _decompress(body, BATCH_BYTES_MAX + count * _LENGTH_BYTES), 0
     else:
@@ -643,13 +647,14 @@ def _lengths(block: bytes, start: int, stop: int, count: int, equal: bool) -> ar
     return lengths * count if equal else lengths
 
 
-def _body_flags(body: bytes, count: int) -> int:
+def _body_flags(body: bytes, count: int, is_checked: bool) -> int:
     if len(body) < _BODY_START:
         _check_version(body[0] if body else VERSION, "body")
         raise InvalidBatch(f"body has {len(body)} bytes; its head alone has {_BODY_START}")
     version, flags, held = _BODY_HEAD.unpack_from(body)
     _check_version(version, "body")
-    _check_sum(body, _BODY_HEAD.size, "body")
+    if not is_checked:
+        _check_sum(body, _BODY_HEAD.size, "body")
     if held != count:
         raise InvalidBatch(f"body holds {held} payloads, the batch has {count} messages")
     if flags & ~(BODY_COMPRESSED | BODY_EQUAL_LENGTHS):

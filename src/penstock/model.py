@@ -18,6 +18,7 @@ from penstock.errors import InvalidArgument, MessageTooLarge, UnknownOption
 NAME_CHARACTERS_MAX: Final = 255
 PARTITION_CHARACTERS_MAX: Final = 1_024
 ID_CHARACTERS_MAX: Final = 255
+DESCRIPTION_CHARACTERS_MAX: Final = 1_024
 PRIORITY_MAX: Final = 255
 HEADERS_MAX: Final = 256
 HEADERS_DEPTH_MAX: Final = 8
@@ -347,9 +348,17 @@ def make_config(kind: type[_Config], options: dict[str, Any], base: _Config | No
     return config
 
 
+def options_of(config: QueueConfig | GroupConfig | ExchangeConfig) -> dict[str, Any]:
+    """The options that differ from the defaults."""
+    plain = type(config)()
+    values = ((name, getattr(config, name)) for name in config.__struct_fields__)
+    return {name: value for name, value in values if value != getattr(plain, name)}
+
+
 def check_config(config: QueueConfig | GroupConfig | ExchangeConfig) -> None:
     """Raise unless every option is within its limits and none contradicts another."""
     if isinstance(config, ExchangeConfig):
+        check_text(config.description, "description", DESCRIPTION_CHARACTERS_MAX)
         if config.alternate is not None:
             check_name(config.alternate, "alternate")
         return
@@ -366,6 +375,7 @@ def check_config(config: QueueConfig | GroupConfig | ExchangeConfig) -> None:
     if config.dead_letter_to is not None:
         dead_letter_target(config.dead_letter_to)
     if isinstance(config, QueueConfig):
+        check_text(config.description, "description", DESCRIPTION_CHARACTERS_MAX)
         check_integer(config.lanes, "lanes", 1, LANES_MAX)
         check_integer(config.max_message_bytes, "max_message_bytes", 0, PAYLOAD_BYTES_MAX)
         if config.primary_group is not None:
@@ -379,12 +389,15 @@ def check_config(config: QueueConfig | GroupConfig | ExchangeConfig) -> None:
 def dead_letter_target(text: str) -> tuple[str, str, str | None]:
     """`queue:NAME`, `exchange:NAME` or `exchange:NAME/KEY` as (kind, name, key)."""
     kind, separator, name = text.partition(":")
-    if kind == "queue" and separator:
+    if kind == "queue" and separator and not name.startswith("$"):
         return kind, check_name(name, "dead_letter_to's queue"), None
     if kind == "exchange" and separator:
         name, slash, key = name.partition("/")
+        check_text(key, "dead_letter_to's key", NAME_CHARACTERS_MAX)
         return kind, check_name(name, "dead_letter_to's exchange"), key if slash else None
-    raise InvalidArgument(f"dead_letter_to is {text!r}; it must be queue:NAME, exchange:NAME or exchange:NAME/KEY")
+    raise InvalidArgument(
+        f"dead_letter_to is {text!r}; it must be queue:NAME (not the system's $…), exchange:NAME or exchange:NAME/KEY"
+    )
 
 
 def _check_number(value: float | None, what: str, low: float, high: float) -> None:

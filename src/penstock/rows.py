@@ -157,7 +157,7 @@ class Commit(msgspec.Struct, gc=False):
     """slot → the epoch under which the caller owns it; every slot of a lane in `lanes` must be here."""
     lanes: list[LaneChange] = []
     lanes_deleted: list[int] = []
-    """Lanes whose every row goes."""
+    """Lanes whose every row goes, and what the outbox promised of them."""
     catalog: list[CatalogRow] = []
     catalog_deleted: list[tuple[str, int]] = []
     """(kind, id)"""

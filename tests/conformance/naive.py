@@ -41,6 +41,7 @@ class Naive:
             self.cursors.pop(lane, None)
             for table in (self.batches, self.groups, self.leases, self.waiting, self.dead, self.dedup):
                 _drop(table, lambda at, _, gone=lane: at == gone)
+            self.promised = [row for row in self.promised if row.lane != lane]
         for change in commit.lanes:
             self._change(change)
         self.declared = [row for row in self.declared if (row.kind, row.id) not in commit.catalog_deleted]

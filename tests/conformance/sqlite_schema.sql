@@ -76,6 +76,8 @@ CREATE TABLE outbox (
     document BLOB NOT NULL
 ) STRICT;
 
+CREATE INDEX outbox_by_lane ON outbox (lane);
+
 CREATE TABLE slots (
     slot INTEGER PRIMARY KEY,
     epoch INTEGER NOT NULL,

@@ -26,6 +26,8 @@ from penstock import Broker, Claim, Message, Verdict
 from penstock.store import sqlite
 
 LEASE_MS = 150
+DRAIN_SECONDS_MAX = 60
+"""Queues that cannot be drained by then hold something back for ever."""
 PARTITIONS = ("p0", "p1", "p2", "p3")
 
 
@@ -174,7 +176,7 @@ class Child:
         self.note("drain")
         for queue in ("ordered", "source", "moved", "risky"):
             while (await self.broker.stats(queue)).groups[0].lag:
-                claim = await self.broker.claim(queue, max=500, wait=LEASE_MS / 1000)
+                claim = await self.broker.claim(queue, max=500, wait=LEASE_MS / 1000, lease_seconds=60)
                 names = [one.payload.decode() for one in claim]
                 self.note("delivered", queue, [[one.payload.decode(), one.offset, one.attempt] for one in claim])
                 if names:
@@ -190,28 +192,36 @@ class Child:
 # The parent ----------------------------------------------------------------------------------------------
 
 
-def known(journal: Path) -> tuple[dict[str, int], dict[str, int]]:
+class Progress:
     """Where each partition's producer goes on: after what was answered, or again with what was not."""
-    numbers: dict[str, int] = {}
-    unsure: dict[str, int] = {}
-    if not journal.exists():
-        return numbers, unsure
-    for line in journal.read_text().splitlines():
-        word, *rest = json.loads(line)
-        if word in ("publish", "published") and rest[0] == "ordered":
-            partition, number = rest[1][0].split(".")
-            if word == "publish":
-                unsure[partition] = int(number)
-            else:
-                unsure.pop(partition, None)
-                numbers[partition] = int(number) + 1
-    return numbers, unsure
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+        self._read = 0
+        self.numbers: dict[str, int] = {}
+        self.unsure: dict[str, int] = {}
+
+    def read_on(self) -> None:
+        """Take in what the last child wrote."""
+        with self._journal.open("rb") as file:
+            file.seek(self._read)
+            lines = file.readlines()
+        self._read += sum(map(len, lines))
+        for line in lines:
+            word, *rest = json.loads(line)
+            if word in ("publish", "published") and rest[0] == "ordered":
+                partition, number = rest[1][0].split(".")
+                if word == "publish":
+                    self.unsure[partition] = int(number)
+                else:
+                    self.unsure.pop(partition, None)
+                    self.numbers[partition] = int(number) + 1
 
 
-def one_life(folder: Path, seed: str, life: int) -> None:
+def one_life(folder: Path, seed: str, life: int, progress: Progress) -> None:
     """In a forked child: never returns."""
     try:
-        child = Child(folder, seed, life, *known(folder / "journal"))
+        child = Child(folder, seed, life, progress.numbers, progress.unsure)
         asyncio.run(child.live())
     except BaseException as error:  # the journal is all that the parent sees
         Journal(folder / "journal").note("failed", life, repr(error))
@@ -223,17 +233,20 @@ def main(folder: Path, seed: str, kills: int) -> None:
     # A small log, so that kills fall into checkpoints and restarts of the log as well.
     sqlite.CHECKPOINT_BYTES, sqlite.LOG_BYTES_MOST = 1 << 19, 1 << 21  # type: ignore[misc]
     chance = random.Random(seed)
+    Journal(folder / "journal")
+    progress = Progress(folder / "journal")
     for life in range(kills):
+        progress.read_on()
         child = os.fork()
         if child == 0:
-            one_life(folder, seed, life)
+            one_life(folder, seed, life, progress)
         # Most die at work, some while they open the file.
         time.sleep(chance.uniform(0.001, 0.03) if chance.random() < 0.2 else chance.uniform(0.03, 0.25))
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
             sys.exit(f"life {life} ended before it was killed: {status}")
-    asyncio.run(Child(folder, seed, kills, {}, {}).drain())
+    asyncio.run(asyncio.wait_for(Child(folder, seed, kills, {}, {}).drain(), DRAIN_SECONDS_MAX))
 
 
 if __name__ == "__main__":

@@ -86,10 +86,11 @@ class DictStore:
 class InFlight:
     """A commit that was sealed and is not yet durable."""
 
-    def __init__(self, sealed: Sealed, reference: bytes, state: object) -> None:
+    def __init__(self, sealed: Sealed, reference: bytes, state: object, at_ms: int) -> None:
         self.sealed = sealed
         self.reference = reference
         self.state = state
+        self.at_ms = at_ms
 
 
 class Rig:
@@ -156,11 +157,11 @@ class Rig:
         self.reference.seal(self.now_ms)
         self.rows += sealed.change.batches
         self._check_trim(first, needed)
-        self.in_flight = InFlight(sealed, self.reference.snapshot(), canonical(self.lane))
+        self.in_flight = InFlight(sealed, self.reference.snapshot(), canonical(self.lane, self.now_ms), self.now_ms)
 
     def _check_trim(self, first: int, needed: int) -> None:
         lane = self.lane
-        assert lane.first <= needed, "trimmed what somebody needs"
+        assert lane.first <= max(first, needed), "trimmed what somebody needs"
         if lane.has_limits() or not lane.works():
             return
         if self.config.keep_done_ms:
@@ -180,7 +181,7 @@ class Rig:
         self.lane.committed(flight.sealed)
         self.reference.committed(flight.sealed.change.end)
         loaded = Lane(self.store.image(self.dedup_most), self.config, self.settings)
-        assert canonical(loaded) == flight.state, "the store's image is not the lane that was sealed"
+        assert canonical(loaded, flight.at_ms) == flight.state, "the store's image is not the lane that was sealed"
 
     def flush(self) -> None:
         self.commit()
@@ -268,23 +269,44 @@ class Rig:
     # Work groups ------------------------------------------------------------------------------------------
 
     def claim(
-        self, group: int, most: int, consumer: str, lease_ms: int | None, partition: str | None, settle: bool
+        self,
+        group: int,
+        most: int,
+        consumer: str,
+        lease_ms: int | None,
+        partition: str | None,
+        settle: bool,
+        minimum: int = 1,
     ) -> list[int]:
         core, noted = self.work(group)
         self.lease_ids += 1
         lease_id = self.lease_ids
         entries = self.ask(
             lambda: core.claim(
-                self.now_ms, most, consumer, lease_id, lease_ms=lease_ms, partition=partition, settle=settle
+                self.now_ms,
+                most,
+                consumer,
+                lease_id,
+                lease_ms=lease_ms,
+                partition=partition,
+                settle=settle,
+                minimum=minimum,
             )
         )
         claimed = [offset for entry in entries for offset in range(entry.start, entry.end)]
         attempts = {offset: entry.attempts for entry in entries for offset in range(entry.start, entry.end)}
         room = self.reference.room(noted, self.now_ms, most, consumer)
         unread = core.next < self.lane.visible_end and self.lane.log.peek(core.next) is None
-        self.reference.check_claim(
-            noted, self.now_ms, room, claimed, partition, cut_short=(bool(claimed) and unread) or self.window
-        )
+        assert not claimed or len(claimed) >= minimum, "fewer than asked for at the least"
+        cut_short = (bool(claimed) and unread) or self.window
+        if claimed or room < minimum or minimum <= 1:
+            room = 0 if room < minimum else room
+            self.reference.check_claim(noted, self.now_ms, room, claimed, partition, cut_short=cut_short)
+        elif not (noted.settings.ordered or cut_short):
+            self.reference.check_fewer(noted, self.now_ms, minimum)
+        if noted.settings.prioritized and not noted.settings.ordered:
+            in_turn = sorted(claimed, key=lambda offset: (-self.reference.priority(noted, offset), offset))
+            assert claimed == in_turn, "not in the order of priority"
         span = noted.settings.lease_ms if lease_ms is None else lease_ms
         self.reference.take(noted, claimed, consumer, lease_id, self.now_ms + span, settle)
         assert all(attempts[offset] == noted.notes[offset].attempts for offset in claimed)
@@ -298,10 +320,10 @@ class Rig:
     def settle_wrongly(self, group: int, lease_id: int, verdicts: Sequence[Verdict]) -> None:
         """Verdicts that must be refused, and change nothing."""
         core, _ = self.work(group)
-        before = canonical(self.lane)
+        before = canonical(self.lane, 0)
         with pytest.raises((LeaseLost, InvalidArgument)):
             core.settle(self.now_ms, lease_id, verdicts)
-        assert canonical(self.lane) == before
+        assert canonical(self.lane, 0) == before
 
     def extend(self, group: int, lease_id: int, lease_ms: int) -> None:
         core, noted = self.work(group)
@@ -358,7 +380,9 @@ class Rig:
         assert offsets == wanted or (offsets and self.lane.log.peek(core.next) is None), "read less than there is"
         low = offsets[-1] + 1 if offsets else start
         rest = [offset for offset in self.reference.readable(noted, self.now_ms, 0) if offset >= low]
-        assert low <= core.next <= (rest[0] if rest else self.lane.visible_end), "the cursor passed unread messages"
+        assert low <= core.next <= (rest[0] if rest else max(start, self.lane.visible_end)), (
+            "the cursor passed unread messages"
+        )
         self.reference.read(noted, consumer, offsets, offsets[0] if offsets else start, core.next)
 
     def commit_stream(self, group: int, offset: int) -> None:
@@ -518,8 +542,8 @@ def check_counts(core: WorkGroup) -> None:
     assert core.leases.lowest() == min((entry.start for entry in leased), default=None)
 
 
-def canonical(lane: Lane) -> object:
-    """All of a lane that must survive a crash, as plain data."""
+def canonical(lane: Lane, now_ms: int) -> object:
+    """All of a lane that must survive a crash, as plain data; what was due by `now_ms` is due, whenever that was."""
     groups: dict[int, object] = {}
     for id, core in lane.groups.items():
         if isinstance(core, StreamGroup):
@@ -528,7 +552,7 @@ def canonical(lane: Lane) -> object:
         groups[id] = (
             core.next,
             {id: (lease.consumer, lease.deadline_ms, list(lease.entries)) for id, lease in core.leases.by_id.items()},
-            {entry.start: entry for entry in core.waiting.in_order()},
+            [entry.moved(entry.attempts, entry.due_ms * (entry.due_ms > now_ms)) for entry in core.waiting.in_order()],
             dict(core.dead.by_start),
         )
     return (lane.first, lane.sealed_end, lane.bytes_end, groups)

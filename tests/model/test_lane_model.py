@@ -25,7 +25,7 @@ from tests.model.rig import Rig
 
 EXAMPLES = os.environ.get("PENSTOCK_MODEL_EXAMPLES")
 PROFILE = settings(
-    max_examples=int(EXAMPLES or 250),
+    max_examples=int(EXAMPLES or 200),
     stateful_step_count=50,
     deadline=None,
     derandomize=EXAMPLES is None,
@@ -53,7 +53,7 @@ MESSAGES = st.lists(
         payload=st.sampled_from([b"", b"x", b"y" * 40]),
         partition=one_of(None, "", "p", "p", "q"),
         headers=maybe(one_of({"n": 1}, {"n": 2})),
-        priority=maybe(st.integers(0, 3), 0),
+        priority=st.integers(0, 3),
         delay_ms=maybe(st.sampled_from(SPANS), 0),
         not_before_ms=maybe(one_of(1, 1_000_010, 1_001_000), 0),
         ttl_ms=maybe(st.sampled_from(SPANS)),
@@ -195,7 +195,8 @@ class LaneMachine(RuleBasedStateMachine):
         settle = data.draw(maybe(st.just(True), False), "settle")
         ordered = self.rig.settings[group].ordered
         partition = data.draw(maybe(one_of("p", "q", "z")), "partition") if ordered else None
-        self.rig.claim(group, most, consumer, lease_ms, partition, settle)
+        minimum = data.draw(maybe(st.integers(2, 4), 1), "minimum")
+        self.rig.claim(group, most, consumer, lease_ms, partition, settle, minimum)
         if flush:
             self.rig.flush()
 
@@ -322,7 +323,7 @@ class OrderedMachine(LaneMachine):
 
 class PrioritizedMachine(LaneMachine):
     queue_options = QUEUE_OPTIONS | {"prioritized": st.just(True), "ordered": st.booleans()}
-    groups: ClassVar[list[dict[str, Any]]] = [{"filter": FILTERS, "ordered": one_of(None, False)}]
+    groups: ClassVar[list[dict[str, Any]]] = [{"filter": FILTERS}]
 
 
 class StreamMachine(LaneMachine):

@@ -181,3 +181,47 @@ def test_a_dead_letter_of_an_expired_message_is_copied_too(home: Home) -> None:
 
 async def _holds(broker: Broker, queue: str, count: int) -> bool:
     return (await broker.stats(queue)).published == count
+
+
+def test_many_dead_letters_are_copied_in_order_and_once(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("q", dead_letter_to="queue:graves")
+        await broker.publish_many("q", [Message(b"%d" % number) for number in range(250)])
+        await broker.reject(await broker.claim("q", max=250), error="no")
+        broker = await home.reopen(broker)  # the target is declared only now: the copies have waited for it
+        await broker.declare_queue("graves")
+        await broker.publish("q", Message(b"250"))
+        await reject(broker, "q", 1, error="no")
+
+        async def copied() -> bool:
+            return (await broker.stats("graves")).published >= 251
+
+        await until(copied)
+        assert await claim_all(broker, "graves") == [str(number) for number in range(251)]
+
+    play(home, scenario)
+
+
+def test_a_deleted_queue_takes_its_promised_copies_along(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("q", dead_letter_to="queue:graves")
+        await broker.publish("q", Message(b"dead"))
+        await reject(broker, "q", 1, error="no")
+        await broker.delete_queue("q")
+        broker = await home.reopen(broker)
+        await broker.declare_queue("other")  # may get the lane number of the deleted one
+        await broker.publish("other", Message(b"alive"))
+        await broker.declare_queue("graves")
+        await broker.declare_queue("last", dead_letter_to="queue:graves")
+        await broker.publish("last", Message(b"last"))
+        await reject(broker, "last", 1, error="no")
+
+        async def copied() -> bool:
+            return (await broker.stats("graves")).published >= 1
+
+        await until(copied)
+        assert await claim_all(broker, "graves") == ["last"]
+
+    play(home, scenario)

@@ -300,3 +300,22 @@ def test_limits_never_take_what_work_needs() -> None:
     assert bench.lane.trim_by_limits(NOW, bench.store.heads(0, 99))
     assert bench.lane.first == 2
     assert not bench.lane.trim_by_limits(NOW, bench.store.heads(2, 99))
+
+
+def test_what_trimming_needs_to_know_is_asked_for() -> None:
+    """After a restart the slowest group may stand where no head is in memory: the lane says which one it wants."""
+    bench = Bench()
+    for _ in range(4):
+        bench.publish(NOW, *plain(2))
+    assert bench.claim(NOW, 3) == [0, 1, 2]
+    bench.commit(NOW)
+    bench.reload()
+    bench.settle(NOW, 1, "ack", (0, 2))
+    bench.commit(NOW)
+    assert bench.lane.first == 0
+    assert bench.lane.trim_wants == 2
+    bench.lane.log.feed(bench.store.heads(2, 1))
+    bench.lane.dirty = True
+    bench.commit(NOW)
+    assert bench.lane.first == 2
+    assert bench.lane.trim_wants is None

@@ -76,9 +76,9 @@ def _is_empty(change: LaneChange) -> bool:
 class Lane:
     """One lane in memory."""
 
-    __slots__ = ("bytes_end", "config", "dedup", "dedup_expired_ms", "dirty", "done_marks", "end", "first", "groups",
-                 "groups_deleted", "id", "log", "parts", "parts_bytes", "pins", "published_ms", "sealed_end", "trim_to",
-                 "visible_end")  # fmt: skip
+    __slots__ = ("bytes_end", "config", "dedup", "dedup_expired_ms", "dirty", "done_marks", "done_to", "end", "first",
+                 "groups", "groups_deleted", "id", "log", "parts", "parts_bytes", "pins", "published_ms", "sealed_end",
+                 "trim_to", "trim_wants", "visible_end")  # fmt: skip
 
     def __init__(self, image: LaneImage, config: QueueConfig, groups: Mapping[int, Settings]) -> None:
         self.id = image.lane
@@ -93,8 +93,11 @@ class Lane:
         self.parts_bytes = 0
         self.pins: dict[int, int] = {}
         self.trim_to: int | None = None
+        self.trim_wants: int | None = None
+        """The offset whose head must be fed before more can be trimmed."""
         self.dedup_expired_ms: int | None = None
         self.done_marks: list[tuple[int, int]] = []
+        self.done_to = image.first
         self.groups_deleted: list[int] = []
         self.dirty = False
         self.groups: dict[int, Group] = {}
@@ -378,14 +381,18 @@ class Lane:
         while marks and marks[-1][1] > needed_from:  # a seek made it new again
             marks.pop()
         grain_ms = keep_ms // DONE_MARKS_MAX + 1
-        if needed_from > (marks[-1][1] if marks else self.first):
+        if needed_from > (marks[-1][1] if marks else max(self.first, self.done_to)):
             if marks and marks[-1][0] // grain_ms == now_ms // grain_ms:
                 marks.pop()
             marks.append((now_ms, needed_from))
-        target = self.first
-        while marks and marks[0][0] + keep_ms <= now_ms:
-            target = marks.pop(0)[1]
-        return target
+        self._pass_marks(now_ms)
+        self.done_to = min(self.done_to, needed_from)
+        return self.done_to
+
+    def _pass_marks(self, now_ms: int) -> None:
+        """Marks that were kept long enough become what may go with the next commit."""
+        while self.done_marks and self.done_marks[0][0] + self.config.keep_done_ms <= now_ms:
+            self.done_to = self.done_marks.pop(0)[1]
 
     def _trim_to(self, target: int) -> None:
         """Let go of the batches that end at or below an offset, as far as their bounds are known."""
@@ -393,6 +400,7 @@ class Lane:
             base = self.visible_end
         else:
             segment = self.log.peek(target)
+            self.trim_wants = None if segment is not None else target
             if segment is None:
                 return
             base = segment.base
@@ -457,8 +465,9 @@ class Lane:
                 if due_ms is not None and due_ms <= now_ms:
                     self.dirty = True
                     group.tick(now_ms)
-        if self.done_marks and self.done_marks[0][0] + self.config.keep_done_ms <= now_ms:
-            self.dirty = True
+        marks = len(self.done_marks)
+        self._pass_marks(now_ms)
+        self.dirty = self.dirty or len(self.done_marks) < marks
 
     def expire_dedup(self, now_ms: int) -> None:
         """Forget the ids that no longer count, here and in the store."""

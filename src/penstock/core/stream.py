@@ -110,6 +110,13 @@ class StreamGroup:
         if consumer in self.handed:
             self.next = min(self.next, self.handed.pop(consumer)[0])
 
+    def unread(self, consumer: str, start: int) -> None:
+        """A read from `start` on was never answered: it is read again, by whoever comes next."""
+        low, _ = self.handed.pop(consumer, (start, start))
+        if low < start:
+            self.handed[consumer] = (low, start)
+        self.next = min(self.next, start)
+
     def needed_from(self) -> int:
         return self.committed
 

@@ -119,8 +119,9 @@ class WorkGroup:
         if partition == "":
             raise InvalidArgument("a claim of partition '': messages without a partition cannot be claimed alone")
         room = self._room(now_ms, most, consumer)
-        if room <= 0:
+        if room < max(minimum, 1):
             return []
+        before = (self.next, self.waiting.count, set(self.waiting.dirty) if minimum > 1 else None)
         self.waiting.advance(now_ms)
         if self._parks_first():
             Walk(self, now_ms, 0, partition).run(park_all=True)
@@ -131,18 +132,25 @@ class WorkGroup:
             walk.run(may_ask=not taken)
             taken.extend(walk.taken)
         if count_of(taken) < minimum:
-            self._put_back(now_ms, taken)
+            self._put_back(now_ms, taken, before)
             return []
         in_turn = list(taken)
         taken = merged(taken)
         self._hand_out(now_ms, taken, consumer, lease_id, lease_ms, settle)
         return in_turn if self.settings.prioritized else list(taken)
 
-    def _put_back(self, now_ms: int, entries: list[Entry]) -> None:
-        """Too few to hand out: nobody was told of them, so nothing is spent and there is no event."""
+    def _put_back(self, now_ms: int, entries: list[Entry], before: tuple[int, int, set[int] | None]) -> None:
+        """Too few to hand out: nobody was told of them, so nothing is spent and there is no event.
+
+        If all is as it was before the claim, nothing is written: a commit would make the claim try again, for ever.
+        """
         for entry in entries:
             self._wait(entry.moved(entry.attempts - 1, 0), now_ms)
         self._unlock(entries)
+        self.waiting.advance(now_ms)  # what is due already must not call the timer again
+        next_offset, count, dirty = before
+        if dirty is not None and (self.next, self.waiting.count) == (next_offset, count):
+            self.waiting.dirty = dirty
         if entries and self.next < self.lane.visible_end and not self._parks_first():
             self.lane.log.find(self.next)  # perhaps there are enough where heads must be read first
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Literal
-
-import msgspec
 
 from penstock.batch import EncodedBatch
 from penstock.core.filters import parse
@@ -27,6 +25,7 @@ from penstock.model import (
     DEFAULT_NAMESPACE,
     EVENTS_QUEUE,
     INTEGER_MAX,
+    PARTITION_CHARACTERS_MAX,
     SPAN_MS_MAX,
     TIME_MS_MAX,
     Binding,
@@ -36,6 +35,7 @@ from penstock.model import (
     check_integer,
     check_name,
     check_text,
+    options_of,
 )
 from penstock.node import claims, deadletters, declarations, publishing, routes, statistics, streams, transactions
 from penstock.node import history as histories
@@ -63,6 +63,8 @@ class Broker:
         self._namespace = namespace
         self._session = session
         self._consumer = session or f"consumer-{next(_consumers)}"
+        self._claimed: set[tuple[int, str, str]] = set()
+        """(queue, group, consumer) of a session's claims: what they hold ends with it."""
 
     # Life -------------------------------------------------------------------------------------------------
 
@@ -78,7 +80,9 @@ class Broker:
 
     def in_namespace(self, namespace: str) -> Broker:
         """The same broker with another namespace's queues and exchanges."""
-        return Broker(self._node, check_name(namespace, "a namespace"), self._session)
+        broker = Broker(self._node, check_name(namespace, "a namespace"), self._session)
+        broker._claimed = self._claimed
+        return broker
 
     @asynccontextmanager
     async def session(self, name: str) -> AsyncIterator[Broker]:
@@ -96,19 +100,38 @@ class Broker:
         for queue in list(self._node.catalog.by_id.values()):
             if queue.session == name and not queue.deleting:
                 await declarations.delete_queue(self._node, queue)
-        for queue in list(self._node.catalog.by_id.values()):
-            for group, consumer in list(queue.consumers):
-                if consumer == name:
-                    await self.in_namespace(queue.namespace).detach(queue.name, group, consumer=name)
+        attached = {
+            (queue.id, group, consumer)
+            for queue in self._node.catalog.by_id.values()
+            for group, consumer in queue.consumers
+            if consumer == name
+        }
+        for id, group, consumer in sorted(attached | self._claimed):
+            known = self._node.catalog.by_id.get(id)
+            if known is not None and not known.deleting and group in known.groups:
+                await self.in_namespace(known.namespace).detach(known.name, group, consumer=consumer)
 
     def _queue(self, name: str) -> Queue:
         self._node.check_open()
+        _check_is_text(name, "a queue's name")
         queue = self._node.catalog.queue(self._namespace, name)
         if queue.session is not None and queue.session != self._session:
             raise Forbidden(f"queue {name!r} is exclusive to another session")
         return queue
 
+    def _target(self, name: str) -> Queue:
+        """A queue to publish to."""
+        queue = self._queue(name)
+        if name == EVENTS_QUEUE:
+            raise Forbidden(f"queue {name!r} is written by the broker alone")
+        return queue
+
+    def _check_exchange(self, name: str) -> None:
+        self._node.check_open()
+        _check_is_text(name, "an exchange's name")
+
     def _group(self, queue: Queue, name: str) -> Group:
+        _check_is_text(name, "a group's name")
         group = queue.groups.get(name)
         if group is None:
             raise NotFound(f"queue {queue.name!r} has no group {name!r}; declare it first")
@@ -125,6 +148,7 @@ class Broker:
     async def declare_queue(self, name: str, **options: Any) -> None:
         """Create a queue, or change the options named here of the one that exists (see `QueueConfig`)."""
         self._node.check_open()
+        check_name(name, "a queue's name")
         if (self._namespace, name) in self._node.catalog.queues:
             self._queue(name)
         await declarations.declare_queue(self._node, self._namespace, name, options, self._session)
@@ -144,12 +168,12 @@ class Broker:
 
     async def declare_exchange(self, name: str, **options: Any) -> None:
         """Create an exchange (see `ExchangeConfig`)."""
-        self._node.check_open()
+        self._check_exchange(name)
         await declarations.declare_exchange(self._node, self._namespace, name, options)
 
     async def delete_exchange(self, name: str) -> None:
         """Delete an exchange with the bindings from and to it."""
-        self._node.check_open()
+        self._check_exchange(name)
         await declarations.delete_exchange(self._node, self._namespace, name)
 
     async def bind(
@@ -189,7 +213,7 @@ class Broker:
         headers: Headers | None,
         match: Literal["all", "any"],
     ) -> Binding:
-        self._node.check_open()
+        self._check_exchange(exchange)
         if target_kind not in ("queue", "exchange"):
             raise InvalidArgument(f"target_kind is {target_kind!r}; it must be queue or exchange")
         if match not in ("all", "any"):
@@ -197,7 +221,9 @@ class Broker:
         if headers is not None:
             check_headers(headers)
         if target_kind == "queue":
-            self._queue(target)
+            self._target(target)
+        else:
+            self._check_exchange(target)
         return Binding(
             exchange=exchange, target=target, target_kind=target_kind, pattern=pattern, headers=headers, match=match
         )
@@ -205,32 +231,33 @@ class Broker:
     def queues(self) -> dict[str, dict[str, Any]]:
         """The queues of this namespace by name, each with its options that differ from the defaults."""
         return {
-            queue.name: msgspec.to_builtins(queue.config)
+            queue.name: options_of(queue.config)
             for queue in self._node.catalog.queues.values()
             if queue.namespace == self._namespace and not queue.deleting
         }
 
     def groups(self, queue: str) -> dict[str, dict[str, Any]]:
         """The groups of a queue by name, each with its options that differ from the defaults."""
-        return {group.name: msgspec.to_builtins(group.config) for group in self._queue(queue).groups.values()}
+        return {group.name: options_of(group.config) for group in self._queue(queue).groups.values()}
 
     # Publish ----------------------------------------------------------------------------------------------
 
     async def publish(self, queue: str, message: Message) -> Published:
         """Publish one message; returns when it is durable."""
-        parts = publishing.parts_of_messages(self._queue(queue), [message])
+        parts = publishing.parts_of_messages(self._target(queue), [message])
         return (await publishing.publish(self._node, 1, parts)).first()
 
     async def publish_many(self, queue: str, messages: Sequence[Message]) -> Receipt:
         """Publish messages together, all or none, in their order."""
-        home = self._queue(queue)
+        home = self._target(queue)
+        _check_sequence(messages)
         if not messages:
             return Receipt(0, [])
         return await publishing.publish(self._node, len(messages), publishing.parts_of_messages(home, messages))
 
     async def publish_batch(self, queue: str, batch: EncodedBatch) -> Receipt:
         """Publish an encoded batch, stored as it is: the fastest way in."""
-        parts = publishing.parts_of_batch(self._queue(queue), batch)
+        parts = publishing.parts_of_batch(self._target(queue), batch)
         return await publishing.publish(self._node, batch.count, parts)
 
     async def publish_to(
@@ -240,12 +267,13 @@ class Broker:
 
         With `mandatory`, a message that reaches no queue raises `Unroutable` and nothing is published.
         """
-        self._node.check_open()
+        self._check_exchange(exchange)
         if isinstance(messages, EncodedBatch):
             count = messages.count
             parts = routes.route_batch(self._node, self._namespace, exchange, messages, mandatory=mandatory)
         else:
             listed = [messages] if isinstance(messages, Message) else messages
+            _check_sequence(listed)
             count = len(listed)
             parts = routes.route_messages(self._node, self._namespace, exchange, listed, mandatory=mandatory)
         if not parts:
@@ -275,10 +303,13 @@ class Broker:
         home = self._queue(queue)
         request = self._request(max, min, lease_seconds, partition, consumer, ack)
         wait_ms = _milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
+        _check_is_text(group, "a group's name")
         chosen = home.groups.get(group) or await self._work_group(home, group)
         if chosen.config.kind != "work":
             raise WrongKind(f"group {group!r} of queue {queue!r} is a stream: read it; claims are for work groups")
         home.used_ms = self._node.clock.now_ms()
+        if self._session is not None:
+            self._claimed.add((home.id, group, request.consumer))
         return await claims.claim(self._node, home, chosen, request, wait_ms)
 
     def _request(
@@ -293,7 +324,7 @@ class Broker:
         check_integer(most, "max", 1, BATCH_MESSAGES_MAX)
         check_integer(minimum, "min", 1, most)
         lease_ms = None if lease_seconds is None else _milliseconds(lease_seconds, "lease_seconds", 1, SPAN_MS_MAX)
-        check_text(partition, "partition", 1_024)
+        check_text(partition, "partition", PARTITION_CHARACTERS_MAX)
         if partition == "":
             raise InvalidArgument("partition is empty; leave it out to claim from all partitions")
         name = self._consumer if consumer is None else check_name(consumer, "consumer")
@@ -368,7 +399,7 @@ class Broker:
     async def detach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
         """Say that a consumer has gone: what it holds returns at once, counted as an attempt."""
         home = self._queue(queue)
-        name = self._consumer if consumer is None else consumer
+        name = self._consumer if consumer is None else check_name(consumer, "consumer")
         chosen = self._group(home, group)
         home.consumers.discard((group, name))
         for lane in await self._node.lanes.together(home.lanes):
@@ -474,6 +505,7 @@ class Broker:
         """
         home = self._queue(queue)
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
+        check_text(partition, "partition", PARTITION_CHARACTERS_MAX)
         states = ("ready", "leased", "waiting", "dead", "done")
         if state is not None and state not in states:
             raise InvalidArgument(f"state is {state!r}; it must be one of {', '.join(states)}")
@@ -486,8 +518,8 @@ class Broker:
         if start is None and (lane is not None or offset is not None or time_ms is not None):
             lane_id = _lane(home, lane)
             start = (lane_id, await self._place(lane_id, offset, time_ms))
-        elif start is not None and start[0] not in home.lanes:
-            raise InvalidArgument(f"after is {start!r}; queue {queue!r} has no lane {start[0]}")
+        elif start is not None:
+            start = _after(start, home)
         condition = None if filter is None else parse(filter)
         return await streams.browse(
             self._node, home, chosen, start, max, partition=partition, state=state, condition=condition
@@ -577,7 +609,7 @@ class Transaction:
 
     def publish(self, queue: str, *messages: Message) -> Transaction:
         """Publish to a queue."""
-        home = self._broker._queue(queue)
+        home = self._broker._target(queue)
         indexes = list(range(self._count, self._count + len(messages)))
         self._parts += publishing.parts_of_messages(home, list(messages), indexes)
         self._count += len(messages)
@@ -586,6 +618,7 @@ class Transaction:
     def publish_to(self, exchange: str, *messages: Message) -> Transaction:
         """Publish to an exchange."""
         node, namespace = self._broker._node, self._broker._namespace
+        self._broker._check_exchange(exchange)
         for part in routes.route_messages(node, namespace, exchange, list(messages), mandatory=False):
             indexes = [self._count + index for index in part.indexes or ()]
             self._parts.append(replace(part, indexes=indexes))
@@ -642,6 +675,23 @@ class Transaction:
 # Checks --------------------------------------------------------------------------------------------------
 
 
+def _check_is_text(name: object, what: str) -> None:
+    """Raise for what is no text at all; a text that is no name is not found, or refused where it is declared."""
+    if not isinstance(name, str):
+        check_name(name, what)
+
+
+def _after(after: object, queue: Queue) -> tuple[int, int]:
+    if not isinstance(after, tuple | list) or len(after) != 2 or after[0] not in queue.lanes:
+        raise InvalidArgument(f"after is {after!r}; it must be a page's next, of lanes {list(queue.lanes)}")
+    return after[0], check_integer(after[1], "after's offset", 0, INTEGER_MAX)
+
+
+def _check_sequence(messages: object) -> None:
+    if not isinstance(messages, Sequence):
+        raise InvalidArgument(f"messages must be a list or another sequence, not {type(messages).__name__}")
+
+
 def _milliseconds(seconds: object, what: str, low: int, high: int) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidArgument(f"{what} must be a number of seconds, not {seconds!r} of type {type(seconds).__name__}")
@@ -673,6 +723,8 @@ def _verdicts(
     check_text(error, "error", INTEGER_MAX)
     if offsets is None:
         return [Verdict(action, None, 0, delay_ms, error)]
+    if not isinstance(offsets, Iterable):
+        raise InvalidArgument(f"offsets must be a list of whole numbers, not {offsets!r}")
     verdicts: list[Verdict] = []
     start = end = -1
     for offset in sorted(check_integer(offset, "an offset", 0, INTEGER_MAX) for offset in offsets):

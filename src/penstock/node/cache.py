@@ -17,11 +17,11 @@ class CachedBatch:
 
     __slots__ = ("base", "cost", "end", "published_ms", "reader")
 
-    def __init__(self, row: BatchRow) -> None:
+    def __init__(self, row: BatchRow, is_checked: bool) -> None:
         self.base = row.base
         self.end = row.base + row.count
         self.published_ms = row.published_ms
-        self.reader = Reader(EncodedBatch(row.count, row.meta, row.body))
+        self.reader = Reader(EncodedBatch(row.count, row.meta, row.body), is_checked=is_checked)
         self.cost = self.reader.size + OVERHEAD_BYTES
 
 
@@ -35,9 +35,12 @@ class BatchCache:
         self.misses = 0
         self._batches: dict[tuple[int, int], CachedBatch] = {}
 
-    def put(self, lane: int, row: BatchRow) -> CachedBatch:
-        """Keep a batch, in place of an older one of the same base; as it is kept."""
-        batch = CachedBatch(row)
+    def put(self, lane: int, row: BatchRow, *, is_checked: bool = False) -> CachedBatch:
+        """Keep a batch, in place of an older one of the same base; as it is kept.
+
+        `is_checked` when it comes from a publish: what comes from the store has its checksum looked at.
+        """
+        batch = CachedBatch(row, is_checked)
         self.forget(lane, row.base)
         self._batches[lane, row.base] = batch
         self.bytes += batch.cost

@@ -13,7 +13,7 @@ import msgspec
 from penstock.core.routing import Router
 from penstock.core.settings import Settings, settings_of
 from penstock.errors import NotFound, StoreCorrupt
-from penstock.model import Binding, ExchangeConfig, GroupConfig, QueueConfig
+from penstock.model import EVENTS_QUEUE, Binding, ExchangeConfig, GroupConfig, QueueConfig
 from penstock.rows import CatalogRow
 
 SETTINGS_SHARED_MAX = 1_000
@@ -70,7 +70,7 @@ class QueueDocument(msgspec.Struct, omit_defaults=True):
 _queue_decoder = msgspec.json.Decoder(QueueDocument)
 _group_decoder = msgspec.json.Decoder(GroupConfig)
 _exchange_decoder = msgspec.json.Decoder(ExchangeConfig)
-_binding_decoder = msgspec.json.Decoder(Binding)
+_binding_decoder = msgspec.msgpack.Decoder(Binding)
 
 
 def queue_row(queue: Queue, config: QueueConfig) -> CatalogRow:
@@ -87,7 +87,12 @@ def exchange_row(id: int, namespace: str, name: str, config: ExchangeConfig) -> 
 
 
 def binding_row(id: int, namespace: str, binding: Binding) -> CatalogRow:
-    return CatalogRow("binding", id, 0, namespace, binding.exchange, msgspec.json.encode(binding))
+    return CatalogRow("binding", id, 0, namespace, binding.exchange, binding_document(binding))
+
+
+def binding_document(binding: Binding) -> bytes:
+    """MessagePack, not JSON: its headers may be bytes, times and NaN, and must come back as they were."""
+    return msgspec.msgpack.encode(binding)
 
 
 class Catalog:
@@ -135,7 +140,7 @@ class Catalog:
 
     def _routable(self, namespace: str, name: str) -> bool:
         queue = self.queues.get((namespace, name))
-        return queue is not None and not queue.deleting
+        return queue is not None and not queue.deleting and name != EVENTS_QUEUE
 
     def _settings_of(self, queue: QueueConfig, group: GroupConfig) -> Settings:
         """Settings are shared: thousands of queues are declared with the same options."""
@@ -214,6 +219,7 @@ class Catalog:
             fresh.by_id[queue.id] = queue
             for lane in queue.lanes:
                 fresh.by_lane[lane] = queue
+        unstored = self._unstored_bindings()
         self.queues, self.by_id, self.by_lane = fresh.queues, fresh.by_id, fresh.by_lane
         self.exchange_ids, self.binding_ids = fresh.exchange_ids, fresh.binding_ids
         self.routers = {}
@@ -224,14 +230,26 @@ class Catalog:
             for name in router.exchanges():
                 for binding in router.bindings(name):
                     own.bind(binding)
+        for namespace, binding, id in unstored:
+            if (namespace, binding.exchange) in self.exchange_ids and self._routable(namespace, binding.target):
+                self.router(namespace).bind(binding)
+                self.binding_ids[namespace, binding_document(binding)] = id
         self._last_id = max(self._last_id, fresh._last_id)
+
+    def _unstored_bindings(self) -> list[tuple[str, Binding, int]]:
+        """(namespace, binding, id) of those to ephemeral queues: only this node knows them."""
+        return [
+            (namespace, _binding_decoder.decode(document), id)
+            for (namespace, document), id in self.binding_ids.items()
+            if id >= EPHEMERAL_FROM
+        ]
 
     def remove_bindings(self, namespace: str, bindings: Iterable[Binding]) -> None:
         for binding in bindings:
-            self.binding_ids.pop((namespace, msgspec.json.encode(binding)), None)
+            self.binding_ids.pop((namespace, binding_document(binding)), None)
 
     def binding_id(self, namespace: str, binding: Binding) -> int | None:
-        return self.binding_ids.get((namespace, msgspec.json.encode(binding)))
+        return self.binding_ids.get((namespace, binding_document(binding)))
 
 
 _RANK = {"queue": 0, "group": 1, "exchange": 2, "binding": 3}

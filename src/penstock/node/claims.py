@@ -70,9 +70,11 @@ async def _deliver(node: Node, queue: Queue, grab: Grab, request: Request) -> Cl
         slices = cached_slices(node, lane, grab.entries) or await slices_of(
             node, lane, grab.entries, ahead=_is_ahead(grab)
         )
-    except PenstockError:
+    except PenstockError as error:
         # The lease stands; the messages come again when it ends.
         await grab.committed
+        if isinstance(error, StoreCorrupt) and node.clock.now_ms() >= grab.deadline_ms and not request.settle:
+            raise LeaseLost(f"lease {grab.lease_id} ended before its messages could be read") from None
         raise
     finally:
         if request.settle:
@@ -148,7 +150,7 @@ async def settle(node: Node, lease: Lease, verdicts: Sequence[Verdict]) -> None:
         lane.work(lease.group).settle(node.clock.now_ms(), lease.id, verdicts)
         return node.commits.changed(lane)
 
-    _check_lane(node, lease)
+    check_lane(node, lease)
     lane = node.lanes.get(lease.lane)
     committed = await node.lanes.run(lease.lane, command) if lane is None else command(lane)
     await committed
@@ -161,13 +163,14 @@ async def extend(node: Node, lease: Lease, lease_ms: int) -> int:
         deadline_ms = lane.work(lease.group).extend(node.clock.now_ms(), lease.id, lease_ms)
         return deadline_ms, node.commits.changed(lane)
 
-    _check_lane(node, lease)
+    check_lane(node, lease)
     deadline_ms, committed = await node.lanes.run(lease.lane, command)
     await committed
     return deadline_ms
 
 
-def _check_lane(node: Node, lease: Lease) -> None:
+def check_lane(node: Node, lease: Lease) -> None:
+    """Raise `LeaseLost` where there is no such queue or group."""
     queue = node.catalog.by_lane.get(lease.lane)
     if queue is None or queue.deleting or queue.group_by_id(lease.group) is None:
         raise LeaseLost(f"lease {lease} is gone: its queue or group does not exist any more")

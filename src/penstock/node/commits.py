@@ -28,6 +28,9 @@ class Host(Protocol):
     def is_sealed_last(self, lane: Lane) -> bool:
         """Whether the lane takes in what the others' changes say, and is sealed by `sealed`."""
 
+    def is_current(self, lane: Lane) -> bool:
+        """Whether this is the lane as it is loaded now: not one of a queue that was deleted meanwhile."""
+
     def sealed(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> list[OutboxRow]:
         """Lanes were sealed: seal the last one and add it to the list; what goes to the outbox."""
 
@@ -132,7 +135,9 @@ class CommitLoop:
         now_ms = self._clock.now_ms()
         sealed: list[tuple[Lane, Sealed]] = []
         for lane in pending.lanes.values():
-            part = None if self._host.is_sealed_last(lane) else lane.seal(now_ms)
+            if self._host.is_sealed_last(lane) or not self._host.is_current(lane) or lane.id in pending.lanes_deleted:
+                continue  # what was still done to a queue that is deleted goes with it
+            part = lane.seal(now_ms)
             if part is not None:
                 sealed.append((lane, part))
         outbox = self._host.sealed(sealed, now_ms)
@@ -165,7 +170,8 @@ class CommitLoop:
         slots = {slot_of(change.lane) for change in durable.lanes} | {slot_of(id) for id in durable.lanes_deleted}
         # A commit without lanes is fenced all the same: slot 0 stands for the catalog.
         durable.epochs = {slot: self._epochs[slot] for slot in slots or {0}}
-        ephemeral.epochs = {slot_of(change.lane): 1 for change in ephemeral.lanes}
+        memory_lanes = [change.lane for change in ephemeral.lanes] + ephemeral.lanes_deleted
+        ephemeral.epochs = {slot_of(id): 1 for id in memory_lanes}
         return (durable if _has_rows(durable) else None, ephemeral if _has_rows(ephemeral) else None)
 
     async def _apply(

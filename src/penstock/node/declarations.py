@@ -65,9 +65,7 @@ async def _create_queue(node: Node, namespace: str, name: str, config: QueueConf
 
     await node.commit_catalog([queue_row(queue, config)], after=created)
     made = node.catalog.queue(namespace, name)
-    if config.max_length is not None or config.max_bytes is not None:
-        # Limits are about what a group has not consumed: there must be one to count for.
-        await declare_group(node, made, DEFAULT_GROUP, {})
+    await _count_for_limits(node, made)
     made.used_ms = node.clock.now_ms()
     node.retention.watch(made)
     return made
@@ -78,8 +76,17 @@ async def _update_queue(node: Node, queue: Queue, options: dict[str, Any]) -> No
     _check_fixed(f"queue {queue.name!r}", queue.config, config, FIXED_QUEUE_OPTIONS)
     queue.used_ms = node.clock.now_ms()
     if config != queue.config:
+        _check_there(node, queue)
         await node.commit_catalog([queue_row(queue, config)], after=lambda: _reconfigured(node, queue))
+        await _count_for_limits(node, queue)
         node.retention.watch(queue)
+
+
+async def _count_for_limits(node: Node, queue: Queue) -> None:
+    """Limits are about what a group has not consumed: there must be one to count for."""
+    limited = queue.config.max_length is not None or queue.config.max_bytes is not None
+    if limited and not any(group.config.kind == "work" for group in queue.groups.values()):
+        await declare_group(node, queue, DEFAULT_GROUP, {})
 
 
 def _reconfigured(node: Node, queue: Queue) -> None:
@@ -122,6 +129,7 @@ async def declare_group(node: Node, queue: Queue, name: str, options: dict[str, 
         _check_fixed(f"group {name!r} of queue {queue.name!r}", group.config, config, FIXED_GROUP_OPTIONS)
         if config != group.config:
             settings_of(queue.config, config)
+            _check_there(node, queue)
             row = group_row(queue, group.id, name, config)
             await node.commit_catalog([row], after=lambda: _reconfigured(node, queue))
         return queue.groups[name]
@@ -135,11 +143,18 @@ async def _create_group(node: Node, queue: Queue, name: str, config: GroupConfig
     starts = [await offset_at(node, lane, config.start) for lane in queue.lanes]
     lanes = await node.lanes.together(queue.lanes)
     node.check_declarations()  # before anything is changed: a lane must not know a group that the catalog does not
+    _check_there(node, queue)
     for lane, start in zip(lanes, starts, strict=True):
         lane.add_group(id, settings, start)
         node.commits.touch(lane)
     await node.commit_catalog([group_row(queue, id, name, config)])
     return queue.groups[name]
+
+
+def _check_there(node: Node, queue: Queue) -> None:
+    """Raise if the queue was deleted meanwhile: nothing may be declared for it any more."""
+    if queue.deleting or node.catalog.by_id.get(queue.id) is not queue:
+        raise NotFound(f"the queue {queue.name!r} was deleted")
 
 
 async def offset_at(node: Node, lane_id: int, start: Start) -> int:

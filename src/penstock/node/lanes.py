@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from penstock.core.dedup import IDS_IN_MEMORY_MAX
@@ -38,14 +38,18 @@ class LaneSet:
         memory: Store,
         loaded: Callable[[Lane], None],
         idle: Callable[[Lane], bool],
+        declared: Callable[[], Awaitable[None]],
     ) -> None:
         self._catalog = catalog
         self._store = store
         self._memory = memory
         self._on_loaded = loaded
         self._is_idle = idle
+        self._wait_for_declarations = declared
         self._loaded: dict[int, Lane] = {}
         self._loading: dict[int, asyncio.Future[None]] = {}
+        self._pins: dict[int, dict[int, int]] = {}
+        """Pins of lanes that were given up: those who read from them go on reading."""
         self._wanted: list[int] = []
         self._loader: asyncio.Task[None] | None = None
 
@@ -73,7 +77,9 @@ class LaneSet:
 
     def drop(self, ids: set[int]) -> None:
         for id in ids:
-            self._loaded.pop(id, None)
+            lane = self._loaded.pop(id, None)
+            if lane is not None and lane.pins:
+                self._pins[id] = lane.pins
 
     async def run(self, id: int, command: Callable[[Lane], Result]) -> Result:
         """Run a command on a lane, with whatever must be loaded for it."""
@@ -101,16 +107,19 @@ class LaneSet:
     async def feed(self, id: int, start: int) -> None:
         """Read a page of heads from the store into a lane's log."""
         heads = await self.store_of(id).heads(id, start, PAGE_BATCHES, PAGE_BYTES)
+        lane = self._loaded.get(id)
+        if lane is None or start < lane.first:
+            return  # given up or trimmed meanwhile: whoever asked looks again
         if not heads or not heads[0].base <= start < heads[0].end:
             raise StoreCorrupt(f"offset {start} of lane {id} should be in the store, but is not")
-        lane = self._loaded.get(id)
-        if lane is not None:
-            lane.log.feed(heads)
+        lane.log.feed(heads)
 
     async def load(self, id: int) -> None:
         """Load a lane; many asked for at once are loaded together."""
         if id not in self._catalog.by_lane:
             raise NotFound(f"there is no lane {id}: its queue was deleted")
+        if id in self._loaded:
+            return  # an image read meanwhile would be old by the time it is wanted
         future = self._loading.get(id)
         if future is None:
             future = self._loading[id] = asyncio.get_running_loop().create_future()
@@ -121,6 +130,7 @@ class LaneSet:
 
     async def _load_wanted(self) -> None:
         while self._wanted:
+            await self._wait_for_declarations()  # or a lane would be loaded without its newest groups
             ids, self._wanted = self._wanted[:LOAD_AT_ONCE], self._wanted[LOAD_AT_ONCE:]
             for store in (self._store, self._memory):
                 chosen = [id for id in ids if self.store_of(id) is store]
@@ -134,6 +144,7 @@ class LaneSet:
             for image in await store.load(ids, IDS_IN_MEMORY_MAX):
                 if image.lane in self._catalog.by_lane and image.lane not in self._loaded:
                     lane = self._loaded[image.lane] = self._make(image)
+                    lane.pins = self._pins.pop(image.lane, lane.pins)
                     self._on_loaded(lane)
                     self._let_go()
         except PenstockError as failure:

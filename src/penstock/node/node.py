@@ -35,6 +35,7 @@ EVENTS_RETAIN_MS = 7 * 24 * 3600 * 1000
 EVENTS_RETAIN_BYTES = 256 * 1024 * 1024
 LEASES_PER_EPOCH = 1 << 40
 NAME_LOCKS_MAX = 2_000
+READ_AGAIN_MS = 1_000
 
 log = logging.getLogger("penstock.node")
 
@@ -49,7 +50,7 @@ class Node:
         self.catalog = Catalog()
         self.cache = BatchCache(cache_bytes)
         self.timers = Timers(clock)
-        self.lanes = LaneSet(self.catalog, store, self.memory, self._lane_loaded, self._is_idle)
+        self.lanes = LaneSet(self.catalog, store, self.memory, self._lane_loaded, self._is_idle, self._declared)
         self.polls = Polls(self)
         self.retention = Retention(self)
         self.relay = Relay(self)
@@ -73,6 +74,7 @@ class Node:
         self._next_lease = max(epochs.values()) * LEASES_PER_EPOCH
         self.commits = CommitLoop(self, self.store, self.memory, self.clock, epochs)
         self.catalog.put(await self.store.catalog())
+        await self.relay.load()  # before anything can die: its row must not replace one that is there
         await self._drop_exclusive()
         if self._events:
             await self._declare_events()
@@ -82,7 +84,6 @@ class Node:
                 self.spawn(self.lanes.load(lane))
         for queue in list(self.catalog.by_id.values()):
             self.retention.watch(queue)
-        await self.relay.load()
         self.relay.start()
 
     async def _drop_exclusive(self) -> None:
@@ -149,9 +150,13 @@ class Node:
         None begins while it is not known what a failed commit has left declared.
         """
         async with self._name_lock(kind, namespace, name):
-            while self._catalog_reload is not None:
-                await asyncio.wait([self._catalog_reload])
+            await self._declared()
             yield
+
+    async def _declared(self) -> None:
+        """Until it is known what is declared."""
+        while self._catalog_reload is not None:
+            await asyncio.wait([self._catalog_reload])
 
     def check_declarations(self) -> None:
         """Raise while it is not known what a failed commit has left declared."""
@@ -181,12 +186,18 @@ class Node:
         pending.after.append(lambda: self.catalog.put(rows))
         if after is not None:
             pending.after.append(after)
-        await self.commits.wait()
+        await _through(self.commits.wait())
 
     async def delete_queue(self, queue: Queue) -> None:
         """Delete a queue with its lanes, groups and bindings."""
-        router = self.catalog.router(queue.namespace)
         queue.deleting = True
+        try:
+            await self.commits.wait()  # groups and bindings on their way are known after it, none comes later
+            self.check_declarations()
+        except PenstockError:
+            queue.deleting = False
+            raise
+        router = self.catalog.router(queue.namespace)
         bindings = router.queue_deleted(queue.name)
         deleted = [("queue", queue.id), *(("group", group.id) for group in queue.groups.values())]
         for binding in bindings:
@@ -208,6 +219,9 @@ class Node:
     def is_sealed_last(self, lane: Lane) -> bool:
         return lane.id == self._events_lane
 
+    def is_current(self, lane: Lane) -> bool:
+        return self.lanes.get(lane.id) is lane
+
     def sealed(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> list[OutboxRow]:
         outbox: list[OutboxRow] = []
         for lane, part in sealed:
@@ -221,7 +235,7 @@ class Node:
         self._seal_events(sealed, now_ms)
         for lane, part in sealed:
             for row in part.change.batches:
-                self.cache.put(lane.id, row)
+                self.cache.put(lane.id, row, is_checked=True)
         return outbox
 
     def _seal_events(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> None:
@@ -256,6 +270,7 @@ class Node:
             self.timers.cancel(("lane", id))
         if self.closed:
             return
+        self.relay.wake_later()  # it may have happened all the same, with new rows in the outbox
         if catalog and self._catalog_reload is None:
             self._catalog_reload = asyncio.get_running_loop().create_task(self._reload_catalog())
         # All of them: they may have leases to end, delays to mind and consumers who wait.
@@ -344,8 +359,26 @@ class Node:
         self.schedule(lane)
 
     async def _feed_and_tick(self, lane: Lane, start: int) -> None:
-        await self.lanes.feed(lane.id, start)
+        try:
+            await self.lanes.feed(lane.id, start)
+        except PenstockError:
+            again_ms = self.clock.now_ms() + READ_AGAIN_MS
+            self.timers.at(again_ms, ("lane", lane.id), lambda: self._tick_by_id(lane.id))
+            raise
         self._tick_by_id(lane.id)
+
+
+async def _through(commit: asyncio.Future[None]) -> None:
+    """Wait for a commit to the end, also when cancelled: until then nobody else may declare the same name."""
+    cancelled: asyncio.CancelledError | None = None
+    while not commit.done():
+        try:
+            await asyncio.wait([commit])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    commit.result()
+    if cancelled is not None:
+        raise cancelled
 
 
 def _deliveries(queue: Queue, lane: int, part: Sealed) -> list[Message]:

@@ -101,8 +101,8 @@ class Polls:
     def _mind(self, lane: Lane, group: WorkGroup, now_ms: int) -> None:
         """Nothing to be had now: come back when delays are over, or the rate limit lets go; no commit tells of it."""
         self._node.schedule(lane)
-        if group.events.by_key:
-            self._node.commits.touch(lane)  # the claim came upon messages that had expired
+        if group.events.by_key or group.cursor_dirty:
+            self._node.commits.touch(lane)  # the claim passed over messages that had expired or are not for the group
         ready_ms = group.rate_ready_ms(now_ms)
         if ready_ms is not None and group.available():
             self._node.timers.at(ready_ms, ("rate", lane.id, group.id), lambda: self.serve(lane))

@@ -80,7 +80,22 @@ def _encode_checked(queue: Queue, messages: Sequence[Message]) -> tuple[EncodedB
         raise
     if set(map(type, messages)) != {Message}:
         raise InvalidArgument("every message must be a penstock.Message")
+    if not _is_kept_as_it_is(messages, meta):
+        for message in messages:
+            check_message(message, queue.config.max_message_bytes)
     return batch, meta
+
+
+_PLAIN_HEADERS = frozenset((str, int, float, bool, bytes, type(None)))
+
+
+def _is_kept_as_it_is(messages: Sequence[Message], meta: Meta) -> bool:
+    """Whether no type is in doubt that encoding takes for another: a tuple for a list, a time without its zone."""
+    if {type(message.payload) for message in messages} != {bytes}:
+        return False
+    if meta.headers is None:
+        return True
+    return {type(value) for message in messages for value in (message.headers or {}).values()} <= _PLAIN_HEADERS
 
 
 def parts_of_batch(queue: Queue, batch: EncodedBatch, indexes: Sequence[int] | None = None) -> list[Part]:
@@ -131,14 +146,18 @@ def _rotate(queue: Queue) -> None:
 async def publish(node: Node, count: int, parts: Sequence[Part]) -> Receipt:
     """Append parts to their lanes, all of them or none; returns when they are durable."""
     size = sum(part.size for part in parts)
-    if size > BATCH_BYTES_MAX:
-        raise MessageTooLarge(f"{size} bytes in one call; the limit is {BATCH_BYTES_MAX}")
+    check_size(size)
     results = append_now(node, parts, size)
     if results is None:
         await node.commits.room(size)
         results = await append_all(node, parts)
     await node.commits.wait()
     return Receipt(count, results)
+
+
+def check_size(size: int) -> None:
+    if size > BATCH_BYTES_MAX:
+        raise MessageTooLarge(f"{size} bytes in one call; the limit is {BATCH_BYTES_MAX}")
 
 
 def append_now(node: Node, parts: Sequence[Part], size: int) -> Results | None:
@@ -233,6 +252,7 @@ async def known_ids(node: Node, part: Part) -> dict[bytes, DedupRow] | None:
 def _ids(part: Part) -> list[tuple[str | None, str]]:
     if part.meta is None:
         return [(message.partition, message.dedup_id) for message in part.messages if message.dedup_id is not None]
-    ids = part.meta.dedup_id or []
-    partitions = part.meta.partition or [None] * len(ids)
-    return [(partition, id) for partition, id in zip(partitions, ids, strict=True) if id is not None]
+    if part.meta.dedup_id is None:
+        return []
+    partitions = part.meta.partition or [None] * part.count
+    return [(partition, id) for partition, id in zip(partitions, part.meta.dedup_id, strict=True) if id is not None]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.node.node import Node
 
 RETRY_MS = 1_000
+RETRY_MS_MAX = 60_000
 ROWS_AT_ONCE = 100
 DEATHS_MAX = 16
 
@@ -55,6 +56,7 @@ class Relay:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._closed = False
+        self._pause_ms = RETRY_MS
 
     # Into the outbox --------------------------------------------------------------------------------------
 
@@ -93,6 +95,11 @@ class Relay:
         """There are new rows."""
         self._wake.set()
 
+    def wake_later(self) -> None:
+        """There may be new rows; look when the store had time to recover."""
+        if self._node.fenced is None:
+            self._node.timers.at(self._node.clock.now_ms() + self._pause_ms, ("relay",), self._wake.set)
+
     async def close(self) -> None:
         self._closed = True
         if self._task is not None:
@@ -108,32 +115,38 @@ class Relay:
             except PenstockError as error:
                 log.warning("dead letters could not be relayed yet: %s", error)
                 left = True
+            self._pause_ms = min(self._pause_ms * 2, RETRY_MS_MAX) if left else RETRY_MS
             if left:
-                self._node.timers.at(self._node.clock.now_ms() + RETRY_MS, ("relay",), self._wake.set)
+                self.wake_later()
 
     async def _relay_all(self) -> bool:
         """One pass over the outbox; whether something must be tried again."""
-        left, after = False, 0
+        blocked: dict[tuple[str, str], PenstockError] = {}
+        after = 0
         while rows := await self._node.store.outbox(after, ROWS_AT_ONCE):
             for row in rows:
                 after = row.id
-                try:
-                    await self._relay(row)
-                except PenstockError as error:
-                    log.warning("dead letter %d waits: %s", row.id, error)
-                    left = True
-        return left
+                letter = _decoder.decode(row.document)
+                target = (letter.namespace, letter.target)
+                if target not in blocked:  # those behind one that waits wait too: copies keep their order
+                    try:
+                        await self._relay(row, letter)
+                    except PenstockError as error:
+                        blocked[target] = error
+            await self._node.commits.wait()
+        for (_, name), reason in blocked.items():
+            log.warning("dead letters for %s wait: %s", name, reason)
+        return bool(blocked)
 
-    async def _relay(self, row: OutboxRow) -> None:
+    async def _relay(self, row: OutboxRow, letter: DeadLetter) -> None:
+        """Copy one message. It is durable with the next commit, which a page of rows shares."""
         node = self._node
-        letter = _decoder.decode(row.document)
         message = await self._message(row)
         parts = [] if message is None else self._parts_with_death(letter, message)
         if parts:
             await append_all(node, parts)
         # No wait in between: the copy and the end of its row are one commit.
         node.commits.pending.outbox_deleted.append(row.id)
-        await node.commits.wait()
 
     async def _message(self, row: OutboxRow) -> Message | None:
         """The dead message; None if it was purged, with all of its batch, before it could be copied."""

@@ -32,8 +32,22 @@ class Retention:
         timers = self._node.timers
         if lane.has_limits() and lane.first < lane.visible_end:
             timers.at(now_ms + LIMITS_EVERY_MS, ("limits", lane.id), lambda: self._start(lane))
+        if lane.trim_wants is not None:
+            timers.at(now_ms + LIMITS_EVERY_MS, ("trim", lane.id), lambda: self._feed_trim(lane))
         if lane.dedup.by_key or not lane.dedup.complete:
             timers.at(now_ms + DEDUP_EVERY_MS, ("dedup", lane.id), lambda: self._expire_ids(lane))
+
+    def _feed_trim(self, lane: Lane) -> None:
+        """The slowest group stands where no head is in memory: read it, so that what lies below can go."""
+        if self._node.lanes.get(lane.id) is lane and lane.trim_wants is not None:
+            self._node.spawn(self._feed_and_trim(lane, lane.trim_wants))
+
+    async def _feed_and_trim(self, lane: Lane, offset: int) -> None:
+        await self._node.lanes.feed(lane.id, offset)
+        if self._node.lanes.get(lane.id) is lane:
+            lane.trim_wants = None
+            lane.dirty = True
+            self._node.commits.touch(lane)
 
     def _start(self, lane: Lane) -> None:
         if self._node.lanes.get(lane.id) is lane:

@@ -98,9 +98,13 @@ async def _read_lane(
         return None
     try:
         messages = await _received(node, queue, lane, ranges, ahead=True)
+        await committed
+    except BaseException:
+        # Nobody saw them: the next read must not take them for processed.
+        lane.stream(group.id).unread(consumer, ranges[0][0])
+        raise
     finally:
         lane.unpin(ranges[0][0])
-    await committed
     return _with_marks(queue, lane, messages, next_offset)
 
 

@@ -9,8 +9,8 @@ from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.core.work import Verdict
 from penstock.delivery import Lease, Receipt
-from penstock.errors import LeaseLost
-from penstock.node.publishing import Part, append_ready, check_room, known_ids, ready_lanes
+from penstock.node.claims import check_lane
+from penstock.node.publishing import Part, append_ready, check_room, check_size, known_ids, ready_lanes
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 async def commit(node: Node, settles: Mapping[Lease, Sequence[Verdict]], count: int, parts: Sequence[Part]) -> Receipt:
     """Check everything, then do everything, without a wait between the two."""
-    await node.commits.room(sum(part.size for part in parts))
+    size = sum(part.size for part in parts)
+    check_size(size)
+    await node.commits.room(size)
     known = [await known_ids(node, part) for part in parts]
     while True:
         lanes = await _lanes_of(node, settles, parts)
@@ -42,8 +44,7 @@ async def _lanes_of(
 ) -> dict[int, Lane] | None:
     """Every lane concerned, loaded at one and the same moment; None to try again."""
     for lease in settles:
-        if lease.lane not in node.catalog.by_lane:
-            raise LeaseLost(f"lease {lease} is gone: its queue does not exist any more")
+        check_lane(node, lease)
         if node.lanes.get(lease.lane) is None:
             await node.lanes.load(lease.lane)
     ready = await ready_lanes(node, parts)

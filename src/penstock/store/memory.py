@@ -77,6 +77,9 @@ class MemoryStore:
         self._check_epochs(commit.epochs)
         for number in commit.lanes_deleted:
             self._lanes.pop(number, None)
+        if commit.lanes_deleted:
+            gone = set(commit.lanes_deleted)
+            self._outbox = {id: row for id, row in self._outbox.items() if row.lane not in gone}
         for change in commit.lanes:
             lane = self._lanes.get(change.lane)
             if lane is None:

@@ -100,6 +100,7 @@ _VERSION_1: Final[Migration] = (
         offset INTEGER NOT NULL,
         document BLOB NOT NULL
     ) STRICT""",
+    "CREATE INDEX outbox_by_lane ON outbox (lane)",
     """CREATE TABLE catalog (
         id INTEGER NOT NULL,
         kind TEXT NOT NULL,
@@ -172,6 +173,7 @@ LANE_DELETES: Final = (
     "DELETE FROM waiting WHERE lane = ?",
     "DELETE FROM dead WHERE lane = ?",
     "DELETE FROM dedup WHERE lane = ?",
+    "DELETE FROM outbox WHERE lane = ?",
 )
 
 GROUP_DELETES: Final = (
