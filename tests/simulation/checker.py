@@ -73,7 +73,9 @@ class Checker:
         for entry in sorted(group.waiting_entries(), key=lambda entry: entry.start):
             for offset in range(entry.start, entry.end):
                 stored = lane.messages[offset]
-                is_free = not view.settings.ordered or not stored.message.partition or stored.message.partition not in busy
+                is_free = (
+                    not view.settings.ordered or not stored.message.partition or stored.message.partition not in busy
+                )
                 if is_free and entry.due_ms < since_ms and group.touched_ms < since_ms:
                     self._report_late(view, lane, stored, f"waits since {entry.due_ms}")
                 if view.settings.ordered and stored.message.partition:

@@ -94,6 +94,9 @@ async def _calm_down(world: World) -> None:
         for group in queue.groups:
             for _ in range(20):
                 process = await world.process()
+                view = world.checker.court.view(queue.name, group.name, process.index)
+                view.pauses_open += 1  # from now on resumed, whatever an operator has still under way
+                view.paused_since_ms = None
                 try:
                     await world.call(process, process.broker.declare_group(queue.name, group.name, **group.options))
                     await world.call(process, process.broker.resume(queue.name, group.name))

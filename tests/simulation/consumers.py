@@ -80,7 +80,7 @@ class Consumer:
         found = [(message.offset, message.attempt) for message in claim.messages]
         world.trace(f"{self._called} got {claim.lane}:{found} until {claim.deadline_ms}")
         world.checker.deliveries.claim_answered(claiming, claim, self._called)
-        if not found and partition is None and least == 1:
+        if not found and partition is None and least == 1 and process.index == world.owner:
             world.checker.waited(view, process.index, world.clock.now_ms() - claiming.started_ms)
         return claim, process
 
@@ -106,7 +106,8 @@ class Consumer:
             return
         await self._settle(claim, process, self._verdicts(claim))
         if random.random() < 0.1:
-            await self._settle(claim, process, dict.fromkeys(claim.offsets(), Verdict("ack")))
+            # Once more, offset by offset: a verdict on a whole lease would mean what is left of it.
+            await self._settle(claim, process, dict.fromkeys(claim.offsets(), Verdict("ack")), again=True)
 
     def _verdicts(self, claim: Claim) -> dict[int, Verdict]:
         """One for all, or each its own, or for some only."""
@@ -124,11 +125,14 @@ class Consumer:
         delay_ms = random.choice((0, 200, 1_500)) if action == "postpone" or random.random() < 0.3 else None
         return Verdict(action, None, 0, delay_ms if action in ("nack", "postpone") else None, f"because of {action}")
 
-    async def _settle(self, claim: Claim, process: Process, verdicts: dict[int, Verdict]) -> None:
+    async def _settle(
+        self, claim: Claim, process: Process, verdicts: dict[int, Verdict], *, again: bool = False
+    ) -> None:
         world, broker = self._world, process.broker
         view = world.checker.court.view(self._queue.name, self._group.name, process.index)
         settling = world.checker.deliveries.settle_begins(view, process.index, claim, verdicts)
-        whole = len({*verdicts.values()}) == 1 and list(verdicts) == claim.offsets() and self._random.random() < 0.7
+        alike = len({*verdicts.values()}) == 1 and list(verdicts) == claim.offsets()
+        whole = alike and not again and self._random.random() < 0.7
         listed = [
             Verdict(verdict.action, offset, offset + 1, verdict.delay_ms, verdict.error)
             for offset, verdict in verdicts.items()
@@ -247,7 +251,8 @@ class StreamReader:
         world.trace(f"{self._name} read {lane}:{[message.offset for message in found.messages]}")
         world.checker.streams.read(view, lane, found.messages)
         if not found.messages:
-            world.checker.streams.waited(view, process.index, world.clock.now_ms() - started_ms)
+            if process.index == world.owner:
+                world.checker.streams.waited(view, process.index, world.clock.now_ms() - started_ms)
         elif not view.settings.auto_commit and random.random() < 0.8:
             await self._commit(process, found.lane, found.messages[-1].offset + 1)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.errors import PenstockError, StoreCorrupt
 from tests.simulation.ledger import GroupView
-from tests.simulation.mirror import LaneMirror, Mirror, Stored
+from tests.simulation.mirror import LaneMirror, Mirror, Stored, scope_of
 from tests.simulation.plan import FILTER, Plan
 
 VIOLATIONS_MAX: Final = 5
@@ -56,8 +56,8 @@ class Court:
 
     def lanes_of(self, queue: str, scope: int) -> list[LaneMirror]:
         """The lanes of a queue as a node sees them."""
-        kept = scope if self.plan.queue(queue).is_ephemeral else 0
-        return [lane for lane in self.mirror.lanes_of(queue) if lane.id >> 56 == kept]
+        kept = scope if self.plan.queue(queue).is_ephemeral else None
+        return [lane for lane in self.mirror.lanes_of(queue) if scope_of(lane.id) == kept]
 
     def unexpected(self, what: str, error: BaseException) -> None:
         """Report an error that no fault of a store may lead to."""

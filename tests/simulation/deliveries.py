@@ -79,13 +79,15 @@ class DeliveryChecker:
         stale = self._is_stale(claiming, claim)
         if lease is not None and not stale:
             self._check_deadline(claim, claim.lease, lane)
-        if view.settings.rate is not None:
+        if view.settings.rate is not None and lease is not None:
             view.hand_outs.setdefault(lane, []).append((handed_ms, len(claim)))
         if stale:
             view.claims_failed.append(self._court.next_seq())
         for received in claim.messages:
             self.count += 1
             stored = self._check_message(view, lane, received, handed_ms, settled=lease is None)
+            if lease is None:
+                view.fate(lane, received.offset).reasons.add("acknowledged as it was handed out")
             if stored is not None and not stale:
                 self._check_fate(claiming, lane, received, handed_ms, stored)
                 self._hand_out(claiming, lane, received, lease, consumer, claim.deadline_ms)
@@ -122,12 +124,13 @@ class DeliveryChecker:
             report("corrupted", f"{where} is {stored.message}, {received.message} was handed out")
         if handed_ms < stored.landed_ms - SLACK_MS:
             report("early", f"{where} was handed out at {handed_ms}, its publish landed at {stored.landed_ms}")
-        if not passes(view, stored):
+        # Overflow makes dead whatever is oldest, filtered or not, and a redrive brings it back: known, not nice.
+        if not passes(view, stored) and not (view.ever_redriven and view.config.overflow == "dead_letter_oldest"):
             report("filter", f"{where} does not pass the group's filter")
         most = view.settings.max_attempts
         if received.attempt < 1 or (most and received.attempt > most):
             report("attempt", f"{where} was handed out as attempt {received.attempt} of {most}")
-        if not view.redriven_since(0):
+        if not view.ever_redriven:  # a redrive gives messages back without delay and ttl
             self._check_times(view, stored, where, handed_ms, settled=settled)
         return stored
 
@@ -137,12 +140,11 @@ class DeliveryChecker:
             self._court.report("early", f"{where} was handed out at {handed_ms}, it is due at {due_ms}")
         if expires_ms is not None and handed_ms >= expires_ms and not settled:
             self._court.report("expired", f"{where} was handed out at {handed_ms}, it expired at {expires_ms}")
-        if view.paused_since_ms is not None and not view.pauses_open and handed_ms > view.paused_since_ms:
+        paused_ms = view.paused_since_ms
+        if paused_ms is not None and not view.pauses_open and handed_ms > paused_ms and not settled:
             self._court.report("paused", f"{where} was handed out at {handed_ms}, paused at {view.paused_since_ms}")
 
-    def _check_fate(
-        self, claiming: Claiming, lane: int, received: Received, handed_ms: int, stored: Stored
-    ) -> None:
+    def _check_fate(self, claiming: Claiming, lane: int, received: Received, handed_ms: int, stored: Stored) -> None:
         """What the answers so far say about the next hand-out."""
         view, report = claiming.view, self._court.report
         fate = view.fate(lane, received.offset)
@@ -171,16 +173,13 @@ class DeliveryChecker:
         fate.not_before_ms = fate.acked = fate.rejected = 0
         if lease is None:
             fate.acked = claiming.seq
-            fate.reasons.add("acknowledged as it was handed out")
             fate.holder = None
         else:
             fate.holder = Holder(lease, consumer, deadline_ms)
 
     # Verdicts ---------------------------------------------------------------------------------------------
 
-    def settle_begins(
-        self, view: GroupView, scope: int, claim: Claim, verdicts: dict[int, Verdict]
-    ) -> Settling:
+    def settle_begins(self, view: GroupView, scope: int, claim: Claim, verdicts: dict[int, Verdict]) -> Settling:
         """Verdicts by offset on what a claim holds."""
         assert claim.lease is not None
         lane = scoped(claim.lease.lane, scope)
@@ -201,12 +200,13 @@ class DeliveryChecker:
 
     def settle_failed(self, settling: Settling, error: PenstockError) -> None:
         """Nothing happened if the lease was lost; else nobody knows."""
-        if not isinstance(error, LeaseLost):
+        if not isinstance(error, LeaseLost) or settling.view.sought_since(settling.seq):
             return
         held = self._held(settling.lane, settling.group, settling.lease)
-        if held is not None and held.deadline_ms > self._court.now_ms() and settling.alive:
-            if all(held.covers(offset) for offset in settling.verdicts):
-                self._court.report("lease", f"a verdict on live lease {settling.lease} was refused: {error}")
+        if held is None or held.deadline_ms <= self._court.now_ms() or not settling.alive:
+            return
+        if all(held.covers(offset) for offset in settling.verdicts):
+            self._court.report("lease", f"a verdict on live lease {settling.lease} was refused: {error}")
 
     def settle_answered(self, settling: Settling) -> None:
         view = settling.view
@@ -252,7 +252,7 @@ class DeliveryChecker:
                 fate.holder.deadline_ms = min(fate.holder.deadline_ms, self._court.now_ms() + span_ms)
 
     def extend_answered(self, view: GroupView, scope: int, claim: Claim, deadline_ms: int) -> None:
-        if view.sought_since(0):
+        if view.ever_sought:
             return
         for fate in self._fates_of(view, scope, claim):
             if fate.holder is not None:
@@ -286,6 +286,7 @@ class DeliveryChecker:
 
     def redrive_begins(self, view: GroupView) -> None:
         view.redrives_open += 1
+        self._court.mirror.redriven.add((view.queue, view.group))
 
     def redrive_ended(self, view: GroupView) -> None:
         view.redrives_open -= 1

@@ -50,6 +50,9 @@ class Host(Protocol):
     def landed(self, index: int, commit: Commit) -> None:
         """A commit of this node is on the disk."""
 
+    def failed(self) -> None:
+        """A commit failed: its node reads back what is true."""
+
     def acquired(self, index: int) -> None:
         """This node owns the disk from now on."""
 
@@ -85,6 +88,9 @@ class FaultyStore:
             await self._before("apply")
             await self._land(commit)
             await self._after("apply", may_fail=True)
+        except PenstockError:
+            self._host.failed()
+            raise
         finally:
             self._applying = False
 

@@ -88,6 +88,14 @@ class GroupView:
     def redriven_since(self, seq: int) -> bool:
         return self.redrives_open > 0 or self.redrive_seq >= seq
 
+    @property
+    def ever_sought(self) -> bool:
+        return self.sought_since(1)
+
+    @property
+    def ever_redriven(self) -> bool:
+        return self.redriven_since(1)
+
 
 class Sent(msgspec.Struct):
     """A message that a producer published, perhaps more than once under one dedup id."""

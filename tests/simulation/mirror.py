@@ -7,6 +7,7 @@ The mirror sees a commit at the moment at which it is durable. It knows nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import msgspec
 
@@ -17,6 +18,7 @@ from penstock.node.catalog import EPHEMERAL_FROM, Queue, QueueDocument
 from penstock.rows import CatalogRow, Commit, DeadRow, LaneChange, OutboxRow
 
 Report = Callable[[str, str], None]
+SCOPE_BITS: Final = 56
 
 
 class Stored(msgspec.Struct):
@@ -76,9 +78,7 @@ class GroupMirror:
 
     def states(self, end: int) -> dict[int, str]:
         """The state of every offset that is not done: lease, waiting, dead or ready."""
-        states = {
-            offset: state.split(" ", 1)[0] for low, high, state in self.ranges() for offset in range(low, high)
-        }
+        states = {offset: state.split(" ", 1)[0] for low, high, state in self.ranges() for offset in range(low, high)}
         states.update(dict.fromkeys(range(self.next, end), "ready"))
         return states
 
@@ -122,6 +122,8 @@ class Mirror:
         self.queue_of_lane: dict[int, int] = {}
         self.outbox: dict[int, OutboxRow] = {}
         self.commits = 0
+        self.redriven: set[tuple[str, str]] = set()
+        """(queue, group) where dead letters were given back: they stand behind what was leased meanwhile."""
         self._new_leases: set[int] = set()
 
     def lane(self, id: int) -> LaneMirror:
@@ -132,7 +134,7 @@ class Mirror:
 
     def describe(self, lane: int, group: int) -> Description | None:
         """Who a group on a lane is; None while its declaration is on its way."""
-        queue_id, known = self.queue_of_lane.get(lane), self.groups.get(scoped(group, lane >> 56))
+        queue_id, known = self.queue_of_lane.get(lane), self.groups.get(scoped(group, scope_of(lane)))
         if queue_id is None or known is None:
             return None
         name, document = self.queues[queue_id]
@@ -144,9 +146,7 @@ class Mirror:
 
     def lanes_of(self, queue: str) -> list[LaneMirror]:
         """The lanes of a queue that were ever written to, gone ones left out."""
-        return [
-            lane for id, lane in self.lanes.items() if self.queue_name(id) == queue and not lane.deleted
-        ]
+        return [lane for id, lane in self.lanes.items() if self.queue_name(id) == queue and not lane.deleted]
 
     # Commits ----------------------------------------------------------------------------------------------
 
@@ -181,6 +181,8 @@ class Mirror:
             self.queues[row.id] = (row.name, document)
             for lane in document.lanes:
                 self.queue_of_lane[lane] = row.id
+                if lane in self.lanes and self.lanes[lane].deleted:
+                    del self.lanes[lane]  # a restart may give the id of a deleted lane to a new one
         elif row.kind == "group":
             self.groups[row.id] = (row.name, row.parent, msgspec.json.decode(row.document, type=GroupConfig))
             if row.parent not in self.queues:
@@ -199,10 +201,11 @@ class Mirror:
         lane.first, lane.end = change.first, change.end
         self._delete_rows(lane, change)
         self._put_rows(lane, change)
-        for row in (*change.groups, *change.leases, *change.waiting):
-            lane.group(row.group).touched_ms = self._now_ms()
-        for id, _ in (*change.leases_deleted, *change.waiting_deleted):
-            lane.group(id).touched_ms = self._now_ms()
+        touched = {row.group for row in change.groups} | {row.group for row in change.leases}
+        touched |= {row.group for row in change.waiting}
+        touched |= {group for group, _ in (*change.leases_deleted, *change.waiting_deleted)}
+        for group in sorted(touched):
+            lane.group(group).touched_ms = self._now_ms()
         return published
 
     def _append(self, lane: LaneMirror, change: LaneChange) -> list[tuple[LaneMirror, Stored]]:
@@ -274,7 +277,7 @@ class Mirror:
             if described.group_config.ordered or (
                 described.group_config.ordered is None and described.queue_config.ordered
             ):
-                self._check_order(lane, group)
+                self._check_order(lane, group, (described.queue, described.group) in self.redriven)
 
     def _check_ranges(self, lane: LaneMirror, group: GroupMirror) -> None:
         """Below `next`, and not below what is kept, every offset is in at most one place."""
@@ -302,12 +305,13 @@ class Mirror:
             if len(consumers) > 1:
                 self._report("single active", f"{', '.join(consumers)} hold leases on lane {lane.id} at once")
 
-    def _check_order(self, lane: LaneMirror, group: GroupMirror) -> None:
+    def _check_order(self, lane: LaneMirror, group: GroupMirror, redriven: bool) -> None:
         """A new lease holds of each partition only the oldest messages that are not settled."""
         new = {f"lease {id}" for id in self._new_leases if id in group.leases}
         holders: dict[str, str] = {}
+        revived = {entry.start for entry in group.waiting_entries() if redriven and not entry.attempts}
         for start, end, state in group.ranges() if new else ():
-            if state == "dead":
+            if state == "dead" or (state == "waiting" and start in revived):
                 continue
             for offset in range(start, end):
                 partition = lane.messages[offset].message.partition if offset in lane.messages else None
@@ -319,6 +323,16 @@ class Mirror:
                     self._report("reordered", f"{what} is in {state}, an earlier one is in {holder}")
 
 
-def scoped(id: int, scope: int) -> int:
+def scoped(id: int, scope: int | None) -> int:
     """Ids of ephemeral things begin anew with each node: the node's index tells them apart."""
-    return id + (scope << 56) if id >= EPHEMERAL_FROM else id
+    return id if id < EPHEMERAL_FROM or scope is None else id + ((scope + 1) << SCOPE_BITS)
+
+
+def scope_of(id: int) -> int | None:
+    """The index of the node that an ephemeral lane lives in; None for lanes on the disk."""
+    return (id >> SCOPE_BITS) - 1 if id >= EPHEMERAL_FROM else None
+
+
+def unscoped(id: int) -> int:
+    """The id as the node knows it."""
+    return id & ((1 << SCOPE_BITS) - 1)

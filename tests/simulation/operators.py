@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from typing import Any
 
 from penstock.errors import InvalidArgument, NotFound, PenstockError
 from penstock.model import Message
-from tests.simulation.mirror import scoped
+from tests.simulation.mirror import unscoped
 from tests.simulation.plan import GRAVEYARD, SCRATCH, GroupPlan, QueuePlan
 from tests.simulation.world import Process, World
 
@@ -64,7 +65,7 @@ class Operator:
         checker.deaths.revived.add((queue.name, group.name))
         checker.deliveries.redrive_begins(view)
         world.trace(f"operator redrives {queue.name}/{group.name}")
-        options = self._random.choice(({}, {"reason": "rejected"}, {"filter": "color = 'red'"}))
+        options: dict[str, Any] = self._random.choice(({}, {"reason": "rejected"}, {"filter": "color = 'red'"}))
         try:
             await world.call(process, process.broker.redrive(queue.name, group.name, **options))
         finally:
@@ -90,10 +91,8 @@ class Operator:
         checker.deaths.revived.add((queue.name, group.name))
         checker.deliveries.seek_begins(view, {lane.id: place})
         world.trace(f"operator seeks {queue.name}/{group.name} to {lane.id}:{place}")
-        id = lane.id & ((1 << 56) - 1)
-        assert scoped(id, process.index) == lane.id
         try:
-            await world.call(process, process.broker.seek(queue.name, group.name, offset=place, lane=id))
+            await world.call(process, process.broker.seek(queue.name, group.name, offset=place, lane=unscoped(lane.id)))
         finally:
             checker.deliveries.seek_ended(view)
 

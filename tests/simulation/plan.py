@@ -173,7 +173,9 @@ def _group(random: Random, index: int) -> GroupPlan:
     if index:
         _maybe(random, options, 0.2, start="now")
         _maybe(random, options, 0.2, ordered=True)
-    return GroupPlan("default" if index == 0 else f"g{index}", options, random.randint(1, 3), index > 0 and random.random() < 0.3)
+    return GroupPlan(
+        "default" if index == 0 else f"g{index}", options, random.randint(1, 3), index > 0 and random.random() < 0.3
+    )
 
 
 def _stream(random: Random) -> GroupPlan:
@@ -201,7 +203,7 @@ _LIMITS: Final[dict[str, tuple[tuple[str, ...], tuple[int, ...]]]] = {
     "parked": (("penstock.core.walk.PARKED_MAX",), (2, 6)),
     "pending": (("penstock.node.commits.PENDING_BYTES_MAX",), (10, 40)),
     "row": (("penstock.core.lane.ROW_MESSAGES_MAX",), (1, 2)),
-    "lanes": (("penstock.node.lanes.LANES_MAX",), (0, 1)),
+    "lanes": (("penstock.node.lanes.LANES_MAX",), (6,)),
     "relay": (("penstock.node.relay.ROWS_AT_ONCE",), (1,)),
 }
 
@@ -214,6 +216,7 @@ def _limits(random: Random) -> dict[str, int]:
 def limits_in_force(limits: dict[str, int]) -> Iterator[None]:
     """The program with these limits, for the length of one schedule."""
     with ExitStack() as stack:
+        stack.enter_context(patch("penstock.node.lanes.LOOK_AT_ONCE", 1))
         for name, value in limits.items():
             for target in _LIMITS[name][0]:
                 stack.enter_context(patch(target, value))

@@ -98,7 +98,9 @@ class Producer:
             world.checker.court.unexpected("publish", error)
             checker.failed(messages, error)
             return isinstance(error, QueueFull)
-        world.trace(f"{self._name} {names}: {[(place[0].lane, place[0].offset, place[0].duplicate) for place in places]}")
+        world.trace(
+            f"{self._name} {names}: {[(place[0].lane, place[0].offset, place[0].duplicate) for place in places]}"
+        )
         for message, where in zip(messages, places, strict=True):
             checker.answered(message, where, process.index, started_ms)
         return True

@@ -17,7 +17,7 @@ from penstock.errors import (
 from penstock.model import Message
 from tests.simulation.court import Court
 from tests.simulation.ledger import Landing, Sent
-from tests.simulation.mirror import LaneMirror, Stored, scoped
+from tests.simulation.mirror import LaneMirror, Stored, scope_of, scoped
 
 REFUSALS: Final = (InvalidArgument, QueueFull, Unroutable, NotFound, LeaseLost)
 """Errors that say that nothing was done."""
@@ -29,7 +29,7 @@ class PublishChecker:
     def __init__(self, court: Court) -> None:
         self._court = court
         self.sent: dict[str, Sent] = {}
-        self.landings: dict[tuple[str, int, str], list[Landing]] = {}
+        self.landings: dict[tuple[str, int | None, str], list[Landing]] = {}
         self.confirmed = 0
 
     # What producers say -----------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class PublishChecker:
             report("corrupted", f"{where} was stored as {stored.message}, published as {sent.message}")
         if sent.refused >= sent.calls:
             report("refused", f"{where} was stored although every publish of it was refused")
-        places = self.landings.setdefault((queue, lane.id >> 56, stored.uid), [])
+        places = self.landings.setdefault((queue, scope_of(lane.id), stored.uid), [])
         if len(places) >= sent.calls:
             report("doubled", f"{where} was published {sent.calls} times and stored {len(places) + 1} times")
         places.append(Landing(lane.id, stored.offset, stored.commit, stored.published_ms))
@@ -120,16 +120,16 @@ class PublishChecker:
             other = self.sent[uid]
             for queue in other.queues:
                 ephemeral = self._court.plan.queue(queue).is_ephemeral
-                if ephemeral == (lane.id >> 56 != 0) and not self._is_stored(queue, scope, other.message):
+                if ephemeral == (scope_of(lane.id) is not None) and not self._is_stored(queue, scope, other.message):
                     self._court.report("torn", f"{stored.uid} is stored, {uid} of the same call is not in {queue!r}")
-        if sent.settles is not None and lane.id >> 56 == sent.settles[0] >> 56 == 0:
+        if sent.settles is not None and scope_of(lane.id) is scope_of(sent.settles[0]) is None:
             held_lane, group, lease, offsets = sent.settles
             held = mirror.lane(held_lane).group(group).leases.get(lease)
             if held is not None and any(held.covers(offset) for offset in offsets):
                 self._court.report("torn", f"{stored.uid} is stored, the lease that its transaction settles is held")
 
     def _is_stored(self, queue: str, scope: int, message: Message) -> bool:
-        key = (queue, scope if self._court.plan.queue(queue).is_ephemeral else 0, uid_of(message))
+        key = (queue, scope if self._court.plan.queue(queue).is_ephemeral else None, uid_of(message))
         if self.landings.get(key):
             return True
         return message.dedup_id is not None and any(

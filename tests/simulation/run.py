@@ -1,8 +1,8 @@
 """Run the simulation: many seeds, or one with its trace.
 
-    python tests/simulation/run.py --seeds 1000
-    python tests/simulation/run.py --seeds 1000 --start 5000
-    python tests/simulation/run.py --seed 4711 --trace
+python tests/simulation/run.py --seeds 1000
+python tests/simulation/run.py --seeds 1000 --start 5000
+python tests/simulation/run.py --seed 4711 --trace
 """
 
 from __future__ import annotations

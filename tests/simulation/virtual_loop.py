@@ -19,7 +19,7 @@ TURNS_MAX: Final = 200_000
 Result = TypeVar("Result")
 
 
-class Stuck(Exception):  # noqa: N818 - the schedule's end, told by its name
+class Stuck(Exception):
     """Nothing is left to run, or something runs for ever without time passing."""
 
 
@@ -44,7 +44,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._turns_max = turns_max
         self.turns = 0
         self.tasks: list[asyncio.Task[Any]] = []
-        self.set_task_factory(_remembering_factory)
+        self.set_task_factory(_remembering_factory)  # type: ignore[arg-type]
 
     def time(self) -> float:
         return self._now

@@ -126,6 +126,9 @@ class World:
         self.trace(f"node {index} commits {_summary(commit)}")
         self.checker.landed(commit, index)
 
+    def failed(self) -> None:
+        self.resets += 1
+
     def acquired(self, index: int) -> None:
         self.owner = index
 
@@ -169,6 +172,9 @@ class World:
                 self._failed_opens += 1
                 await asyncio.sleep(0.1)
                 continue
+            if process.index != self.owner:
+                process.sever()  # another took the disk while this one was still opening
+                return
             if process.alive:
                 self._failed_opens = 0
                 self.trace(f"node {process.index} is open")
@@ -215,7 +221,8 @@ class World:
 
     async def process(self, last: Process | None = None) -> Process:
         """The node to talk to: the last one while it works, else the newest."""
-        if last is not None and last.alive and last.node.fenced is None and not last.node.closed:
+        usable = last is not None and last.alive and last.node.fenced is None and not last.node.closed
+        if last is not None and usable and not self.finishing:
             return last
         while self.newest is None:
             await self._arrival.wait()

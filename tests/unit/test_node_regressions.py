@@ -13,7 +13,7 @@ from penstock.errors import Unavailable
 from penstock.model import Message
 from penstock.node.broker import Broker
 from penstock.node.node import Node
-from penstock.rows import BatchRow, Commit, LaneImage
+from penstock.rows import BatchRow, Commit, DedupRow, LaneImage
 from penstock.store.memory import MemoryStore
 from tests.simulation.virtual_loop import SimulatedClock, VirtualLoop, run
 
@@ -30,6 +30,7 @@ class ShakyStore(MemoryStore):
         self.fail_reads = 0
         self.apply_s = 0.0
         self.load_s = 0.0
+        self.dedup_s = 0.0
 
     async def apply(self, commit: Commit) -> None:
         await asyncio.sleep(self.apply_s)
@@ -50,15 +51,21 @@ class ShakyStore(MemoryStore):
             raise Unavailable("cannot be read now")
         return await super().read(lane, start, end, bytes_most)
 
+    async def find_dedup(self, lane: int, keys: Sequence[bytes]) -> list[DedupRow]:
+        rows = await super().find_dedup(lane, keys)
+        await asyncio.sleep(self.dedup_s)
+        return rows
+
     async def close(self) -> None:
         """Stays open for the next node."""
 
 
-def play(story: Story, *, events: bool = False, cache_bytes: int = 1 << 20) -> ShakyStore:
+def play(story: Story, *, cache_bytes: int = 1 << 20, dedup_s: float = 0.0) -> ShakyStore:
     loop, store = VirtualLoop(turns_max=20_000), ShakyStore()
+    store.dedup_s = dedup_s
 
     async def main() -> None:
-        node = Node(store, SimulatedClock(loop), events=events, cache_bytes=cache_bytes)
+        node = Node(store, SimulatedClock(loop), events=False, cache_bytes=cache_bytes)
         await node.open("first")
         await story(Broker(node, "default"), store)
 
@@ -251,3 +258,44 @@ def test_messages_that_a_filter_leaves_out_do_not_hold_the_log() -> None:
         assert (image.first, image.groups[0].next) == (1, 1)
 
     play(story)
+
+
+def test_a_claim_tries_every_lane_also_while_others_claim() -> None:
+    """One that waits for its first lane must not be led to that lane again by those who turn the rotation on."""
+
+    async def story(broker: Broker, store: ShakyStore) -> None:
+        await broker.declare_queue("work", lanes=2)
+        await broker.claim("work")
+        queue = broker._node.catalog.queue("default", "work")
+        place = await broker.publish("work", Message(b"1"))
+        empty = 1 - queue.lanes.index(place.lane)
+        broker._node.lanes.drop({queue.lanes[empty]})
+        queue.rotation, store.load_s = empty, 1.0
+        claim = asyncio.create_task(broker.claim("work"))
+        await asyncio.sleep(0.5)
+        queue.rotation = 1 - empty
+        assert (await claim).payloads() == [b"1"]
+
+    play(story)
+
+
+def test_an_id_is_found_while_a_publish_to_several_lanes_waits() -> None:
+    """Between the question to the store and the append, no lane may forget an id."""
+
+    async def story(broker: Broker, store: ShakyStore) -> None:
+        await broker.declare_queue("one")
+        await broker.declare_queue("two")
+        await broker.declare_exchange("both", kind="fanout")
+        for name in ("one", "two"):
+            await broker.bind("both", name)
+            await broker.publish(name, Message(b"x", dedup_id="before"))
+        slow = asyncio.create_task(broker.publish_to("both", Message(b"again", dedup_id="same")))
+        await asyncio.sleep(0.5)
+        store.dedup_s = 0.0
+        await broker.publish("one", Message(b"first", dedup_id="same"))
+        for number in range(3):
+            await broker.publish("one", Message(b"y", dedup_id=f"{number}"))
+        assert (await slow).duplicates == 1
+
+    with patch("penstock.core.dedup.IDS_IN_MEMORY_MAX", 0), patch("penstock.node.lanes.IDS_IN_MEMORY_MAX", 0):
+        play(story, dedup_s=1.0)

@@ -392,7 +392,7 @@ class Broker:
         home = self._queue(queue)
         name = self._consumer if consumer is None else check_name(consumer, "consumer")
         await self._work_group(home, group)
-        home.consumers.add((group, name))
+        home.consumers |= {(group, name)}
         home.had_consumer = True
         return name
 
@@ -401,7 +401,7 @@ class Broker:
         home = self._queue(queue)
         name = self._consumer if consumer is None else check_name(consumer, "consumer")
         chosen = self._group(home, group)
-        home.consumers.discard((group, name))
+        home.consumers -= {(group, name)}
         for lane in await self._node.lanes.together(home.lanes):
             lane.dirty = True
             lane.groups[chosen.id].consumer_left(self._node.clock.now_ms(), name)

@@ -58,6 +58,10 @@ class BatchCache:
         self.hits += 1
         return batch
 
+    def has(self, lane: int, base: int) -> bool:
+        """Whether a batch is kept; it is not thereby used."""
+        return (lane, base) in self._batches
+
     def forget(self, lane: int, base: int) -> None:
         batch = self._batches.pop((lane, base), None)
         if batch is not None:

@@ -36,8 +36,8 @@ class Group:
 class Queue:
     """A declared queue."""
 
-    __slots__ = ("config", "consumers", "deleting", "groups", "had_consumer", "id", "lanes", "name", "namespace",
-                 "rotation", "session", "used_ms")  # fmt: skip
+    __slots__ = ("coming", "config", "consumers", "deleting", "groups", "had_consumer", "id", "lanes", "name",
+                 "namespace", "rotation", "session", "used_ms")  # fmt: skip
 
     def __init__(self, id: int, namespace: str, name: str, config: QueueConfig, lanes: tuple[int, ...]) -> None:
         self.id = id
@@ -46,10 +46,12 @@ class Queue:
         self.config = config
         self.lanes = lanes
         self.groups: dict[str, Group] = {}
+        self.coming: dict[int, Group] = {}
+        """Groups whose declaration is on its way: lanes know them already, and things happen to them."""
         self.deleting = False
         self.rotation = 0
         self.session: str | None = None
-        self.consumers: set[tuple[str, str]] = set()
+        self.consumers: frozenset[tuple[str, str]] = frozenset()  # the empty one is shared by all
         self.had_consumer = False
         self.used_ms = 0
 
@@ -58,7 +60,7 @@ class Queue:
         return {group.id: group.settings for group in self.groups.values()}
 
     def group_by_id(self, id: int) -> Group | None:
-        return next((group for group in self.groups.values() if group.id == id), None)
+        return next((group for group in self.groups.values() if group.id == id), self.coming.get(id))
 
 
 class QueueDocument(msgspec.Struct, omit_defaults=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.core.entries import Entry, runs_of
@@ -13,13 +14,15 @@ from penstock.core.work import Verdict
 from penstock.delivery import Claim, Lease, Slice
 from penstock.errors import LeaseLost, PenstockError, StoreCorrupt
 from penstock.node.cache import CachedBatch
-from penstock.node.polls import Grab, Request, give_back
+from penstock.node.polls import Grab, Request, give_back, is_held
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Group, Queue
     from penstock.node.node import Node
 
 READ_BYTES = 2 * 1024 * 1024
+BATCHES_AHEAD = 8
+"""So many batches before a group that lags runs out of what is in memory, more is read."""
 
 
 async def claim(node: Node, queue: Queue, group: Group, request: Request, wait_ms: int) -> Claim:
@@ -42,11 +45,11 @@ async def claim(node: Node, queue: Queue, group: Group, request: Request, wait_m
 async def _take_now(node: Node, queue: Queue, group: Group, request: Request, *, patient: bool) -> Grab | None:
     """Try the queue's lanes in turn, beginning after the one that gave last."""
     lanes, take = queue.lanes, node.polls.take
-    again = True
+    first, again = queue.rotation, True  # others turn it on while this one waits
     while again:
         again = False
         for step in range(len(lanes)):
-            index = (queue.rotation + step) % len(lanes)
+            index = (first + step) % len(lanes)
             lane = node.lanes.get(lanes[index])
             grab: Grab | None = None
             try:
@@ -73,12 +76,13 @@ async def _deliver(node: Node, queue: Queue, grab: Grab, request: Request) -> Cl
     except PenstockError as error:
         # The lease stands; the messages come again when it ends.
         await grab.committed
-        if isinstance(error, StoreCorrupt) and node.clock.now_ms() >= grab.deadline_ms and not request.settle:
+        if isinstance(error, StoreCorrupt) and not request.settle and not is_held(node, grab):
             raise LeaseLost(f"lease {grab.lease_id} ended before its messages could be read") from None
         raise
     finally:
         if request.settle:
             lane.unpin(grab.lowest)
+    _read_ahead(node, grab)
     await grab.committed
     if request.settle:
         return Claim(queue.name, lane.id, None, 0, slices)
@@ -102,6 +106,30 @@ def _is_ahead(grab: Grab) -> bool:
     """Whether the group goes through the log in order, so that what follows is wanted next."""
     group = grab.lane.groups.get(grab.group)
     return group is not None and grab.entries[-1].end == group.next
+
+
+def _read_ahead(node: Node, grab: Grab) -> None:
+    """A group that lags and goes through the log in order: have what it needs next in memory before it asks."""
+    lane = grab.lane
+    group = lane.groups.get(grab.group)
+    if group is None or grab.entries[-1].end != group.next or lane.id in node.reading_ahead:
+        return
+    offset = group.next
+    for _ in range(BATCHES_AHEAD):
+        segment = lane.log.peek(offset)
+        if segment is None or offset >= lane.visible_end:
+            return
+        if not node.cache.has(lane.id, segment.base):
+            node.reading_ahead.add(lane.id)
+            node.spawn(_fill(node, lane.id, offset, lane.visible_end))
+            return
+        offset = segment.end
+
+
+async def _fill(node: Node, lane: int, start: int, end: int) -> None:
+    with suppress(PenstockError):  # who needs it reads it then, and is told
+        await _read(node, lane, start, end)
+    node.reading_ahead.discard(lane)
 
 
 async def slices_of(node: Node, lane: Lane, entries: Sequence[Entry], *, ahead: bool = False) -> list[Slice]:

@@ -124,7 +124,7 @@ class CommitLoop:
     # The loop ---------------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        if not self._scheduled and self._under_way is None:
+        if not self._scheduled and self._under_way is None and not self._closed:
             self._scheduled = True
             # After what is ready to run now: everything it changes shares the commit.
             self._loop.call_soon(self._begin)

@@ -43,10 +43,10 @@ class Choice(NamedTuple):
     condition: Filter | None = None
 
     def rows(self, lane: Lane, group: Group) -> list[DeadRow]:
-        start, end = self.offsets or (0, lane.end)
+        start, end = self.offsets or (0, lane.visible_end)
         return [
             row
-            for row in lane.work(group.id).dead.overlapping(start, end)
+            for row in lane.work(group.id).dead.overlapping(start, min(end, lane.visible_end))
             if (self.reason is None or row.reason == self.reason) and (self.error is None or self.error in row.error)
         ]
 

@@ -147,7 +147,11 @@ async def _create_group(node: Node, queue: Queue, name: str, config: GroupConfig
     for lane, start in zip(lanes, starts, strict=True):
         lane.add_group(id, settings, start)
         node.commits.touch(lane)
-    await node.commit_catalog([group_row(queue, id, name, config)])
+    queue.coming[id] = Group(id, name, config, settings)
+    try:
+        await node.commit_catalog([group_row(queue, id, name, config)])
+    finally:
+        del queue.coming[id]
     return queue.groups[name]
 
 

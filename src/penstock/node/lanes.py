@@ -21,7 +21,7 @@ from penstock.store.contract import Store
 PAGE_BATCHES = 256
 PAGE_BYTES = 4 * 1024 * 1024
 LOAD_AT_ONCE = 500
-LANES_MAX = 40_000
+LANES_MAX = 25_000
 """Loaded lanes above which those with nothing under way are let go; they are loaded again when used."""
 LOOK_AT_ONCE = 8
 

@@ -63,6 +63,7 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self._catalog_reload: asyncio.Task[None] | None = None
         self.fenced: PenstockError | None = None
+        self.reading_ahead: set[int] = set()
         self.closed = False
 
     # Opening and closing ----------------------------------------------------------------------------------

@@ -260,3 +260,10 @@ def give_back(node: Node, grab: Grab) -> None:
         group.settle(node.clock.now_ms(), grab.lease_id, [Verdict("release")])
         grab.lane.dirty = True
         node.commits.touch(grab.lane)
+
+
+def is_held(node: Node, grab: Grab) -> bool:
+    """Whether the lease of a grab is still there."""
+    lane = node.lanes.get(grab.lane.id)
+    group = None if lane is None else lane.groups.get(grab.group)
+    return isinstance(group, WorkGroup) and grab.lease_id in group.leases.by_id

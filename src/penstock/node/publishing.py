@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from penstock.batch import EncodedBatch, Meta, check, decode_meta, encode, select
-from penstock.core.dedup import dedup_key
+from penstock.core.dedup import Dedup, dedup_key
 from penstock.core.lane import Appended, Lane
 from penstock.core.log import Missing
 from penstock.delivery import Receipt
@@ -198,11 +198,14 @@ def append(node: Node, lane: Lane, part: Part, known: dict[bytes, DedupRow] | No
 
 async def append_all(node: Node, parts: Sequence[Part]) -> Results:
     """Append to several lanes in one step, so that one commit holds them all."""
-    known = [await known_ids(node, part) for part in parts]
     while True:
-        ready = await ready_lanes(node, parts)
-        if ready is not None:
-            return append_ready(node, parts, ready, known)
+        known = await known_ids(node, parts)
+        try:
+            ready = await ready_lanes(node, parts)
+            if ready is not None and known.is_true_of(ready):
+                return append_ready(node, parts, ready, known.rows)
+        finally:
+            known.close()
 
 
 async def ready_lanes(node: Node, parts: Sequence[Part]) -> dict[int, Lane] | None:
@@ -230,23 +233,48 @@ def append_ready(
     return results
 
 
-async def known_ids(node: Node, part: Part) -> dict[bytes, DedupRow] | None:
-    """The stored dedup rows of a part's ids, where a lane has more ids than it keeps in memory."""
-    lane = node.lanes.get(part.lane)
-    if lane is None:
-        await node.lanes.load(part.lane)
-        lane = node.lanes.get(part.lane)
-    if lane is None or lane.dedup.complete:
-        return None
-    keys = [dedup_key(partition, id) for partition, id in _ids(part)]
+class Known:
+    """What the store knows of the ids of some parts. Until it is closed, their lanes forget no id."""
+
+    __slots__ = ("_asked", "rows")
+
+    def __init__(self) -> None:
+        self.rows: list[dict[bytes, DedupRow] | None] = []
+        self._asked: dict[int, Dedup] = {}
+
+    def ask(self, lane: Lane) -> None:
+        if lane.id not in self._asked:
+            self._asked[lane.id] = lane.dedup
+            lane.dedup.questions += 1
+
+    def is_true_of(self, lanes: Mapping[int, Lane]) -> bool:
+        """Whether these are the lanes that were asked for, and not ones that were loaded since."""
+        return all(lanes[id].dedup is dedup for id, dedup in self._asked.items())
+
+    def close(self) -> None:
+        for dedup in self._asked.values():
+            dedup.questions -= 1
+
+
+async def known_ids(node: Node, parts: Sequence[Part]) -> Known:
+    """The stored dedup rows of each part's ids, where a lane has more ids than it keeps in memory. Close it."""
+    known = Known()
+    try:
+        for part in parts:
+            known.rows.append(await _stored_ids(node, part, known))
+    except BaseException:
+        known.close()
+        raise
+    return known
+
+
+async def _stored_ids(node: Node, part: Part, known: Known) -> dict[bytes, DedupRow] | None:
+    lane = await node.lanes.run(part.lane, lambda lane: lane)
+    known.ask(lane)
+    keys = [] if lane.dedup.complete else [dedup_key(partition, id) for partition, id in _ids(part)]
     if not keys:
         return None
-    lane.dedup.questions += 1
-    try:
-        rows = await node.lanes.store_of(part.lane).find_dedup(part.lane, keys)
-    finally:
-        lane.dedup.questions -= 1
-    return {row.key: row for row in rows}
+    return {row.key: row for row in await node.lanes.store_of(part.lane).find_dedup(part.lane, keys)}
 
 
 def _ids(part: Part) -> list[tuple[str | None, str]]:

@@ -73,8 +73,9 @@ async def read_group(node: Node, queue: Queue, group: Group, consumer: str, most
 
 
 async def _read_lanes(node: Node, queue: Queue, group: Group, consumer: str, most: int) -> StreamRead | None:
+    first = queue.rotation  # others turn it on while this one waits
     for step in range(len(queue.lanes)):
-        index = (queue.rotation + step) % len(queue.lanes)
+        index = (first + step) % len(queue.lanes)
         result = await _read_lane(node, queue, group, queue.lanes[index], consumer, most)
         if result is not None:
             queue.rotation = (index + 1) % len(queue.lanes)

@@ -10,7 +10,16 @@ from penstock.core.log import Missing
 from penstock.core.work import Verdict
 from penstock.delivery import Lease, Receipt
 from penstock.node.claims import check_lane
-from penstock.node.publishing import Part, append_ready, check_room, check_size, known_ids, ready_lanes
+from penstock.node.publishing import (
+    Known,
+    Part,
+    Results,
+    append_ready,
+    check_room,
+    check_size,
+    known_ids,
+    ready_lanes,
+)
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
@@ -21,22 +30,33 @@ async def commit(node: Node, settles: Mapping[Lease, Sequence[Verdict]], count: 
     size = sum(part.size for part in parts)
     check_size(size)
     await node.commits.room(size)
-    known = [await known_ids(node, part) for part in parts]
     while True:
-        lanes = await _lanes_of(node, settles, parts)
-        if lanes is None:
-            continue
+        known = await known_ids(node, parts)
         try:
-            _check(lanes, settles, parts)
-        except Missing:
-            continue  # what was in memory a moment ago was pushed out: ready_lanes feeds it again
-        for lease, verdicts in settles.items():
-            lane = lanes[lease.lane]
-            lane.work(lease.group).settle(node.clock.now_ms(), lease.id, verdicts)
-            node.commits.touch(lane)
-        results = append_ready(node, parts, lanes, known)
-        await node.commits.wait()
-        return Receipt(count, results)
+            results = await _try(node, settles, parts, known)
+        finally:
+            known.close()
+        if results is not None:
+            await node.commits.wait()
+            return Receipt(count, results)
+
+
+async def _try(
+    node: Node, settles: Mapping[Lease, Sequence[Verdict]], parts: Sequence[Part], known: Known
+) -> Results | None:
+    """Do it all, if everything it needs is in memory at one and the same moment; None to try again."""
+    lanes = await _lanes_of(node, settles, parts)
+    if lanes is None or not known.is_true_of(lanes):
+        return None
+    try:
+        _check(lanes, settles, parts)
+    except Missing:
+        return None  # what was in memory a moment ago was pushed out: ready_lanes feeds it again
+    for lease, verdicts in settles.items():
+        lane = lanes[lease.lane]
+        lane.work(lease.group).settle(node.clock.now_ms(), lease.id, verdicts)
+        node.commits.touch(lane)
+    return append_ready(node, parts, lanes, known.rows)
 
 
 async def _lanes_of(

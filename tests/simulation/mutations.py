@@ -1,0 +1,372 @@
+"""Deliberate faults in the program, to see that the checker finds them. Each is one function, patched in-process.
+
+A mutation says what a careless change would break; `test_mutations.py` runs seeds until a violation shows up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from penstock.core.dead import Dead
+from penstock.core.dedup import Dedup
+from penstock.core.entries import Entry
+from penstock.core.lane import Lane, Sealed
+from penstock.core.leases import Leases
+from penstock.core.stream import StreamGroup
+from penstock.core.waiting import Waiting
+from penstock.core.walk import Walk
+from penstock.core.work import Verdict, WorkGroup
+from penstock.delivery import Receipt
+from penstock.errors import LeaseLost, PenstockError
+from penstock.node import claims, deadletters, publishing, transactions
+from penstock.node.catalog import Group, Queue
+from penstock.node.commits import CommitLoop
+from penstock.node.node import Node
+from penstock.node.polls import Polls
+from penstock.node.relay import Relay
+from penstock.rows import Commit, DedupRow, LaneChange
+from penstock.store.memory import MemoryStore
+
+Mutation = Callable[[], Any]
+MUTATIONS: dict[str, Mutation] = {}
+
+
+def mutation(make: Mutation) -> Mutation:
+    MUTATIONS[make.__name__] = make
+    return make
+
+
+# Retention -----------------------------------------------------------------------------------------------
+
+
+@mutation
+def watermark_ignores_leases() -> Any:
+    def watermark(group: WorkGroup) -> int:
+        low = group.waiting.lowest()
+        return group.next if low is None else min(group.next, low)
+
+    return patch.object(WorkGroup, "watermark", watermark)
+
+
+@mutation
+def retention_ignores_dead() -> Any:
+    return patch.object(WorkGroup, "needed_from", WorkGroup.watermark)
+
+
+# Leases and verdicts -------------------------------------------------------------------------------------
+
+
+@mutation
+def verdict_on_a_lost_lease_is_accepted() -> Any:
+    original = WorkGroup.settle
+
+    def settle(group: WorkGroup, now_ms: int, lease_id: int, verdicts: Sequence[Verdict]) -> None:
+        try:
+            original(group, now_ms, lease_id, verdicts)
+        except LeaseLost:
+            return
+
+    return patch.object(WorkGroup, "settle", settle)
+
+
+@mutation
+def attempts_are_not_counted_when_a_lease_expires() -> Any:
+    original = WorkGroup._fail
+
+    def fail(group: WorkGroup, now_ms: int, entries: list[Entry], consumer: str, kind: Any, *rest: Any) -> None:
+        if kind == "expired":
+            entries = [entry.moved(entry.attempts - 1, 0) for entry in entries]
+        original(group, now_ms, entries, consumer, kind, *rest)
+
+    return patch.object(WorkGroup, "_fail", fail)
+
+
+@mutation
+def lease_ids_begin_anew_after_a_restart() -> Any:
+    return patch("penstock.node.node.LEASES_PER_EPOCH", 0)
+
+
+@mutation
+def leases_are_not_stored() -> Any:
+    def seal(leases: Leases, group: int) -> tuple[list[Any], list[tuple[int, int]]]:
+        leases.dirty.clear()
+        return [], []
+
+    return patch.object(Leases, "seal", seal)
+
+
+@mutation
+def nack_drops_the_message() -> Any:
+    original = WorkGroup._judge
+
+    def judge(group: WorkGroup, now_ms: int, verdict: Verdict, entries: list[Entry], consumer: str) -> None:
+        changed = Verdict("ack") if verdict.action == "nack" else verdict
+        original(group, now_ms, changed, entries, consumer)
+
+    return patch.object(WorkGroup, "_judge", judge)
+
+
+@mutation
+def release_spends_an_attempt() -> Any:
+    original = WorkGroup._judge
+
+    def judge(group: WorkGroup, now_ms: int, verdict: Verdict, entries: list[Entry], consumer: str) -> None:
+        if verdict.action == "release":
+            entries = [entry.moved(entry.attempts + 1, 0) for entry in entries]
+        original(group, now_ms, verdict, entries, consumer)
+
+    return patch.object(WorkGroup, "_judge", judge)
+
+
+@mutation
+def postpone_comes_back_at_once() -> Any:
+    original = WorkGroup._judge
+
+    def judge(group: WorkGroup, now_ms: int, verdict: Verdict, entries: list[Entry], consumer: str) -> None:
+        changed = Verdict("release") if verdict.action == "postpone" else verdict
+        original(group, now_ms, changed, entries, consumer)
+
+    return patch.object(WorkGroup, "_judge", judge)
+
+
+@mutation
+def max_in_flight_is_ignored() -> Any:
+    original = WorkGroup._room
+
+    def room(group: WorkGroup, now_ms: int, most: int, consumer: str) -> int:
+        return min(original(group, now_ms, most, consumer) or most, most)
+
+    return patch.object(WorkGroup, "_room", room)
+
+
+# Order and time ------------------------------------------------------------------------------------------
+
+
+@mutation
+def partition_locks_are_ignored() -> Any:
+    return patch.object(Waiting, "is_free", lambda *_: True)
+
+
+@mutation
+def delay_is_ignored() -> Any:
+    original = Walk._entries
+
+    def entries(walk: Walk, *arguments: Any) -> Iterator[Entry]:
+        for entry in original(walk, *arguments):
+            yield entry.moved(entry.attempts, 0)
+
+    return patch.object(Walk, "_entries", entries)
+
+
+@mutation
+def ttl_is_ignored() -> Any:
+    original = Waiting.put
+
+    def put(waiting: Waiting, entry: Entry) -> None:
+        original(waiting, Entry(*(*entry_fields(entry)[:4], 0, *entry_fields(entry)[5:])))
+
+    return patch.object(Waiting, "put", put)
+
+
+def entry_fields(entry: Entry) -> tuple[Any, ...]:
+    return msgspec.structs.astuple(entry)
+
+
+# What is stored ------------------------------------------------------------------------------------------
+
+
+@mutation
+def waiting_is_not_stored() -> Any:
+    def seal(waiting: Waiting, group: int) -> tuple[list[Any], list[tuple[int, int]]]:
+        waiting.dirty.clear()
+        return [], []
+
+    return patch.object(Waiting, "seal", seal)
+
+
+@mutation
+def dead_is_not_stored() -> Any:
+    def seal(dead: Dead, group: int) -> tuple[list[Any], list[tuple[int, int]]]:
+        dead.dirty.clear()
+        return [], []
+
+    return patch.object(Dead, "seal", seal)
+
+
+@mutation
+def dedup_is_forgotten_on_reload() -> Any:
+    original = Dedup.__init__
+
+    def forget(dedup: Dedup, rows: list[DedupRow], complete: bool) -> None:
+        original(dedup, [], True)
+
+    return patch.object(Dedup, "__init__", forget)
+
+
+@mutation
+def dedup_answers_with_the_wrong_offset() -> Any:
+    original = Dedup.find
+
+    def find(dedup: Dedup, *arguments: Any) -> int | None:
+        first = original(dedup, *arguments)
+        return None if first is None else max(0, first - 1)
+
+    return patch.object(Dedup, "find", find)
+
+
+# Commits -------------------------------------------------------------------------------------------------
+
+
+@mutation
+def messages_are_visible_before_their_commit() -> Any:
+    original = Lane.seal
+
+    def seal(lane: Lane, now_ms: int) -> Sealed | None:
+        sealed = original(lane, now_ms)
+        lane.visible_end = lane.sealed_end
+        return sealed
+
+    return patch.object(Lane, "seal", seal)
+
+
+@mutation
+def answers_leave_before_the_commit() -> Any:
+    original = CommitLoop.wait
+
+    def wait(loop: CommitLoop) -> asyncio.Future[None]:
+        committed = original(loop)
+        if loop.pending.catalog or loop.pending.catalog_deleted:
+            return committed
+        committed.add_done_callback(lambda future: future.exception())
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        answered.set_result(None)
+        return answered
+
+    return patch.object(CommitLoop, "wait", wait)
+
+
+@mutation
+def a_failed_commit_is_not_read_back() -> Any:
+    def lost(node: Node, lanes: set[int], catalog: bool, error: PenstockError) -> None:
+        """Go on with what is in memory."""
+
+    return patch.object(Node, "lost", lost)
+
+
+@mutation
+def fencing_is_ignored() -> Any:
+    return patch.object(MemoryStore, "_check_epochs", lambda *_: None)
+
+
+@mutation
+def an_apply_may_be_torn() -> Any:
+    original = MemoryStore.apply
+
+    async def apply(store: MemoryStore, commit: Commit) -> None:
+        if len(commit.lanes) > 1:
+            commit.lanes = commit.lanes[:1]
+        await original(store, commit)
+
+    return patch.object(MemoryStore, "apply", apply)
+
+
+@mutation
+def transactions_are_two_commits() -> Any:
+    async def commit(node: Node, settles: Any, count: int, parts: Sequence[publishing.Part]) -> Any:
+        results = await publishing.append_all(node, parts)
+        await node.commits.wait()
+        for lease, verdicts in settles.items():
+            await claims.settle(node, lease, verdicts)
+        return Receipt(count, results)
+
+    return patch.object(transactions, "commit", commit)
+
+
+# Dead letters, groups and streams ------------------------------------------------------------------------
+
+
+@mutation
+def dead_letters_are_copied_twice() -> Any:
+    original = Relay._relay
+
+    async def relay(own: Relay, *arguments: Any) -> None:
+        await original(own, *arguments)
+        await original(own, *arguments)
+
+    return patch.object(Relay, "_relay", relay)
+
+
+@mutation
+def dead_letters_are_not_promised() -> Any:
+    return patch.object(Relay, "rows", lambda *_: [])
+
+
+@mutation
+def redrive_also_reaches_other_groups() -> Any:
+    original = deadletters.redrive
+
+    async def redrive(node: Node, queue: Queue, group: Group, choice: deadletters.Choice) -> int:
+        for lane in await node.lanes.together(queue.lanes):
+            for other in lane.works():
+                if other.id != group.id:
+                    lane.dirty = True
+                    other.seek(node.clock.now_ms(), lane.first)
+        return await original(node, queue, group, choice)
+
+    return patch.object(deadletters, "redrive", redrive)
+
+
+@mutation
+def stream_reads_are_committed_before_they_are_answered() -> Any:
+    original = StreamGroup.read
+
+    def read(group: StreamGroup, now_ms: int, most: int, consumer: str) -> list[tuple[int, int]]:
+        ranges = original(group, now_ms, most, consumer)
+        if group.next != group.committed:
+            group.committed = group.next
+            group.cursor_dirty = True
+        return ranges
+
+    return patch.object(StreamGroup, "read", read)
+
+
+@mutation
+def filters_are_ignored() -> Any:
+    original = Walk._is_plain
+
+    def is_plain(walk: Walk, segment: Any) -> bool:
+        return not segment.columns & walk.watched or original(walk, segment)
+
+    return patch.object(Walk, "_is_plain", is_plain)
+
+
+@mutation
+def waiting_consumers_are_not_woken() -> Any:
+    return patch.object(Polls, "serve", lambda *_: None)
+
+
+@mutation
+def trimmed_offsets_come_back() -> Any:
+    original = Lane.seal
+
+    def seal(lane: Lane, now_ms: int) -> Sealed | None:
+        sealed = original(lane, now_ms)
+        if sealed is not None:
+            change: LaneChange = sealed.change
+            change.groups = [row for row in change.groups if row.next != change.end]
+        return sealed
+
+    return patch.object(Lane, "seal", seal)
+
+
+@contextmanager
+def in_force(name: str) -> Iterator[None]:
+    """The program with one mutation."""
+    with MUTATIONS[name]():
+        yield

@@ -1,0 +1,58 @@
+"""Seeds as tests: thousands of small worlds, in chunks so that they spread over all cores."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.run import describe, main
+from tests.simulation.world import run_world
+
+CHUNKS = 50
+SEEDS_A_CHUNK = 40
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Nodes log each of the thousands of failures that they are put through."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_no_seed_finds_a_violation(chunk: int) -> None:
+    failures = []
+    for seed in range(chunk * SEEDS_A_CHUNK, (chunk + 1) * SEEDS_A_CHUNK):
+        outcome = run_world(seed)
+        if outcome.violations:
+            failures.append(describe(outcome))
+    assert not failures, "\n".join(failures)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 5, 54, 71, 394])
+def test_the_same_seed_is_the_same_world(seed: int) -> None:
+    first, second = run_world(seed), run_world(seed)
+    assert first.trace_hash == second.trace_hash
+    assert (first.confirmed, first.delivered, first.commits) == (second.confirmed, second.delivered, second.commits)
+
+
+def test_another_seed_is_another_world() -> None:
+    assert len({run_world(seed).trace_hash for seed in range(5)}) == 5
+
+
+def test_worlds_have_work_in_them() -> None:
+    """A simulation in which nothing happens finds nothing."""
+    outcomes = [run_world(seed) for seed in range(40)]
+    assert sum(outcome.confirmed for outcome in outcomes) > 500
+    assert sum(outcome.delivered for outcome in outcomes) > 1_000
+    assert sum(outcome.crashes for outcome in outcomes) > 40
+
+
+def test_the_command_runs_one_seed_and_many(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "3", "--trace"]) == 0
+    assert "node 0" in capsys.readouterr().out
+    assert main(["--seeds", "3", "--start", "10"]) == 0
+    assert "no violations" in capsys.readouterr().out
