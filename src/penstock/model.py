@@ -1,7 +1,7 @@
 """Plain data: messages, configurations, limits. Knows nothing of lanes, stores, sockets or clocks.
 
 Times are integers in milliseconds since the epoch (`…_ms`), spans integers in milliseconds. Words are those
-of the design's section 1. A message's next stop is `batch.py`, where it becomes a column of an encoded batch.
+of the design's section 1. A message's next stop is `batch/messages.py`, where it becomes a column of an encoded batch.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ from penstock.core.work import Verdict
 from penstock.delivery import Claim, Published, Receipt
 from penstock.loop_thread import LoopThread
 from penstock.model import DEFAULT_GROUP, Headers, Message
-from penstock.node.broker import Broker, LeaseLike, Ranges, Transaction
+from penstock.node.arguments import Ranges
+from penstock.node.broker import Broker, LeaseLike, Transaction
 from penstock.node.deadletters import DeadMessage
 from penstock.node.history import HistoryEntry
 from penstock.node.node import CACHE_BYTES

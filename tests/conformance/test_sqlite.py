@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import Fenced, InvalidArgument, PenstockError, StoreCorrupt, Unavailable
-from penstock.store import sqlite as engine
+from penstock.store import sqlite, sqlite_file, sqlite_threads
 from penstock.store import sqlite_schema as schema
 from penstock.store.contract import Commit, GroupRow, LaneChange, LaneImage, LeaseRow
 from penstock.store.sqlite import SqliteStore
@@ -251,12 +251,12 @@ class LockedTwice:
 
 def test_opening_waits_while_another_process_turns_the_log_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("penstock.store.sqlite.time.sleep", waits.append)
+    monkeypatch.setattr("penstock.store.sqlite_file.time.sleep", waits.append)
     connection: Any = LockedTwice()
-    engine._File(path, 60_000)._turn_log_on(connection)
+    sqlite_file.File(path, 60_000)._turn_log_on(connection)
     assert len(waits) == 2
     with pytest.raises(sqlite3.OperationalError):
-        engine._File(path, -1)._turn_log_on(LockedTwice())  # type: ignore[arg-type]
+        sqlite_file.File(path, -1)._turn_log_on(LockedTwice())  # type: ignore[arg-type]
     assert len(waits) == 2
 
 
@@ -348,7 +348,7 @@ def test_a_file_that_cannot_be_opened_is_not_made(tmp_path: Path, monkeypatch: p
     def refuse(self: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(engine._File, "_make_folder", refuse)
+    monkeypatch.setattr(sqlite_file.File, "_make_folder", refuse)
     open_fails(tmp_path / "x.db", Unavailable, "Permission denied")
     assert list(tmp_path.iterdir()) == []
 
@@ -395,7 +395,7 @@ def test_a_damaged_file_is_corrupt(path: Path) -> None:
 
 def damage(path: Path, first_page: int) -> None:
     content = bytearray(path.read_bytes())
-    start = first_page * engine.PAGE_BYTES
+    start = first_page * sqlite_file.PAGE_BYTES
     content[start:] = b"\xa5" * (len(content) - start)
     path.write_bytes(content)
 
@@ -480,8 +480,9 @@ def statements() -> list[tuple[str, str]]:
 
 def test_all_statements_are_in_the_schema_module() -> None:
     assert len(statements()) > 40
-    source = Path(engine.__file__).read_text()
-    assert not re.search(rf"\b({'|'.join(VERBS)})\s+\w+", source.replace("BEGIN IMMEDIATE", ""))
+    for file in (sqlite.__file__, sqlite_file.__file__, sqlite_threads.__file__):
+        source = Path(file).read_text()
+        assert not re.search(rf"\b({'|'.join(VERBS)})\s+\w+", source.replace("BEGIN IMMEDIATE", ""))
 
 
 def plan_of(path: Path, statement: str) -> list[str]:
@@ -532,8 +533,8 @@ def log_bytes(path: Path) -> int:
 
 @pytest.fixture
 def small_log(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(engine, "CHECKPOINT_BYTES", 1 << 20)
-    monkeypatch.setattr(engine, "LOG_BYTES_MOST", 4 << 20)
+    monkeypatch.setattr(sqlite_threads, "CHECKPOINT_BYTES", 1 << 20)
+    monkeypatch.setattr(sqlite_threads, "LOG_BYTES_MOST", 4 << 20)
     return 4 << 20
 
 
@@ -547,7 +548,7 @@ def test_the_log_stays_short_while_reads_never_pause(
     path: Path, small_log: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # SQLite itself does not wait at all: it must find no read under way.
-    monkeypatch.setattr(engine, "RESTART_BUSY_MS", 0)
+    monkeypatch.setattr(sqlite_file, "RESTART_BUSY_MS", 0)
 
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
@@ -578,7 +579,7 @@ def test_trimmed_room_is_used_again(path: Path, small_log: int) -> None:
 def test_a_long_read_elsewhere_does_not_stop_commits(
     path: Path, small_log: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "RESTART_BUSY_MS", 1)
+    monkeypatch.setattr(sqlite_file, "RESTART_BUSY_MS", 1)
 
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
@@ -625,7 +626,7 @@ def test_close_leaves_one_whole_file_and_no_thread(path: Path) -> None:
 def test_a_restart_of_the_log_that_comes_behind_close_leaves_nothing_open(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "LOG_BYTES_MOST", 0)
+    monkeypatch.setattr(sqlite_threads, "LOG_BYTES_MOST", 0)
     before = threading.active_count()
 
     async def main() -> None:
@@ -646,7 +647,7 @@ def test_commits_are_flushed_to_the_disk(path: Path) -> None:
         (connection,) = store._writer._idle
         settings = ("synchronous", "journal_mode", "page_size", "secure_delete", "auto_vacuum", "foreign_keys")
         values = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in settings]
-        assert values == [2, "wal", engine.PAGE_BYTES, 0, 0, 0]
+        assert values == [2, "wal", sqlite_file.PAGE_BYTES, 0, 0, 0]
 
     use(path, scenario)
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import penstock
 from penstock import Broker, Claim, Message, Verdict
-from penstock.store import sqlite
+from penstock.store import sqlite_threads
 
 LEASE_MS = 150
 DRAIN_SECONDS_MAX = 60
@@ -231,7 +231,8 @@ def one_life(folder: Path, seed: str, life: int, progress: Progress) -> None:
 
 def main(folder: Path, seed: str, kills: int) -> None:
     # A small log, so that kills fall into checkpoints and restarts of the log as well.
-    sqlite.CHECKPOINT_BYTES, sqlite.LOG_BYTES_MOST = 1 << 19, 1 << 21  # type: ignore[misc]
+    sqlite_threads.CHECKPOINT_BYTES = 1 << 19  # type: ignore[misc]
+    sqlite_threads.LOG_BYTES_MOST = 1 << 21  # type: ignore[attr-defined]
     chance = random.Random(seed)
     Journal(folder / "journal")
     progress = Progress(folder / "journal")

@@ -11,7 +11,6 @@ from typing import Any
 from penstock.errors import PenstockError
 from tests.simulation.consumers import Consumer, StreamReader
 from tests.simulation.operators import Operator
-from tests.simulation.plan import Plan
 from tests.simulation.producers import Producer
 from tests.simulation.world import SETTLE_MS_MAX, World
 
@@ -102,7 +101,7 @@ async def _calm_down(world: World) -> None:
                     await world.call(process, process.broker.resume(queue.name, group.name))
                     break
                 except PenstockError as error:
-                    world.checker.court.unexpected("resume", error)
+                    world.unexpected(process, "resume", error)
                     await asyncio.sleep(0.5)
 
 
@@ -123,6 +122,3 @@ async def _settle(world: World) -> None:
 
 def _all_read(world: World, scope: int) -> bool:
     return not world.checker.streams.unread(scope)
-
-
-__all__ = ["Plan", "play"]

@@ -74,7 +74,7 @@ class Consumer:
         except PenstockError as error:
             world.trace(f"{self._called} claim: {type(error).__name__} {error}")
             if not isinstance(error, NotFound):
-                world.checker.court.unexpected("claim", error)
+                world.unexpected(process, "claim", error)
             world.checker.deliveries.claim_failed(claiming)
             return None, process
         found = [(message.offset, message.attempt) for message in claim.messages]
@@ -142,7 +142,7 @@ class Consumer:
             await world.call(process, broker.settle(claim, [next(iter(verdicts.values()))] if whole else listed))
         except PenstockError as error:
             world.trace(f"{self._called} settle: {type(error).__name__} {error}")
-            world.checker.court.unexpected("settle", error)
+            world.unexpected(process, "settle", error)
             world.checker.deliveries.settle_failed(settling, error)
             return
         world.trace(f"{self._called} settled")
@@ -164,7 +164,7 @@ class Consumer:
                 transaction.publish(target.name, message)
                 sent.append((message, (target.name,)))
         except PenstockError as error:
-            world.checker.court.unexpected("transaction", error)
+            world.unexpected(process, "transaction", error)
             return  # nothing has begun
         lane = scoped(claim.lease.lane, process.index)
         settling = world.checker.deliveries.settle_begins(view, process.index, claim, verdicts)
@@ -174,7 +174,7 @@ class Consumer:
             receipt = await world.call(process, transaction.commit())
         except PenstockError as error:
             world.trace(f"{self._called} transaction: {type(error).__name__} {error}")
-            world.checker.court.unexpected("transaction", error)
+            world.unexpected(process, "transaction", error)
             world.checker.publishes.failed([message for message, _ in sent], error)
             if isinstance(error, LeaseLost):
                 world.checker.deliveries.settle_failed(settling, error)
@@ -191,7 +191,7 @@ class Consumer:
         try:
             deadline_ms = await world.call(process, process.broker.extend(claim, span_ms / 1000))
         except PenstockError as error:
-            world.checker.court.unexpected("extend", error)
+            world.unexpected(process, "extend", error)
             return
         world.trace(f"{self._called} extended {claim.lease} to {deadline_ms}")
         world.checker.deliveries.extend_answered(view, process.index, claim, deadline_ms)
@@ -207,7 +207,7 @@ class Consumer:
                 work = process.broker.detach(self._queue.name, self._group.name, consumer=self._called)
                 await world.call(process, work)
             except PenstockError as error:
-                world.checker.court.unexpected("detach", error)
+                world.unexpected(process, "detach", error)
         self._lives += 1
 
 
@@ -243,7 +243,7 @@ class StreamReader:
         except PenstockError as error:
             world.trace(f"{self._name} read: {type(error).__name__} {error}")
             if not isinstance(error, NotFound):
-                world.checker.court.unexpected("read", error)
+                world.unexpected(process, "read", error)
             return
         finally:
             view.reads_open -= 1
@@ -266,4 +266,4 @@ class StreamReader:
         except (BrokenOff, OffsetGone):
             return
         except PenstockError as error:
-            self._world.checker.court.unexpected("commit", error)
+            self._world.unexpected(process, "commit", error)

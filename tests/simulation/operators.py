@@ -38,7 +38,7 @@ class Operator:
             except PenstockError as error:
                 world.trace(f"operator: {type(error).__name__} {error}")
                 if not isinstance(error, NotFound | InvalidArgument):
-                    world.checker.court.unexpected("operation", error)
+                    world.unexpected(process, "operation", error)
         if world.plan.scratch:
             await self._scratch()
 
@@ -56,7 +56,7 @@ class Operator:
         try:
             await self._world.call(process, process.broker.declare_group(queue.name, group.name, **group.options))
         except PenstockError as error:
-            self._world.checker.court.unexpected("declare", error)
+            self._world.unexpected(process, "declare", error)
 
     async def _redrive(self, process: Process) -> None:
         queue, group = self._choose()
@@ -137,4 +137,4 @@ class Operator:
                 await asyncio.gather(*(world.call(process, work) for work in calls), return_exceptions=True)
             except PenstockError as error:
                 world.trace(f"operator: {type(error).__name__} {error}")
-                world.checker.court.unexpected("scratch", error)
+                world.unexpected(process, "scratch", error)

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.core.settings import Settings, settings_of
 from penstock.model import GroupConfig, QueueConfig, make_config
-from tests.simulation.faulty_store import CALM, Chances
+from tests.simulation.faulty_store import Chances
 
 GRAVEYARD: Final = "graveyard"
 EXCHANGE: Final = "fan"
@@ -78,7 +78,6 @@ class Plan(msgspec.Struct):
     restarts: int
     operations: int
     events: bool
-    events_reader: bool
     limits: dict[str, int]
     cancels: float
     long_polls: bool
@@ -108,7 +107,6 @@ def make_plan(seed: int) -> Plan:
         restarts=random.choice((0, 0, 1, 2)),
         operations=random.choice((0, 2, 5)),
         events=random.random() < 0.4,
-        events_reader=random.random() < 0.3,
         limits=_limits(random),
         cancels=random.choice((0.0, 0.0, 0.1)),
         long_polls=random.random() < 0.4,
@@ -129,9 +127,6 @@ def _chances(random: Random) -> Chances:
     if kind == "stalling":
         return Chances(delay=0.5, stall=0.03, fail_after=0.02, fail_before=0.02)
     return Chances(delay=0.7, stall=0.01, fail_before=0.05, fail_after=0.05, crash=0.01)
-
-
-assert CALM.delay == 0.0
 
 
 def _queue(random: Random, name: str) -> QueuePlan:

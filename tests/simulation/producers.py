@@ -95,7 +95,7 @@ class Producer:
             places = await self._ask(process, form, queue.name, messages)
         except PenstockError as error:
             world.trace(f"{self._name} {names}: {type(error).__name__} {error}")
-            world.checker.court.unexpected("publish", error)
+            world.unexpected(process, "publish", error)
             checker.failed(messages, error)
             return isinstance(error, QueueFull)
         world.trace(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.simulation.run import describe, main
 from tests.simulation.world import run_world
 
+ROOT = Path(__file__).resolve().parents[2]
 CHUNKS = 50
 SEEDS_A_CHUNK = 40
 
@@ -37,6 +42,19 @@ def test_the_same_seed_is_the_same_world(seed: int) -> None:
     first, second = run_world(seed), run_world(seed)
     assert first.trace_hash == second.trace_hash
     assert (first.confirmed, first.delivered, first.commits) == (second.confirmed, second.delivered, second.commits)
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_the_world_does_not_depend_on_the_hash_seed(hash_seed: str) -> None:
+    """Sets of strings must not decide what happens first."""
+    here = "".join(run_world(seed).trace_hash for seed in range(4))
+    program = "import logging; logging.disable(50); from tests.simulation.world import run_world; "
+    program += "print(''.join(run_world(seed).trace_hash for seed in range(4)))"
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(["src", "."])}
+    there = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert there.stdout.strip() == here
 
 
 def test_another_seed_is_another_world() -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreCorrupt
 from penstock.node.broker import Broker
 from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.node import Node
@@ -135,6 +135,11 @@ class World:
     def odd(self, text: str) -> None:
         self.checker.court.report("odd", text)
 
+    def unexpected(self, process: Process, what: str, error: BaseException) -> None:
+        """Report an error that no fault explains. A node that lost the disk unawares may miss what is gone from it."""
+        if not isinstance(error, StoreCorrupt) or process.index == self.owner:
+            self.checker.court.unexpected(what, error)
+
     def watch_memory(self, process: Process) -> None:
         """See the commits of ephemeral queues too."""
         memory = process.node.memory
@@ -167,7 +172,7 @@ class World:
                 await self._declare(process)
             except PenstockError as error:
                 self.trace(f"node {process.index} cannot open: {error}")
-                self.checker.court.unexpected("open", error)
+                self.unexpected(process, "open", error)
                 process.sever()
                 self._failed_opens += 1
                 await asyncio.sleep(0.1)
@@ -214,7 +219,7 @@ class World:
         try:
             await self.call(process, process.node.close())
         except PenstockError as error:
-            self.checker.court.unexpected("close", error)
+            self.unexpected(process, "close", error)
         process.sever()
         if self._restarting is None or self._restarting.done():
             await self.start_node()

@@ -319,3 +319,20 @@ def test_what_trimming_needs_to_know_is_asked_for() -> None:
     bench.commit(NOW)
     assert bench.lane.first == 2
     assert bench.lane.trim_wants is None
+
+
+def test_a_lane_is_idle_when_all_of_it_is_stored() -> None:
+    bench = Bench()
+    assert not bench.lane.is_idle()  # its new group is not stored yet
+    bench.commit(NOW)
+    assert bench.lane.is_idle()
+    bench.publish(NOW, *plain(2))
+    assert bench.lane.is_idle()
+    bench.claim(NOW, 2)
+    bench.commit(NOW)
+    assert not bench.lane.is_idle()  # the lease has a deadline
+    bench.settle(NOW, 1, "ack")
+    assert not bench.lane.is_idle()
+    bench.commit(NOW)
+    assert bench.lane.first == 2  # and the trim that came with it is stored too
+    assert bench.lane.is_idle()

@@ -290,7 +290,6 @@ class Lane:
         """All that changed since the last seal, as one commit's part; None if nothing did."""
         if not self.dirty:
             return None
-        self.dirty = False
         change = LaneChange(self.id, self.first, self.end, self.bytes_end)
         if self.parts:
             change.batches = self._encode_parts(now_ms)
@@ -304,6 +303,7 @@ class Lane:
                 sealed.died += [(group.id, row) for row in group.died]
                 group.died = []
         self._trim(now_ms)
+        self.dirty = False  # not before: trimming is a change, and part of this one
         change.dedup = self.dedup.seal()
         sealed.dedup_count = len(change.dedup)
         change.dedup_expired_ms, self.dedup_expired_ms = self.dedup_expired_ms, None

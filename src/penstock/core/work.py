@@ -553,8 +553,7 @@ class WorkGroup:
     def is_idle(self) -> bool:
         """Nothing leased or waiting, nobody active, no tokens spent: all there is to know is stored."""
         return (
-            not self.leases.by_id
-            and not self.waiting.by_start
+            not (self.leases.by_id or self.waiting.by_start or self.cursor_dirty or self.events.by_key)
             and self.active_consumer is None
             and self.settings.rate is None
             and self._head_expiry() is None

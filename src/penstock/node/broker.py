@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from typing import Any, Literal
 from penstock.batch import EncodedBatch
 from penstock.core.filters import parse
 from penstock.core.lane import Lane
-from penstock.core.work import ERROR_CHARACTERS_MAX, Verdict
+from penstock.core.work import Verdict
 from penstock.delivery import Claim, Lease, Published, Receipt
 from penstock.errors import Forbidden, InvalidArgument, NotFound, WrongKind
 from penstock.model import (
@@ -39,8 +39,19 @@ from penstock.model import (
 )
 from penstock.node import claims, deadletters, declarations, publishing, routes, statistics, streams, transactions
 from penstock.node import history as histories
+from penstock.node.arguments import (
+    Ranges,
+    check_is_text,
+    check_sequence,
+    check_verdict,
+    choice_of,
+    lane_of,
+    milliseconds,
+    place_after,
+    verdicts_of,
+)
 from penstock.node.catalog import Group, Queue
-from penstock.node.deadletters import Choice, DeadMessage
+from penstock.node.deadletters import DeadMessage
 from penstock.node.history import HistoryEntry
 from penstock.node.node import Node
 from penstock.node.polls import Request
@@ -49,9 +60,6 @@ from penstock.node.streams import Page, StreamRead
 
 WAIT_SECONDS_MAX = 3_600
 LeaseLike = Claim | Lease | str
-Ranges = Sequence[int] | None
-"""Offsets of a claim; None means all of it."""
-
 _consumers = itertools.count(1)
 
 
@@ -113,7 +121,7 @@ class Broker:
 
     def _queue(self, name: str) -> Queue:
         self._node.check_open()
-        _check_is_text(name, "a queue's name")
+        check_is_text(name, "a queue's name")
         queue = self._node.catalog.queue(self._namespace, name)
         if queue.session is not None and queue.session != self._session:
             raise Forbidden(f"queue {name!r} is exclusive to another session")
@@ -128,10 +136,10 @@ class Broker:
 
     def _check_exchange(self, name: str) -> None:
         self._node.check_open()
-        _check_is_text(name, "an exchange's name")
+        check_is_text(name, "an exchange's name")
 
     def _group(self, queue: Queue, name: str) -> Group:
-        _check_is_text(name, "a group's name")
+        check_is_text(name, "a group's name")
         group = queue.groups.get(name)
         if group is None:
             raise NotFound(f"queue {queue.name!r} has no group {name!r}; declare it first")
@@ -250,7 +258,7 @@ class Broker:
     async def publish_many(self, queue: str, messages: Sequence[Message]) -> Receipt:
         """Publish messages together, all or none, in their order."""
         home = self._target(queue)
-        _check_sequence(messages)
+        check_sequence(messages)
         if not messages:
             return Receipt(0, [])
         return await publishing.publish(self._node, len(messages), publishing.parts_of_messages(home, messages))
@@ -273,7 +281,7 @@ class Broker:
             parts = routes.route_batch(self._node, self._namespace, exchange, messages, mandatory=mandatory)
         else:
             listed = [messages] if isinstance(messages, Message) else messages
-            _check_sequence(listed)
+            check_sequence(listed)
             count = len(listed)
             parts = routes.route_messages(self._node, self._namespace, exchange, listed, mandatory=mandatory)
         if not parts:
@@ -302,8 +310,8 @@ class Broker:
         """
         home = self._queue(queue)
         request = self._request(max, min, lease_seconds, partition, consumer, ack)
-        wait_ms = _milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
-        _check_is_text(group, "a group's name")
+        wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
+        check_is_text(group, "a group's name")
         chosen = home.groups.get(group) or await self._work_group(home, group)
         if chosen.config.kind != "work":
             raise WrongKind(f"group {group!r} of queue {queue!r} is a stream: read it; claims are for work groups")
@@ -323,7 +331,7 @@ class Broker:
     ) -> Request:
         check_integer(most, "max", 1, BATCH_MESSAGES_MAX)
         check_integer(minimum, "min", 1, most)
-        lease_ms = None if lease_seconds is None else _milliseconds(lease_seconds, "lease_seconds", 1, SPAN_MS_MAX)
+        lease_ms = None if lease_seconds is None else milliseconds(lease_seconds, "lease_seconds", 1, SPAN_MS_MAX)
         check_text(partition, "partition", PARTITION_CHARACTERS_MAX)
         if partition == "":
             raise InvalidArgument("partition is empty; leave it out to claim from all partitions")
@@ -338,7 +346,7 @@ class Broker:
         if not verdicts:
             raise InvalidArgument("settle needs at least one verdict")
         for verdict in verdicts:
-            _check_verdict(verdict)
+            check_verdict(verdict)
         await claims.settle(self._node, self._lease(lease), verdicts)
 
     def _lease(self, lease: LeaseLike) -> Lease:
@@ -353,31 +361,31 @@ class Broker:
 
     async def ack(self, lease: LeaseLike, offsets: Ranges = None) -> None:
         """These messages are done (all of the lease without offsets)."""
-        await self.settle(lease, _verdicts("ack", offsets))
+        await self.settle(lease, verdicts_of("ack", offsets))
 
     async def nack(
         self, lease: LeaseLike, offsets: Ranges = None, *, delay: float | None = None, error: str = ""
     ) -> None:
         """These failed: again after a backoff (or `delay` seconds), dead after the last attempt."""
-        delay_ms = None if delay is None else _milliseconds(delay, "delay", 0, SPAN_MS_MAX)
-        await self.settle(lease, _verdicts("nack", offsets, delay_ms, error))
+        delay_ms = None if delay is None else milliseconds(delay, "delay", 0, SPAN_MS_MAX)
+        await self.settle(lease, verdicts_of("nack", offsets, delay_ms, error))
 
     async def reject(self, lease: LeaseLike, offsets: Ranges = None, *, error: str = "") -> None:
         """These will never succeed: dead at once, with the error."""
-        await self.settle(lease, _verdicts("reject", offsets, None, error))
+        await self.settle(lease, verdicts_of("reject", offsets, None, error))
 
     async def postpone(self, lease: LeaseLike, delay: float, offsets: Ranges = None) -> None:
         """These again after `delay` seconds, without spending an attempt; an ordered partition waits for them."""
-        delay_ms = _milliseconds(delay, "delay", 0, SPAN_MS_MAX)
-        await self.settle(lease, _verdicts("postpone", offsets, delay_ms))
+        delay_ms = milliseconds(delay, "delay", 0, SPAN_MS_MAX)
+        await self.settle(lease, verdicts_of("postpone", offsets, delay_ms))
 
     async def release(self, lease: LeaseLike, offsets: Ranges = None) -> None:
         """These back at once, as if never handed out."""
-        await self.settle(lease, _verdicts("release", offsets))
+        await self.settle(lease, verdicts_of("release", offsets))
 
     async def extend(self, lease: LeaseLike, seconds: float) -> int:
         """Keep the lease for another span from now; its new deadline in milliseconds since the epoch."""
-        span_ms = _milliseconds(seconds, "seconds", 1, SPAN_MS_MAX)
+        span_ms = milliseconds(seconds, "seconds", 1, SPAN_MS_MAX)
         return await claims.extend(self._node, self._lease(lease), span_ms)
 
     def transaction(self) -> Transaction:
@@ -418,7 +426,7 @@ class Broker:
         """The next messages for a stream group, waiting up to `wait` seconds for the first."""
         home = self._queue(queue)
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
-        wait_ms = _milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
+        wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
         name = self._consumer if consumer is None else check_name(consumer, "consumer")
         home.used_ms = self._node.clock.now_ms()
         return await streams.read_group(self._node, home, self._group(home, group), name, max, wait_ms)
@@ -427,7 +435,7 @@ class Broker:
         """A stream group has processed everything below `offset` (of a lane, where the queue has several)."""
         home = self._queue(queue)
         check_integer(offset, "offset", 0, INTEGER_MAX)
-        await streams.commit_group(self._node, self._group(home, group), _lane(home, lane), offset)
+        await streams.commit_group(self._node, self._group(home, group), lane_of(home, lane), offset)
 
     async def read_from(
         self, queue: str, offset: int | None = None, *, time_ms: int | None = None, max: int = 100,
@@ -436,7 +444,7 @@ class Broker:
         """Messages of the log from an offset or a time on (from the beginning without either); no group needed."""
         home = self._queue(queue)
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
-        lane_id = _lane(home, lane)
+        lane_id = lane_of(home, lane)
         start = await self._place(lane_id, offset, time_ms)
         return await streams.read_offsets(self._node, home, lane_id, start, max)
 
@@ -467,7 +475,7 @@ class Broker:
         if to not in (None, "first", "last"):
             raise InvalidArgument(f"to is {to!r}; it must be first or last")
         chosen = await self._work_group(home, group)
-        for lane_id in home.lanes if lane is None and offset is None else [_lane(home, lane)]:
+        for lane_id in home.lanes if lane is None and offset is None else [lane_of(home, lane)]:
             if to is not None:
                 place = await declarations.offset_at(self._node, lane_id, "beginning" if to == "first" else "now")
             else:
@@ -516,10 +524,10 @@ class Broker:
             chosen = home.groups[DEFAULT_GROUP]
         start = after
         if start is None and (lane is not None or offset is not None or time_ms is not None):
-            lane_id = _lane(home, lane)
+            lane_id = lane_of(home, lane)
             start = (lane_id, await self._place(lane_id, offset, time_ms))
         elif start is not None:
-            start = _after(start, home)
+            start = place_after(start, home)
         condition = None if filter is None else parse(filter)
         return await streams.browse(
             self._node, home, chosen, start, max, partition=partition, state=state, condition=condition
@@ -530,7 +538,7 @@ class Broker:
         home = self._queue(queue)
         check_integer(offset, "offset", 0, INTEGER_MAX)
         events = self._node.catalog.queue(DEFAULT_NAMESPACE, EVENTS_QUEUE)
-        return await histories.history(self._node, events, home, _lane(home, lane), offset)
+        return await histories.history(self._node, events, home, lane_of(home, lane), offset)
 
     # Dead letters -----------------------------------------------------------------------------------------
 
@@ -541,7 +549,7 @@ class Broker:
         """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter."""
         home = self._queue(queue)
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
-        choice = _choice(reason, error, offsets, filter)
+        choice = choice_of(reason, error, offsets, filter)
         return await deadletters.dead_list(self._node, home, self._group(home, group), choice, max)
 
     async def redrive(
@@ -550,7 +558,7 @@ class Broker:
     ) -> int:  # fmt: skip
         """Give the chosen dead letters to their group again, with all attempts; how many."""
         home = self._queue(queue)
-        choice = _choice(reason, error, offsets, filter)
+        choice = choice_of(reason, error, offsets, filter)
         return await deadletters.redrive(self._node, home, self._group(home, group), choice)
 
     async def purge_dead(
@@ -559,7 +567,7 @@ class Broker:
     ) -> int:  # fmt: skip
         """Let the chosen dead letters go for good; how many."""
         home = self._queue(queue)
-        choice = _choice(reason, error, offsets, filter)
+        choice = choice_of(reason, error, offsets, filter)
         return await deadletters.purge(self._node, home, self._group(home, group), choice)
 
     # Administration ---------------------------------------------------------------------------------------
@@ -628,32 +636,32 @@ class Transaction:
     def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> Transaction:
         """Any mix of verdicts on a lease."""
         for verdict in verdicts:
-            _check_verdict(verdict)
+            check_verdict(verdict)
         self._settles.setdefault(self._broker._lease(lease), []).extend(verdicts)
         return self
 
     def ack(self, lease: LeaseLike, offsets: Ranges = None) -> Transaction:
         """These messages are done."""
-        return self.settle(lease, _verdicts("ack", offsets))
+        return self.settle(lease, verdicts_of("ack", offsets))
 
     def nack(
         self, lease: LeaseLike, offsets: Ranges = None, *, delay: float | None = None, error: str = ""
     ) -> Transaction:
         """These failed."""
-        delay_ms = None if delay is None else _milliseconds(delay, "delay", 0, SPAN_MS_MAX)
-        return self.settle(lease, _verdicts("nack", offsets, delay_ms, error))
+        delay_ms = None if delay is None else milliseconds(delay, "delay", 0, SPAN_MS_MAX)
+        return self.settle(lease, verdicts_of("nack", offsets, delay_ms, error))
 
     def reject(self, lease: LeaseLike, offsets: Ranges = None, *, error: str = "") -> Transaction:
         """These will never succeed."""
-        return self.settle(lease, _verdicts("reject", offsets, None, error))
+        return self.settle(lease, verdicts_of("reject", offsets, None, error))
 
     def postpone(self, lease: LeaseLike, delay: float, offsets: Ranges = None) -> Transaction:
         """These again after `delay` seconds, without spending an attempt."""
-        return self.settle(lease, _verdicts("postpone", offsets, _milliseconds(delay, "delay", 0, SPAN_MS_MAX)))
+        return self.settle(lease, verdicts_of("postpone", offsets, milliseconds(delay, "delay", 0, SPAN_MS_MAX)))
 
     def release(self, lease: LeaseLike, offsets: Ranges = None) -> Transaction:
         """These back at once, as if never handed out."""
-        return self.settle(lease, _verdicts("release", offsets))
+        return self.settle(lease, verdicts_of("release", offsets))
 
     async def commit(self) -> Receipt:
         """Do it all. Raises, and does nothing, if any part cannot be done."""
@@ -670,95 +678,3 @@ class Transaction:
     async def __aexit__(self, kind: object, *_: object) -> None:
         if kind is None and not self._ended:
             await self.commit()
-
-
-# Checks --------------------------------------------------------------------------------------------------
-
-
-def _check_is_text(name: object, what: str) -> None:
-    """Raise for what is no text at all; a text that is no name is not found, or refused where it is declared."""
-    if not isinstance(name, str):
-        check_name(name, what)
-
-
-def _after(after: object, queue: Queue) -> tuple[int, int]:
-    if not isinstance(after, tuple | list) or len(after) != 2 or after[0] not in queue.lanes:
-        raise InvalidArgument(f"after is {after!r}; it must be a page's next, of lanes {list(queue.lanes)}")
-    return after[0], check_integer(after[1], "after's offset", 0, INTEGER_MAX)
-
-
-def _check_sequence(messages: object) -> None:
-    if not isinstance(messages, Sequence):
-        raise InvalidArgument(f"messages must be a list or another sequence, not {type(messages).__name__}")
-
-
-def _milliseconds(seconds: object, what: str, low: int, high: int) -> int:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise InvalidArgument(f"{what} must be a number of seconds, not {seconds!r} of type {type(seconds).__name__}")
-    if not low / 1000 <= seconds <= high / 1000:
-        raise InvalidArgument(f"{what} is {seconds}; it must be {low / 1000:g} to {high / 1000:g} seconds")
-    return round(seconds * 1000)
-
-
-def _check_verdict(verdict: Verdict) -> None:
-    if not isinstance(verdict, Verdict):
-        raise InvalidArgument(f"a verdict must be a penstock.Verdict, not {type(verdict).__name__}")
-    if verdict.action not in ("ack", "nack", "reject", "postpone", "release"):
-        raise InvalidArgument(f"unknown verdict {verdict.action!r}; there are ack, nack, reject, postpone and release")
-    if verdict.start is not None:
-        check_integer(verdict.start, "a verdict's start", 0, INTEGER_MAX)
-        check_integer(verdict.end, "a verdict's end", 0, INTEGER_MAX)
-    if verdict.delay_ms is not None:
-        check_integer(verdict.delay_ms, "a verdict's delay_ms", 0, SPAN_MS_MAX)
-    check_text(verdict.error, "error", INTEGER_MAX)
-
-
-def _verdicts(
-    action: Literal["ack", "nack", "reject", "postpone", "release"],
-    offsets: Ranges,
-    delay_ms: int | None = None,
-    error: str = "",
-) -> list[Verdict]:
-    """One verdict for each run of offsets."""
-    check_text(error, "error", INTEGER_MAX)
-    if offsets is None:
-        return [Verdict(action, None, 0, delay_ms, error)]
-    if not isinstance(offsets, Iterable):
-        raise InvalidArgument(f"offsets must be a list of whole numbers, not {offsets!r}")
-    verdicts: list[Verdict] = []
-    start = end = -1
-    for offset in sorted(check_integer(offset, "an offset", 0, INTEGER_MAX) for offset in offsets):
-        if offset == end:
-            end += 1
-            continue
-        if start >= 0:
-            verdicts.append(Verdict(action, start, end, delay_ms, error))
-        start, end = offset, offset + 1
-    if start >= 0:
-        verdicts.append(Verdict(action, start, end, delay_ms, error))
-    return verdicts
-
-
-def _lane(queue: Queue, lane: int | None) -> int:
-    if lane is None:
-        if len(queue.lanes) > 1:
-            raise InvalidArgument(f"queue {queue.name!r} has lanes {list(queue.lanes)}: say which one with lane=")
-        return queue.lanes[0]
-    if lane not in queue.lanes:
-        raise InvalidArgument(f"lane is {lane!r}; queue {queue.name!r} has {list(queue.lanes)}")
-    return lane
-
-
-def _choice(reason: str | None, error: str | None, offsets: tuple[int, int] | None, condition: str | None) -> Choice:
-    check_text(reason, "reason", 255)
-    check_text(error, "error", ERROR_CHARACTERS_MAX)
-    if offsets is not None:
-        offsets = _span(offsets)
-    return Choice(reason, error, offsets, None if condition is None else parse(condition))
-
-
-def _span(offsets: object) -> tuple[int, int]:
-    if not isinstance(offsets, tuple | list) or len(offsets) != 2:
-        raise InvalidArgument(f"offsets is {offsets!r}; it must be (start, end)")
-    start, end = (check_integer(offset, "an offset", 0, INTEGER_MAX) for offset in offsets)
-    return start, end

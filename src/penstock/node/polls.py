@@ -84,7 +84,6 @@ class Polls:
             return None
         lease_id = self._node.new_lease_id()
         now_ms = self._node.clock.now_ms()
-        lane.dirty = True
         entries = group.claim(
             now_ms, request.most, request.consumer, lease_id,
             lease_ms=request.lease_ms, partition=request.partition, settle=request.settle,
@@ -93,6 +92,7 @@ class Polls:
         if not entries:
             self._mind(lane, group, now_ms)
             return None
+        lane.dirty = True
         if request.settle:
             lane.pin(min(entry.start for entry in entries))
         deadline_ms = now_ms + (group.settings.lease_ms if request.lease_ms is None else request.lease_ms)
@@ -102,6 +102,7 @@ class Polls:
         """Nothing to be had now: come back when delays are over, or the rate limit lets go; no commit tells of it."""
         self._node.schedule(lane)
         if group.events.by_key or group.cursor_dirty:
+            lane.dirty = True
             self._node.commits.touch(lane)  # the claim passed over messages that had expired or are not for the group
         ready_ms = group.rate_ready_ms(now_ms)
         if ready_ms is not None and group.available():

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import TypeVar
 
-from penstock.errors import Closed, Fenced, InvalidArgument
+from penstock.errors import Closed, Fenced
+from penstock.store.checks import check_commit
 from penstock.store.contract import (
     BatchHead,
     BatchRow,
@@ -26,21 +27,9 @@ from penstock.store.contract import (
     LeaseRow,
     OutboxRow,
     WaitingRow,
-    slot_of,
 )
 
 Row = TypeVar("Row")
-
-
-def check_commit(commit: Commit) -> None:
-    """Refuse what no engine may apply: a lane changed twice, or one whose slot's epoch the commit does not name."""
-    changed = [change.lane for change in commit.lanes]
-    if len(set(changed)) != len(changed):
-        twice = next(lane for lane in changed if changed.count(lane) > 1)
-        raise InvalidArgument(f"lane {twice} has two changes in one commit; merge them into one")
-    for lane in (*changed, *commit.lanes_deleted):
-        if slot_of(lane) not in commit.epochs:
-            raise InvalidArgument(f"the commit changes lane {lane} but names no epoch for its slot {slot_of(lane)}")
 
 
 class MemoryStore:

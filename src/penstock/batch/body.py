@@ -1,0 +1,150 @@
+"""The body of a batch: the payloads and their lengths in one block, compressed where that pays.
+
+This module knows bytes and lengths only: no message, no metadata, no column. Whatever it is given to open, it unfolds
+in bounded memory or refuses. It keeps a compressor for each thread, and waits for none.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Final
+from zlib import crc32
+
+import zstandard
+
+from penstock.batch.guards import check_count, check_range, check_sum, check_version, limit_bytes
+from penstock.batch.layout import (
+    BODY_COMPRESSED,
+    BODY_EQUAL_LENGTHS,
+    BODY_HEAD,
+    BODY_START,
+    CHECKSUM,
+    LENGTH_BYTES,
+    VERSION,
+)
+from penstock.errors import InvalidBatch
+from penstock.model import BATCH_BYTES_MAX
+
+COMPRESS_BYTES_MIN: Final = 512
+_SAMPLE_PIECE_BYTES: Final = 1024
+_SAMPLE_PIECES: Final = 4
+
+
+class _Zstandard(threading.local):
+    """Compressor and decompressor of one thread: they are costly to make and not safe to share."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=1)
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_zstandard: Final = _Zstandard()
+
+
+def payloads(body: bytes, count: int, start: int = 0, stop: int | None = None) -> list[bytes]:
+    """The payloads [start, stop) of a body that holds `count`."""
+    lengths, block, data_start = open_body(body, count)
+    start, stop = check_range(count, start, stop)
+    offsets = accumulate(lengths[start:stop], initial=data_start + sum(lengths[:start]))
+    return [block[low:high] for low, high in pairwise(offsets)]
+
+
+def write_body(lengths: array[int], pieces: Sequence[bytes | memoryview]) -> bytes:
+    count = len(lengths)
+    flags = 0
+    packed = _little_endian(lengths).tobytes()
+    if count and packed == packed[:LENGTH_BYTES] * count:
+        flags |= BODY_EQUAL_LENGTHS
+        packed = packed[:LENGTH_BYTES]
+    block = b"".join((packed, *pieces))
+    limit_bytes(len(block) - len(packed))
+    compressed = _compress(block, len(packed))
+    if compressed is not None:
+        flags |= BODY_COMPRESSED
+        block = compressed
+    head = BODY_HEAD.pack(VERSION, flags, count)
+    return b"".join((head, CHECKSUM.pack(crc32(block, crc32(head))), block))
+
+
+def _compress(block: bytes, data_start: int) -> bytes | None:
+    """The block compressed, or None unless that saves more than an eighth."""
+    if len(block) < COMPRESS_BYTES_MIN:
+        return None
+    compress = _zstandard.compressor.compress
+    if len(block) > 2 * _SAMPLE_PIECES * _SAMPLE_PIECE_BYTES:
+        # Payloads only: the lengths compress well whatever the payloads are like.
+        step = (len(block) - data_start) // _SAMPLE_PIECES
+        starts = range(data_start, data_start + step * _SAMPLE_PIECES, max(step, 1))
+        sample = b"".join([block[start : start + _SAMPLE_PIECE_BYTES] for start in starts])
+        if not _pays(len(compress(sample)), len(sample)):
+            return None
+    compressed = compress(block)
+    return compressed if _pays(len(compressed), len(block)) else None
+
+
+def _pays(compressed: int, plain: int) -> bool:
+    return compressed * 8 < plain * 7
+
+
+def open_body(body: bytes, count: int, *, is_checked: bool = False) -> tuple[array[int], bytes, int]:
+    """The length of every payload, the bytes that hold the payloads, and where in them the first begins."""
+    check_count(count)
+    flags = _body_flags(body, count, is_checked)
+    if flags & BODY_COMPRESSED:
+        block, lengths_start = _decompress(body, BATCH_BYTES_MAX + count * LENGTH_BYTES), 0
+    else:
+        block, lengths_start = body, BODY_START
+    data_start = lengths_start + (1 if flags & BODY_EQUAL_LENGTHS else count) * LENGTH_BYTES
+    if len(block) < data_start:
+        raise InvalidBatch(f"body has {len(block)} bytes, too few for the lengths of {count} payloads")
+    if len(block) - data_start > BATCH_BYTES_MAX:
+        raise InvalidBatch(f"payloads have {len(block) - data_start} bytes; a batch's limit is {BATCH_BYTES_MAX}")
+    return _lengths(block, lengths_start, data_start, count, bool(flags & BODY_EQUAL_LENGTHS)), block, data_start
+
+
+def _lengths(block: bytes, start: int, stop: int, count: int, equal: bool) -> array[int]:
+    lengths = array("I")
+    lengths.frombytes(block[start:stop])
+    lengths = _little_endian(lengths)
+    total = lengths[0] * count if equal else sum(lengths)
+    if total != len(block) - stop:
+        raise InvalidBatch(f"payloads have {len(block) - stop} bytes; their lengths say {total}")
+    return lengths * count if equal else lengths
+
+
+def _body_flags(body: bytes, count: int, is_checked: bool) -> int:
+    if len(body) < BODY_START:
+        check_version(body[0] if body else VERSION, "body")
+        raise InvalidBatch(f"body has {len(body)} bytes; its head alone has {BODY_START}")
+    version, flags, held = BODY_HEAD.unpack_from(body)
+    check_version(version, "body")
+    if not is_checked:
+        check_sum(body, BODY_HEAD.size, "body")
+    if held != count:
+        raise InvalidBatch(f"body holds {held} payloads, the batch has {count} messages")
+    if flags & ~(BODY_COMPRESSED | BODY_EQUAL_LENGTHS):
+        raise InvalidBatch(f"body has flags that do not exist: {flags:#x}")
+    return int(flags)
+
+
+def _decompress(body: bytes, limit: int) -> bytes:
+    frame = memoryview(body)[BODY_START:]
+    try:
+        # Declared and within the limit before a byte is unfolded: zstandard allocates what the frame declares.
+        size = zstandard.frame_content_size(frame)
+        if not 0 < size <= limit:
+            raise InvalidBatch(f"compressed body declares {size} bytes; it must be 1 to {limit}")
+        return _zstandard.decompressor.decompress(frame, max_output_size=limit, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise InvalidBatch(f"body does not decompress: {error}") from None
+
+
+def _little_endian(lengths: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        lengths = lengths[:]
+        lengths.byteswap()
+    return lengths

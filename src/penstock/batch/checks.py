@@ -1,0 +1,89 @@
+"""Checking what an untrusted producer encoded: that a batch is whole and within the limits of `model`.
+
+This module knows what a field may hold. It does not know how columns or payloads are stored, nor who the producer is,
+and it changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.batch.body import open_body
+from penstock.batch.columns import TYPED, expand, read_meta
+from penstock.batch.layout import EncodedBatch, Meta
+from penstock.errors import InvalidArgument, InvalidBatch, MessageTooLarge
+from penstock.model import (
+    ID_CHARACTERS_MAX,
+    NAME_CHARACTERS_MAX,
+    PARTITION_CHARACTERS_MAX,
+    PAYLOAD_BYTES_MAX,
+    PRIORITY_MAX,
+    SPAN_MS_MAX,
+    TIME_MS_MAX,
+    Headers,
+    check_headers,
+)
+
+_TEXT_LIMITS: Final = {
+    "partition": PARTITION_CHARACTERS_MAX,
+    "key": NAME_CHARACTERS_MAX,
+    "dedup_id": ID_CHARACTERS_MAX,
+    "content_type": ID_CHARACTERS_MAX,
+    "correlation_id": ID_CHARACTERS_MAX,
+    "trace_id": ID_CHARACTERS_MAX,
+}
+_NUMBER_LIMITS: Final = {
+    "priority": PRIORITY_MAX,
+    "delay_ms": SPAN_MS_MAX,
+    "not_before_ms": TIME_MS_MAX,
+    "ttl_ms": SPAN_MS_MAX,
+}
+
+
+def check(batch: EncodedBatch, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> Meta:
+    """Raise unless a batch is whole and all of it is within the limits of `model`; its metadata otherwise."""
+    if batch.count == 0:
+        raise InvalidBatch("batch has no messages")
+    lengths, _, _ = open_body(batch.body, batch.count)
+    longest = max(lengths)
+    if longest > payload_bytes_max:
+        index = lengths.index(longest)
+        raise MessageTooLarge(f"payload of message {index} has {longest} bytes; the limit is {payload_bytes_max}")
+    columns = read_meta(batch.meta, batch.count, TYPED)
+    for name, values in columns.items():
+        _check_column(name, values)
+    return Meta(batch.count, **{name: expand(values, batch.count) for name, values in columns.items()})
+
+
+def _check_column(name: str, values: list[Any]) -> None:
+    if name == "headers":
+        _check_headers_column(values)
+    elif name in _TEXT_LIMITS:
+        _check_text_column(name, values, _TEXT_LIMITS[name])
+    else:
+        _check_number_column(name, values, _NUMBER_LIMITS[name])
+
+
+def _check_text_column(name: str, values: list[str | None], most: int) -> None:
+    if max(map(len, filter(None, values)), default=0) > most:
+        index, text = next((at, text) for at, text in enumerate(values) if text and len(text) > most)
+        raise InvalidBatch(f"{name} of message {index} has {len(text)} characters; the limit is {most}")
+
+
+def _check_number_column(name: str, values: list[int | None], most: int) -> None:
+    numbers = [value for value in values if value is not None]
+    if numbers and not (min(numbers) >= 0 and max(numbers) <= most):
+        wrong = min(numbers) if min(numbers) < 0 else max(numbers)
+        raise InvalidBatch(f"{name} of message {values.index(wrong)} is {wrong}; it must be 0 to {most}")
+
+
+def _check_headers_column(values: list[Headers | None]) -> None:
+    for index, headers in enumerate(values):
+        if headers is None:
+            continue
+        try:
+            check_headers(headers)
+        except MessageTooLarge as error:
+            raise MessageTooLarge(f"message {index}: {error}") from None
+        except InvalidArgument as error:
+            raise InvalidBatch(f"message {index}: {error}") from None

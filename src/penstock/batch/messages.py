@@ -1,0 +1,40 @@
+"""Messages to batch and back.
+
+Fields of messages handed to `encode` were checked by `model.check_message`. This module puts `columns` and `body`
+together; it knows neither how they lay out their bytes nor how batches are cut, joined or framed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from penstock.batch.body import payloads, write_body
+from penstock.batch.columns import TYPED, any_metadata, columns_of, decode_order, expand, read_meta, write_meta
+from penstock.batch.guards import limit_count
+from penstock.batch.layout import EncodedBatch, Meta
+from penstock.model import Message
+
+
+def encode(messages: Sequence[Message]) -> EncodedBatch:
+    """Messages that `model.check_message` accepted, as a batch; `MessageTooLarge` past a batch's limits."""
+    count = len(messages)
+    limit_count(count)
+    meta = write_meta(columns_of(messages), count) if any_metadata(messages) else b""
+    payloads = [message.payload for message in messages]
+    return EncodedBatch(count, meta, write_body(array("I", list(map(len, payloads))), payloads))
+
+
+def decode(batch: EncodedBatch, start: int = 0, stop: int | None = None) -> list[Message]:
+    """The messages [start, stop) of a batch."""
+    taken = payloads(batch.body, batch.count, start, stop)
+    if not batch.meta:
+        return list(map(Message, taken))
+    columns = read_meta(batch.meta, batch.count, TYPED)
+    return list(map(Message, taken, *(decode_order(columns, batch.count, start, stop))))
+
+
+def decode_meta(meta: bytes, count: int) -> Meta:
+    """The metadata of a batch of `count` messages, constants expanded; types are right, limits are `check`'s."""
+    columns = read_meta(meta, count, TYPED)
+    return Meta(count, **{name: expand(values, count) for name, values in columns.items()})

@@ -1,0 +1,68 @@
+"""A batch read piece by piece: what unfolding and decoding it cost is paid once.
+
+This module knows one batch and keeps what was made of it; it knows neither who reads, nor offsets, nor for how long a
+reader is kept: that is `node/cache.py`, which asks it for its size.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import accumulate, pairwise
+from typing import Any, Final
+
+import zstandard
+
+from penstock.batch.body import open_body
+from penstock.batch.columns import TYPED, decode_order, read_meta
+from penstock.batch.layout import BODY_COMPRESSED, BODY_START, EncodedBatch
+from penstock.model import Message
+
+_OBJECT_BYTES: Final = 48
+"""What a bytes object and its place in a list take beside its bytes."""
+
+
+class Reader:
+    """A batch that is read piece by piece, by several groups: checked, unfolded and decoded once, on first use."""
+
+    __slots__ = ("_all", "_block", "_columns", "_is_checked", "_offsets", "batch")
+
+    def __init__(self, batch: EncodedBatch, *, is_checked: bool = False) -> None:
+        """`is_checked`: these very bytes were made or checked by this process, so their checksum need not be."""
+        self.batch = batch
+        self._is_checked = is_checked
+        self._all: list[bytes] | None = None
+        self._block = b""
+        self._offsets: array[int] | None = None
+        self._columns: dict[str, list[Any]] | None = None
+
+    def payloads(self, start: int, stop: int) -> list[bytes]:
+        """The payloads [start, stop)."""
+        if self._all is not None:
+            return self._all[start:stop]
+        if self._offsets is None:
+            lengths, self._block, data_start = open_body(self.batch.body, self.batch.count, is_checked=self._is_checked)
+            self._offsets = array("Q", accumulate(lengths, initial=data_start))
+        block = self._block
+        taken = [block[low:high] for low, high in pairwise(self._offsets[start : stop + 1])]
+        if len(taken) == self.batch.count:
+            # Who reads a batch whole is often one of several groups: the others get the same objects.
+            self._all, self._block, self._offsets = taken, b"", None
+            return taken[:]
+        return taken
+
+    def messages(self, start: int, stop: int) -> list[Message]:
+        """The messages [start, stop)."""
+        taken = self.payloads(start, stop)
+        if not self.batch.meta:
+            return list(map(Message, taken))
+        if self._columns is None:
+            self._columns = read_meta(self.batch.meta, self.batch.count, TYPED)
+        return list(map(Message, taken, *decode_order(self._columns, self.batch.count, start, stop)))
+
+    @property
+    def size(self) -> int:
+        """Bytes it may come to hold: the batch, and its payloads unfolded and cut."""
+        body = self.batch.body
+        folded = len(body) > BODY_START and body[1] & BODY_COMPRESSED
+        unfolded = max(0, zstandard.frame_content_size(body[BODY_START:])) if folded else len(body)
+        return self.batch.size + unfolded + self.batch.count * _OBJECT_BYTES

@@ -1,0 +1,84 @@
+"""Batch to batch, by column: part of one, some of one, or several as one, without making a message.
+
+Headers are moved, not understood. This module knows no message, and not which batches belong together.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from penstock.batch.body import open_body, payloads, write_body
+from penstock.batch.columns import OPAQUE_HEADERS, expand, read_meta, write_meta
+from penstock.batch.guards import check_range, limit_bytes, limit_count
+from penstock.batch.layout import EncodedBatch
+from penstock.errors import InvalidArgument
+
+
+def cut(batch: EncodedBatch, start: int, stop: int) -> EncodedBatch:
+    """The messages [start, stop) as a batch of their own."""
+    start, stop = check_range(batch.count, start, stop)
+    if stop - start == batch.count:
+        return batch
+    lengths, block, data_start = open_body(batch.body, batch.count)
+    low = data_start + sum(lengths[:start])
+    taken = lengths[start:stop]
+    body = write_body(taken, [memoryview(block)[low : low + sum(taken)]])
+    columns = read_meta(batch.meta, batch.count, OPAQUE_HEADERS)
+    kept = {name: values[start:stop] if len(values) == batch.count else values for name, values in columns.items()}
+    return EncodedBatch(stop - start, write_meta(kept, stop - start), body)
+
+
+def select(batch: EncodedBatch, indexes: Sequence[int]) -> EncodedBatch:
+    """The messages at `indexes`, in that order, as a batch of their own."""
+    if indexes and not (min(indexes) >= 0 and max(indexes) < batch.count):
+        raise InvalidArgument(f"indexes are {min(indexes)} to {max(indexes)}; the batch has {batch.count} messages")
+    limit_count(len(indexes))
+    whole = payloads(batch.body, batch.count)
+    taken = [whole[index] for index in indexes]
+    columns = read_meta(batch.meta, batch.count, OPAQUE_HEADERS)
+    kept = {
+        name: [values[index] for index in indexes] if len(values) == batch.count else values
+        for name, values in columns.items()
+    }
+    body = write_body(array("I", list(map(len, taken))), taken)
+    return EncodedBatch(len(indexes), write_meta(kept, len(indexes)), body)
+
+
+def join(batches: Sequence[EncodedBatch]) -> EncodedBatch:
+    """The messages of all batches, in order, as one; `MessageTooLarge` past a batch's limits."""
+    if len(batches) == 1:
+        return batches[0]
+    count = sum(batch.count for batch in batches)
+    limit_count(count)
+    return EncodedBatch(count, _join_meta(batches, count), _join_body(batches))
+
+
+def _join_meta(batches: Sequence[EncodedBatch], count: int) -> bytes:
+    read = [read_meta(batch.meta, batch.count, OPAQUE_HEADERS) for batch in batches]
+    names = set(chain.from_iterable(read))
+    joined: dict[str, list[Any]] = {}
+    for name, column in OPAQUE_HEADERS.items():
+        if name in names:
+            parts = [
+                expand(columns.get(name, [column.default]), batch.count)
+                for columns, batch in zip(read, batches, strict=True)
+            ]
+            joined[name] = list(chain.from_iterable(parts))
+    return write_meta(joined, count)
+
+
+def _join_body(batches: Sequence[EncodedBatch]) -> bytes:
+    lengths = array("I")
+    pieces: list[memoryview] = []
+    total = 0
+    for batch in batches:
+        held, block, data_start = open_body(batch.body, batch.count)
+        total += len(block) - data_start
+        # Here and not only when written: small compressed bodies may unfold into far more than the limit.
+        limit_bytes(total)
+        lengths += held
+        pieces.append(memoryview(block)[data_start:])
+    return write_body(lengths, pieces)

@@ -1,0 +1,21 @@
+"""What every engine refuses before it touches a row: the part of the contract that needs no store.
+
+It may not know any engine, nor what is stored: a commit is judged by itself. Next stop: the engines, `memory.py` and
+`sqlite.py`.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import InvalidArgument
+from penstock.store.contract import Commit, slot_of
+
+
+def check_commit(commit: Commit) -> None:
+    """Refuse what no engine may apply: a lane changed twice, or one whose slot's epoch the commit does not name."""
+    changed = [change.lane for change in commit.lanes]
+    if len(set(changed)) != len(changed):
+        twice = next(lane for lane in changed if changed.count(lane) > 1)
+        raise InvalidArgument(f"lane {twice} has two changes in one commit; merge them into one")
+    for lane in (*changed, *commit.lanes_deleted):
+        if slot_of(lane) not in commit.epochs:
+            raise InvalidArgument(f"the commit changes lane {lane} but names no epoch for its slot {slot_of(lane)}")
