@@ -223,7 +223,7 @@ class DeliveryChecker:
 
     def _judge(self, settling: Settling, fate: Fate, offset: int, verdict: Verdict) -> None:
         attempt = settling.attempts[offset]
-        fate.seq = self._court.next_seq()
+        fate.seq = settling.seq  # from then on others may have had it
         redriven = settling.view.redriven_since(settling.seq)
         fate.low = fate.high = attempt + (verdict.action in ("nack", "ack", "reject"))
         if verdict.action == "ack":

@@ -47,6 +47,7 @@ async def _take_now(node: Node, queue: Queue, group: Group, request: Request, *,
     lanes, take = queue.lanes, node.polls.take
     first, again = queue.rotation, True  # others turn it on while this one waits
     while again:
+        node.check_open()  # a node that lost its lanes would load them again and again
         again = False
         for step in range(len(lanes)):
             index = (first + step) % len(lanes)
