@@ -7,6 +7,7 @@ of the design's section 1. A message's next stop is `batch/messages.py`, where i
 from __future__ import annotations
 
 import datetime as dt
+from difflib import get_close_matches
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -338,7 +339,9 @@ def make_config(kind: type[_Config], options: dict[str, Any], base: _Config | No
     known = kind.__struct_fields__
     for name in options:
         if name not in known:
-            raise UnknownOption(f"unknown option {name!r}; {kind.__name__} has {', '.join(known)}")
+            near = get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise UnknownOption(f"unknown option {name!r}; {hint}{kind.__name__} has {', '.join(known)}")
     merged = ({} if base is None else msgspec.to_builtins(base)) | options
     try:
         config = msgspec.convert(merged, kind)

@@ -198,7 +198,7 @@ def test_an_unknown_option_is_named_with_those_there_are(memory_home: Home) -> N
             broker.declare_group("q", "g", leese_ms=1),
             broker.declare_exchange("x", leese_ms=1),
         ):
-            with pytest.raises(UnknownOption, match=r"unknown option 'leese_ms'; \w+ has .*(lease_ms|alternate)"):
+            with pytest.raises(UnknownOption, match=r"unknown option 'leese_ms'; .*\w+ has .*(lease_ms|alternate)"):
                 await operation
         assert set(ExchangeConfig.__struct_fields__) == {"kind", "alternate", "internal", "description"}
         for bad in ({"kind": "random"}, {"alternate": ""}, {"internal": 1}, {"description": "x" * 10_000}):
@@ -301,3 +301,13 @@ def test_a_message_of_the_largest_size_goes_through_and_one_byte_more_is_refused
         assert [len(text) for text in texts(await broker.claim("q", max=5))] == [PAYLOAD_BYTES_MAX]
 
     play(home, scenario)
+
+
+def test_a_misspelt_option_is_told_the_nearest_one(memory_home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        with pytest.raises(UnknownOption, match="unknown option 'max_attemps'; did you mean 'max_attempts'"):
+            await broker.declare_queue("q", max_attemps=3)
+        assert "q" not in broker.queues()
+
+    play(memory_home, scenario)

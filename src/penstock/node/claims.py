@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.node.node import Node
 
 READ_BYTES = 2 * 1024 * 1024
+LAG_TO_READ_AHEAD = 1_000
 BATCHES_AHEAD = 8
 """So many batches before a group that lags runs out of what is in memory, more is read."""
 
@@ -113,7 +114,9 @@ def _read_ahead(node: Node, grab: Grab) -> None:
     """A group that lags and goes through the log in order: have what it needs next in memory before it asks."""
     lane = grab.lane
     group = lane.groups.get(grab.group)
-    if group is None or grab.entries[-1].end != group.next or lane.id in node.reading_ahead:
+    if group is None or lane.visible_end - group.next < LAG_TO_READ_AHEAD or lane.id in node.reading_ahead:
+        return
+    if grab.entries[-1].end != group.next:
         return
     offset = group.next
     for _ in range(BATCHES_AHEAD):
