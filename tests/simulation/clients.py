@@ -12,7 +12,7 @@ from penstock.errors import PenstockError
 from tests.simulation.consumers import Consumer, StreamReader
 from tests.simulation.operators import Operator
 from tests.simulation.producers import Producer
-from tests.simulation.world import SETTLE_MS_MAX, World
+from tests.simulation.world import SETTLE_MS_MAX, Process, World
 
 STEP_MS = 250
 
@@ -112,12 +112,18 @@ async def _settle(world: World) -> None:
         if world.checker.court.violations:
             return
         process = await world.process()
-        if not world.checker.unsettled(process.index) and _all_read(world, process.index):
+        settled = not world.checker.unsettled(process.index) and _all_read(world, process.index)
+        if settled and not _being_handed_out(process):
             return
     process = await world.process()
     left = world.checker.unsettled(process.index)
     if left:
         world.checker.court.report("stuck", f"after {SETTLE_MS_MAX} ms without faults: {left}")
+
+
+def _being_handed_out(process: Process) -> bool:
+    """Whether an answer is on its way with messages that are done as they are handed out: their lane is pinned."""
+    return any(lane.pins for lane in process.node.lanes.loaded())
 
 
 def _all_read(world: World, scope: int) -> bool:
