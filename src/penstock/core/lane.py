@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from penstock.batch import COLUMN_DEDUP_ID, EncodedBatch, Meta, encode, meta_columns, select
+from penstock.batch import EncodedBatch, Meta, encode, select
 from penstock.core.dedup import Dedup, dedup_key
 from penstock.core.events import Event
 from penstock.core.log import Log
@@ -474,7 +474,3 @@ class Lane:
         if self.dedup.expire(now_ms):
             self.dedup_expired_ms = now_ms
             self.dirty = True
-
-    def asks_store_for_ids(self, batch: EncodedBatch) -> bool:
-        """Whether the store must be asked for a batch's dedup ids before it is appended."""
-        return not self.dedup.complete and bool(meta_columns(batch.meta) & COLUMN_DEDUP_ID)

@@ -31,8 +31,6 @@ class BatchCache:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes = 0
-        self.hits = 0
-        self.misses = 0
         self._batches: dict[tuple[int, int], CachedBatch] = {}
 
     def put(self, lane: int, row: BatchRow, *, is_checked: bool = False) -> CachedBatch:
@@ -51,11 +49,8 @@ class BatchCache:
 
     def get(self, lane: int, base: int) -> CachedBatch | None:
         batch = self._batches.pop((lane, base), None)
-        if batch is None:
-            self.misses += 1
-            return None
-        self._batches[lane, base] = batch
-        self.hits += 1
+        if batch is not None:
+            self._batches[lane, base] = batch
         return batch
 
     def has(self, lane: int, base: int) -> bool:

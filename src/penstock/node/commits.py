@@ -74,7 +74,6 @@ class CommitLoop:
         self._room: list[asyncio.Future[None]] = []
         self._closed = False
         self.count = 0
-        self.messages = 0
 
     # What callers do --------------------------------------------------------------------------------------
 
