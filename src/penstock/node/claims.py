@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 2 * 1024 * 1024
 LAG_TO_READ_AHEAD = 1_000
+BATCHES_READ = 16
 BATCHES_AHEAD = 8
 """So many batches before a group that lags runs out of what is in memory, more is read."""
 
@@ -125,9 +126,19 @@ def _read_ahead(node: Node, grab: Grab) -> None:
             return
         if not node.cache.has(lane.id, segment.base):
             node.reading_ahead.add(lane.id)
-            node.spawn(_fill(node, lane.id, offset, lane.visible_end))
+            node.spawn(_fill(node, lane.id, offset, _some_batches_on(lane, offset)))
             return
         offset = segment.end
+
+
+def _some_batches_on(lane: Lane, offset: int) -> int:
+    """The end of what is read ahead: a bounded number of batches, for a small one may unfold to a large one."""
+    for _ in range(BATCHES_READ):
+        segment = lane.log.peek(offset)
+        if segment is None or segment.end > lane.visible_end:
+            break
+        offset = segment.end
+    return offset
 
 
 async def _fill(node: Node, lane: int, start: int, end: int) -> None:
@@ -148,7 +159,7 @@ async def slices_of(node: Node, lane: Lane, entries: Sequence[Entry], *, ahead: 
             if batch is None or not batch.base <= start < batch.end:
                 batch = _cached(node, lane, start)
                 if batch is None:
-                    batch = await _read(node, lane.id, start, lane.visible_end if ahead else end)
+                    batch = await _read(node, lane.id, start, max(end, _some_batches_on(lane, start)) if ahead else end)
             stop = min(end, batch.end)
             slices.append(
                 Slice(batch.reader, start - batch.base, stop - batch.base, start, batch.published_ms, attempts)
