@@ -26,20 +26,24 @@ from penstock.errors import (
     Unroutable,
     WrongKind,
 )
-from penstock.model import Message
+from penstock.model import Binding, Message
 from penstock.node.broker import Broker, Transaction
-from penstock.node.deadletters import DeadMessage
+from penstock.node.deadletters import DeadMessage, DeadReason
 from penstock.node.history import HistoryEntry
+from penstock.node.schedules import Schedule
 from penstock.node.statistics import GroupStats, QueueStats
 from penstock.node.streams import Page, StreamRead
+from penstock.node.traces import Trace, TraceEntry
 from penstock.version import VERSION as __version__
 
 __all__ = [
     "AlreadyExists",
+    "Binding",
     "Broker",
     "Claim",
     "Closed",
     "DeadMessage",
+    "DeadReason",
     "EncodedBatch",
     "Fenced",
     "Forbidden",
@@ -62,8 +66,11 @@ __all__ = [
     "QueueStats",
     "Receipt",
     "Received",
+    "Schedule",
     "StoreCorrupt",
     "StreamRead",
+    "Trace",
+    "TraceEntry",
     "Transaction",
     "Unavailable",
     "UnknownOption",

@@ -19,6 +19,7 @@ class Received(msgspec.Struct, frozen=True, gc=False):
     message: Message
     queue: str
     lane: int
+    """The lane's place in its queue, from 0 on."""
     offset: int
     published_ms: int
     attempt: int = 0
@@ -67,6 +68,7 @@ class Lease(msgspec.Struct, frozen=True):
     """The right to settle what was claimed. `str(lease)` is a token that `parse` takes back."""
 
     lane: int
+    """The store's number of the lane, not its place in the queue: a lease says all by itself where it is held."""
     group: int
     id: int
 
@@ -82,7 +84,10 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Claim:
-    """Messages handed to one consumer under one lease. Empty when the wait was over before there were any."""
+    """Messages handed to one consumer under one lease. Empty when the wait was over before there were any.
+
+    All of them are of one lane; `lane` is its place in the queue, from 0 on.
+    """
 
     def __init__(self, queue: str, lane: int, lease: Lease | None, deadline_ms: int, slices: list[Slice]) -> None:
         self.queue = queue
@@ -120,6 +125,7 @@ class Published(msgspec.Struct, frozen=True, gc=False):
 
     queue: str
     lane: int
+    """The lane's place in its queue, from 0 on."""
     offset: int
     duplicate: bool = False
 
@@ -129,7 +135,8 @@ class Receipt:
 
     def __init__(self, count: int, parts: Sequence[tuple[str, int, Appended, Sequence[int] | None]]) -> None:
         self._count = count
-        self._parts = parts
+        self.parts = parts
+        """(queue, lane, where the run went, places of its messages in the request or None for all of it)"""
 
     def __len__(self) -> int:
         return self._count
@@ -137,36 +144,40 @@ class Receipt:
     @property
     def duplicates(self) -> int:
         """How many were known already and not stored again."""
-        return sum(len(appended.duplicates) for _, _, appended, _ in self._parts)
+        return sum(len(appended.duplicates) for _, _, appended, _ in self.parts)
 
     @property
     def stored(self) -> int:
         """How many were stored, counted in every queue they reached."""
-        return sum(appended.count for _, _, appended, _ in self._parts)
+        return sum(appended.count for _, _, appended, _ in self.parts)
 
     @property
     def queues(self) -> list[str]:
         """The queues that were reached, each once, by name."""
-        return sorted({queue for queue, _, _, _ in self._parts})
+        return sorted({queue for queue, _, _, _ in self.parts})
 
     def of(self, index: int) -> list[Published]:
         """The places of one message: one a queue."""
         if not 0 <= index < self._count:
             raise InvalidArgument(f"there is no message {index} among {self._count}")
-        return [result for position, result in self._results() if position == index]
+        return [result for position, result in self._places() if position == index]
 
     def first(self) -> Published:
         """The place of the first message in the first queue it reached."""
-        queue, lane, appended, _ = self._parts[0]
+        queue, lane, appended, _ = self.parts[0]
         duplicate = 0 in appended.duplicates
         return Published(queue, lane, appended.duplicates[0] if duplicate else appended.base, duplicate)
 
     def results(self) -> list[Published]:
         """The place of each message in order; where it went to several queues, one after the other."""
-        return [result for _, result in sorted(self._results(), key=lambda item: item[0])]
+        return [result for _, result in self.numbered()]
 
-    def _results(self) -> Iterator[tuple[int, Published]]:
-        for queue, lane, appended, indexes in self._parts:
+    def numbered(self) -> list[tuple[int, Published]]:
+        """The same, each with the message's place in the request: one that was routed nowhere is not there."""
+        return sorted(self._places(), key=lambda item: item[0])
+
+    def _places(self) -> Iterator[tuple[int, Published]]:
+        for queue, lane, appended, indexes in self.parts:
             for position, offset in enumerate(appended.offsets()):
                 index = position if indexes is None else indexes[position]
                 yield index, Published(queue, lane, offset, position in appended.duplicates)

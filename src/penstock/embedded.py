@@ -12,6 +12,7 @@ from pathlib import Path
 from penstock.model import DEFAULT_NAMESPACE
 from penstock.node.broker import Broker
 from penstock.node.clock import Clock, SystemClock
+from penstock.node.limits import Limits
 from penstock.node.node import CACHE_BYTES, Node
 from penstock.store.contract import Store
 from penstock.store.memory import MemoryStore
@@ -28,9 +29,16 @@ async def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, event
     return await open_store(store, SystemClock(), cache_bytes=cache_bytes, events=events)
 
 
-async def open_store(store: Store, clock: Clock, *, cache_bytes: int = CACHE_BYTES, events: bool = True) -> Broker:
+async def open_store(
+    store: Store,
+    clock: Clock,
+    *,
+    cache_bytes: int = CACHE_BYTES,
+    events: bool = True,
+    limits: Limits = Limits(),  # noqa: B008 - it is frozen
+) -> Broker:
     """A broker on a store that is open already; it takes the store over, also when it fails."""
-    node = Node(store, clock, cache_bytes=cache_bytes, events=events)
+    node = Node(store, clock, cache_bytes=cache_bytes, events=events, limits=limits)
     try:
         await node.open(f"{socket.gethostname()}:{os.getpid()}")
     except BaseException:

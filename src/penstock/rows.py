@@ -45,6 +45,8 @@ class BatchRow(msgspec.Struct, frozen=True, gc=False):
     bytes_end: int
     meta: bytes
     body: bytes
+    is_intact: bool = False
+    """The engine that read it has looked at the body's checksum; otherwise whoever opens the body does."""
 
     @property
     def end(self) -> int:
@@ -110,6 +112,28 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False):
     document: bytes
 
 
+class TraceRow(msgspec.Struct, frozen=True, gc=False):
+    """One thing that happened under a trace id. (namespace, trace_id, at_ms, id) is its identity.
+
+    Times repeat and so do names: `id` is the writer's own number for the row, and keeps equal ones apart.
+    """
+
+    namespace: str
+    trace_id: str
+    at_ms: int
+    id: int
+    kind: str
+    queue: str | None = None
+    queue_id: int = 0
+    """Tells the queue from a later one of the same name; 0 where there is none."""
+    lane: int | None = None
+    """The lane's place in its queue, from 0 on."""
+    offset: int | None = None
+    name: str = ""
+    detail: str = ""
+    consumer: str = ""
+
+
 class CatalogRow(msgspec.Struct, frozen=True, gc=False):
     """A declared thing. (kind, id) is its identity; `parent` the id of the thing it belongs to, or 0."""
 
@@ -163,6 +187,9 @@ class Commit(msgspec.Struct, gc=False):
     """(kind, id)"""
     outbox: list[OutboxRow] = []
     outbox_deleted: list[int] = []
+    traces: list[TraceRow] = []
+    traces_expired_ms: int | None = None
+    """Trace rows of this time and older go."""
 
 
 class LaneImage(msgspec.Struct, gc=False):

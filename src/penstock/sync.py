@@ -9,24 +9,28 @@ cancels the call. Made by tools/make_sync.py from `node/broker.py`: change that,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from penstock import embedded
 from penstock.batch import EncodedBatch
+from penstock.core.events import Delivery
 from penstock.core.work import Verdict
 from penstock.delivery import Claim, Published, Receipt
 from penstock.loop_thread import LoopThread
-from penstock.model import DEFAULT_GROUP, Headers, Message
+from penstock.model import DEFAULT_GROUP, Binding, Headers, Message
 from penstock.node.arguments import Ranges
 from penstock.node.broker import Broker, LeaseLike, Transaction
-from penstock.node.deadletters import DeadMessage
+from penstock.node.deadletters import DeadMessage, DeadPage, DeadReason
 from penstock.node.history import HistoryEntry
 from penstock.node.node import CACHE_BYTES
+from penstock.node.schedules import Schedule
 from penstock.node.statistics import QueueStats
 from penstock.node.streams import Page, StreamRead
+from penstock.node.survey import NodeNumbers
+from penstock.node.traces import Trace
 
 
 def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, events: bool = True) -> SyncBroker:
@@ -63,6 +67,10 @@ class SyncBroker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def drain(self) -> None:
+        """Answer everyone who waits for messages, with nothing, and let nobody wait any more: before a stop."""
+        self._thread.do(self._broker.drain)
 
     def in_namespace(self, namespace: str) -> SyncBroker:
         """The same broker with another namespace's queues and exchanges."""
@@ -134,32 +142,57 @@ class SyncBroker:
         """The queues of this namespace by name, each with its options that differ from the defaults."""
         return self._thread.do(self._broker.queues)
 
+    def has_queue(self, name: str) -> bool:
+        """Whether there is a queue of this name in this namespace."""
+        return self._thread.do(self._broker.has_queue, name)
+
+    def queue_options(self, name: str) -> dict[str, Any]:
+        """The options of one queue that differ from the defaults."""
+        return self._thread.do(self._broker.queue_options, name)
+
     def groups(self, queue: str) -> dict[str, dict[str, Any]]:
         """The groups of a queue by name, each with its options that differ from the defaults."""
         return self._thread.do(self._broker.groups, queue)
 
+    def exchanges(self) -> dict[str, dict[str, Any]]:
+        """The exchanges of this namespace by name, each with its options that differ from the defaults."""
+        return self._thread.do(self._broker.exchanges)
+
+    def bindings(self, exchange: str) -> list[Binding]:
+        """The bindings of an exchange, in the order of binding."""
+        return self._thread.do(self._broker.bindings, exchange)
+
     # Publish ----------------------------------------------------------------------------------------------
 
-    def publish(self, queue: str, message: Message) -> Published:
+    def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Published:
         """Publish one message; returns when it is durable."""
-        return self._thread.run(self._broker.publish, queue, message)
+        return self._thread.run(self._broker.publish, queue, message, publish_id=publish_id)
 
-    def publish_many(self, queue: str, messages: Sequence[Message]) -> Receipt:
-        """Publish messages together, all or none, in their order."""
-        return self._thread.run(self._broker.publish_many, queue, messages)
+    def publish_many(self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None) -> Receipt:
+        """Publish messages together, all or none, in their order.
 
-    def publish_batch(self, queue: str, batch: EncodedBatch) -> Receipt:
+        `publish_id` names the whole of it: publishing it again under the same id, within the queue's dedup window,
+        changes nothing and says where the messages are. One id for many messages costs far less than one each.
+        """
+        return self._thread.run(self._broker.publish_many, queue, messages, publish_id=publish_id)
+
+    def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Receipt:
         """Publish an encoded batch, stored as it is: the fastest way in."""
-        return self._thread.run(self._broker.publish_batch, queue, batch)
+        return self._thread.run(self._broker.publish_batch, queue, batch, publish_id=publish_id)
 
     def publish_to(
-        self, exchange: str, messages: Message | Sequence[Message] | EncodedBatch, *, mandatory: bool = False
+        self,
+        exchange: str,
+        messages: Message | Sequence[Message] | EncodedBatch,
+        *,
+        mandatory: bool = False,
+        publish_id: str | None = None,
     ) -> Receipt:
         """Publish to an exchange: each message goes to every queue that its key and headers lead to, or to none.
 
         With `mandatory`, a message that reaches no queue raises `Unroutable` and nothing is published.
         """
-        return self._thread.run(self._broker.publish_to, exchange, messages, mandatory=mandatory)
+        return self._thread.run(self._broker.publish_to, exchange, messages, mandatory=mandatory, publish_id=publish_id)
 
     # Consume ----------------------------------------------------------------------------------------------
 
@@ -249,7 +282,7 @@ class SyncBroker:
         return self._thread.run(self._broker.read, queue, group, max=max, wait=wait, consumer=consumer)
 
     def commit(self, queue: str, group: str, offset: int, *, lane: int | None = None) -> None:
-        """A stream group has processed everything below `offset` (of a lane, where the queue has several)."""
+        """A stream group has processed everything below `offset` (of lane 0, 1, 2 …, where the queue has several)."""
         self._thread.run(self._broker.commit, queue, group, offset, lane=lane)
 
     def read_from(
@@ -296,8 +329,8 @@ class SyncBroker:
     ) -> Page:
         """Look at messages without touching them, lane after lane; go on with `after=page.next`.
 
-        Begins at a lane, an offset or a time where one is given. `state` is what a group (the default one unless
-        named) makes of a message.
+        Begins at a lane (0 is the first), an offset or a time where one is given. `state` is what a group (the default
+        one unless named) makes of a message.
         """
         return self._thread.run(
             self._broker.browse,
@@ -313,9 +346,104 @@ class SyncBroker:
             after=after,
         )
 
+    def follow_events(
+        self, *, queue: str | None = None, group: str | None = None, after: int | None = None, pause: float = 15.0
+    ) -> AsyncIterator[list[tuple[int, Delivery]]]:
+        """What happens to messages of this namespace, live, each with its offset in `$events`.
+
+        From now on, or after an offset. Without an event for `pause` seconds an empty list comes, so that whoever
+        passes them on can say that it is still there. Ends when the broker does.
+        """
+        return self._thread.do(self._broker.follow_events, queue=queue, group=group, after=after, pause=pause)
+
     def history(self, queue: str, offset: int, *, lane: int | None = None) -> list[HistoryEntry]:
         """What happened to one message: each hand-out and how it ended, as far back as `$events` is kept."""
         return self._thread.run(self._broker.history, queue, offset, lane=lane)
+
+    # Traces -----------------------------------------------------------------------------------------------
+
+    def trace_event(
+        self,
+        trace_id: str,
+        name: str,
+        *,
+        detail: str = "",
+        queue: str | None = None,
+        lane: int | None = None,
+        offset: int | None = None,
+        consumer: str | None = None,
+    ) -> None:
+        """Note something by its name on a trace's timeline: about a message, where its queue and offset are given.
+
+        The message may be done and gone, but must have been there. Kept for a week.
+        """
+        self._thread.run(
+            self._broker.trace_event,
+            trace_id,
+            name,
+            detail=detail,
+            queue=queue,
+            lane=lane,
+            offset=offset,
+            consumer=consumer,
+        )
+
+    def trace(self, trace_id: str, *, max: int = 1000) -> Trace:
+        """The timeline of a trace id in this namespace: where its messages went, what happened to them, what was noted.
+
+        Its oldest `max` entries, by time, as far as the last week goes. What happened to messages is looked up for the
+        first 50 of them, as far back as `$events` is kept.
+        """
+        return self._thread.run(self._broker.trace, trace_id, max=max)
+
+    # Schedules --------------------------------------------------------------------------------------------
+
+    def declare_schedule(
+        self,
+        name: str,
+        *,
+        message: Message,
+        queue: str | None = None,
+        exchange: str | None = None,
+        cron: str | None = None,
+        interval_ms: int | None = None,
+        timezone: str = "UTC",
+        paused: bool = False,
+        description: str = "",
+    ) -> Schedule:
+        """Publish a message to a queue or exchange again and again. Replaces the schedule of that name if there is one.
+
+        `cron` has five fields, or six with seconds first, read in `timezone`. `interval_ms` is at least 100; its ticks
+        are its whole multiples since the epoch. Each tick publishes one message, with the headers `schedule` (the name)
+        and `scheduled_ms` (the tick). Ticks that were missed because no broker ran are made up for by one message, that
+        of the latest; those missed while paused are not. Where the clocks change, a five-field expression with a fixed
+        minute and hour fires once a day: at the first minute after a gap, and the first of two equal times; all others
+        follow real time.
+        """
+        return self._thread.run(
+            self._broker.declare_schedule,
+            name,
+            message=message,
+            queue=queue,
+            exchange=exchange,
+            cron=cron,
+            interval_ms=interval_ms,
+            timezone=timezone,
+            paused=paused,
+            description=description,
+        )
+
+    def delete_schedule(self, name: str) -> None:
+        """Delete a schedule; what it published stays."""
+        self._thread.run(self._broker.delete_schedule, name)
+
+    def schedule(self, name: str) -> Schedule:
+        """A schedule, when it fired last and when it fires next."""
+        return self._thread.do(self._broker.schedule, name)
+
+    def schedules(self) -> list[Schedule]:
+        """The schedules of this namespace by name."""
+        return self._thread.do(self._broker.schedules)
 
     # Dead letters -----------------------------------------------------------------------------------------
 
@@ -334,6 +462,16 @@ class SyncBroker:
         return self._thread.run(
             self._broker.dead, queue, group, max=max, reason=reason, error=error, offsets=offsets, filter=filter
         )
+
+    def dead_page(
+        self, queue: str, group: str = DEFAULT_GROUP, *, after: tuple[int, int] | None = None, max: int = 100
+    ) -> DeadPage:
+        """All dead letters of a group, page by page: go on with `after=page.next`."""
+        return self._thread.run(self._broker.dead_page, queue, group, after=after, max=max)
+
+    def dead_reasons(self, queue: str, group: str = DEFAULT_GROUP) -> list[DeadReason]:
+        """Why messages of a group died: how many by reason and error text, the most frequent first."""
+        return self._thread.run(self._broker.dead_reasons, queue, group)
 
     def redrive(
         self,
@@ -382,6 +520,17 @@ class SyncBroker:
     def stats(self, queue: str) -> QueueStats:
         """Counts of a queue and its groups."""
         return self._thread.run(self._broker.stats, queue)
+
+    def measures(self, *, queues_max: int = 1000) -> NodeNumbers:
+        """The whole node's numbers, over all namespaces: what `/metrics` shows. Loads no queue, and never waits long.
+
+        With more than `queues_max` queues in memory, those with the largest lag come one by one, the rest as a sum.
+        """
+        return self._thread.run(self._broker.measures, queues_max=queues_max)
+
+    def check_ready(self) -> None:
+        """Return when the store takes a commit; raise `Unavailable` with the reason when it cannot, or not in 2 s."""
+        self._thread.run(self._broker.check_ready)
 
     async def _give_back(self, claim: Claim) -> None:
         """The caller was interrupted before it saw the claim: back at once, as if never handed out."""

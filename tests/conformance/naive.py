@@ -17,6 +17,7 @@ from penstock.store.contract import (
     LaneImage,
     LeaseRow,
     OutboxRow,
+    TraceRow,
     WaitingRow,
 )
 
@@ -34,6 +35,7 @@ class Naive:
         self.dedup: list[tuple[int, DedupRow]] = []
         self.declared: list[CatalogRow] = []
         self.promised: list[OutboxRow] = []
+        self.happened: list[TraceRow] = []
 
     def apply(self, commit: Commit) -> None:
         commit = deepcopy(commit)
@@ -51,6 +53,10 @@ class Naive:
         self.promised = [row for row in self.promised if row.id not in commit.outbox_deleted]
         for promised in commit.outbox:
             self.promised = [row for row in self.promised if row.id != promised.id] + [promised]
+        expired = commit.traces_expired_ms
+        self.happened = [row for row in self.happened if expired is None or row.at_ms > expired]
+        for happened in commit.traces:
+            self.happened = [row for row in self.happened if _identity(row) != _identity(happened)] + [happened]
 
     def _change(self, change: LaneChange) -> None:
         lane = change.lane
@@ -114,8 +120,19 @@ class Naive:
     def outbox(self, after: int, most: int) -> list[OutboxRow]:
         return sorted((row for row in self.promised if row.id > after), key=lambda row: row.id)[:most]
 
+    def find_trace(self, namespace: str, trace_id: str, most: int) -> list[TraceRow]:
+        found = [row for row in self.happened if _identity(row)[:2] == (namespace, trace_id)]
+        return sorted(found, key=_identity)[:most]
+
+    def oldest_trace(self) -> int | None:
+        return min((row.at_ms for row in self.happened), default=None)
+
     def lanes_in_use(self) -> list[int]:
         return sorted({lane for lane, _ in self.leases} | {lane for lane, _ in self.waiting})
+
+
+def _identity(row: TraceRow) -> tuple[str, str, int, int]:
+    return row.namespace, row.trace_id, row.at_ms, row.id
 
 
 def _drop(table: list[tuple[int, Any]], goes: Any) -> None:

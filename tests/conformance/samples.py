@@ -17,6 +17,7 @@ from penstock.store.contract import (
     LeaseRow,
     OutboxRow,
     Store,
+    TraceRow,
     WaitingRow,
     slot_of,
 )
@@ -115,4 +116,10 @@ async def all_batches(store: Store, lane: int = LANE) -> list[BatchRow]:
 
 
 CATALOG = [CatalogRow("queue", 1, 0, "default", "orders", b"{}"), CatalogRow("group", 2, 1, "default", "mail", b"")]
+TRACES = [
+    TraceRow("default", "t", 100, 1, "published", "orders", 7, 0, 3),
+    TraceRow("default", "t", 100, 2, "event", "orders", 7, 0, 3, "charged", "12 EUR", "worker"),
+    TraceRow("default", "t", 105, 3, "event", name="charged"),
+]
+"""By rising time; two of one time."""
 OUTBOX = [OutboxRow(1, LANE, 0, b"one"), OutboxRow(2, LANE, 1, b"two"), OutboxRow(5, LANE, 2, b"five")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Awaitable
+from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,6 +34,7 @@ from penstock.store.contract import (
     LeaseRow,
     OutboxRow,
     Store,
+    TraceRow,
     WaitingRow,
 )
 from tests.conformance.engines import Engine
@@ -51,6 +53,8 @@ times = st.integers(0, 60)
 blobs = st.binary(max_size=12)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=5)
 keys = st.binary(max_size=1)
+namespaces = st.sampled_from(["default", "other"])
+trace_ids = st.sampled_from(["", "a", "A", "b"])
 
 
 def some(rows: st.SearchStrategy[Result]) -> st.SearchStrategy[list[Result]]:
@@ -83,6 +87,8 @@ def lane_changes(draw: st.DrawFn, lane: int) -> LaneChange:
 @st.composite
 def commits(draw: st.DrawFn) -> Commit:
     changed = draw(st.lists(lanes, unique=True, max_size=3))
+    places = (st.none() | texts, small, st.none() | small, st.none() | small)
+    happened = st.builds(TraceRow, namespaces, trace_ids, times, small, texts, *places, texts, texts, texts)
     declared = st.builds(CatalogRow, st.sampled_from(["queue", "group"]), small, small, texts, texts, blobs)
     return Commit(
         lanes=[draw(lane_changes(lane)) for lane in changed],
@@ -91,6 +97,8 @@ def commits(draw: st.DrawFn) -> Commit:
         catalog_deleted=draw(some(st.tuples(st.sampled_from(["queue", "group"]), small))),
         outbox=draw(some(st.builds(OutboxRow, st.integers(1, 5), lanes, small, blobs))),
         outbox_deleted=draw(some(st.integers(1, 5))),
+        traces=draw(some(happened)),
+        traces_expired_ms=draw(st.none() | times),
     )
 
 
@@ -186,6 +194,11 @@ class Machine(RuleBasedStateMachine):
     def outbox(self, after: int, most: int) -> None:
         assert self.wait(self.store.outbox(after, most)) == self.naive.outbox(after, most)
 
+    @rule(namespace=namespaces, trace_id=trace_ids, most=small)
+    def find_trace(self, namespace: str, trace_id: str, most: int) -> None:
+        asked = (namespace, trace_id, most)
+        assert self.wait(self.store.find_trace(*asked)) == self.naive.find_trace(*asked)
+
     @rule(most=small)
     def load_few_ids(self, most: int) -> None:
         for lane, image in zip(LANES, self.wait(self.store.load(LANES, most)), strict=True):
@@ -206,6 +219,10 @@ class Machine(RuleBasedStateMachine):
         assert sorted(catalog, key=lambda row: (row.id, row.kind)) == self.naive.catalog()
         assert [row.id for row in catalog] == sorted(row.id for row in catalog)
         assert self.wait(self.store.outbox(0, 1000)) == self.naive.outbox(0, 1000)
+        for namespace, trace_id in product(("default", "other"), ("", "a", "A", "b")):
+            found = self.wait(self.store.find_trace(namespace, trace_id, 1000))
+            assert found == self.naive.find_trace(namespace, trace_id, 1000)
+        assert self.wait(self.store.oldest_trace()) == self.naive.oldest_trace()
         assert sorted(self.wait(self.store.lanes_in_use())) == self.naive.lanes_in_use()
 
 

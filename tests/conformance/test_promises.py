@@ -21,6 +21,7 @@ from penstock.store.contract import (
     LeaseRow,
     OutboxRow,
     Store,
+    TraceRow,
     WaitingRow,
 )
 from tests.conformance.engines import Engine
@@ -29,6 +30,7 @@ from tests.conformance.samples import (
     EVERYTHING,
     LANE,
     OUTBOX,
+    TRACES,
     all_batches,
     batches,
     change,
@@ -61,7 +63,7 @@ def test_a_refused_commit_changes_nothing(engine: Engine, tmp_path: Path) -> Non
         await store.apply(commit(epochs, full_change()))
         stale = commit(epochs, change(batches=batches(1, base=7), first=7, end=8, trim_to=7), full_change(LANE + 1))
         stale.epochs[(LANE + 1)] += 1
-        stale.catalog, stale.outbox, stale.lanes_deleted = CATALOG, OUTBOX, []
+        stale.catalog, stale.outbox, stale.lanes_deleted, stale.traces = CATALOG, OUTBOX, [], TRACES
         with pytest.raises(Fenced):
             await store.apply(stale)
         assert await load_one(store) == image_of(full_change())
@@ -69,6 +71,7 @@ def test_a_refused_commit_changes_nothing(engine: Engine, tmp_path: Path) -> Non
         assert await all_batches(store) == batches(3, 4)
         assert await store.catalog() == []
         assert await store.outbox(0, 10) == []
+        assert await store.oldest_trace() is None
 
     engine.run(tmp_path, scenario)
 
@@ -103,7 +106,8 @@ def test_a_commit_over_many_lanes_comes_into_force_as_one(engine: Engine, tmp_pa
 def test_everything_is_there_after_a_reopen(durable_engine: Engine, tmp_path: Path) -> None:
     async def write(store: Store) -> None:
         epochs = await own_all(store)
-        await store.apply(commit(epochs, full_change(), full_change(LANE + 64), catalog=CATALOG, outbox=OUTBOX))
+        rest = {"catalog": CATALOG, "outbox": OUTBOX, "traces": TRACES}
+        await store.apply(commit(epochs, full_change(), full_change(LANE + 64), **rest))
 
     async def check(store: Store) -> None:
         assert await load_one(store) == image_of(full_change())
@@ -111,6 +115,7 @@ def test_everything_is_there_after_a_reopen(durable_engine: Engine, tmp_path: Pa
         assert await all_batches(store) == batches(3, 4)
         assert await store.catalog() == CATALOG
         assert await store.outbox(0, 10) == OUTBOX
+        assert await store.find_trace("default", "t", 10) == TRACES
 
     durable_engine.run(tmp_path, write, check, check)
 
@@ -221,13 +226,15 @@ def test_names_come_back_as_they_were_put(engine: Engine, tmp_path: Path, name: 
     lease = LeaseRow(1, 1, 1, name, b"")
     dead = DeadRow(1, 0, 1, 1, name, name, name, 1)
     declared = CatalogRow(name, 1, 0, name, name, b"")
+    happened = TraceRow(name, name, 1, 1, name, name, 1, 0, 0, name, name, name)
 
     async def scenario(store: Store) -> None:
         epochs = await own_all(store, owner=name)
-        await store.apply(commit(epochs, change(leases=[lease], dead=[dead]), catalog=[declared]))
+        await store.apply(commit(epochs, change(leases=[lease], dead=[dead]), catalog=[declared], traces=[happened]))
         image = await load_one(store)
         assert (image.leases, image.dead) == ([lease], [dead])
         assert await store.catalog() == [declared]
+        assert await store.find_trace(name, name, 10) == [happened]
         await store.apply(commit(epochs, catalog_deleted=[(name, 1)]))
         assert await store.catalog() == []
 
@@ -268,14 +275,16 @@ def test_offsets_and_times_near_the_end_of_their_range(engine: Engine, tmp_path:
     dead = DeadRow(far, far, far + 1, far, "", "", "", far)
     leases, waiting = [LeaseRow(far, far, far, "", b"")], [WaitingRow(far, far, b"")]
     dedup = [DedupRow(b"k", far, far)]
+    happened = TraceRow("", "", far, far, "", None, far, 0, far)
 
     async def scenario(store: Store) -> None:
         epochs = await own_all(store)
         everything = change(
             lane, batches=rows, groups=[group], leases=leases, waiting=waiting, dead=[dead], dedup=dedup, bytes_end=far
         )
-        await store.apply(commit(epochs, everything))
+        await store.apply(commit(epochs, everything, traces=[happened]))
         assert await load_one(store, lane) == image_of(everything)
+        assert await store.find_trace("", "", 1) == [happened]
         assert await store.read(lane, far + 5, 1 << 62, EVERYTHING) == rows[1:]
         assert await store.heads(lane, far + 3, 10, EVERYTHING) == [row.head() for row in rows]
         assert await store.find_time(lane, far + 1) == far + 4
@@ -585,6 +594,43 @@ def test_outbox_pages_by_rising_id(engine: Engine, tmp_path: Path) -> None:
     engine.run(tmp_path, scenario)
 
 
+def test_a_trace_comes_by_rising_time_and_loses_nothing_of_one_time(engine: Engine, tmp_path: Path) -> None:
+    async def scenario(store: Store) -> None:
+        epochs = await own_all(store)
+        others = [msgspec.structs.replace(TRACES[0], **{field: "T"}) for field in ("namespace", "trace_id")]
+        await store.apply(commit(epochs, traces=[*TRACES[::-1], *others]))
+        assert await store.find_trace("default", "t", 10) == TRACES
+        assert await store.find_trace("default", "t", 2) == TRACES[:2]
+        assert await store.find_trace("default", "t", 0) == []
+        assert await store.find_trace("default", "", 10) == []
+        assert await store.find_trace("T", "t", 10) == others[:1]
+        newer = msgspec.structs.replace(TRACES[1], detail="again")
+        await store.apply(commit(epochs, traces=[newer]))
+        assert await store.find_trace("default", "t", 10) == [TRACES[0], newer, TRACES[2]]
+
+    engine.run(tmp_path, scenario)
+
+
+def test_trace_rows_of_a_time_and_older_go_together(engine: Engine, tmp_path: Path) -> None:
+    async def scenario(store: Store) -> None:
+        epochs = await own_all(store)
+        assert await store.oldest_trace() is None
+        await store.apply(commit(epochs, traces_expired_ms=1000))
+        await store.apply(commit(epochs, traces=TRACES))
+        await store.apply(commit(epochs, traces=TRACES[:1]))
+        await store.apply(commit(epochs, traces_expired_ms=99))
+        assert await store.oldest_trace() == 100
+        assert await store.find_trace("default", "t", 10) == TRACES
+        await store.apply(commit(epochs, traces=TRACES[:1], traces_expired_ms=100))
+        assert await store.find_trace("default", "t", 10) == [TRACES[0], TRACES[2]]
+        await store.apply(commit(epochs, traces_expired_ms=100))
+        assert await store.oldest_trace() == 105
+        await store.apply(commit(epochs, traces_expired_ms=105))
+        assert await store.oldest_trace() is None
+
+    engine.run(tmp_path, scenario)
+
+
 def test_the_catalog_comes_by_rising_id(engine: Engine, tmp_path: Path) -> None:
     rows = [CatalogRow(kind, number, 0, "", "", b"") for number, kind in ((1, "z"), (2, "a"), (3, "m"), (1 << 60, "a"))]
 
@@ -636,6 +682,8 @@ def test_a_closed_store_says_so(engine: Engine, tmp_path: Path) -> None:
             lambda: store.find_dedup(1, [b""]),
             lambda: store.catalog(),
             lambda: store.outbox(0, 1),
+            lambda: store.find_trace("", "", 1),
+            lambda: store.oldest_trace(),
             lambda: store.lanes_in_use(),
         ]
         for call in calls:

@@ -27,6 +27,7 @@ from tests.conformance.samples import (
     EVERYTHING,
     LANE,
     OUTBOX,
+    TRACES,
     all_batches,
     batches,
     change,
@@ -447,6 +448,22 @@ def test_an_older_file_is_migrated_with_its_rows(path: Path) -> None:
     asyncio.run(migrate())
 
 
+def test_a_file_from_before_traces_takes_them(path: Path) -> None:
+    async def write() -> None:
+        store = await SqliteStore.open(path, migrations=schema.MIGRATIONS[:1])
+        await store.apply(commit(await own_all(store), full_change()))
+        await store.close()
+
+    async def trace(store: SqliteStore) -> None:
+        assert await load_one(store) == image_of(full_change())
+        await store.apply(commit(await own_all(store), traces=TRACES))
+        assert await store.find_trace("default", "t", 10) == TRACES
+
+    asyncio.run(write())
+    assert run_sql(path, "PRAGMA user_version") == [(1,)]
+    use(path, trace)
+
+
 def test_a_migration_that_fails_leaves_the_older_version(path: Path) -> None:
     broken = (*NEXT, ("CREATE TABLE more (x INTEGER)", "CREATE TABLE more (x INTEGER)"))
     with pytest.raises(PenstockError, match="already exists"):
@@ -516,6 +533,8 @@ def test_no_statement_walks_a_table_or_sorts(path: Path, name: str, statement: s
         (schema.DELETE_DEDUP, "(lane=? AND expires_ms<?)"),
         (schema.DEDUP, "(lane=? AND key=?)"),
         (schema.OUTBOX, "(rowid>?)"),
+        (schema.TRACE, "(namespace=? AND trace_id=?)"),
+        (schema.DELETE_TRACES, "(at_ms<?)"),
     ],
 )
 def test_ranges_are_bounded_by_the_index(path: Path, statement: str, bounds: str) -> None:

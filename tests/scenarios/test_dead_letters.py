@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock import Broker, Message
+import pytest
+
+from penstock import Broker, Message, NotFound, WrongKind
 from tests.scenarios.rig import Home, claim_all, group_stats, numbered, play, texts, until
 
 
@@ -225,3 +227,43 @@ def test_a_deleted_queue_takes_its_promised_copies_along(home: Home) -> None:
         assert await claim_all(broker, "graves") == ["last"]
 
     play(home, scenario)
+
+
+def test_reasons_are_counted_by_reason_and_error_over_all_lanes(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        clock = home.hold_time()
+        broker = await home.open()
+        await broker.declare_queue("work", lanes=2, max_attempts=1)
+        await broker.declare_group("work", "default")
+        assert await broker.dead_reasons("work") == []
+        for number, error in enumerate(["a", "b", "b", "", "b"]):
+            await broker.publish("work", Message(b"%d" % number, partition=str(number)))
+            clock.time_ms += 10
+            await broker.nack(await broker.claim("work"), error=error)
+        await broker.publish("work", Message(b"odd"))
+        await broker.reject(await broker.claim("work"), error="b")
+        start_ms, found = clock.time_ms - 50, await broker.dead_reasons("work")
+        told = [(one.reason, one.error, one.count, one.oldest_ms - start_ms, one.newest_ms - start_ms) for one in found]
+        assert told[0] == ("attempts", "b", 3, 20, 50)
+        assert sorted(told[1:]) == [
+            ("attempts", "", 1, 40, 40),
+            ("attempts", "a", 1, 10, 10),
+            ("rejected", "b", 1, 50, 50),
+        ]
+        assert await broker.purge_dead("work", error="b") == 4
+        assert [one.error for one in await broker.dead_reasons("work")] == ["", "a"]
+
+    play(home, scenario)
+
+
+def test_reasons_of_what_has_none(memory_home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("work")
+        await broker.declare_group("work", "log", kind="stream")
+        with pytest.raises(NotFound, match="no group 'default'"):
+            await broker.dead_reasons("work")
+        with pytest.raises(WrongKind):
+            await broker.dead_reasons("work", "log")
+
+    play(memory_home, scenario)

@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from penstock import AlreadyExists, Broker, Forbidden, InvalidFilter, Message, NotFound, Unroutable, encode
+from penstock import AlreadyExists, Binding, Broker, Forbidden, InvalidFilter, Message, NotFound, Unroutable, encode
 from tests.scenarios.rig import Home, claim_all, play
 
 
@@ -217,5 +217,31 @@ def test_headers_of_a_binding_come_back_from_the_store_as_they_were(home: Home) 
                 assert await reached(broker, "x", Message(headers={"h": "other"})) == set(), value
             await broker.unbind("x", "q", headers={"h": value})
             assert await reached(broker, "x", Message(headers={"h": value})) == set(), value
+
+    play(home, scenario)
+
+
+def test_what_is_declared_can_be_listed(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        assert broker.exchanges() == {}
+        await broker.declare_exchange("a", kind="topic", description="first")
+        await broker.declare_exchange("b", kind="headers")
+        await broker.in_namespace("other").declare_exchange("c")
+        await broker.declare_queue("q")
+        await broker.bind("a", "q", "x.*")
+        await broker.bind("a", "b", "#", target_kind="exchange")
+        await broker.bind("b", "q", headers={"n": 1}, match="any")
+        for _ in range(2):
+            assert broker.exchanges() == {"a": {"kind": "topic", "description": "first"}, "b": {"kind": "headers"}}
+            assert broker.bindings("a") == [
+                Binding(exchange="a", target="q", pattern="x.*"),
+                Binding(exchange="a", target="b", target_kind="exchange", pattern="#"),
+            ]
+            assert broker.bindings("b") == [Binding(exchange="b", target="q", headers={"n": 1}, match="any")]
+            assert broker.in_namespace("other").exchanges() == {"c": {}}
+            broker = await home.reopen(broker)
+        with pytest.raises(NotFound, match="no exchange 'c'"):
+            broker.bindings("c")
 
     play(home, scenario)

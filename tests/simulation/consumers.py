@@ -78,7 +78,7 @@ class Consumer:
             world.checker.deliveries.claim_failed(claiming)
             return None, process
         found = [(message.offset, message.attempt) for message in claim.messages]
-        world.trace(f"{self._called} got {claim.lane}:{found} until {claim.deadline_ms}")
+        world.trace(f"{self._called} got {claim.lease or claim.lane}:{found} until {claim.deadline_ms}")
         world.checker.deliveries.claim_answered(claiming, claim, self._called)
         if not found and partition is None and least == 1 and process.index == world.owner:
             world.checker.waited(view, process.index, world.clock.now_ms() - claiming.started_ms)
@@ -137,7 +137,7 @@ class Consumer:
             Verdict(verdict.action, offset, offset + 1, verdict.delay_ms, verdict.error)
             for offset, verdict in verdicts.items()
         ]
-        world.trace(f"{self._called} settles {claim.lane}:{[(at, item.action) for at, item in verdicts.items()]}")
+        world.trace(f"{self._called} settles {claim.lease}:{[(at, item.action) for at, item in verdicts.items()]}")
         try:
             await world.call(process, broker.settle(claim, [next(iter(verdicts.values()))] if whole else listed))
         except PenstockError as error:
@@ -169,7 +169,7 @@ class Consumer:
         lane = scoped(claim.lease.lane, process.index)
         settling = world.checker.deliveries.settle_begins(view, process.index, claim, verdicts)
         started_ms = world.checker.publishes.begin(sent, (lane, claim.lease.group, claim.lease.id, tuple(verdicts)))
-        world.trace(f"{self._called} transacts {claim.lane}:{list(verdicts)} and {[uid_of(m) for m, _ in sent]}")
+        world.trace(f"{self._called} transacts {claim.lease}:{list(verdicts)} and {[uid_of(m) for m, _ in sent]}")
         try:
             receipt = await world.call(process, transaction.commit())
         except PenstockError as error:
@@ -247,13 +247,14 @@ class StreamReader:
             return
         finally:
             view.reads_open -= 1
-        lane = scoped(found.lane, process.index)
-        world.trace(f"{self._name} read {lane}:{[message.offset for message in found.messages]}")
-        world.checker.streams.read(view, lane, found.messages)
+        world.trace(f"{self._name} read {found.lane}:{[message.offset for message in found.messages]}")
         if not found.messages:
             if process.index == world.owner:
                 world.checker.streams.waited(view, process.index, world.clock.now_ms() - started_ms)
-        elif not view.settings.auto_commit and random.random() < 0.8:
+            return
+        lane = world.checker.court.lane_id(found.queue, found.lane, process.index)
+        world.checker.streams.read(view, lane, found.messages)
+        if not view.settings.auto_commit and random.random() < 0.8:
             await self._commit(process, found.lane, found.messages[-1].offset + 1)
 
     async def _commit(self, process: Process, lane: int, offset: int) -> None:

@@ -59,6 +59,10 @@ class Court:
         kept = scope if self.plan.queue(queue).is_ephemeral else None
         return [lane for lane in self.mirror.lanes_of(queue) if scope_of(lane.id) == kept]
 
+    def lane_id(self, queue: str, index: int, scope: int) -> int:
+        """The lane that a node's answer names by its place in the queue."""
+        return self.mirror.lane_id(queue, index, scope if self.plan.queue(queue).is_ephemeral else None)
+
     def unexpected(self, what: str, error: BaseException) -> None:
         """Report an error that no fault of a store may lead to."""
         if isinstance(error, StoreCorrupt) or not isinstance(error, PenstockError):

@@ -70,10 +70,11 @@ class DeliveryChecker:
         view.swallowed = view.swallowed or claiming.settle
 
     def claim_answered(self, claiming: Claiming, claim: Claim, consumer: str) -> None:
-        view, lane = claiming.view, scoped(claim.lane, claiming.scope)
+        view = claiming.view
         view.claims_open.discard(claiming.seq)
         if not len(claim):
             return
+        lane = self._court.lane_id(claim.queue, claim.lane, claiming.scope)
         lease = None if claim.lease is None else claim.lease.id
         handed_ms = claim.deadline_ms - claiming.lease_ms if lease is not None else self._court.now_ms()
         stale = self._is_stale(claiming, claim)
@@ -260,7 +261,7 @@ class DeliveryChecker:
 
     def _fates_of(self, view: GroupView, scope: int, claim: Claim) -> list[Fate]:
         assert claim.lease is not None
-        fates = [view.fate(scoped(claim.lane, scope), offset) for offset in claim.offsets()]
+        fates = [view.fate(scoped(claim.lease.lane, scope), offset) for offset in claim.offsets()]
         return [fate for fate in fates if fate.holder is not None and fate.holder.lease == claim.lease.id]
 
     def detach_begins(self, view: GroupView, consumer: str) -> None:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from penstock.errors import Closed, Fenced, PenstockError, Unavailable
-from penstock.rows import BatchHead, BatchRow, CatalogRow, Commit, DedupRow, LaneImage, OutboxRow
+from penstock.rows import BatchHead, BatchRow, CatalogRow, Commit, DedupRow, LaneImage, OutboxRow, TraceRow
 from penstock.store.memory import MemoryStore
 
 DELAYS_MS: Final = (0, 0, 1, 2, 5, 20)
@@ -143,6 +143,16 @@ class FaultyStore:
         rows = await self._disk.outbox(after, most)
         await self._after("outbox")
         return rows
+
+    async def find_trace(self, namespace: str, trace_id: str, most: int) -> list[TraceRow]:
+        await self._before("find_trace")
+        rows = await self._disk.find_trace(namespace, trace_id, most)
+        await self._after("find_trace")
+        return rows
+
+    async def oldest_trace(self) -> int | None:
+        await self._before("oldest_trace")
+        return await self._disk.oldest_trace()
 
     async def lanes_in_use(self) -> list[int]:
         await self._before("lanes_in_use")

@@ -148,6 +148,15 @@ class Mirror:
         """The lanes of a queue that were ever written to, gone ones left out."""
         return [lane for id, lane in self.lanes.items() if self.queue_name(id) == queue and not lane.deleted]
 
+    def lane_id(self, queue: str, index: int, scope: int | None) -> int:
+        """The lane that clients name by its place in the queue; `scope` is the node of an ephemeral one."""
+        found = (known for id, (name, known) in self.queues.items() if name == queue and scope_of(id) == scope)
+        return scoped(next(found).lanes[index], scope)
+
+    def index_of(self, lane: int) -> int:
+        """A lane as clients name it."""
+        return self.queues[self.queue_of_lane[lane]][1].lanes.index(unscoped(lane))
+
     # Commits ----------------------------------------------------------------------------------------------
 
     def apply(self, commit: Commit, scope: int) -> list[tuple[LaneMirror, Stored]]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from penstock.errors import InvalidArgument, NotFound, PenstockError
 from penstock.model import Message
-from tests.simulation.mirror import unscoped
 from tests.simulation.plan import GRAVEYARD, SCRATCH, GroupPlan, QueuePlan
 from tests.simulation.world import Process, World
 
@@ -92,7 +91,8 @@ class Operator:
         checker.deliveries.seek_begins(view, {lane.id: place})
         world.trace(f"operator seeks {queue.name}/{group.name} to {lane.id}:{place}")
         try:
-            await world.call(process, process.broker.seek(queue.name, group.name, offset=place, lane=unscoped(lane.id)))
+            index = checker.court.mirror.index_of(lane.id)
+            await world.call(process, process.broker.seek(queue.name, group.name, offset=place, lane=index))
         finally:
             checker.deliveries.seek_ended(view)
 

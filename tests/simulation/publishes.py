@@ -17,7 +17,7 @@ from penstock.errors import (
 from penstock.model import Message
 from tests.simulation.court import Court
 from tests.simulation.ledger import Landing, Sent
-from tests.simulation.mirror import LaneMirror, Stored, scope_of, scoped
+from tests.simulation.mirror import LaneMirror, Stored, scope_of
 
 REFUSALS: Final = (InvalidArgument, QueueFull, Unroutable, NotFound, LeaseLost)
 """Errors that say that nothing was done."""
@@ -64,7 +64,7 @@ class PublishChecker:
         if sorted(place.queue for place in places) != sorted(sent.queues):
             self._court.report("misrouted", f"{uid_of(message)} went to {places}, not to {sent.queues}")
         for place in places:
-            self._check_place(message, place, scoped(place.lane, scope), started_ms)
+            self._check_place(message, place, self._court.lane_id(place.queue, place.lane, scope), started_ms)
 
     def _check_place(self, message: Message, place: Published, lane: int, started_ms: int) -> None:
         stored = self._court.mirror.lane(lane).messages.get(place.offset)

@@ -16,7 +16,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import batch as codec
-from penstock.batch import EncodedBatch, check, cut, decode, decode_meta, encode, join, meta_columns, payloads, select
+from penstock.batch import (
+    EncodedBatch,
+    Reader,
+    check,
+    cut,
+    decode,
+    decode_meta,
+    encode,
+    is_intact,
+    join,
+    meta_columns,
+    payloads,
+    select,
+)
 from penstock.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 from penstock.model import (
     BATCH_BYTES_MAX,
@@ -296,6 +309,39 @@ def test_a_sample_that_compresses_before_a_whole_that_does_not() -> None:
     quarter = bytes(1024) + os.urandom(99 * 1024)
     encoded = encode([Message(quarter)] + [Message(bytes(1024) + os.urandom(99 * 1024)) for _ in range(3)])
     assert not is_compressed(encoded)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 10_000])
+def test_a_body_is_intact_as_it_was_written_and_in_no_other_way(size: int) -> None:
+    body = encode([Message(b"p" * size), Message(b"q" * (size // 2))]).body
+    assert is_intact(body)
+    for position in range(len(body)):
+        damaged = bytearray(body)
+        damaged[position] ^= 1
+        assert not is_intact(bytes(damaged)), position
+    for length in range(len(body)):
+        assert not is_intact(body[:length]), length
+    assert not is_intact(body + b"\0")
+
+
+def test_nothing_is_no_intact_body() -> None:
+    assert not is_intact(b"")
+    assert not is_intact(bytes(BODY_HEAD_BYTES - 1))
+
+
+def test_a_reader_can_say_the_size_of_a_damaged_batch() -> None:
+    """It is kept beside its neighbours until somebody wants its messages, and must not push them out."""
+    whole = encode([Message(b"p" * 10_000)])
+    size = Reader(whole).size
+    assert size > 10_000
+    for position in range(len(whole.body)):
+        for flipped in (0x01, 0x80, 0xFF):
+            body = bytearray(whole.body)
+            body[position] ^= flipped
+            reader = Reader(EncodedBatch(whole.count, whole.meta, bytes(body)))
+            assert 0 < reader.size <= size + BATCH_BYTES_MAX + 4
+            with pytest.raises(InvalidBatch):
+                reader.payloads(0, 1)
 
 
 def test_threads_do_not_share_a_compressor() -> None:

@@ -9,11 +9,12 @@ from unittest.mock import patch
 import pytest
 
 from penstock.batch import encode
-from penstock.errors import Unavailable
+from penstock.errors import NotFound, Unavailable
 from penstock.model import Message
 from penstock.node.broker import Broker
 from penstock.node.node import Node
-from penstock.rows import BatchRow, Commit, DedupRow, LaneImage
+from penstock.node.publishing import parts_of_messages, publish
+from penstock.rows import BatchRow, CatalogRow, Commit, DedupRow, LaneImage
 from penstock.store.memory import MemoryStore
 from tests.simulation.virtual_loop import SimulatedClock, VirtualLoop, run
 
@@ -31,6 +32,11 @@ class ShakyStore(MemoryStore):
         self.apply_s = 0.0
         self.load_s = 0.0
         self.dedup_s = 0.0
+        self.catalog_s = 0.0
+
+    async def catalog(self) -> list[CatalogRow]:
+        await asyncio.sleep(self.catalog_s)
+        return await super().catalog()
 
     async def apply(self, commit: Commit) -> None:
         await asyncio.sleep(self.apply_s)
@@ -268,7 +274,7 @@ def test_a_claim_tries_every_lane_also_while_others_claim() -> None:
         await broker.claim("work")
         queue = broker._node.catalog.queue("default", "work")
         place = await broker.publish("work", Message(b"1"))
-        empty = 1 - queue.lanes.index(place.lane)
+        empty = 1 - place.lane
         broker._node.lanes.drop({queue.lanes[empty]})
         queue.rotation, store.load_s = empty, 1.0
         claim = asyncio.create_task(broker.claim("work"))
@@ -299,3 +305,19 @@ def test_an_id_is_found_while_a_publish_to_several_lanes_waits() -> None:
 
     with patch("penstock.core.dedup.IDS_IN_MEMORY_MAX", 0), patch("penstock.node.lanes.IDS_IN_MEMORY_MAX", 0):
         play(story, dedup_s=1.0)
+
+
+def test_a_publish_that_had_begun_does_not_write_to_a_lane_whose_deletion_seemed_to_fail() -> None:
+    async def story(broker: Broker, store: ShakyStore) -> None:
+        await broker.declare_queue("work")
+        node = broker._node
+        queue = node.catalog.queue("default", "work")
+        begun = parts_of_messages(queue, [Message(b"late")])
+        store.fail_after, store.catalog_s = 1, 1.0
+        with pytest.raises(Unavailable):
+            await broker.delete_queue("work")
+        with pytest.raises((NotFound, Unavailable)):
+            await publish(node, 1, begun)
+        assert await store.read(queue.lanes[0], 0, 10, 1_000) == []
+
+    play(story)

@@ -13,9 +13,9 @@ answers with data or with `InvalidBatch`, in bounded memory. Fields of messages 
 and `frame` beside them. All others import from the package, which is this list of names and nothing else.
 """
 
-from penstock.batch.body import COMPRESS_BYTES_MIN, payloads
+from penstock.batch.body import COMPRESS_BYTES_MIN, is_intact, payloads
 from penstock.batch.checks import check
-from penstock.batch.columns import meta_columns
+from penstock.batch.columns import meta_column, meta_columns
 from penstock.batch.frame import from_bytes, to_bytes
 from penstock.batch.layout import (
     BODY_COMPRESSED,
@@ -68,7 +68,9 @@ __all__ = [
     "decode_meta",
     "encode",
     "from_bytes",
+    "is_intact",
     "join",
+    "meta_column",
     "meta_columns",
     "payloads",
     "select",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, islice, pairwise, repeat
 from typing import Any, Final, NamedTuple, NoReturn
 from zlib import crc32
 
@@ -178,6 +178,19 @@ def read_meta(meta: bytes, count: int, kinds: dict[str, _Column]) -> dict[str, l
         name: [_decode(column.one, part, name)] if column.bit & constant else _decode_list(column, part, count, name)
         for (name, column), part in zip(columns, parts, strict=True)
     }
+
+
+def meta_column(meta: bytes, count: int, name: str) -> list[Any] | None:
+    """One column alone, a value for each message; None where every message has the default."""
+    if not meta_columns(meta) & TYPED[name].bit:
+        return None
+    present, constant = _open_meta(meta, count)
+    names = [other for other, column in TYPED.items() if column.bit & present]
+    column, place = TYPED[name], names.index(name)
+    part = next(islice(_split_meta(meta, len(names)), place, None))
+    if column.bit & constant:
+        return [_decode(column.one, part, name)] * count
+    return _decode_list(column, part, count, name)
 
 
 def _meta_head(meta: bytes) -> tuple[int, int, int]:

@@ -14,8 +14,8 @@ import zstandard
 
 from penstock.batch.body import open_body
 from penstock.batch.columns import TYPED, decode_order, read_meta
-from penstock.batch.layout import BODY_COMPRESSED, BODY_START, EncodedBatch
-from penstock.model import Message
+from penstock.batch.layout import BODY_COMPRESSED, BODY_START, LENGTH_BYTES, EncodedBatch
+from penstock.model import BATCH_BYTES_MAX, Message
 
 _OBJECT_BYTES: Final = 48
 """What a bytes object and its place in a list take beside its bytes."""
@@ -50,6 +50,12 @@ class Reader:
             return taken[:]
         return taken
 
+    def check(self) -> None:
+        """Raise `InvalidBatch` if the body is damaged; costs nothing where that is known already."""
+        if not self._is_checked:
+            self.payloads(0, 0)
+            self._is_checked = True
+
     def messages(self, start: int, stop: int) -> list[Message]:
         """The messages [start, stop)."""
         taken = self.payloads(start, stop)
@@ -64,5 +70,17 @@ class Reader:
         """Bytes it may come to hold: the batch, and its payloads unfolded and cut."""
         body = self.batch.body
         folded = len(body) > BODY_START and body[1] & BODY_COMPRESSED
-        unfolded = max(0, zstandard.frame_content_size(body[BODY_START:])) if folded else len(body)
+        unfolded = _unfolded_bytes(body, self.batch.count) if folded else len(body)
         return self.batch.size + unfolded + self.batch.count * _OBJECT_BYTES
+
+
+def _unfolded_bytes(body: bytes, count: int) -> int:
+    """What a compressed body says it unfolds to; nothing where that cannot be, for then it is refused when opened.
+
+    A damaged body is reported to whoever wants its messages, not to those who only have its neighbours to read.
+    """
+    try:
+        size = zstandard.frame_content_size(memoryview(body)[BODY_START:])
+    except zstandard.ZstdError:
+        return 0
+    return size if 0 < size <= BATCH_BYTES_MAX + count * LENGTH_BYTES else 0

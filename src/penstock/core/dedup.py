@@ -21,6 +21,11 @@ def dedup_key(partition: str | None, id: str) -> bytes:
     return blake2b(b"%d:%b%b" % (len(scope), scope, id.encode()), digest_size=16).digest()
 
 
+def publish_key(id: str) -> bytes:
+    """The same for the id of a whole publish; the prefix, which is no length, keeps it from any message's."""
+    return blake2b(b"publish:%b" % id.encode(), digest_size=16).digest()
+
+
 class Dedup:
     """Ids by key, oldest first."""
 

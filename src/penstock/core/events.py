@@ -33,8 +33,11 @@ class Delivery(msgspec.Struct):
     namespace: str
     queue: str
     lane: int
+    """The lane's place in its queue, from 0 on."""
     group: str
     events: list[Event]
+    queue_id: int = 0
+    """Tells a queue from one of the same name that was deleted before it: their lanes and offsets are alike."""
 
 
 _encoder: Final = msgspec.json.Encoder()

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from penstock.batch import EncodedBatch, Meta, encode, select
-from penstock.core.dedup import Dedup, dedup_key
+from penstock.core.dedup import Dedup, dedup_key, publish_key
 from penstock.core.events import Event
 from penstock.core.log import Log
 from penstock.core.settings import Settings
@@ -65,6 +65,8 @@ class Sealed(msgspec.Struct):
     events: list[tuple[int, list[Event]]]
     """(group, events)"""
     dedup_count: int
+    trimmed_from: int
+    """Where the log began before this; what lies between it and the change's `first` is gone."""
 
 
 def _is_empty(change: LaneChange) -> bool:
@@ -78,12 +80,12 @@ class Lane:
 
     __slots__ = ("bytes_end", "config", "dedup", "dedup_expired_ms", "dirty", "done_marks", "done_to", "end", "first",
                  "groups", "groups_deleted", "id", "log", "parts", "parts_bytes", "pins", "published_ms", "sealed_end",
-                 "trim_to", "trim_wants", "visible_end")  # fmt: skip
+                 "sealed_first", "trim_to", "trim_wants", "visible_end")  # fmt: skip
 
     def __init__(self, image: LaneImage, config: QueueConfig, groups: Mapping[int, Settings]) -> None:
         self.id = image.lane
         self.config = config
-        self.first = image.first
+        self.first = self.sealed_first = image.first
         self.end = self.sealed_end = self.visible_end = image.end
         self.bytes_end = image.bytes_end
         self.published_ms = max(image.published_ms, 1)
@@ -255,6 +257,35 @@ class Lane:
             self.dirty = True
         return first
 
+    def knows_publish(self, now_ms: int, id: str, stored: dict[bytes, DedupRow] | None = None) -> int | None:
+        """The offset at which a publish under this id began, if there was one that still counts."""
+        return self.dedup.find(publish_key(id), now_ms, stored)
+
+    def name_publish(self, now_ms: int, id: str, base: int) -> None:
+        """What was appended from `base` on is known by an id from now on: one row, however many messages."""
+        if self.config.dedup_window_ms:
+            self.dedup.add(DedupRow(publish_key(id), base, now_ms + self.config.dedup_window_ms))
+            self.dirty = True
+
+    def published_before(
+        self,
+        now_ms: int,
+        first: int,
+        ids: Sequence[tuple[str | None, str | None]],
+        stored: dict[bytes, DedupRow] | None,
+    ) -> Appended:
+        """Where the messages of a publish went that began at `first`; `ids` are (partition, dedup id) of each.
+
+        Those that were duplicates by their own id then took no offset there, and are found by it now.
+        """
+        duplicates: dict[int, int] = {}
+        following = first
+        for index, (partition, id) in enumerate(ids):
+            own = None if id is None else self.dedup.find(dedup_key(partition, id), now_ms, stored)
+            duplicates[index] = following if own is None else own
+            following += own is None or own == following
+        return Appended(first, 0, duplicates)
+
     def _grew(self, now_ms: int, count: int, size: int) -> None:
         if not count:
             return
@@ -293,7 +324,7 @@ class Lane:
         change = LaneChange(self.id, self.first, self.end, self.bytes_end)
         if self.parts:
             change.batches = self._encode_parts(now_ms)
-        sealed = Sealed(change, [], [], 0)
+        sealed = Sealed(change, [], [], 0, self.sealed_first)
         for group in self.groups.values():
             group.seal(change)
             events = group.events.seal()
@@ -310,6 +341,7 @@ class Lane:
         change.groups_deleted, self.groups_deleted = self.groups_deleted, []
         change.trim_to, self.trim_to = self.trim_to, None
         change.first, change.bytes_end = self.first, self.bytes_end
+        self.sealed_first = self.first
         return sealed if sealed.events or sealed.died or not _is_empty(change) else None
 
     def _encode_parts(self, now_ms: int) -> list[BatchRow]:

@@ -103,6 +103,13 @@ class Log:
                 return _find(page, offset)
         return None
 
+    def look(self, offset: int) -> Segment | None:
+        """As `peek`, but the page does not count as used: for those who only look on."""
+        for segments in (self.tail, *self.pages):
+            if segments and segments[0].base <= offset < segments[-1].end:
+                return _find(segments, offset)
+        return None
+
     def find(self, offset: int) -> Segment:
         """The segment that holds an offset; raises `Missing` when it is not in memory."""
         segment = self.peek(offset)

@@ -25,6 +25,8 @@ from penstock.errors import InvalidArgument, LeaseLost, WrongKind
 from penstock.rows import DeadRow, GroupRow, LaneChange, LaneImage
 
 ERROR_CHARACTERS_MAX: Final = 2_048
+CLAIM_BYTES_MAX: Final = 16 * 1024 * 1024
+"""One claim hands out no more than this, as stored, however many messages it asks for; but always one."""
 
 Action = Literal["ack", "nack", "reject", "postpone", "release"]
 State = Literal["ready", "leased", "waiting", "dead", "done"]
@@ -134,10 +136,48 @@ class WorkGroup:
         if count_of(taken) < minimum:
             self._put_back(now_ms, taken, before)
             return []
+        taken = self._within_bytes(now_ms, taken)
         in_turn = list(taken)
         taken = merged(taken)
         self._hand_out(now_ms, taken, consumer, lease_id, lease_ms, settle)
         return in_turn if self.settings.prioritized else list(taken)
+
+    def _within_bytes(self, now_ms: int, taken: list[Entry]) -> list[Entry]:
+        """The first of the entries, about as many bytes as one claim may be; the others wait for the next."""
+        log, left = self.lane.log, CLAIM_BYTES_MAX
+        if len(taken) == 1 and taken[0].count == 1:
+            return taken
+        first, last = log.peek(taken[0].start), log.peek(taken[-1].end - 1)
+        spanned = None if first is None or last is None else last.bytes_end - first.bytes_end + first.size
+        if spanned is not None and spanned <= left and not self.settings.prioritized:
+            return taken  # nearly always: all that lies between the first and the last is not too much
+        for index, entry in enumerate(taken):
+            offset = entry.start
+            while offset < entry.end:
+                segment = log.peek(offset)
+                if segment is None:  # a retry of long ago, whose size is not known; each of them is a small range
+                    break
+                each = segment.size // (segment.end - segment.base) + 1
+                end = min(entry.end, segment.end, offset + max(left // each, 0))
+                if end < min(entry.end, segment.end) and (index or end > entry.start):
+                    return self._cut(now_ms, taken, index, end)
+                end = max(end, offset + 1)  # one message is handed out, however large
+                left -= each * (end - offset)
+                offset = end
+        return taken
+
+    def _cut(self, now_ms: int, taken: list[Entry], index: int, end: int) -> list[Entry]:
+        """Keep what comes before an offset of one of the entries, and put the rest back as if never seen."""
+        kept, surplus = taken[:index], taken[index + 1 :]
+        entry = taken[index]
+        if end > entry.start:
+            kept.append(entry.part(entry.start, end))
+        surplus.insert(0, entry.part(end, entry.end))
+        for entry in surplus:
+            self._wait(entry.moved(entry.attempts - 1, 0), now_ms)
+        self._unlock(surplus)
+        self.waiting.advance(now_ms)
+        return kept
 
     def _put_back(self, now_ms: int, entries: list[Entry], before: tuple[int, int, set[int] | None]) -> None:
         """Too few to hand out: nobody was told of them, so nothing is spent and there is no event.

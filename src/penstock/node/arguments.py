@@ -6,11 +6,12 @@ What is checked here comes from users; what the node passes between its own modu
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeGuard
 
 from penstock.core.filters import parse
 from penstock.core.work import ERROR_CHARACTERS_MAX, Action, Verdict
 from penstock.errors import InvalidArgument
-from penstock.model import INTEGER_MAX, SPAN_MS_MAX, check_integer, check_name, check_text
+from penstock.model import ID_CHARACTERS_MAX, INTEGER_MAX, SPAN_MS_MAX, check_integer, check_name, check_text
 from penstock.node.catalog import Queue
 from penstock.node.deadletters import Choice
 
@@ -25,14 +26,21 @@ def check_is_text(name: object, what: str) -> None:
 
 
 def place_after(after: object, queue: Queue) -> tuple[int, int]:
-    if not isinstance(after, tuple | list) or len(after) != 2 or after[0] not in queue.lanes:
-        raise InvalidArgument(f"after is {after!r}; it must be a page's next, of lanes {list(queue.lanes)}")
-    return after[0], check_integer(after[1], "after's offset", 0, INTEGER_MAX)
+    """(lane id, offset) of a page's next, which names the lane by its place in the queue."""
+    if not isinstance(after, tuple | list) or len(after) != 2 or not _is_lane(after[0], queue):
+        raise InvalidArgument(f"after is {after!r}; it must be a page's next: (lane, offset), of {_lanes_of(queue)}")
+    return queue.lanes[after[0]], check_integer(after[1], "after's offset", 0, INTEGER_MAX)
 
 
 def check_sequence(messages: object) -> None:
     if not isinstance(messages, Sequence):
         raise InvalidArgument(f"messages must be a list or another sequence, not {type(messages).__name__}")
+
+
+def check_publish_id(publish_id: object) -> None:
+    check_text(publish_id, "publish_id", ID_CHARACTERS_MAX)
+    if publish_id == "":
+        raise InvalidArgument("publish_id is empty; leave it out for a publish without a name")
 
 
 def milliseconds(seconds: object, what: str, low: int, high: int) -> int:
@@ -82,14 +90,24 @@ def verdicts_of(
     return verdicts
 
 
-def lane_of(queue: Queue, lane: int | None) -> int:
+def lane_of(queue: Queue, lane: object) -> int:
+    """The id of the lane that a user names by its place in the queue; None is the only one."""
     if lane is None:
         if len(queue.lanes) > 1:
-            raise InvalidArgument(f"queue {queue.name!r} has lanes {list(queue.lanes)}: say which one with lane=")
+            raise InvalidArgument(f"queue {queue.name!r} has {_lanes_of(queue)}: say which one with lane=")
         return queue.lanes[0]
-    if lane not in queue.lanes:
-        raise InvalidArgument(f"lane is {lane!r}; queue {queue.name!r} has {list(queue.lanes)}")
-    return lane
+    if not _is_lane(lane, queue):
+        raise InvalidArgument(f"lane is {lane!r}; queue {queue.name!r} has {_lanes_of(queue)}")
+    return queue.lanes[lane]
+
+
+def _is_lane(lane: object, queue: Queue) -> TypeGuard[int]:
+    # A bool would pass for 0 or 1, and a negative number for a lane counted from the end.
+    return isinstance(lane, int) and not isinstance(lane, bool) and 0 <= lane < len(queue.lanes)
+
+
+def _lanes_of(queue: Queue) -> str:
+    return "only lane 0" if len(queue.lanes) == 1 else f"lanes 0 to {len(queue.lanes) - 1}"
 
 
 def choice_of(reason: str | None, error: str | None, offsets: tuple[int, int] | None, condition: str | None) -> Choice:

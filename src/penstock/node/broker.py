@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from penstock.batch import EncodedBatch
+from penstock.core.events import Delivery
 from penstock.core.filters import parse
 from penstock.core.lane import Lane
 from penstock.core.work import Verdict
@@ -37,11 +38,24 @@ from penstock.model import (
     check_text,
     options_of,
 )
-from penstock.node import claims, deadletters, declarations, publishing, routes, statistics, streams, transactions
+from penstock.node import (
+    claims,
+    deadletters,
+    declarations,
+    live,
+    publishing,
+    routes,
+    schedules,
+    statistics,
+    streams,
+    traces,
+    transactions,
+)
 from penstock.node import history as histories
 from penstock.node.arguments import (
     Ranges,
     check_is_text,
+    check_publish_id,
     check_sequence,
     check_verdict,
     choice_of,
@@ -51,12 +65,15 @@ from penstock.node.arguments import (
     verdicts_of,
 )
 from penstock.node.catalog import Group, Queue
-from penstock.node.deadletters import DeadMessage
+from penstock.node.deadletters import DeadMessage, DeadPage, DeadReason
 from penstock.node.history import HistoryEntry
 from penstock.node.node import Node
 from penstock.node.polls import Request
+from penstock.node.schedules import Schedule
 from penstock.node.statistics import QueueStats
 from penstock.node.streams import Page, StreamRead
+from penstock.node.survey import NodeNumbers
+from penstock.node.traces import Trace
 
 WAIT_SECONDS_MAX = 3_600
 LeaseLike = Claim | Lease | str
@@ -85,6 +102,11 @@ class Broker:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def drain(self) -> None:
+        """Answer everyone who waits for messages, with nothing, and let nobody wait any more: before a stop."""
+        self._node.draining = True
+        self._node.polls.drain()
 
     def in_namespace(self, namespace: str) -> Broker:
         """The same broker with another namespace's queues and exchanges."""
@@ -244,46 +266,84 @@ class Broker:
             if queue.namespace == self._namespace and not queue.deleting
         }
 
+    def has_queue(self, name: str) -> bool:
+        """Whether there is a queue of this name in this namespace."""
+        queue = self._node.catalog.queues.get((self._namespace, name))
+        return queue is not None and not queue.deleting
+
+    def queue_options(self, name: str) -> dict[str, Any]:
+        """The options of one queue that differ from the defaults."""
+        return options_of(self._queue(name).config)
+
     def groups(self, queue: str) -> dict[str, dict[str, Any]]:
         """The groups of a queue by name, each with its options that differ from the defaults."""
         return {group.name: options_of(group.config) for group in self._queue(queue).groups.values()}
 
+    def exchanges(self) -> dict[str, dict[str, Any]]:
+        """The exchanges of this namespace by name, each with its options that differ from the defaults."""
+        self._node.check_open()
+        declared = self._node.catalog.router(self._namespace).exchanges()
+        return {name: options_of(config) for name, config in declared.items()}
+
+    def bindings(self, exchange: str) -> list[Binding]:
+        """The bindings of an exchange, in the order of binding."""
+        self._check_exchange(exchange)
+        return self._node.catalog.router(self._namespace).bindings(exchange)
+
     # Publish ----------------------------------------------------------------------------------------------
 
-    async def publish(self, queue: str, message: Message) -> Published:
+    async def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Published:
         """Publish one message; returns when it is durable."""
-        parts = publishing.parts_of_messages(self._target(queue), [message])
+        check_publish_id(publish_id)
+        parts = publishing.parts_of_messages(self._target(queue), [message], None, publish_id)
         return (await publishing.publish(self._node, 1, parts)).first()
 
-    async def publish_many(self, queue: str, messages: Sequence[Message]) -> Receipt:
-        """Publish messages together, all or none, in their order."""
+    async def publish_many(self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None) -> Receipt:
+        """Publish messages together, all or none, in their order.
+
+        `publish_id` names the whole of it: publishing it again under the same id, within the queue's dedup window,
+        changes nothing and says where the messages are. One id for many messages costs far less than one each.
+        """
         home = self._target(queue)
+        check_publish_id(publish_id)
         check_sequence(messages)
         if not messages:
             return Receipt(0, [])
-        return await publishing.publish(self._node, len(messages), publishing.parts_of_messages(home, messages))
+        parts = publishing.parts_of_messages(home, messages, None, publish_id)
+        return await publishing.publish(self._node, len(messages), parts)
 
-    async def publish_batch(self, queue: str, batch: EncodedBatch) -> Receipt:
+    async def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Receipt:
         """Publish an encoded batch, stored as it is: the fastest way in."""
-        parts = publishing.parts_of_batch(self._target(queue), batch)
+        check_publish_id(publish_id)
+        parts = publishing.parts_of_batch(self._target(queue), batch, None, publish_id)
         return await publishing.publish(self._node, batch.count, parts)
 
     async def publish_to(
-        self, exchange: str, messages: Message | Sequence[Message] | EncodedBatch, *, mandatory: bool = False
+        self,
+        exchange: str,
+        messages: Message | Sequence[Message] | EncodedBatch,
+        *,
+        mandatory: bool = False,
+        publish_id: str | None = None,
     ) -> Receipt:
         """Publish to an exchange: each message goes to every queue that its key and headers lead to, or to none.
 
         With `mandatory`, a message that reaches no queue raises `Unroutable` and nothing is published.
         """
         self._check_exchange(exchange)
+        check_publish_id(publish_id)
         if isinstance(messages, EncodedBatch):
             count = messages.count
-            parts = routes.route_batch(self._node, self._namespace, exchange, messages, mandatory=mandatory)
+            parts = routes.route_batch(
+                self._node, self._namespace, exchange, messages, mandatory=mandatory, publish_id=publish_id
+            )
         else:
             listed = [messages] if isinstance(messages, Message) else messages
             check_sequence(listed)
             count = len(listed)
-            parts = routes.route_messages(self._node, self._namespace, exchange, listed, mandatory=mandatory)
+            parts = routes.route_messages(
+                self._node, self._namespace, exchange, listed, mandatory=mandatory, publish_id=publish_id
+            )
         if not parts:
             return Receipt(count, [])
         return await publishing.publish(self._node, count, parts)
@@ -432,7 +492,7 @@ class Broker:
         return await streams.read_group(self._node, home, self._group(home, group), name, max, wait_ms)
 
     async def commit(self, queue: str, group: str, offset: int, *, lane: int | None = None) -> None:
-        """A stream group has processed everything below `offset` (of a lane, where the queue has several)."""
+        """A stream group has processed everything below `offset` (of lane 0, 1, 2 …, where the queue has several)."""
         home = self._queue(queue)
         check_integer(offset, "offset", 0, INTEGER_MAX)
         await streams.commit_group(self._node, self._group(home, group), lane_of(home, lane), offset)
@@ -508,8 +568,8 @@ class Broker:
     ) -> Page:
         """Look at messages without touching them, lane after lane; go on with `after=page.next`.
 
-        Begins at a lane, an offset or a time where one is given. `state` is what a group (the default one unless
-        named) makes of a message.
+        Begins at a lane (0 is the first), an offset or a time where one is given. `state` is what a group (the default
+        one unless named) makes of a message.
         """
         home = self._queue(queue)
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
@@ -533,12 +593,111 @@ class Broker:
             self._node, home, chosen, start, max, partition=partition, state=state, condition=condition
         )
 
+    def follow_events(
+        self, *, queue: str | None = None, group: str | None = None, after: int | None = None, pause: float = 15.0
+    ) -> AsyncIterator[list[tuple[int, Delivery]]]:
+        """What happens to messages of this namespace, live, each with its offset in `$events`.
+
+        From now on, or after an offset. Without an event for `pause` seconds an empty list comes, so that whoever
+        passes them on can say that it is still there. Ends when the broker does.
+        """
+        events = self._node.catalog.queue(DEFAULT_NAMESPACE, EVENTS_QUEUE)
+        return live.follow(self._node, events, self._namespace, queue, group, after, pause)
+
     async def history(self, queue: str, offset: int, *, lane: int | None = None) -> list[HistoryEntry]:
         """What happened to one message: each hand-out and how it ended, as far back as `$events` is kept."""
         home = self._queue(queue)
         check_integer(offset, "offset", 0, INTEGER_MAX)
         events = self._node.catalog.queue(DEFAULT_NAMESPACE, EVENTS_QUEUE)
         return await histories.history(self._node, events, home, lane_of(home, lane), offset)
+
+    # Traces -----------------------------------------------------------------------------------------------
+
+    async def trace_event(
+        self, trace_id: str, name: str, *, detail: str = "", queue: str | None = None, lane: int | None = None,
+        offset: int | None = None, consumer: str | None = None,
+    ) -> None:  # fmt: skip
+        """Note something by its name on a trace's timeline: about a message, where its queue and offset are given.
+
+        The message may be done and gone, but must have been there. Kept for a week.
+        """
+        self._node.check_open()
+        traces.check_trace_id(trace_id)
+        check_name(name, "an event's name")
+        traces.check_detail(detail)
+        by = self._consumer if consumer is None else check_name(consumer, "consumer")
+        place: tuple[Queue, int, int] | None = None
+        if queue is None or offset is None:
+            if any(value is not None for value in (queue, lane, offset)):
+                raise InvalidArgument("an event about a message needs queue and offset; name both, or neither")
+        else:
+            home = self._queue(queue)
+            place = (home, lane_of(home, lane), check_integer(offset, "offset", 0, INTEGER_MAX))
+        await self._node.traces.event(self._namespace, trace_id, name, detail, by, place)
+
+    async def trace(self, trace_id: str, *, max: int = 1_000) -> Trace:
+        """The timeline of a trace id in this namespace: where its messages went, what happened to them, what was noted.
+
+        Its oldest `max` entries, by time, as far as the last week goes. What happened to messages is looked up for the
+        first 50 of them, as far back as `$events` is kept.
+        """
+        self._node.check_open()
+        check_integer(max, "max", 1, traces.ENTRIES_MAX)
+        return await traces.trace(self._node, self._namespace, traces.check_trace_id(trace_id), max)
+
+    # Schedules --------------------------------------------------------------------------------------------
+
+    async def declare_schedule(
+        self,
+        name: str,
+        *,
+        message: Message,
+        queue: str | None = None,
+        exchange: str | None = None,
+        cron: str | None = None,
+        interval_ms: int | None = None,
+        timezone: str = "UTC",
+        paused: bool = False,
+        description: str = "",
+    ) -> Schedule:
+        """Publish a message to a queue or exchange again and again. Replaces the schedule of that name if there is one.
+
+        `cron` has five fields, or six with seconds first, read in `timezone`. `interval_ms` is at least 100; its ticks
+        are its whole multiples since the epoch. Each tick publishes one message, with the headers `schedule` (the name)
+        and `scheduled_ms` (the tick). Ticks that were missed because no broker ran are made up for by one message, that
+        of the latest; those missed while paused are not. Where the clocks change, a five-field expression with a fixed
+        minute and hour fires once a day: at the first minute after a gap, and the first of two equal times; all others
+        follow real time.
+        """
+        self._node.check_open()
+        document = schedules.check_schedule(
+            self._namespace, name, message, queue=queue, exchange=exchange, cron=cron, interval_ms=interval_ms,
+            timezone=timezone, paused=paused, description=description, now_ms=self._node.clock.now_ms(),
+        )  # fmt: skip
+        if queue is not None and self._target(queue).session is not None:
+            raise Forbidden(f"queue {queue!r} is exclusive and goes with its session; a schedule needs one that stays")
+        if exchange is not None:
+            self._check_exchange(exchange)
+            # Whether messages may be published there at all; that no queue takes them yet is no error.
+            self._node.catalog.router(self._namespace).route(exchange, message.key or "", message.headers, message)
+        return await self._node.schedules.declare(self._namespace, name, document)
+
+    async def delete_schedule(self, name: str) -> None:
+        """Delete a schedule; what it published stays."""
+        self._node.check_open()
+        check_is_text(name, "a schedule's name")
+        await self._node.schedules.delete(self._namespace, name)
+
+    def schedule(self, name: str) -> Schedule:
+        """A schedule, when it fired last and when it fires next."""
+        self._node.check_open()
+        check_is_text(name, "a schedule's name")
+        return self._node.schedules.one(self._namespace, name)
+
+    def schedules(self) -> list[Schedule]:
+        """The schedules of this namespace by name."""
+        self._node.check_open()
+        return self._node.schedules.all(self._namespace)
 
     # Dead letters -----------------------------------------------------------------------------------------
 
@@ -551,6 +710,20 @@ class Broker:
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         choice = choice_of(reason, error, offsets, filter)
         return await deadletters.dead_list(self._node, home, self._group(home, group), choice, max)
+
+    async def dead_page(
+        self, queue: str, group: str = DEFAULT_GROUP, *, after: tuple[int, int] | None = None, max: int = 100
+    ) -> DeadPage:
+        """All dead letters of a group, page by page: go on with `after=page.next`."""
+        home = self._queue(queue)
+        check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
+        start = (home.lanes[0], 0) if after is None else place_after(after, home)
+        return await deadletters.dead_page(self._node, home, self._group(home, group), start, max)
+
+    async def dead_reasons(self, queue: str, group: str = DEFAULT_GROUP) -> list[DeadReason]:
+        """Why messages of a group died: how many by reason and error text, the most frequent first."""
+        home = self._queue(queue)
+        return await deadletters.dead_reasons(self._node, home, self._group(home, group))
 
     async def redrive(
         self, queue: str, group: str = DEFAULT_GROUP, *, reason: str | None = None, error: str | None = None,
@@ -602,6 +775,18 @@ class Broker:
     async def stats(self, queue: str) -> QueueStats:
         """Counts of a queue and its groups."""
         return await statistics.queue_stats(self._node, self._queue(queue))
+
+    async def measures(self, *, queues_max: int = 1_000) -> NodeNumbers:
+        """The whole node's numbers, over all namespaces: what `/metrics` shows. Loads no queue, and never waits long.
+
+        With more than `queues_max` queues in memory, those with the largest lag come one by one, the rest as a sum.
+        """
+        check_integer(queues_max, "queues_max", 0, INTEGER_MAX)
+        return await self._node.survey.numbers(queues_max)
+
+    async def check_ready(self) -> None:
+        """Return when the store takes a commit; raise `Unavailable` with the reason when it cannot, or not in 2 s."""
+        await self._node.readiness.check()
 
 
 class Transaction:

@@ -31,6 +31,9 @@ class BatchCache:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes = 0
+        self.hits = 0
+        self.misses = 0
+        """Batches that deliveries found here, and those they had to read: counted by who delivers, once a batch."""
         self._batches: dict[tuple[int, int], CachedBatch] = {}
 
     def put(self, lane: int, row: BatchRow, *, is_checked: bool = False) -> CachedBatch:
@@ -38,7 +41,7 @@ class BatchCache:
 
         `is_checked` when it comes from a publish: what comes from the store has its checksum looked at.
         """
-        batch = CachedBatch(row, is_checked)
+        batch = CachedBatch(row, is_checked or row.is_intact)
         self.forget(lane, row.base)
         self._batches[lane, row.base] = batch
         self.bytes += batch.cost
@@ -56,6 +59,15 @@ class BatchCache:
     def has(self, lane: int, base: int) -> bool:
         """Whether a batch is kept; it is not thereby used."""
         return (lane, base) in self._batches
+
+    def trimmed(self, lane: int, start: int, end: int) -> None:
+        """The batches from start to end are gone from the log, so nobody comes for them again.
+
+        Memory that is used over and over stays in the processor's cache; a tail of what is done pushes it out.
+        """
+        while start < end and (batch := self._batches.pop((lane, start), None)) is not None:
+            self.bytes -= batch.cost
+            start = batch.end
 
     def forget(self, lane: int, base: int) -> None:
         batch = self._batches.pop((lane, base), None)

@@ -1,4 +1,4 @@
-"""What was declared: queues with their lanes and groups, exchanges and bindings, of every namespace.
+"""What was declared: queues with their lanes and groups, exchanges, bindings and schedules, of every namespace.
 
 In memory, built from catalog rows. A change is first a row in a commit and only afterwards, when that commit
 is durable, a change here: nobody is told of a queue that a crash could take back.
@@ -6,14 +6,16 @@ is durable, a change here: nobody is told of a queue that a crash could take bac
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
 from penstock.core.routing import Router
 from penstock.core.settings import Settings, settings_of
 from penstock.errors import NotFound, StoreCorrupt
-from penstock.model import EVENTS_QUEUE, Binding, ExchangeConfig, GroupConfig, QueueConfig
+from penstock.model import EVENTS_QUEUE, Binding, ExchangeConfig, GroupConfig, Message, QueueConfig
 from penstock.rows import CatalogRow
 
 SETTINGS_SHARED_MAX = 1_000
@@ -59,6 +61,10 @@ class Queue:
         """The settings of its groups by id, as lanes want them."""
         return {group.id: group.settings for group in self.groups.values()}
 
+    def index_of(self, lane: int) -> int:
+        """One of its lanes as users name it: 0 for the first. Ids are the store's, and nobody's business outside."""
+        return 0 if len(self.lanes) == 1 else bisect_left(self.lanes, lane)  # they were given by rising number
+
     def group_by_id(self, id: int) -> Group | None:
         return next((group for group in self.groups.values() if group.id == id), self.coming.get(id))
 
@@ -69,10 +75,34 @@ class QueueDocument(msgspec.Struct, omit_defaults=True):
     session: str | None = None
 
 
+class ScheduleDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A schedule: what was declared, and how far it has come."""
+
+    message: Message
+    queue: str | None = None
+    exchange: str | None = None
+    cron: str | None = None
+    interval_ms: int | None = None
+    timezone: str = "UTC"
+    paused: bool = False
+    description: str = ""
+    after_ms: int = 0
+    """Ticks up to this time are over, fired or not."""
+    last_ms: int | None = None
+    fired: int = 0
+    last_error: str = ""
+
+
+class StoredSchedule(NamedTuple):
+    id: int
+    document: ScheduleDocument
+
+
 _queue_decoder = msgspec.json.Decoder(QueueDocument)
 _group_decoder = msgspec.json.Decoder(GroupConfig)
 _exchange_decoder = msgspec.json.Decoder(ExchangeConfig)
 _binding_decoder = msgspec.msgpack.Decoder(Binding)
+_schedule_decoder = msgspec.msgpack.Decoder(ScheduleDocument)
 
 
 def queue_row(queue: Queue, config: QueueConfig) -> CatalogRow:
@@ -97,6 +127,11 @@ def binding_document(binding: Binding) -> bytes:
     return msgspec.msgpack.encode(binding)
 
 
+def schedule_row(id: int, namespace: str, name: str, document: ScheduleDocument) -> CatalogRow:
+    """MessagePack for the same reason: its message has a payload and headers."""
+    return CatalogRow("schedule", id, 0, namespace, name, msgspec.msgpack.encode(document))
+
+
 class Catalog:
     """Everything declared, by namespace and name."""
 
@@ -107,6 +142,7 @@ class Catalog:
         self.routers: dict[str, Router] = {}
         self.exchange_ids: dict[tuple[str, str], int] = {}
         self.binding_ids: dict[tuple[str, bytes], int] = {}
+        self.schedules: dict[tuple[str, str], StoredSchedule] = {}
         self._settings: dict[tuple[QueueConfig, GroupConfig], Settings] = {}
         self._last_id = 0
         self._last_ephemeral_id = EPHEMERAL_FROM
@@ -178,6 +214,9 @@ class Catalog:
         elif row.kind == "binding":
             self.router(row.namespace).bind(_binding_decoder.decode(row.document))
             self.binding_ids[row.namespace, row.document] = row.id
+        elif row.kind == "schedule":
+            document = _schedule_decoder.decode(row.document)
+            self.schedules[row.namespace, row.name] = StoredSchedule(row.id, document)
         else:
             raise StoreCorrupt(f"the catalog has a row of the unknown kind {row.kind!r}")
 
@@ -224,6 +263,7 @@ class Catalog:
         unstored = self._unstored_bindings()
         self.queues, self.by_id, self.by_lane = fresh.queues, fresh.by_id, fresh.by_lane
         self.exchange_ids, self.binding_ids = fresh.exchange_ids, fresh.binding_ids
+        self.schedules = fresh.schedules
         self.routers = {}
         for namespace, router in fresh.routers.items():
             own = self.router(namespace)
@@ -254,4 +294,4 @@ class Catalog:
         return self.binding_ids.get((namespace, binding_document(binding)))
 
 
-_RANK = {"queue": 0, "group": 1, "exchange": 2, "binding": 3}
+_RANK = {"queue": 0, "group": 1, "exchange": 2, "binding": 3, "schedule": 4}

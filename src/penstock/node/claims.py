@@ -36,7 +36,7 @@ async def claim(node: Node, queue: Queue, group: Group, request: Request, wait_m
         if grab is None and request.minimum > 1:
             grab = await _take_now(node, queue, group, request, patient=False)
     if grab is None:
-        return Claim(queue.name, queue.lanes[0], None, 0, [])
+        return Claim(queue.name, 0, None, 0, [])
     try:
         return await _deliver(node, queue, grab, request)
     except asyncio.CancelledError:
@@ -87,9 +87,10 @@ async def _deliver(node: Node, queue: Queue, grab: Grab, request: Request) -> Cl
             lane.unpin(grab.lowest)
     _read_ahead(node, grab)
     await grab.committed
+    index = queue.index_of(lane.id)
     if request.settle:
-        return Claim(queue.name, lane.id, None, 0, slices)
-    return Claim(queue.name, lane.id, Lease(lane.id, grab.group, grab.lease_id), grab.deadline_ms, slices)
+        return Claim(queue.name, index, None, 0, slices)
+    return Claim(queue.name, index, Lease(lane.id, grab.group, grab.lease_id), grab.deadline_ms, slices)
 
 
 # Bodies --------------------------------------------------------------------------------------------------
@@ -102,6 +103,7 @@ def cached_slices(node: Node, lane: Lane, entries: Sequence[Entry]) -> list[Slic
     batch = _cached(node, lane, start) if len(runs) == 1 else None
     if batch is None or end > batch.end:
         return None
+    node.cache.hits += 1
     return [Slice(batch.reader, start - batch.base, end - batch.base, start, batch.published_ms, attempts)]
 
 
@@ -158,7 +160,10 @@ async def slices_of(node: Node, lane: Lane, entries: Sequence[Entry], *, ahead: 
         while start < end:
             if batch is None or not batch.base <= start < batch.end:
                 batch = _cached(node, lane, start)
-                if batch is None:
+                if batch is not None:
+                    node.cache.hits += 1
+                else:
+                    node.cache.misses += 1
                     batch = await _read(node, lane.id, start, max(end, _some_batches_on(lane, start)) if ahead else end)
             stop = min(end, batch.end)
             slices.append(

@@ -10,16 +10,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter
 from typing import Protocol
 
 from penstock.core.lane import Lane, Sealed
-from penstock.errors import Closed, PenstockError, Unavailable
+from penstock.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.clock import Clock
-from penstock.rows import CatalogRow, Commit, OutboxRow, slot_of
+from penstock.node.measures import Measures
+from penstock.rows import CatalogRow, Commit, OutboxRow, TraceRow, slot_of
 from penstock.store.contract import Store
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024
+COMPANY_MAX = 16
+"""Up to so many callers in step are waited for: with more, the commit is large anyway."""
+TURNS_MAX = 30
+"""Turns of the loop, of some microseconds each, that a commit waits for company."""
 
 
 class Host(Protocol):
@@ -31,8 +37,8 @@ class Host(Protocol):
     def is_current(self, lane: Lane) -> bool:
         """Whether this is the lane as it is loaded now: not one of a queue that was deleted meanwhile."""
 
-    def sealed(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> list[OutboxRow]:
-        """Lanes were sealed: seal the last one and add it to the list; what goes to the outbox."""
+    def sealed(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> tuple[list[OutboxRow], list[TraceRow]]:
+        """Lanes were sealed: seal the last one and add it to the list; what goes to the outbox and into traces."""
 
     def committed(self, sealed: list[tuple[Lane, Sealed]]) -> None:
         """A commit is durable."""
@@ -44,7 +50,8 @@ class Host(Protocol):
 class Pending:
     """What the next commit will hold beside the lanes' own changes."""
 
-    __slots__ = ("after", "bytes", "catalog", "catalog_deleted", "lanes", "lanes_deleted", "outbox_deleted", "waiters")
+    __slots__ = ("after", "bytes", "catalog", "catalog_deleted", "lanes", "lanes_deleted", "outbox_deleted", "probes",
+                 "traces", "traces_expired_ms", "waiters")  # fmt: skip
 
     def __init__(self) -> None:
         self.lanes: dict[int, Lane] = {}
@@ -53,15 +60,22 @@ class Pending:
         self.catalog_deleted: list[tuple[str, int]] = []
         self.lanes_deleted: list[int] = []
         self.outbox_deleted: list[int] = []
+        self.traces: list[TraceRow] = []
+        self.traces_expired_ms: int | None = None
         self.after: list[Callable[[], None]] = []
+        self.probes: list[asyncio.Future[None]] = []
+        """Those who ask whether a commit succeeds, whatever is in it."""
         self.bytes = 0
 
 
 class CommitLoop:
     """Seals, applies, answers; one commit at a time."""
 
-    def __init__(self, host: Host, store: Store, memory: Store, clock: Clock, epochs: dict[int, int]) -> None:
+    def __init__(
+        self, host: Host, store: Store, memory: Store, clock: Clock, epochs: dict[int, int], measures: Measures
+    ) -> None:
         self._host = host
+        self._measures = measures
         self._store = store
         self._memory = memory
         self._clock = clock
@@ -73,6 +87,8 @@ class CommitLoop:
         self._scheduled = False
         self._room: list[asyncio.Future[None]] = []
         self._closed = False
+        self._company = 0
+        self._turns_left = 0
         self.count = 0
 
     # What callers do --------------------------------------------------------------------------------------
@@ -97,11 +113,26 @@ class CommitLoop:
         self._pending.lanes[lane.id] = lane
         return self.wait()
 
+    def probe(self) -> asyncio.Future[None]:
+        """Done when the store has taken a commit from now on, an empty one where nothing changed; raises why not."""
+        future = self._loop.create_future()
+        if self._closed:
+            future.set_exception(Closed("the broker is closed"))
+            return future
+        self._pending.probes.append(future)
+        self._schedule()
+        return future
+
     @property
     def pending(self) -> Pending:
         """The next commit, to put catalog rows and what must happen after it."""
         self._schedule()
         return self._pending
+
+    @property
+    def pending_bytes(self) -> int:
+        """What publishers have put into the next commit."""
+        return self._pending.bytes
 
     def concerns(self, lane: int) -> bool:
         """Whether the commit under way or the next one holds something of a lane."""
@@ -125,10 +156,17 @@ class CommitLoop:
     def _schedule(self) -> None:
         if not self._scheduled and self._under_way is None and not self._closed:
             self._scheduled = True
+            self._turns_left = TURNS_MAX if 1 < self._company <= COMPANY_MAX else 0
             # After what is ready to run now: everything it changes shares the commit.
             self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
+        if self._turns_left and len(self._pending.waiters) < self._company:
+            # A few callers in step: those who were just answered ask again within moments. Without them now, they
+            # would wait for this commit and then for their own; together they need one instead of two.
+            self._turns_left -= 1
+            self._loop.call_soon(self._begin)
+            return
         self._scheduled = False
         pending, self._pending = self._pending, Pending()
         now_ms = self._clock.now_ms()
@@ -139,20 +177,22 @@ class CommitLoop:
             part = lane.seal(now_ms)
             if part is not None:
                 sealed.append((lane, part))
-        outbox = self._host.sealed(sealed, now_ms)
-        durable, ephemeral = self._split(pending, sealed, outbox)
+        outbox, traces = self._host.sealed(sealed, now_ms)
+        durable, ephemeral = self._split(pending, sealed, outbox, traces)
         for room in self._room:
             if not room.done():
                 room.set_result(None)
         self._room.clear()
         if durable is None and ephemeral is None:
+            if pending.probes:  # under way before anything else can begin
+                self._under_way = self._loop.create_task(self._apply_probe(pending.probes))
             self._answer(pending, sealed)
             return
         self._lanes_under_way = {lane.id for lane, _ in sealed}
         self._under_way = self._loop.create_task(self._apply(pending, sealed, durable, ephemeral))
 
     def _split(
-        self, pending: Pending, sealed: list[tuple[Lane, Sealed]], outbox: list[OutboxRow]
+        self, pending: Pending, sealed: list[tuple[Lane, Sealed]], outbox: list[OutboxRow], traces: list[TraceRow]
     ) -> tuple[Commit | None, Commit | None]:
         """The commit for the store and the one for memory, each None where it is empty."""
         durable, ephemeral = Commit(), Commit()
@@ -164,6 +204,8 @@ class CommitLoop:
         durable.catalog_deleted = [item for item in pending.catalog_deleted if item[1] < EPHEMERAL_FROM]
         durable.outbox = outbox
         durable.outbox_deleted = pending.outbox_deleted
+        durable.traces = pending.traces + traces
+        durable.traces_expired_ms = pending.traces_expired_ms
         for lanes in (durable.lanes, ephemeral.lanes):
             lanes.sort(key=lambda change: change.lane)
         slots = {slot_of(change.lane) for change in durable.lanes} | {slot_of(id) for id in durable.lanes_deleted}
@@ -180,56 +222,99 @@ class CommitLoop:
         durable: Commit | None,
         ephemeral: Commit | None,
     ) -> None:
-        error: PenstockError | None = None
-        try:
-            if durable is not None:
-                await self._store.apply(durable)
-            if ephemeral is not None:
-                await self._memory.apply(ephemeral)
-        except PenstockError as failure:
-            error = failure
-        except asyncio.CancelledError:
-            error = Closed("the broker was closed while committing")
-        except Exception as failure:
-            error = Unavailable(f"the store failed in an unexpected way: {failure!r}")
+        error = None
+        if durable is not None:
+            error = await self._try(self._store, durable)
+            _settle(pending.probes, error)
+        elif pending.probes:
+            await self._probe(pending.probes)
+        if ephemeral is not None and error is None:
+            error = await self._try(self._memory, ephemeral)
         self._under_way = None
         self._lanes_under_way = set()
         if error is None:
             self._answer(pending, sealed)
         else:
             self._fail(pending, sealed, error)
-        if self._pending.lanes or self._pending.waiters or self._room:
+        self._go_on()
+
+    async def _try(self, store: Store, commit: Commit) -> PenstockError | None:
+        """Apply a commit; why not, if it fails."""
+        began = perf_counter()
+        try:
+            await store.apply(commit)
+        except PenstockError as failure:
+            error = failure
+        except asyncio.CancelledError:
+            error = Closed("the broker was closed while committing")
+        except Exception as failure:
+            error = Unavailable(f"the store failed in an unexpected way: {failure!r}")
+        else:
+            if store is self._store:
+                self._measures.applied(commit, perf_counter() - began)
+            return None
+        self._measures.commits_failed += 1
+        return error
+
+    async def _apply_probe(self, probes: list[asyncio.Future[None]]) -> None:
+        await self._probe(probes)
+        self._under_way = None
+        self._go_on()
+
+    async def _probe(self, probes: list[asyncio.Future[None]]) -> None:
+        """An empty commit. If it fails nothing is in doubt, so nobody is told but those who asked."""
+        error = await self._try(self._store, Commit(epochs={0: self._epochs[0]}))
+        if isinstance(error, Fenced):
+            self._host.lost(set(), False, error)
+        _settle(probes, error)
+
+    def _go_on(self) -> None:
+        if self._has_pending() or self._room:
             self._schedule()
+
+    def _has_pending(self) -> bool:
+        pending = self._pending
+        return bool(pending.lanes or pending.waiters or pending.probes)
 
     def _answer(self, pending: Pending, sealed: list[tuple[Lane, Sealed]]) -> None:
         self.count += 1
+        self._company = len(pending.waiters) + len(self._pending.waiters)
         for lane, part in sealed:
             lane.committed(part)
         for action in pending.after:
             action()
-        for waiter in pending.waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        _settle(pending.waiters, None)
         self._host.committed(sealed)
 
     def _fail(self, pending: Pending, sealed: list[tuple[Lane, Sealed]], error: PenstockError) -> None:
         """Nothing that was changed in memory since the last good commit can be trusted."""
         behind, self._pending = self._pending, Pending()
         lost = {lane.id for lane, _ in sealed} | set(pending.lanes) | set(behind.lanes)
+        # Nobody knows whether these are gone: who still wants them has to ask the store.
+        lost |= {*pending.lanes_deleted, *behind.lanes_deleted}
         catalog = any(part.catalog or part.catalog_deleted or part.lanes_deleted for part in (pending, behind))
         self._host.lost(lost, catalog, error)
-        for waiter in pending.waiters + behind.waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
+        _settle(pending.waiters + behind.waiters, error)
+        _settle(behind.probes, error)
 
     async def close(self) -> None:
         """Commit what is pending, then take nothing more."""
-        while self._scheduled or self._under_way is not None or self._pending.lanes or self._pending.waiters:
+        while self._scheduled or self._under_way is not None or self._has_pending():
             if self._under_way is not None:
                 await asyncio.wait([self._under_way])
             else:
                 await asyncio.sleep(0)
         self._closed = True
+
+
+def _settle(futures: list[asyncio.Future[None]], error: PenstockError | None) -> None:
+    """Tell those who wait, but for those who went away."""
+    for future in futures:
+        if not future.done():
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
 
 
 def _has_rows(commit: Commit) -> bool:
@@ -240,4 +325,6 @@ def _has_rows(commit: Commit) -> bool:
         or commit.catalog_deleted
         or commit.outbox
         or commit.outbox_deleted
+        or commit.traces
+        or commit.traces_expired_ms is not None
     )

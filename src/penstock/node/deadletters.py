@@ -32,6 +32,23 @@ class DeadMessage(msgspec.Struct, frozen=True):
     dead_ms: int
 
 
+class DeadPage(msgspec.Struct, frozen=True):
+    """Some dead letters, and where to go on: (lane, offset), None at the end."""
+
+    dead: list[DeadMessage]
+    next: tuple[int, int] | None
+
+
+class DeadReason(msgspec.Struct, frozen=True):
+    """Dead letters that died for the same reason, with the same error text."""
+
+    reason: str
+    error: str
+    count: int
+    oldest_ms: int
+    newest_ms: int
+
+
 class Choice(NamedTuple):
     """Which dead letters; None means any."""
 
@@ -63,15 +80,48 @@ async def dead_list(node: Node, queue: Queue, group: Group, choice: Choice, most
     return found[:most]
 
 
+async def dead_page(node: Node, queue: Queue, group: Group, start: tuple[int, int], most: int) -> DeadPage:
+    """The dead letters from a (lane, offset) on, up to `most` of them."""
+    found: list[DeadMessage] = []
+    lane_id, offset = start
+    for index in range(queue.index_of(lane_id), len(queue.lanes)):
+        lane = await node.lanes.run(queue.lanes[index], lambda lane: lane)
+        for row in Choice(offsets=(offset, lane.visible_end)).rows(lane, group):
+            begin = max(row.start, offset)
+            while begin < row.end:
+                if len(found) >= most:
+                    return DeadPage(found, (index, begin))
+                end = min(row.end, begin + most - len(found))
+                found += await _read(node, queue, lane, msgspec.structs.replace(row, end=end), begin, Choice())
+                begin = min(end, begin + READ_AT_ONCE)
+        offset = 0
+    return DeadPage(found, None)
+
+
 async def _read(node: Node, queue: Queue, lane: Lane, row: DeadRow, start: int, choice: Choice) -> list[DeadMessage]:
     end = min(row.end, start + READ_AT_ONCE)
     slices = await slices_of(node, lane, [Entry(start, end, row.attempts)])
+    index = queue.index_of(lane.id)
     return [
         DeadMessage(received, row.reason, row.error, row.attempts, row.consumer, row.dead_ms)
         for part in slices
-        for received in part.messages(queue.name, lane.id)
+        for received in part.messages(queue.name, index)
         if choice.condition is None or choice.condition.matches(received.message)
     ]
+
+
+async def dead_reasons(node: Node, queue: Queue, group: Group) -> list[DeadReason]:
+    """Why messages of a group died, the most frequent reason first. No message is read."""
+    found: dict[tuple[str, str], DeadReason] = {}
+    for lane in await node.lanes.together(queue.lanes):
+        for row in Choice().rows(lane, group):
+            known = found.get((row.reason, row.error))
+            count, oldest_ms, newest_ms = row.end - row.start, row.dead_ms, row.dead_ms
+            if known is not None:
+                count += known.count
+                oldest_ms, newest_ms = min(oldest_ms, known.oldest_ms), max(newest_ms, known.newest_ms)
+            found[row.reason, row.error] = DeadReason(row.reason, row.error, count, oldest_ms, newest_ms)
+    return sorted(found.values(), key=lambda reason: (-reason.count, reason.reason, reason.error))
 
 
 async def redrive(node: Node, queue: Queue, group: Group, choice: Choice) -> int:

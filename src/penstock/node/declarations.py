@@ -24,7 +24,6 @@ from penstock.node.catalog import Group, Queue, binding_row, exchange_row, group
 if TYPE_CHECKING:
     from penstock.node.node import Node
 
-QUEUES_MAX = 1_000_000
 GROUPS_MAX = 1_000
 FIXED_QUEUE_OPTIONS = ("lanes", "ordered", "prioritized", "ephemeral", "exclusive", "debounce_ms")
 FIXED_GROUP_OPTIONS = ("kind", "start", "ordered", "prioritized")
@@ -50,8 +49,8 @@ async def declare_queue(node: Node, namespace: str, name: str, options: dict[str
 
 
 async def _create_queue(node: Node, namespace: str, name: str, config: QueueConfig, session: str | None) -> Queue:
-    if len(node.catalog.queues) >= QUEUES_MAX:
-        raise Forbidden(f"there are {QUEUES_MAX} queues already; delete some first")
+    if len(node.catalog.queues) >= node.limits.queues:
+        raise Forbidden(f"there are {len(node.catalog.queues)} queues already, as many as may be; delete some first")
     if config.exclusive and session is None:
         raise Forbidden(f"queue {name!r} is exclusive; only a session can declare it")
     new_id = node.catalog.new_id
@@ -182,6 +181,7 @@ async def delete_group(node: Node, queue: Queue, group: Group) -> None:
 
         def forget() -> None:
             queue.groups.pop(group.name, None)
+            node.measures.forget([group.id])
             node.polls.group_deleted(queue, group)
 
         await node.commit_catalog([], [("group", group.id)], forget)

@@ -59,6 +59,11 @@ class LaneSet:
     def get(self, id: int) -> Lane | None:
         return self._loaded.get(id)
 
+    @property
+    def count(self) -> int:
+        """How many are loaded."""
+        return len(self._loaded)
+
     def loaded(self) -> list[Lane]:
         return list(self._loaded.values())
 

@@ -22,11 +22,17 @@ from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue, queue_row
 from penstock.node.clock import Clock
 from penstock.node.commits import CommitLoop
 from penstock.node.lanes import LaneSet
+from penstock.node.limits import Limits
+from penstock.node.measures import Measures
 from penstock.node.polls import Polls
+from penstock.node.readiness import Readiness
 from penstock.node.relay import Relay
 from penstock.node.retention import Retention
+from penstock.node.schedules import Schedules
+from penstock.node.survey import Survey
 from penstock.node.timers import Timers
-from penstock.rows import SLOTS, CatalogRow, OutboxRow
+from penstock.node.traces import Traces
+from penstock.rows import SLOTS, CatalogRow, OutboxRow, TraceRow
 from penstock.store.contract import Store
 from penstock.store.memory import MemoryStore
 
@@ -43,17 +49,31 @@ log = logging.getLogger("penstock.node")
 class Node:
     """Everything that one broker process holds."""
 
-    def __init__(self, store: Store, clock: Clock, *, cache_bytes: int = CACHE_BYTES, events: bool = True) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        cache_bytes: int = CACHE_BYTES,
+        events: bool = True,
+        limits: Limits = Limits(),  # noqa: B008 - it is frozen
+    ) -> None:
         self.store = store
+        self.limits = limits
         self.memory = MemoryStore()
         self.clock = clock
         self.catalog = Catalog()
         self.cache = BatchCache(cache_bytes)
+        self.measures = Measures()
         self.timers = Timers(clock)
         self.lanes = LaneSet(self.catalog, store, self.memory, self._lane_loaded, self._is_idle, self._declared)
         self.polls = Polls(self)
         self.retention = Retention(self)
         self.relay = Relay(self)
+        self.traces = Traces(self)
+        self.schedules = Schedules(self)
+        self.readiness = Readiness(self)
+        self.survey = Survey(self)
         self.commits: CommitLoop
         self.names: dict[tuple[str, str, str], asyncio.Lock] = {}
         self._events = events
@@ -65,6 +85,8 @@ class Node:
         self.fenced: PenstockError | None = None
         self.reading_ahead: set[int] = set()
         self.closed = False
+        self.draining = False
+        """Nobody waits for messages any more: about to stop."""
 
     # Opening and closing ----------------------------------------------------------------------------------
 
@@ -73,9 +95,10 @@ class Node:
         epochs = await self.store.acquire(range(SLOTS), owner)
         await self.memory.acquire(range(SLOTS), owner)
         self._next_lease = max(epochs.values()) * LEASES_PER_EPOCH
-        self.commits = CommitLoop(self, self.store, self.memory, self.clock, epochs)
+        self.commits = CommitLoop(self, self.store, self.memory, self.clock, epochs, self.measures)
         self.catalog.put(await self.store.catalog())
         await self.relay.load()  # before anything can die: its row must not replace one that is there
+        await self.traces.open(self._next_lease)  # numbered like leases, and for the same reason
         await self._drop_exclusive()
         if self._events:
             await self._declare_events()
@@ -86,6 +109,7 @@ class Node:
         for queue in list(self.catalog.by_id.values()):
             self.retention.watch(queue)
         self.relay.start()
+        self.schedules.open()
 
     async def _drop_exclusive(self) -> None:
         """The sessions that these queues belonged to ended with the process that had them."""
@@ -211,6 +235,7 @@ class Node:
             self.catalog.remove_queue(queue)
             self.catalog.remove_bindings(queue.namespace, bindings)
             self.lanes.drop(set(queue.lanes))
+            self.measures.forget(group.id for group in queue.groups.values())
             self.polls.queue_deleted(queue)
 
         await self.commit_catalog([], deleted, forget)
@@ -223,21 +248,24 @@ class Node:
     def is_current(self, lane: Lane) -> bool:
         return self.lanes.get(lane.id) is lane
 
-    def sealed(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> list[OutboxRow]:
+    def sealed(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> tuple[list[OutboxRow], list[TraceRow]]:
         outbox: list[OutboxRow] = []
+        traces: list[TraceRow] = []
         for lane, part in sealed:
             queue = self.catalog.by_lane.get(lane.id)
             if queue is None:
                 continue
             if part.died:
                 outbox += self.relay.rows(queue, lane.id, part.died)
+            if part.change.batches and lane.id < EPHEMERAL_FROM:
+                traces += self.traces.published(queue, lane.id, part.change.batches)
             if part.events and self._events and lane.id < EPHEMERAL_FROM:
                 self._events_waiting += _deliveries(queue, lane.id, part)
         self._seal_events(sealed, now_ms)
         for lane, part in sealed:
             for row in part.change.batches:
                 self.cache.put(lane.id, row, is_checked=True)
-        return outbox
+        return outbox, traces
 
     def _seal_events(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> None:
         """`$events` goes into the very commit that it tells of, or a later one while its lane is loaded anew."""
@@ -255,11 +283,26 @@ class Node:
     def committed(self, sealed: list[tuple[Lane, Sealed]]) -> None:
         now_ms = self.clock.now_ms()
         for lane, part in sealed:
+            if part.change.trim_to is not None:
+                self.cache.trimmed(lane.id, part.trimmed_from, part.change.trim_to)
+            self._count(lane, part)
             self.schedule(lane)
             self.retention.committed(lane, now_ms)
             self.polls.serve(lane)
             if part.died:
                 self.relay.wake()
+
+    def _count(self, lane: Lane, part: Sealed) -> None:
+        measures = self.measures
+        if part.change.batches and lane.id != self._events_lane:
+            measures.published += sum([row.count for row in part.change.batches])
+        for group, events in part.events:
+            exists = group in measures.groups or self._has_group(lane.id, group)
+            measures.happened(group, events, exists=exists)
+
+    def _has_group(self, lane: int, group: int) -> bool:
+        queue = self.catalog.by_lane.get(lane)
+        return queue is not None and queue.group_by_id(group) is not None
 
     def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
         log.warning("a commit failed, %d lanes are loaded anew: %s", len(lanes), error)
@@ -312,9 +355,11 @@ class Node:
         gone = set(kept.by_lane) - set(fresh.by_lane) - {lane for queue in ephemeral for lane in queue.lanes}
         kept.replace(fresh, ephemeral)
         self.lanes.drop(gone)
+        self.measures.keep({group.id for queue in kept.by_id.values() for group in queue.groups.values()})
         for lane in self.lanes.loaded():
             queue = kept.by_lane[lane.id]
             lane.configure(queue.config, queue.settings())
+        self.schedules.reloaded()
 
     # Time -------------------------------------------------------------------------------------------------
 
@@ -385,9 +430,10 @@ async def _through(commit: asyncio.Future[None]) -> None:
 def _deliveries(queue: Queue, lane: int, part: Sealed) -> list[Message]:
     """One message per group: what happened to it in this commit."""
     messages: list[Message] = []
+    index = queue.index_of(lane)
     for group_id, events in part.events:
         group = queue.group_by_id(group_id)
         if group is not None:
-            delivery = Delivery(queue.namespace, queue.name, lane, group.name, events)
+            delivery = Delivery(queue.namespace, queue.name, index, group.name, events, queue.id)
             messages.append(Message(encode_delivery(delivery), content_type="application/json"))
     return messages

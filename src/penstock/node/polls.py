@@ -113,6 +113,8 @@ class Polls:
     async def wait(self, queue: Queue, group: Group, request: Request, wait_ms: int) -> Grab | None:
         """Stand in line for so long; None when the time is over."""
         self._node.check_open()
+        if self._node.draining:
+            return None
         if self.count >= POLLS_MAX:
             raise Overloaded(f"{self.count} claims are waiting already; the limit is {POLLS_MAX}")
         loop = asyncio.get_running_loop()
@@ -195,6 +197,11 @@ class Polls:
             self._feeding.discard(lane.id)
         self.serve(lane)
 
+    @property
+    def readers(self) -> int:
+        """How many stream reads wait."""
+        return sum(map(len, self._readers.values()))
+
     # Stream readers ---------------------------------------------------------------------------------------
 
     def listen(self, queue: Queue) -> asyncio.Future[None]:
@@ -233,6 +240,15 @@ class Polls:
         line = self._lines.get(queue.id, {}).get(group.id, ())
         self._end_line(line, NotFound(f"the group {group.name!r} was deleted"))
         self._wake_readers(queue.id)
+
+    def drain(self) -> None:
+        """End everyone's wait as if its time were over: the node is about to stop, and nobody's claim failed."""
+        for groups in list(self._lines.values()):
+            for line in list(groups.values()):
+                for waiter in line:
+                    self._give_up(waiter)
+        for queue_id in list(self._readers):
+            self._wake_readers(queue_id)
 
     def close(self, error: PenstockError) -> None:
         """End everyone's wait with the reason."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from penstock.batch import EncodedBatch, Meta, check, decode_meta, encode, select
-from penstock.core.dedup import Dedup, dedup_key
+from penstock.core.dedup import Dedup, dedup_key, publish_key
 from penstock.core.lane import Appended, Lane
 from penstock.core.log import Missing
 from penstock.delivery import Receipt
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.node.node import Node
 
 Results = list[tuple[str, int, Appended, Sequence[int] | None]]
+"""(queue, lane as users name it, what was appended, places in the caller's list)"""
 
 ENCODE_FROM = 32
 """Fewer messages are stored together with those of other callers; as many as these are a batch of their own."""
@@ -36,6 +37,8 @@ class Part:
     batch: EncodedBatch | None
     meta: Meta | None
     indexes: Sequence[int] | None
+    publish_id: str | None = None
+    """Names the whole publish: done again under the same id, it changes nothing."""
 
     @property
     def count(self) -> int:
@@ -49,20 +52,22 @@ class Part:
 # From messages to parts ----------------------------------------------------------------------------------
 
 
-def parts_of_messages(queue: Queue, messages: Sequence[Message], indexes: Sequence[int] | None = None) -> list[Part]:
+def parts_of_messages(
+    queue: Queue, messages: Sequence[Message], indexes: Sequence[int] | None = None, publish_id: str | None = None
+) -> list[Part]:
     """Messages for a queue, checked and split by lane."""
     if len(messages) >= ENCODE_FROM:
-        return _parts_of_checked(queue, *_encode_checked(queue, messages), indexes)
+        return _parts_of_checked(queue, *_encode_checked(queue, messages), indexes, publish_id)
     for message in messages:
         check_message(message, queue.config.max_message_bytes)
     if len(queue.lanes) == 1:
-        return [Part(queue, queue.lanes[0], messages, None, None, indexes)]
+        return [Part(queue, queue.lanes[0], messages, None, None, indexes, publish_id)]
     by_lane: dict[int, list[int]] = {}
     for index, message in enumerate(messages):
-        by_lane.setdefault(_lane_of(queue, message.partition, message.dedup_id), []).append(index)
+        by_lane.setdefault(_lane_of(queue, message.partition, message.dedup_id or publish_id), []).append(index)
     _rotate(queue)
     return [
-        Part(queue, lane, [messages[index] for index in chosen], None, None, _places(chosen, indexes))
+        Part(queue, lane, [messages[index] for index in chosen], None, None, _places(chosen, indexes), publish_id)
         for lane, chosen in by_lane.items()
     ]
 
@@ -98,29 +103,33 @@ def _is_kept_as_it_is(messages: Sequence[Message], meta: Meta) -> bool:
     return {type(value) for message in messages for value in (message.headers or {}).values()} <= _PLAIN_HEADERS
 
 
-def parts_of_batch(queue: Queue, batch: EncodedBatch, indexes: Sequence[int] | None = None) -> list[Part]:
+def parts_of_batch(
+    queue: Queue, batch: EncodedBatch, indexes: Sequence[int] | None = None, publish_id: str | None = None
+) -> list[Part]:
     """An encoded batch for a queue, checked and, only where the queue has several lanes, split."""
     if not isinstance(batch, EncodedBatch):
         raise InvalidArgument(f"a batch must be a penstock.EncodedBatch, not {type(batch).__name__}")
     if batch.count == 0:
         raise InvalidBatch("the batch is empty")
-    return _parts_of_checked(queue, batch, check(batch, queue.config.max_message_bytes), indexes)
+    return _parts_of_checked(queue, batch, check(batch, queue.config.max_message_bytes), indexes, publish_id)
 
 
-def _parts_of_checked(queue: Queue, batch: EncodedBatch, meta: Meta, indexes: Sequence[int] | None) -> list[Part]:
+def _parts_of_checked(
+    queue: Queue, batch: EncodedBatch, meta: Meta, indexes: Sequence[int] | None, publish_id: str | None
+) -> list[Part]:
     if len(queue.lanes) == 1:
-        return [Part(queue, queue.lanes[0], (), batch, meta, indexes)]
+        return [Part(queue, queue.lanes[0], (), batch, meta, indexes, publish_id)]
     by_lane: dict[int, list[int]] = {}
     for index in range(batch.count):
         partition = None if meta.partition is None else meta.partition[index]
         dedup_id = None if meta.dedup_id is None else meta.dedup_id[index]
-        by_lane.setdefault(_lane_of(queue, partition, dedup_id), []).append(index)
+        by_lane.setdefault(_lane_of(queue, partition, dedup_id or publish_id), []).append(index)
     _rotate(queue)
     parts: list[Part] = []
     for lane, chosen in by_lane.items():
         piece = batch if len(chosen) == batch.count else select(batch, chosen)
         piece_meta = meta if piece is batch else decode_meta(piece.meta, piece.count)
-        parts.append(Part(queue, lane, (), piece, piece_meta, _places(chosen, indexes)))
+        parts.append(Part(queue, lane, (), piece, piece_meta, _places(chosen, indexes), publish_id))
     return parts
 
 
@@ -172,37 +181,52 @@ def append_now(node: Node, parts: Sequence[Part], size: int) -> Results | None:
         return None
     try:
         for lane in lanes.values():
-            check_room(lane, parts)
+            check_room(node, lane, parts)
     except Missing:
         return None
     node.commits.pending.bytes += size
     return append_ready(node, parts, lanes, [None] * len(parts))
 
 
-def check_room(lane: Lane, parts: Sequence[Part]) -> None:
+def check_room(node: Node, lane: Lane, parts: Sequence[Part]) -> None:
     """Raise `QueueFull` unless the lane can take all of those parts that are for it."""
     if lane.config.max_length is None and lane.config.max_bytes is None:
         return
-    chosen = [part for part in parts if part.lane == lane.id]
+    now_ms = node.clock.now_ms()
+    chosen = [
+        part
+        for part in parts
+        if part.lane == lane.id and (part.publish_id is None or lane.knows_publish(now_ms, part.publish_id) is None)
+    ]
     if chosen:
         lane.check_room(sum(part.count for part in chosen), sum(part.size for part in chosen))
 
 
 def append(node: Node, lane: Lane, part: Part, known: dict[bytes, DedupRow] | None) -> Appended:
-    """Append one part to its lane, whose room was checked."""
+    """Append one part to its lane, whose room was checked; nothing where its publish was carried out before."""
     now_ms = node.clock.now_ms()
+    if part.publish_id is not None:
+        first = lane.knows_publish(now_ms, part.publish_id, known)
+        if first is not None:
+            return lane.published_before(now_ms, first, _names(part), known)
     if part.batch is not None:
-        return lane.append_batch(now_ms, part.batch, part.meta, known)
-    return lane.append(now_ms, part.messages, known)
+        appended = lane.append_batch(now_ms, part.batch, part.meta, known)
+    else:
+        appended = lane.append(now_ms, part.messages, known)
+    if part.publish_id is not None:
+        lane.name_publish(now_ms, part.publish_id, appended.base)
+    return appended
 
 
-async def append_all(node: Node, parts: Sequence[Part]) -> Results:
-    """Append to several lanes in one step, so that one commit holds them all."""
+async def append_all(node: Node, parts: Sequence[Part], check: Callable[[], None] | None = None) -> Results:
+    """Append to several lanes in one step, so that one commit holds them all; `check` may still refuse in that step."""
     while True:
         known = await known_ids(node, parts)
         try:
             ready = await ready_lanes(node, parts)
             if ready is not None and known.is_true_of(ready):
+                if check is not None:
+                    check()
                 return append_ready(node, parts, ready, known.rows)
         finally:
             known.close()
@@ -212,11 +236,11 @@ async def ready_lanes(node: Node, parts: Sequence[Part]) -> dict[int, Lane] | No
     """Every part's lane, loaded and with room, at one and the same moment; None to try again."""
     ids = sorted({part.lane for part in parts})
     for id in ids:
-        await node.lanes.run(id, lambda lane: check_room(lane, parts))
+        await node.lanes.run(id, lambda lane: check_room(node, lane, parts))
     lanes = {lane.id: lane for lane in await node.lanes.together(ids)}
     try:
         for lane in lanes.values():
-            check_room(lane, parts)
+            check_room(node, lane, parts)
     except Missing:
         return None  # pushed out of memory while another was loaded
     return lanes
@@ -228,7 +252,7 @@ def append_ready(
     results: Results = []
     for part, ids in zip(parts, known, strict=True):
         appended = append(node, lanes[part.lane], part, ids)
-        results.append((part.queue.name, part.lane, appended, part.indexes))
+        results.append((part.queue.name, part.queue.index_of(part.lane), appended, part.indexes))
         node.commits.touch(lanes[part.lane])
     return results
 
@@ -272,15 +296,22 @@ async def _stored_ids(node: Node, part: Part, known: Known) -> dict[bytes, Dedup
     lane = await node.lanes.run(part.lane, lambda lane: lane)
     known.ask(lane)
     keys = [] if lane.dedup.complete else [dedup_key(partition, id) for partition, id in _ids(part)]
+    if part.publish_id is not None and not lane.dedup.complete:
+        keys.append(publish_key(part.publish_id))
     if not keys:
         return None
     return {row.key: row for row in await node.lanes.store_of(part.lane).find_dedup(part.lane, keys)}
 
 
 def _ids(part: Part) -> list[tuple[str | None, str]]:
-    if part.meta is None:
-        return [(message.partition, message.dedup_id) for message in part.messages if message.dedup_id is not None]
-    if part.meta.dedup_id is None:
+    if part.meta is not None and part.meta.dedup_id is None:
         return []
-    partitions = part.meta.partition or [None] * part.count
-    return [(partition, id) for partition, id in zip(partitions, part.meta.dedup_id, strict=True) if id is not None]
+    return [(partition, id) for partition, id in _names(part) if id is not None]
+
+
+def _names(part: Part) -> list[tuple[str | None, str | None]]:
+    """(partition, dedup id) of each message."""
+    if part.meta is None:
+        return [(message.partition, message.dedup_id) for message in part.messages]
+    nothing = [None] * part.count
+    return list(zip(part.meta.partition or nothing, part.meta.dedup_id or nothing, strict=True))

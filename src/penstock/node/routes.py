@@ -20,7 +20,13 @@ def route_message(node: Node, namespace: str, exchange: str, message: Message) -
 
 
 def route_messages(
-    node: Node, namespace: str, exchange: str, messages: Sequence[Message], *, mandatory: bool
+    node: Node,
+    namespace: str,
+    exchange: str,
+    messages: Sequence[Message],
+    *,
+    mandatory: bool,
+    publish_id: str | None = None,
 ) -> list[Part]:
     """Parts for every queue that any of the messages reaches; a message's key decides, with its headers."""
     router = node.catalog.router(namespace)
@@ -35,11 +41,19 @@ def route_messages(
     parts: list[Part] = []
     for name, indexes in chosen.items():
         share = messages if len(indexes) == len(messages) else [messages[index] for index in indexes]
-        parts += parts_of_messages(node.catalog.queue(namespace, name), share, indexes)
+        parts += parts_of_messages(node.catalog.queue(namespace, name), share, indexes, publish_id)
     return parts
 
 
-def route_batch(node: Node, namespace: str, exchange: str, batch: EncodedBatch, *, mandatory: bool) -> list[Part]:
+def route_batch(
+    node: Node,
+    namespace: str,
+    exchange: str,
+    batch: EncodedBatch,
+    *,
+    mandatory: bool,
+    publish_id: str | None = None,
+) -> list[Part]:
     """The same for an encoded batch, by its columns; a queue that takes all of it stores it as it came."""
     meta = check(batch, PAYLOAD_BYTES_MAX)
     routed = node.catalog.router(namespace).route_batch(exchange, meta, batch.count)
@@ -48,5 +62,5 @@ def route_batch(node: Node, namespace: str, exchange: str, batch: EncodedBatch, 
     parts: list[Part] = []
     for name, indexes in routed.queues.items():
         share = batch if len(indexes) == batch.count else select(batch, indexes)
-        parts += parts_of_batch(node.catalog.queue(namespace, name), share, indexes)
+        parts += parts_of_batch(node.catalog.queue(namespace, name), share, indexes, publish_id)
     return parts

@@ -56,11 +56,12 @@ async def queue_stats(node: Node, queue: Queue) -> QueueStats:
         messages=sum(lane.visible_end - lane.first for lane in lanes),
         published=sum(lane.visible_end for lane in lanes),
         bytes_published=sum(lane.bytes_end for lane in lanes),
-        groups=[_group_stats(lanes, group, now_ms) for group in queue.groups.values()],
+        groups=[group_stats(lanes, group, now_ms) for group in queue.groups.values()],
     )
 
 
-def _group_stats(lanes: list[Lane], group: Group, now_ms: int) -> GroupStats:
+def group_stats(lanes: list[Lane], group: Group, now_ms: int) -> GroupStats:
+    """The numbers of one group over these lanes."""
     ready = leased = scheduled = dead = lag = 0
     oldest: list[int] = []
     for lane in lanes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,7 +13,7 @@ from penstock.core.entries import Entry
 from penstock.core.filters import Filter
 from penstock.core.lane import Lane
 from penstock.core.work import WorkGroup
-from penstock.delivery import Received
+from penstock.delivery import Received, Slice
 from penstock.errors import OffsetGone
 from penstock.node.claims import slices_of
 
@@ -23,22 +24,52 @@ if TYPE_CHECKING:
 BROWSE_SCAN_MAX = 10_000
 
 
-class StreamRead(msgspec.Struct, frozen=True):
-    """Messages of one lane, and the offset at which the next read goes on."""
+class StreamRead:
+    """Messages of one lane, and the offset at which the next read goes on. Decoded when looked at, like a `Claim`."""
 
-    queue: str
-    lane: int
-    messages: list[Received]
-    next_offset: int
-    primary_committed: int | None = None
-    """The watermark of the queue's primary group: everything below is done or dead for it."""
+    def __init__(
+        self,
+        queue: str,
+        lane: int,
+        slices: list[Slice],
+        next_offset: int,
+        primary_committed: int | None = None,
+        done: list[bool] | None = None,
+    ) -> None:
+        self.queue = queue
+        self.lane = lane
+        """The lane's place in its queue, from 0 on."""
+        self.slices = slices
+        self.next_offset = next_offset
+        self.primary_committed = primary_committed
+        """The watermark of the queue's primary group: everything below is done or dead for it."""
+        self.done = done
+        """For each message whether the primary group is done with it; None where the queue has no such group."""
+
+    @cached_property
+    def messages(self) -> list[Received]:
+        """The messages in the order of the log, decoded on first use."""
+        found = [received for part in self.slices for received in part.messages(self.queue, self.lane)]
+        if self.done is None:
+            return found
+        return [msgspec.structs.replace(one, done=done) for one, done in zip(found, self.done, strict=True)]
+
+    def payloads(self) -> list[bytes]:
+        """The payloads alone: the fastest way through a large read."""
+        return [payload for part in self.slices for payload in part.payloads()]
 
     def __len__(self) -> int:
-        return len(self.messages)
+        return sum(part.stop - part.start for part in self.slices)
+
+    def __iter__(self) -> Iterator[Received]:
+        return iter(self.messages)
+
+    def __repr__(self) -> str:
+        return f"<StreamRead of {len(self)} messages of {self.queue!r} up to offset {self.next_offset}>"
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What a browse found, and where to go on: (lane, offset), None at the end of the queue."""
+    """What a browse found, and where to go on: (lane, offset), None at the end of the queue. Lanes count from 0."""
 
     messages: list[Received]
     next: tuple[int, int] | None
@@ -57,9 +88,9 @@ async def read_group(node: Node, queue: Queue, group: Group, consumer: str, most
             if result is not None:
                 return result
             left_ms = deadline_ms - node.clock.now_ms()
-            if left_ms <= 0:
+            if left_ms <= 0 or node.draining:
                 next_offset = await node.lanes.run(queue.lanes[0], lambda lane: lane.stream(group.id).next)
-                return StreamRead(queue.name, queue.lanes[0], [], next_offset)
+                return StreamRead(queue.name, 0, [], next_offset)
             if change is None:
                 change = node.polls.listen(queue)  # and look once more
                 continue
@@ -98,7 +129,7 @@ async def _read_lane(
         await committed
         return None
     try:
-        messages = await _received(node, queue, lane, ranges, ahead=True)
+        slices = await _slices(node, lane, ranges, ahead=True)
         await committed
     except BaseException:
         # Nobody saw them: the next read must not take them for processed.
@@ -106,7 +137,9 @@ async def _read_lane(
         raise
     finally:
         lane.unpin(ranges[0][0])
-    return _with_marks(queue, lane, messages, next_offset)
+    read = _with_marks(queue, lane, slices, next_offset)
+    node.measures.read(group.id, len(read), exists=queue.group_by_id(group.id) is not None)
+    return read
 
 
 async def commit_group(node: Node, group: Group, lane_id: int, offset: int) -> None:
@@ -126,38 +159,39 @@ async def read_offsets(node: Node, queue: Queue, lane_id: int, start: int, most:
     """Messages from an offset on, as they were written; no group, no state."""
     lane = await node.lanes.run(lane_id, lambda lane: lane)
     if start < lane.first:
-        raise OffsetGone(f"offset {start} of queue {queue.name!r} is gone; its lane {lane_id} begins at {lane.first}")
+        index = queue.index_of(lane_id)
+        raise OffsetGone(f"offset {start} of queue {queue.name!r} is gone; its lane {index} begins at {lane.first}")
     end = min(start + most, lane.visible_end)
     if start >= end:
         return _with_marks(queue, lane, [], start)
     lane.pin(start)
     try:
-        messages = await _received(node, queue, lane, [(start, end)])
+        slices = await _slices(node, lane, [(start, end)])
     finally:
         lane.unpin(start)
-    return _with_marks(queue, lane, messages, end)
+    return _with_marks(queue, lane, slices, end)
 
 
-async def _received(
-    node: Node, queue: Queue, lane: Lane, ranges: Iterable[tuple[int, int]], *, ahead: bool = False
-) -> list[Received]:
+async def _slices(node: Node, lane: Lane, ranges: Iterable[tuple[int, int]], *, ahead: bool = False) -> list[Slice]:
     slices = await slices_of(node, lane, [Entry(start, end) for start, end in ranges], ahead=ahead)
-    return [received for part in slices for received in part.messages(queue.name, lane.id)]
+    for part in slices:
+        part.reader.check()  # now, not when somebody looks: a read that cannot be given must not count as one
+    return slices
 
 
-def _with_marks(queue: Queue, lane: Lane, messages: list[Received], next_offset: int) -> StreamRead:
+def _with_marks(queue: Queue, lane: Lane, slices: list[Slice], next_offset: int) -> StreamRead:
     """Mark what the primary group is done with."""
+    index = queue.index_of(lane.id)
     primary = queue.groups.get(queue.config.primary_group or "")
     group = None if primary is None else lane.groups.get(primary.id)
     if not isinstance(group, WorkGroup):
-        return StreamRead(queue.name, lane.id, messages, next_offset)
-    if messages:
-        open_ranges = group.states(messages[0].offset, messages[-1].offset + 1)
-        messages = [
-            msgspec.structs.replace(received, done=_state_at(open_ranges, received.offset)[0] == "done")
-            for received in messages
-        ]
-    return StreamRead(queue.name, lane.id, messages, next_offset, group.watermark())
+        return StreamRead(queue.name, index, slices, next_offset)
+    done: list[bool] = []
+    for part in slices:
+        end = part.offset + part.stop - part.start
+        open_ranges = group.states(part.offset, end)
+        done += [_state_at(open_ranges, offset)[0] == "done" for offset in range(part.offset, end)]
+    return StreamRead(queue.name, index, slices, next_offset, group.watermark(), done)
 
 
 def _state_at(ranges: Sequence[tuple[int, int, str, int]], offset: int) -> tuple[str, int]:
@@ -196,12 +230,12 @@ async def browse(
             scanned += end - offset
             offset = end
         if offset >= lane.visible_end:
-            following = queue.lanes.index(lane_id) + 1
+            following = queue.index_of(lane_id) + 1
             if following == len(queue.lanes):
                 return Page(found, None)
             lane_id, offset = queue.lanes[following], 0
         if len(found) >= most or scanned >= BROWSE_SCAN_MAX:
-            return Page(found, (lane_id, offset))
+            return Page(found, (queue.index_of(lane_id), offset))
 
 
 def _chosen(

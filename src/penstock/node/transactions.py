@@ -49,7 +49,7 @@ async def _try(
     if lanes is None or not known.is_true_of(lanes):
         return None
     try:
-        _check(lanes, settles, parts)
+        _check(node, lanes, settles, parts)
     except Missing:
         return None  # what was in memory a moment ago was pushed out: ready_lanes feeds it again
     for lease, verdicts in settles.items():
@@ -74,8 +74,10 @@ async def _lanes_of(
     return ready | {id: lane for id, lane in settled.items() if lane is not None}
 
 
-def _check(lanes: Mapping[int, Lane], settles: Mapping[Lease, Sequence[Verdict]], parts: Sequence[Part]) -> None:
+def _check(
+    node: Node, lanes: Mapping[int, Lane], settles: Mapping[Lease, Sequence[Verdict]], parts: Sequence[Part]
+) -> None:
     for lease, verdicts in settles.items():
         lanes[lease.lane].work(lease.group).check_settle(lease.id, verdicts)
     for lane in lanes.values():
-        check_room(lane, parts)
+        check_room(node, lane, parts)

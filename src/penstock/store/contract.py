@@ -10,10 +10,13 @@ promises that the rest of Penstock stands on, each checked for every engine by `
 4. What `apply` has returned is seen by every read that starts after it.
 5. When `apply` raises anything but `Fenced` the outcome is unknown: the caller reads back with `load`.
 6. Offsets, names, keys and bytes come back as they were put: nothing is trimmed, folded or re-encoded.
+7. A commit without rows is a question whether the store can commit: it is fenced, and fails where a commit with rows
+   would, so a durable engine writes something durable for it too.
 
 Rows of a message's way: `batches` hold the log; `groups` one cursor per lane and group; `leases`, `waiting` and
-`dead` what of it is not done; `dedup` the ids; `outbox` what must still be copied elsewhere; `catalog` what
-was declared. Entries of leases and waiting rows are opaque bytes made by `core/entries.py`.
+`dead` what of it is not done; `dedup` the ids; `outbox` what must still be copied elsewhere; `traces` what
+happened under an id that a message was given; `catalog` what was declared. Entries of leases and waiting rows are
+opaque bytes made by `core/entries.py`.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from penstock.rows import (
     LaneImage,
     LeaseRow,
     OutboxRow,
+    TraceRow,
     WaitingRow,
     slot_of,
 )
@@ -52,6 +56,7 @@ __all__ = [
     "LeaseRow",
     "OutboxRow",
     "Store",
+    "TraceRow",
     "WaitingRow",
     "slot_of",
 ]
@@ -74,7 +79,10 @@ class Store(Protocol):
         """The images of these lanes, in their order."""
 
     async def read(self, lane: int, start: int, end: int, bytes_most: int) -> list[BatchRow]:
-        """Batches that overlap [start, end), in order; at least one where there is one, then up to bytes_most."""
+        """Batches that overlap [start, end), in order; at least one where there is one, then up to bytes_most.
+
+        An engine may look at the checksums of bodies and say so in `is_intact`; a damaged body is no error here.
+        """
 
     async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
         """Heads of the batches that end after `start`, in order; at least one, then up to the limits (of meta)."""
@@ -90,6 +98,12 @@ class Store(Protocol):
 
     async def outbox(self, after: int, most: int) -> list[OutboxRow]:
         """Outbox rows with an id above `after`, by rising id."""
+
+    async def find_trace(self, namespace: str, trace_id: str, most: int) -> list[TraceRow]:
+        """The oldest rows of a trace, `most` of them, by rising time and id."""
+
+    async def oldest_trace(self) -> int | None:
+        """The time of the oldest trace row of all; None where there is none."""
 
     async def lanes_in_use(self) -> list[int]:
         """Lanes that have leases or waiting rows: those whose timers a new owner must mind."""

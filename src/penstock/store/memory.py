@@ -26,6 +26,7 @@ from penstock.store.contract import (
     LaneImage,
     LeaseRow,
     OutboxRow,
+    TraceRow,
     WaitingRow,
 )
 
@@ -41,6 +42,7 @@ class MemoryStore:
         self._lanes: dict[int, _Lane] = {}
         self._catalog: dict[tuple[str, int], CatalogRow] = {}
         self._outbox: dict[int, OutboxRow] = {}
+        self._traces = _Traces()
         self._closed = False
 
     def clone(self) -> MemoryStore:
@@ -51,6 +53,7 @@ class MemoryStore:
         copy._lanes = {number: lane.clone() for number, lane in self._lanes.items()}
         copy._catalog = dict(self._catalog)
         copy._outbox = dict(self._outbox)
+        copy._traces = self._traces.clone()
         return copy
 
     async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
@@ -82,6 +85,10 @@ class MemoryStore:
             self._outbox.pop(number, None)
         for promised in commit.outbox:
             self._outbox[promised.id] = promised
+        if commit.traces_expired_ms is not None:
+            self._traces.expire(commit.traces_expired_ms)
+        for happened in commit.traces:
+            self._traces.put(happened)
 
     async def load(self, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
         self._check_open()
@@ -133,6 +140,14 @@ class MemoryStore:
         self._check_open()
         return [self._outbox[number] for number in sorted(self._outbox) if number > after][: max(most, 0)]
 
+    async def find_trace(self, namespace: str, trace_id: str, most: int) -> list[TraceRow]:
+        self._check_open()
+        return self._traces.find(namespace, trace_id)[: max(most, 0)]
+
+    async def oldest_trace(self) -> int | None:
+        self._check_open()
+        return self._traces.oldest()
+
     async def lanes_in_use(self) -> list[int]:
         self._check_open()
         return sorted(number for number, lane in self._lanes.items() if lane.in_use())
@@ -163,6 +178,40 @@ class MemoryStore:
             index += 1
         for position in range(index, len(bases)):
             yield known.batches[bases[position]]
+
+
+class _Traces:
+    """Trace rows by namespace and id."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[tuple[str, str], dict[tuple[int, int], TraceRow]] = {}
+        # (time, namespace, trace id, id) of every put: the same row put twice is here twice.
+        self.times: list[tuple[int, str, str, int]] = []
+
+    def clone(self) -> _Traces:
+        copy = _Traces()
+        copy.by_id = {key: dict(rows) for key, rows in self.by_id.items()}
+        copy.times = list(self.times)
+        return copy
+
+    def put(self, row: TraceRow) -> None:
+        self.by_id.setdefault((row.namespace, row.trace_id), {})[row.at_ms, row.id] = row
+        heappush(self.times, (row.at_ms, row.namespace, row.trace_id, row.id))
+
+    def expire(self, time_ms: int) -> None:
+        while self.times and self.times[0][0] <= time_ms:
+            at_ms, namespace, trace_id, id = heappop(self.times)
+            rows = self.by_id.get((namespace, trace_id), {})
+            rows.pop((at_ms, id), None)
+            if not rows:
+                self.by_id.pop((namespace, trace_id), None)
+
+    def find(self, namespace: str, trace_id: str) -> list[TraceRow]:
+        rows = self.by_id.get((namespace, trace_id), {})
+        return [rows[key] for key in sorted(rows)]
+
+    def oldest(self) -> int | None:
+        return self.times[0][0] if self.times else None
 
 
 class _Lane:

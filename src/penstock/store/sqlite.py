@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from penstock.batch import is_intact
 from penstock.errors import Closed, Fenced
 from penstock.store import sqlite_schema as sql
 from penstock.store.checks import check_commit
@@ -30,6 +31,7 @@ from penstock.store.contract import (
     LaneImage,
     LeaseRow,
     OutboxRow,
+    TraceRow,
     WaitingRow,
     slot_of,
 )
@@ -89,8 +91,11 @@ class SqliteStore:
     async def apply(self, commit: Commit) -> None:
         def write(connection: Connection) -> None:
             self._file.check_in_place()
+            before = connection.total_changes
             _check_epochs(connection, commit.epochs)
             _write_commit(connection, commit)
+            if not connection.total_changes - before:
+                _write_nothing(connection)
 
         check_commit(commit)
         await self._write(write, sum(row.size for change in commit.lanes for row in change.batches))
@@ -120,6 +125,20 @@ class SqliteStore:
     async def outbox(self, after: int, most: int) -> list[OutboxRow]:
         def find(connection: Connection) -> list[OutboxRow]:
             return [OutboxRow(*row) for row in connection.execute(sql.OUTBOX, (after, max(most, 0)))]
+
+        return await self._read(find)
+
+    async def find_trace(self, namespace: str, trace_id: str, most: int) -> list[TraceRow]:
+        def find(connection: Connection) -> list[TraceRow]:
+            rows = connection.execute(sql.TRACE, (namespace, trace_id, max(most, 0)))
+            return [TraceRow(*row) for row in rows]
+
+        return await self._read(find)
+
+    async def oldest_trace(self) -> int | None:
+        def find(connection: Connection) -> int | None:
+            found: int | None = connection.execute(sql.OLDEST_TRACE).fetchone()[0]
+            return found
 
         return await self._read(find)
 
@@ -183,6 +202,12 @@ def _check_epochs(connection: Connection, epochs: dict[int, int]) -> None:
             raise Fenced(f"slot {slot} is at epoch {held} of {owner}, not at epoch {epoch}")
 
 
+def _write_nothing(connection: Connection) -> None:
+    """Reach the disk all the same: a commit without rows asks whether one can be had."""
+    for statement in sql.WRITE_NOTHING:
+        connection.execute(statement)
+
+
 def _write_commit(connection: Connection, commit: Commit) -> None:
     """Every row of the commit. One statement a kind of row, whatever the number of lanes."""
     gone = [(lane,) for lane in commit.lanes_deleted]
@@ -195,6 +220,9 @@ def _write_commit(connection: Connection, commit: Commit) -> None:
     _run_many(connection, sql.PUT_CATALOG, [_catalog_values(row) for row in commit.catalog])
     _run_many(connection, sql.DELETE_OUTBOX, [(number,) for number in commit.outbox_deleted])
     _run_many(connection, sql.PUT_OUTBOX, [(row.id, row.lane, row.offset, row.document) for row in commit.outbox])
+    if commit.traces_expired_ms is not None:
+        connection.execute(sql.DELETE_TRACES, (commit.traces_expired_ms,))
+    _run_many(connection, sql.PUT_TRACE, [_trace_values(row) for row in commit.traces])
 
 
 def _delete_rows(connection: Connection, lanes: list[LaneChange]) -> None:
@@ -253,6 +281,11 @@ def _catalog_values(row: CatalogRow) -> Row:
     return (row.kind, row.id, row.parent, row.namespace, row.name, row.document)
 
 
+def _trace_values(row: TraceRow) -> Row:
+    place = (row.queue, row.queue_id, row.lane, row.offset)
+    return (row.namespace, row.trace_id, row.at_ms, row.id, row.kind, *place, row.name, row.detail, row.consumer)
+
+
 # Reading -------------------------------------------------------------------------------------------------
 
 
@@ -296,7 +329,11 @@ def _read_batches(connection: Connection, lane: int, start: int, end: int, bytes
     if not bases:
         return []
     rows = connection.execute(sql.BATCHES, (lane, bases[0], bases[-1]))
-    return [BatchRow(*row) for row in rows]
+    # Here rather than where bodies are opened: this thread has the time, the loop's has not.
+    return [
+        BatchRow(base, count, published_ms, bytes_end, meta, body, is_intact(body))
+        for base, count, published_ms, bytes_end, meta, body in rows
+    ]
 
 
 def _read_heads(connection: Connection, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:

@@ -14,6 +14,7 @@ migrations as an old one, so there is one way to each schema. Next stop: `sqlite
 | dedup | an id that was published, and where it went | lane, key; by expiry |
 | outbox | something promised to happen elsewhere | id |
 | catalog | a declared queue, group, exchange … | id, kind |
+| traces | something that happened under a trace id | namespace, trace_id, at_ms, id; by time |
 | slots | who owns a slot, under which epoch | slot |
 """
 
@@ -117,7 +118,26 @@ _VERSION_1: Final[Migration] = (
     ) STRICT""",
 )
 
-MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1,)
+_VERSION_2: Final[Migration] = (
+    """CREATE TABLE traces (
+        namespace TEXT NOT NULL,
+        trace_id TEXT NOT NULL,
+        at_ms INTEGER NOT NULL,
+        id INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        queue TEXT,
+        queue_id INTEGER NOT NULL,
+        lane INTEGER,
+        offset INTEGER,
+        name TEXT NOT NULL,
+        detail TEXT NOT NULL,
+        consumer TEXT NOT NULL,
+        PRIMARY KEY (namespace, trace_id, at_ms, id)
+    ) STRICT, WITHOUT ROWID""",
+    "CREATE INDEX traces_by_time ON traces (at_ms)",
+)
+
+MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2)
 """Entry n brings a file from version n to n + 1. Entries are only ever added: files made by each are out there."""
 
 
@@ -153,6 +173,10 @@ FROM pragma_user_version, pragma_application_id"""
 
 # Fails on a file that may only be read, where BEGIN IMMEDIATE would not; changes nothing.
 TRY_TO_WRITE: Final = "DELETE FROM slots WHERE slot = -1"
+
+# Put and taken back in one transaction: no row is different, but a page was written, which goes to the disk. An update
+# to the same value would not do, for SQLite leaves a page alone that stays as it is.
+WRITE_NOTHING: Final = ("INSERT INTO slots (slot, epoch, owner) VALUES (-1, 0, '')", TRY_TO_WRITE)
 
 # Slots ---------------------------------------------------------------------------------------------------
 
@@ -191,6 +215,7 @@ DELETE_DEAD: Final = "DELETE FROM dead WHERE lane = ? AND group_id = ? AND start
 DELETE_DEDUP: Final = "DELETE FROM dedup WHERE lane = ? AND expires_ms <= ?"
 DELETE_CATALOG: Final = "DELETE FROM catalog WHERE kind = ? AND id = ?"
 DELETE_OUTBOX: Final = "DELETE FROM outbox WHERE id = ?"
+DELETE_TRACES: Final = "DELETE FROM traces WHERE at_ms <= ?"
 
 # The bound on `base` makes it a range of the index; the other keeps the one batch that reaches past the offset.
 TRIM: Final = "DELETE FROM batches WHERE lane = ?1 AND base < ?2 AND base + count <= ?2"
@@ -211,6 +236,9 @@ PUT_DEDUP: Final = "REPLACE INTO dedup (lane, key, offset, expires_ms) VALUES (?
 PUT_CATALOG: Final = """
 REPLACE INTO catalog (kind, id, parent, namespace, name, document) VALUES (?, ?, ?, ?, ?, ?)"""
 PUT_OUTBOX: Final = "REPLACE INTO outbox (id, lane, offset, document) VALUES (?, ?, ?, ?)"
+PUT_TRACE: Final = """
+REPLACE INTO traces (namespace, trace_id, at_ms, id, kind, queue, queue_id, lane, offset, name, detail, consumer)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 # Lane images: one statement a table, however many lanes (a JSON list of their numbers) -------------------------
 
@@ -256,6 +284,10 @@ WHERE lane = ?1 AND base >= ?2 AND base + count > ?3 ORDER BY base LIMIT ?4"""
 DEDUP: Final = "SELECT key, offset, expires_ms FROM dedup WHERE lane = ? AND key = ?"
 CATALOG: Final = "SELECT kind, id, parent, namespace, name, document FROM catalog ORDER BY id, kind"
 OUTBOX: Final = "SELECT id, lane, offset, document FROM outbox WHERE id > ? ORDER BY id LIMIT ?"
+TRACE: Final = """
+SELECT namespace, trace_id, at_ms, id, kind, queue, queue_id, lane, offset, name, detail, consumer FROM traces
+WHERE namespace = ? AND trace_id = ? ORDER BY at_ms, id LIMIT ?"""
+OLDEST_TRACE: Final = "SELECT min(at_ms) FROM traces"
 
 # A seek per lane, past all of its rows, where DISTINCT would walk every row.
 LEASED_LANES: Final = """
