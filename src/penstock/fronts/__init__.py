@@ -1,0 +1,1 @@
+"""From sockets to the broker: one package a protocol."""

@@ -1,0 +1,378 @@
+"""One client's connection: bytes become requests, answers become bytes, in the order in which they were asked for.
+
+Parsing is llhttp's, strict: what two parsers could read differently (two lengths, a length and chunks, a bare line
+feed) is refused. A connection holds at most one request that is being answered and what arrived behind it; while there
+is any, it is not read from, so a client that floods or stalls costs others nothing. Knows no route and no broker: a
+request goes to the `Host`, which gives back its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import aclosing
+from typing import Final, Protocol, cast
+
+import httptools
+
+from penstock.fronts.http.failures import HttpError, answer_to
+from penstock.fronts.http.options import HttpOptions
+from penstock.fronts.http.request import Answer, Request, Stream
+
+WANTED: Final = frozenset(
+    (b"accept", b"authorization", b"content-encoding", b"content-type", b"host", b"last-event-id", b"traceparent",
+     b"x-request-id")
+)  # fmt: skip
+"""The headers that anybody here looks at; others are read and forgotten."""
+HEADERS_MAX: Final = 100
+WRITE_BUFFER_BYTES: Final = 256 * 1024
+LINGER_SECONDS: Final = 5.0
+"""How long a client that was refused may go on sending before it is cut off."""
+
+log = logging.getLogger("penstock.http")
+
+
+class Host(Protocol):
+    """What a connection needs of its server."""
+
+    options: HttpOptions
+    stopping: bool
+
+    def opened(self, connection: Connection) -> bool:
+        """A client is there; whether there is room for it."""
+
+    def closed(self, connection: Connection) -> None:
+        """It is gone."""
+
+    def now(self) -> float:
+        """The loop's time."""
+
+    async def answer(self, connection: Connection, request: Request) -> Answer | Stream:
+        """The answer to a request; never raises but for cancellation."""
+
+    def new_request_id(self) -> str:
+        """An id for a request that came without."""
+
+
+class Connection(asyncio.Protocol):
+    """See the module's description."""
+
+    __slots__ = ("_body", "_body_bytes", "_closing", "_current", "_expects", "_has_body", "_header_count", "_headers",
+                 "_host", "_is_begun", "_is_head", "_loose_bytes", "_parsed_bytes", "_parser", "_requests", "_room", "_target",
+                 "_task", "_transport", "_version", "deadline", "peer")  # fmt: skip
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._transport: asyncio.Transport
+        self._parser = httptools.HttpRequestParser(self)
+        self._requests: deque[Request | HttpError] = deque()
+        self._current: Request | None = None
+        """The request that is being answered."""
+        self._task: asyncio.Task[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+        """Done when the client has taken enough of what was written; None while it keeps up."""
+        self._closing = False
+        self._begin()
+        self.peer = ""
+        self.deadline = 0.0
+        """When the server closes it, unless something happens before: see `HttpServer.sweep`."""
+
+    def _begin(self) -> None:
+        """What is known of the request that comes next."""
+        self._is_begun = False
+        self._is_head = True
+        self._version = ""
+        self._target = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._header_count = 0
+        self._loose_bytes = 0
+        """Received since the parser last gave something out: it may hold them all."""
+        self._parsed_bytes = 0
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._has_body = False
+        self._expects = False
+
+    # The transport's calls --------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
+        self.deadline = self._host.now() + self._host.options.request_seconds
+        if not self._host.opened(self):
+            most = self._host.options.max_connections
+            self._refuse(HttpError(503, "too_many_connections", f"there are {most} connections already; try later",
+                                   (("Retry-After", "1"),)))  # fmt: skip
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._closing = True
+        self._requests.clear()
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        if self._task is not None:
+            # What it waits for is not wanted any more; what it has committed stays.
+            self._task.cancel()
+        self._host.closed(self)
+
+    def eof_received(self) -> bool:
+        """The client sends no more; whether the connection stays open, until what it asked for is answered.
+
+        One that waits for messages has gone, for all that can be known: it would take them with it.
+        """
+        if self._closing or self._task is None or (self._current is not None and self._current.is_waiting):
+            return False
+        self._closing = True
+        return True
+
+    def data_received(self, data: bytes) -> None:
+        while data and not self._closing:
+            data = self._feed(data)
+
+    def _feed(self, data: bytes) -> bytes:
+        """Parse; what is left for another parser."""
+        self._loose_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # A wish for another protocol, which a server may pass over: what follows is the next request.
+            self._parser = httptools.HttpRequestParser(self)
+            return data[upgrade.args[0] :]
+        except httptools.HttpParserCallbackError as error:
+            cause = error.__context__
+            self._refuse(cause if isinstance(cause, HttpError) else HttpError(400, "malformed", str(error)))
+        except httptools.HttpParserError as error:
+            self._refuse(HttpError(400, "malformed", f"this is not HTTP/1.1: {error}"))
+        else:
+            if self._loose_bytes > self._host.options.max_header_bytes:
+                self._refuse(self._head_too_large())
+        return b""
+
+    def pause_writing(self) -> None:
+        self._room = asyncio.get_running_loop().create_future()
+        self.deadline = self._host.now() + self._host.options.request_seconds
+
+    def resume_writing(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
+    # The parser's calls -----------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._is_begun = True
+        self.deadline = self._host.now() + self._host.options.request_seconds
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_count += 1
+        if self._header_count > HEADERS_MAX:
+            raise HttpError(431, "headers_too_large", f"a request may have {HEADERS_MAX} headers")
+        self._count(len(name) + len(value))
+        if not self._is_head:
+            return  # behind a chunked body: whoever looked at the headers before this server has not seen it
+        name = name.lower()
+        if name in WANTED:
+            if name not in self._headers:
+                self._headers[name] = value
+            elif name == b"accept":
+                self._headers[name] += b", " + value
+            else:
+                raise HttpError(400, "malformed", f"the header {name.decode()} is given twice")
+        elif name == b"content-length":
+            self._has_body = int(value) > 0
+            if int(value) > self._host.options.max_body_bytes:
+                raise self._body_too_large()
+        elif name == b"transfer-encoding":
+            if value.lower() != b"chunked" or self._parser.get_http_version() != "1.1":
+                raise HttpError(400, "malformed", "a body may be sent in chunks, by HTTP/1.1, and in no other encoding")
+            self._has_body = True
+        elif name == b"expect":
+            self._expects = value.lower() == b"100-continue"
+
+    def _count(self, size: int) -> None:
+        self._parsed_bytes += size
+        if self._parsed_bytes > self._host.options.max_header_bytes:
+            raise self._head_too_large()
+
+    def _head_too_large(self) -> HttpError:
+        most = self._host.options.max_header_bytes
+        return HttpError(431, "headers_too_large", f"a request's line and headers may have {most} bytes")
+
+    def on_headers_complete(self) -> None:
+        self._is_head = False
+        self._loose_bytes = 0
+        self._version = self._parser.get_http_version()
+        if self._version not in ("1.1", "1.0"):
+            raise HttpError(400, "malformed", "this server speaks HTTP/1.1")
+        if b"host" not in self._headers and self._version == "1.1":
+            raise HttpError(400, "malformed", "the request has no Host header")
+        if self._expects and self._task is None:
+            self._say_continue()
+
+    def _say_continue(self) -> None:
+        self._expects = False
+        self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        self._loose_bytes = 0
+        self._body_bytes += len(body)
+        if self._body_bytes > self._host.options.max_body_bytes:
+            raise self._body_too_large()
+        self._body.append(body)
+
+    def _body_too_large(self) -> HttpError:
+        most = self._host.options.max_body_bytes
+        return HttpError(413, "too_large", f"a request's body may have {most} bytes")
+
+    def on_message_complete(self) -> None:
+        parser, parts = self._parser, self._body
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        method = parser.get_method().decode("latin-1")
+        request = Request(
+            method, self._target, self._headers, body, parser.should_keep_alive(), is_old=self._version == "1.0"
+        )
+        has_lost_body = self._has_body and not parts and parser.should_upgrade()
+        self._begin()
+        if method == "CONNECT":
+            self._refuse(HttpError(400, "malformed", "this server is no proxy"))
+        elif has_lost_body:  # the parser takes what follows for the other protocol
+            self._refuse(HttpError(400, "malformed", "this server speaks HTTP/1.1 only: send a body without Upgrade"))
+        else:
+            self._put(request)
+
+    # Answers ----------------------------------------------------------------------------------------------
+
+    def _put(self, request: Request) -> None:
+        self._requests.append(request)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._work())
+        else:
+            self._transport.pause_reading()
+
+    def _refuse(self, error: HttpError) -> None:
+        """Nothing that follows on this connection can be understood: say why after what was asked before, and close."""
+        if not self._closing:
+            self._closing = True
+            self._transport.pause_reading()
+            self._requests.append(error)
+            if self._task is None:
+                self._task = asyncio.get_running_loop().create_task(self._work())
+
+    async def _work(self) -> None:
+        """Answer what has arrived, one after the other."""
+        try:
+            while self._requests:
+                item = self._requests.popleft()
+                self.deadline = 0.0
+                if isinstance(item, HttpError):
+                    answer = answer_to(item)
+                    self._transport.write(answer.head(self._host.new_request_id(), False) + answer.body)
+                    self._linger()
+                    return
+                keep = await self._answer(item)
+                if not keep:
+                    self._end()
+                    return
+                if not self._requests and not self._closing:
+                    self._transport.resume_reading()
+            if self._closing or self._host.stopping:
+                self._end()
+                return
+            if self._expects and not self._is_head:
+                self._say_continue()
+            options = self._host.options
+            seconds = options.request_seconds if self._is_arriving() else options.idle_seconds
+            self.deadline = self._host.now() + seconds
+        except asyncio.CancelledError:
+            if not self._transport.is_closing():
+                raise
+        except Exception:
+            log.exception("a connection of %s failed", self.peer)
+            self._transport.abort()
+        finally:
+            self._task = None
+
+    async def _answer(self, request: Request) -> bool:
+        """Answer one request; whether the connection goes on."""
+        self._current = request
+        answer = await self._host.answer(self, request)
+        keep = request.keep_alive and not self._host.stopping
+        if isinstance(answer, Answer):
+            head = answer.head(request.id, keep, request.is_old)
+            if request.method == "HEAD" or answer.status == 204:
+                self._transport.write(head)
+            elif len(answer.body) < 16_384:
+                self._transport.write(head + answer.body)
+            else:
+                self._transport.writelines((head, answer.body))
+        else:
+            keep = await self._stream(request, answer, keep)
+        await self._drain()
+        return keep
+
+    async def _stream(self, request: Request, answer: Stream, keep: bool) -> bool:
+        """The same for an answer in parts. HTTP/1.0 knows no chunks: its answer ends with the connection."""
+        keep = keep and not request.is_old
+        self._transport.write(answer.head(request.id, keep, request.is_old))
+        if request.method == "HEAD":
+            return keep
+        async with aclosing(answer.chunks) as chunks:
+            async for chunk in chunks:
+                if request.is_old:
+                    self._transport.write(chunk)
+                elif chunk:
+                    self._transport.writelines((b"%x\r\n" % len(chunk), chunk, b"\r\n"))
+                await self._drain()
+        if not request.is_old:
+            self._transport.write(b"0\r\n\r\n")
+        return keep
+
+    async def _drain(self) -> None:
+        """Until the client has taken most of what was written."""
+        if self._room is not None:
+            await self._room
+            self.deadline = 0.0
+
+    def _end(self) -> None:
+        self._closing = True
+        self._transport.close()
+        self.deadline = self._host.now() + self._host.options.request_seconds
+
+    def _linger(self) -> None:
+        """Say no more, and pass over what still comes: closing before would reset the connection, and lose the answer."""
+        self._closing = True
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+            self._transport.resume_reading()
+        self.deadline = self._host.now() + min(LINGER_SECONDS, self._host.options.request_seconds)
+
+    # The server's calls -----------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Close now if nothing is being answered; otherwise after the answer."""
+        if self._task is None:
+            self._end()
+
+    def overdue(self) -> None:
+        """Its time is over: say so if a request was being sent, and close."""
+        if self._task is not None and self._room is None and not self._closing:
+            self.deadline = 0.0  # it waits for us, and the request behind it has time until then
+        elif self._task is None and self._is_arriving() and not self._closing:
+            self._refuse(HttpError(408, "timeout", "the request did not arrive in time"))
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close at once, whatever is under way."""
+        self._closing = True
+        self._transport.abort()
+
+    def _is_arriving(self) -> bool:
+        """Whether a part of a request is there."""
+        return self._is_begun or self._loose_bytes > 0

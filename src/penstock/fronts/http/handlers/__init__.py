@@ -1,0 +1,62 @@
+"""The operations of the API, one module a subject. Each has a list `ROUTES`, filled by its handlers' decorators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.fronts.http.routes import Handler, Route
+from penstock.wire.http import JSON_TYPE
+
+Register = Callable[[Handler], Handler]
+
+
+class Routes(list[Route]):
+    """Routes of one subject."""
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        answers: Mapping[int, Any],
+        *,
+        body_schema: Any = None,
+        takes_batch: bool = False,
+        gives_batches: bool = False,
+        gives: str = JSON_TYPE,
+        errors: Iterable[type[PenstockError]] = (),
+        is_open: bool = False,
+    ) -> Register:
+        """Declare the handler below: its path, the answers it gives, the errors it can raise beyond the common ones."""
+
+        def register(handler: Handler) -> Handler:
+            self.append(
+                Route(
+                    method, path, handler, answers=answers, body_schema=body_schema, takes_batch=takes_batch,
+                    gives_batches=gives_batches, gives=gives, errors=errors, is_open=is_open,
+                )
+            )  # fmt: skip
+            return handler
+
+        return register
+
+
+def all_routes() -> list[Route]:
+    """Every operation, in the order of the documentation."""
+    from penstock.fronts.http.handlers import (
+        consuming,
+        dead,
+        exchanges,
+        groups,
+        looking,
+        publishing,
+        queues,
+        schedules,
+        streams,
+        system,
+        traces,
+    )
+
+    modules = (queues, publishing, consuming, groups, streams, looking, dead, exchanges, traces, schedules, system)
+    return [route for module in modules for route in module.ROUTES]

@@ -1,0 +1,146 @@
+"""From the broker's results to the API's shapes, and from verdicts in JSON to the broker's. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.batch import cut
+from penstock.core.work import Verdict
+from penstock.delivery import Claim, Receipt, Received, Slice
+from penstock.errors import InvalidArgument
+from penstock.model import SPAN_MS_MAX
+from penstock.node.arguments import milliseconds, verdicts_of
+from penstock.node.deadletters import DeadMessage
+from penstock.node.statistics import QueueStats
+from penstock.wire.http import (
+    ClaimAnswer,
+    DeadBody,
+    EncodedClaim,
+    EncodedSlice,
+    GroupStatsBody,
+    PartBody,
+    PublishAnswer,
+    PublishedBody,
+    QueueStatsBody,
+    ReceivedBody,
+    VerdictBody,
+    json_headers,
+    text_or_bytes,
+)
+
+
+def received_body(received: Received) -> ReceivedBody:
+    message = received.message
+    text, data = text_or_bytes(message.payload)
+    return ReceivedBody(
+        queue=received.queue,
+        lane=received.lane,
+        offset=received.offset,
+        published_ms=received.published_ms,
+        attempt=received.attempt,
+        state=received.state,
+        done=received.done,
+        payload=text,
+        payload_base64=data,
+        partition=message.partition,
+        key=message.key,
+        headers=None if message.headers is None else json_headers(message.headers),
+        priority=message.priority,
+        delay_ms=message.delay_ms,
+        not_before_ms=message.not_before_ms,
+        ttl_ms=message.ttl_ms,
+        dedup_id=message.dedup_id,
+        content_type=message.content_type,
+        correlation_id=message.correlation_id,
+        trace_id=message.trace_id,
+    )
+
+
+def results_answer(receipt: Receipt) -> PublishAnswer:
+    """Where each message went, one by one."""
+    results = [
+        PublishedBody(index, place.queue, place.lane, place.offset, place.duplicate)
+        for index, place in receipt.numbered()
+    ]
+    return PublishAnswer(len(receipt), results=results)
+
+
+def parts_answer(receipt: Receipt) -> PublishAnswer:
+    """Where runs of messages went."""
+    parts = [
+        PartBody(
+            queue, lane, appended.base, appended.count, appended.duplicates, None if places is None else list(places)
+        )
+        for queue, lane, appended, places in receipt.parts
+    ]
+    return PublishAnswer(len(receipt), parts=parts)
+
+
+def claim_answer(claim: Claim) -> ClaimAnswer:
+    return ClaimAnswer(
+        queue=claim.queue,
+        lane=claim.lane,
+        lease=None if claim.lease is None else str(claim.lease),
+        deadline_ms=claim.deadline_ms,
+        messages=[received_body(received) for received in claim.messages],
+    )
+
+
+def encoded_claim(claim: Claim) -> EncodedClaim:
+    lease = None if claim.lease is None else str(claim.lease)
+    return EncodedClaim(claim.queue, claim.lane, lease, claim.deadline_ms, encoded_slices(claim.slices))
+
+
+def encoded_slices(slices: Sequence[Slice]) -> list[EncodedSlice]:
+    """Batches as they are stored; only one of which a part was taken is cut."""
+    encoded: list[EncodedSlice] = []
+    for part in slices:
+        batch = cut(part.reader.batch, part.start, part.stop)
+        encoded.append(EncodedSlice(part.offset, part.published_ms, part.attempt, batch.count, batch.meta, batch.body))
+    return encoded
+
+
+def verdicts(bodies: Sequence[VerdictBody]) -> list[Verdict]:
+    """The broker's verdicts: a body with many offsets becomes one a run."""
+    return [verdict for body in bodies for verdict in _verdicts(body)]
+
+
+def _verdicts(body: VerdictBody) -> list[Verdict]:
+    delay_ms = None if body.delay is None else milliseconds(body.delay, "delay", 0, SPAN_MS_MAX)
+    if body.delay is not None and body.action not in ("nack", "postpone"):
+        raise InvalidArgument(f"delay is for nack and postpone, not for {body.action}")
+    if body.action == "postpone" and delay_ms is None:
+        raise InvalidArgument("postpone needs a delay in seconds")
+    if body.error and body.action not in ("nack", "reject"):
+        raise InvalidArgument(f"error is for nack and reject, not for {body.action}")
+    if (body.start is None) != (body.end is None) or (body.start is not None and body.offsets is not None):
+        raise InvalidArgument("a verdict is about offsets, about start and end together, or, with neither, about all")
+    if body.start is not None and body.end is not None:
+        return [Verdict(body.action, body.start, body.end, delay_ms, body.error)]
+    if body.offsets is not None and not body.offsets:
+        raise InvalidArgument("offsets is empty; leave it out to settle all that is left of the lease")
+    return verdicts_of(body.action, body.offsets, delay_ms, body.error)
+
+
+def dead_body(dead: DeadMessage) -> DeadBody:
+    return DeadBody(
+        message=received_body(dead.received),
+        reason=dead.reason,
+        error=dead.error,
+        attempts=dead.attempts,
+        consumer=dead.consumer,
+        dead_ms=dead.dead_ms,
+    )
+
+
+def stats_body(stats: QueueStats) -> QueueStatsBody:
+    groups = [
+        GroupStatsBody(
+            group.group, group.kind, group.ready, group.leased, group.scheduled, group.dead, group.lag,
+            group.oldest_offset, group.paused,
+        )
+        for group in stats.groups
+    ]  # fmt: skip
+    return QueueStatsBody(
+        stats.queue, stats.namespace, stats.lanes, stats.messages, stats.published, stats.bytes_published, groups
+    )

@@ -1,0 +1,62 @@
+"""Claim messages and settle them: work groups."""
+
+from __future__ import annotations
+
+from penstock.errors import LeaseLost, Overloaded, WrongKind
+from penstock.fronts.http.handlers import Routes
+from penstock.fronts.http.handlers.bodies import claim_answer, encoded_claim, verdicts
+from penstock.fronts.http.request import NOTHING, Answer, json_answer
+from penstock.fronts.http.routes import Call
+from penstock.wire.http import (
+    BATCHES_TYPE,
+    ClaimAnswer,
+    ClaimRequest,
+    ExtendAnswer,
+    ExtendRequest,
+    SettleRequest,
+    encode_msgpack,
+)
+
+ROUTES = Routes()
+
+
+@ROUTES.add(
+    "POST", "/v1/queues/{queue}/claim", {200: ClaimAnswer}, gives_batches=True,
+    errors=[WrongKind, Overloaded, LeaseLost],
+)  # fmt: skip
+async def claim(call: Call, body: ClaimRequest) -> Answer:
+    """Lease up to `max` messages, waiting up to `wait` seconds for the first `min` of them."""
+    waits = body.wait > 0
+    if waits:
+        call.server.begin_wait(call.request)
+    try:
+        claimed = await call.broker.claim(
+            call.names["queue"],
+            group=body.group,
+            max=body.max,
+            min=body.min,
+            wait=body.wait,
+            lease_seconds=body.lease_seconds,
+            partition=body.partition,
+            consumer=body.consumer or call.consumer,
+            ack=body.ack,
+        )
+    finally:
+        if waits:
+            call.server.end_wait(call.request)
+    if call.request.accepts(BATCHES_TYPE):
+        return Answer(200, encode_msgpack(encoded_claim(claimed)), BATCHES_TYPE)
+    return json_answer(claim_answer(claimed))
+
+
+@ROUTES.add("POST", "/v1/leases/{lease}/settle", {204: None}, errors=[LeaseLost])
+async def settle(call: Call, body: SettleRequest) -> Answer:
+    """Ack, nack, reject, postpone or release messages of a lease, in any mix, all or none."""
+    await call.broker.settle(call.names["lease"], verdicts(body.verdicts))
+    return NOTHING
+
+
+@ROUTES.add("POST", "/v1/leases/{lease}/extend", {200: ExtendAnswer}, errors=[LeaseLost])
+async def extend(call: Call, body: ExtendRequest) -> Answer:
+    """Keep a lease for another span from now."""
+    return json_answer(ExtendAnswer(await call.broker.extend(call.names["lease"], body.seconds)))

@@ -1,0 +1,96 @@
+"""Dead letters of a group: list, count by reason, redrive, purge, export."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from msgspec import Struct
+
+from penstock.errors import InvalidArgument, WrongKind
+from penstock.fronts.http.handlers import Routes
+from penstock.fronts.http.handlers.bodies import dead_body
+from penstock.fronts.http.handlers.groups import GROUP
+from penstock.fronts.http.request import Answer, Stream, json_answer
+from penstock.fronts.http.routes import Call
+from penstock.wire.http import CountAnswer, DeadAnswer, DeadChoice, ReasonBody, ReasonsAnswer, encode_json
+
+ROUTES = Routes()
+NDJSON_TYPE = "application/x-ndjson"
+EXPORT_AT_ONCE = 500
+
+
+class DeadQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which dead letters: all conditions that are given hold."""
+
+    max: int = 100
+    reason: str | None = None
+    error: str | None = None
+    """Text that the error contains."""
+    start: int | None = None
+    end: int | None = None
+    """With start: offsets [start, end)."""
+    filter: str | None = None
+
+    def offsets(self) -> tuple[int, int] | None:
+        if self.start is None and self.end is None:
+            return None
+        if self.start is None or self.end is None:
+            raise InvalidArgument("start and end go together")
+        return self.start, self.end
+
+
+@ROUTES.add("GET", GROUP + "/dead", {200: DeadAnswer}, errors=[WrongKind])
+async def list_dead(call: Call, query: DeadQuery) -> Answer:
+    """Dead letters of a group with why they died."""
+    found = await call.broker.dead(
+        call.names["queue"], call.names["group"], max=query.max, reason=query.reason, error=query.error,
+        offsets=query.offsets(), filter=query.filter,
+    )  # fmt: skip
+    return json_answer(DeadAnswer([dead_body(dead) for dead in found]))
+
+
+@ROUTES.add("GET", GROUP + "/dead/reasons", {200: ReasonsAnswer}, errors=[WrongKind])
+async def reasons(call: Call) -> Answer:
+    """How many dead letters there are of each reason and error."""
+    found = await call.broker.dead_reasons(call.names["queue"], call.names["group"])
+    return json_answer(
+        ReasonsAnswer([ReasonBody(one.reason, one.error, one.count, one.oldest_ms, one.newest_ms) for one in found])
+    )
+
+
+@ROUTES.add("POST", GROUP + "/dead/redrive", {200: CountAnswer}, errors=[WrongKind])
+async def redrive(call: Call, body: DeadChoice) -> Answer:
+    """Give the chosen dead letters to their group again, with all attempts; how many."""
+    count = await call.broker.redrive(
+        call.names["queue"], call.names["group"], reason=body.reason, error=body.error, offsets=body.offsets,
+        filter=body.filter,
+    )  # fmt: skip
+    return json_answer(CountAnswer(count))
+
+
+@ROUTES.add("POST", GROUP + "/dead/purge", {200: CountAnswer}, errors=[WrongKind])
+async def purge_dead(call: Call, body: DeadChoice) -> Answer:
+    """Let the chosen dead letters go for good; how many."""
+    count = await call.broker.purge_dead(
+        call.names["queue"], call.names["group"], reason=body.reason, error=body.error, offsets=body.offsets,
+        filter=body.filter,
+    )  # fmt: skip
+    return json_answer(CountAnswer(count))
+
+
+@ROUTES.add("GET", GROUP + "/dead/export", {200: str}, gives=NDJSON_TYPE, errors=[WrongKind])
+async def export_dead(call: Call) -> Stream:
+    """All dead letters of a group, one JSON object a line."""
+    first = await call.broker.dead_page(call.names["queue"], call.names["group"], max=EXPORT_AT_ONCE)
+
+    async def lines() -> AsyncGenerator[bytes, None]:
+        page = first
+        while True:
+            yield b"".join(encode_json(dead_body(dead)) + b"\n" for dead in page.dead)
+            if page.next is None:
+                return
+            page = await call.broker.dead_page(
+                call.names["queue"], call.names["group"], after=page.next, max=EXPORT_AT_ONCE
+            )
+
+    return Stream(lines(), NDJSON_TYPE)

@@ -1,0 +1,87 @@
+"""Exchanges and their bindings."""
+
+from __future__ import annotations
+
+from penstock.errors import AlreadyExists, NotFound
+from penstock.fronts.http.handlers import Routes
+from penstock.fronts.http.handlers.queues import Options
+from penstock.fronts.http.request import NOTHING, Answer, json_answer
+from penstock.fronts.http.routes import Call
+from penstock.model import ExchangeConfig
+from penstock.wire.http import BindingBody, BindingsAnswer, ExchangesAnswer, QueueBody, json_headers, plain_headers
+
+ROUTES = Routes()
+EXCHANGE = "/v1/exchanges/{exchange}"
+
+
+@ROUTES.add("GET", "/v1/exchanges", {200: ExchangesAnswer})
+async def list_exchanges(call: Call) -> Answer:
+    """The exchanges of a namespace, each with its options that differ from the defaults."""
+    exchanges = sorted(call.broker.exchanges().items())
+    return json_answer(ExchangesAnswer([QueueBody(name=name, options=options) for name, options in exchanges]))
+
+
+@ROUTES.add("PUT", EXCHANGE, {200: QueueBody, 201: QueueBody}, body_schema=ExchangeConfig, errors=[AlreadyExists])
+async def declare_exchange(call: Call, body: Options) -> Answer:
+    """Create an exchange, or change the options named here."""
+    name = call.names["exchange"]
+    status = 200 if name in call.broker.exchanges() else 201
+    await call.broker.declare_exchange(name, **body)
+    return json_answer(_exchange(call), status)
+
+
+@ROUTES.add("GET", EXCHANGE, {200: QueueBody})
+async def show_exchange(call: Call) -> Answer:
+    """An exchange and its options that differ from the defaults."""
+    return json_answer(_exchange(call))
+
+
+def _exchange(call: Call) -> QueueBody:
+    name = call.names["exchange"]
+    options = call.broker.exchanges().get(name)
+    if options is None:
+        raise NotFound(f"there is no exchange {name!r}; declare it first")
+    return QueueBody(name=name, options=options)
+
+
+@ROUTES.add("DELETE", EXCHANGE, {204: None})
+async def delete_exchange(call: Call) -> Answer:
+    """Delete an exchange with the bindings from and to it."""
+    await call.broker.delete_exchange(call.names["exchange"])
+    return NOTHING
+
+
+@ROUTES.add("GET", EXCHANGE + "/bindings", {200: BindingsAnswer})
+async def list_bindings(call: Call) -> Answer:
+    """The bindings from an exchange."""
+    bindings = [
+        BindingBody(
+            target=binding.target,
+            target_kind=binding.target_kind,
+            pattern=binding.pattern,
+            headers=None if binding.headers is None else json_headers(binding.headers),
+            match=binding.match,
+        )
+        for binding in call.broker.bindings(call.names["exchange"])
+    ]
+    return json_answer(BindingsAnswer(bindings))
+
+
+@ROUTES.add("POST", EXCHANGE + "/bind", {204: None}, errors=[AlreadyExists])
+async def bind(call: Call, body: BindingBody) -> Answer:
+    """Bind a queue or another exchange to an exchange."""
+    await call.broker.bind(
+        call.names["exchange"], body.target, body.pattern, target_kind=body.target_kind,
+        headers=None if body.headers is None else plain_headers(body.headers), match=body.match,
+    )  # fmt: skip
+    return NOTHING
+
+
+@ROUTES.add("POST", EXCHANGE + "/unbind", {204: None})
+async def unbind(call: Call, body: BindingBody) -> Answer:
+    """Remove a binding."""
+    await call.broker.unbind(
+        call.names["exchange"], body.target, body.pattern, target_kind=body.target_kind,
+        headers=None if body.headers is None else plain_headers(body.headers), match=body.match,
+    )  # fmt: skip
+    return NOTHING

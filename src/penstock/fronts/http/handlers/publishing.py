@@ -1,0 +1,74 @@
+"""Publish to queues and exchanges; transactions."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock.batch import from_bytes
+from penstock.errors import InvalidArgument, LeaseLost, MessageTooLarge, QueueFull, Unroutable
+from penstock.fronts.http.handlers import Routes
+from penstock.fronts.http.handlers.bodies import parts_answer, results_answer, verdicts
+from penstock.fronts.http.request import Answer, json_answer
+from penstock.fronts.http.routes import Call
+from penstock.wire.http import PublishAnswer, PublishRequest, TransactionRequest
+
+ROUTES = Routes()
+
+
+class PublishQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    publish_id: str | None = None
+    """Names the whole request: sent again under the same id within the queue's dedup window, it changes nothing."""
+
+
+@ROUTES.add(
+    "POST", "/v1/queues/{queue}/messages", {200: PublishAnswer}, takes_batch=True, errors=[QueueFull, MessageTooLarge]
+)
+async def publish(call: Call, body: PublishRequest | None, query: PublishQuery) -> Answer:
+    """Publish messages, all or none; answered when they are durable."""
+    queue = call.names["queue"]
+    if body is None:
+        batch = from_bytes(call.request.body)
+        return json_answer(parts_answer(await call.broker.publish_batch(queue, batch, publish_id=query.publish_id)))
+    messages = [message.message() for message in body.messages]
+    receipt = await call.broker.publish_many(queue, messages, publish_id=query.publish_id)
+    return json_answer(results_answer(receipt))
+
+
+class ExchangeQuery(PublishQuery, forbid_unknown_fields=True, kw_only=True):
+    mandatory: bool = False
+    """Refuse all of it when a message reaches no queue."""
+
+
+@ROUTES.add(
+    "POST", "/v1/exchanges/{exchange}/messages", {200: PublishAnswer}, takes_batch=True,
+    errors=[QueueFull, MessageTooLarge, Unroutable],
+)  # fmt: skip
+async def publish_to(call: Call, body: PublishRequest | None, query: ExchangeQuery) -> Answer:
+    """Publish to an exchange: each message goes to every queue that its key and headers lead to."""
+    exchange = call.names["exchange"]
+    if body is None:
+        batch = from_bytes(call.request.body)
+        receipt = await call.broker.publish_to(exchange, batch, mandatory=query.mandatory, publish_id=query.publish_id)
+        return json_answer(parts_answer(receipt))
+    messages = [message.message() for message in body.messages]
+    receipt = await call.broker.publish_to(exchange, messages, mandatory=query.mandatory, publish_id=query.publish_id)
+    return json_answer(results_answer(receipt))
+
+
+@ROUTES.add("POST", "/v1/transactions", {200: PublishAnswer}, errors=[LeaseLost, QueueFull, MessageTooLarge])
+async def transaction(call: Call, body: TransactionRequest) -> Answer:
+    """Verdicts and publishes, over any queues, as one commit: all of it or nothing."""
+    if not body.settle and not body.publish:
+        raise InvalidArgument("the transaction is empty; it needs something to settle or to publish")
+    unit = call.broker.transaction()
+    for part in body.settle:
+        unit.settle(part.lease, verdicts(part.verdicts))
+    for target in body.publish:
+        messages = [message.message() for message in target.messages]
+        if target.queue is not None and target.exchange is None:
+            unit.publish(target.queue, *messages)
+        elif target.exchange is not None and target.queue is None:
+            unit.publish_to(target.exchange, *messages)
+        else:
+            raise InvalidArgument("a publish of a transaction has either a queue or an exchange")
+    return json_answer(results_answer(await unit.commit()))

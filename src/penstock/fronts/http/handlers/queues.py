@@ -1,0 +1,118 @@
+"""Queues: list, declare, change, delete, pause."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta, Struct
+
+from penstock.errors import AlreadyExists, NotFound
+from penstock.fronts.http.handlers import Routes
+from penstock.fronts.http.handlers.bodies import stats_body
+from penstock.fronts.http.request import NOTHING, Answer, json_answer
+from penstock.fronts.http.routes import Call
+from penstock.model import QueueConfig
+from penstock.wire.http import QueueBody, QueuesAnswer, QueueStatsBody, StatsAnswer
+
+ROUTES = Routes()
+Options = dict[str, Any]
+Item = TypeVar("Item")
+
+
+class ListQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Part of a list by name."""
+
+    prefix: str = ""
+    """Only names that begin so."""
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+    after: str = ""
+    """Only names after this one: a page's `next`."""
+
+    def page(self, items: dict[str, Item]) -> tuple[list[tuple[str, Item]], str | None]:
+        """The items that are asked for by name, and where the next page begins."""
+        names = sorted(name for name in items if name > self.after and name.startswith(self.prefix))
+        chosen = names[: self.limit]
+        return [(name, items[name]) for name in chosen], chosen[-1] if len(names) > len(chosen) else None
+
+
+@ROUTES.add("GET", "/v1/queues", {200: QueuesAnswer})
+async def list_queues(call: Call, query: ListQuery) -> Answer:
+    """The queues of a namespace by name, each with its options that differ from the defaults."""
+    page, following = query.page(call.broker.queues())
+    return json_answer(
+        QueuesAnswer(queues=[QueueBody(name=name, options=options) for name, options in page], next=following)
+    )
+
+
+@ROUTES.add(
+    "PUT", "/v1/queues/{queue}", {200: QueueBody, 201: QueueBody}, body_schema=QueueConfig, errors=[AlreadyExists]
+)
+async def declare_queue(call: Call, body: Options) -> Answer:
+    """Create a queue, or change the options named here of the one that exists."""
+    name = call.names["queue"]
+    status = 200 if call.broker.has_queue(name) else 201
+    await call.broker.declare_queue(name, **body)
+    return json_answer(_queue(call, name), status)
+
+
+@ROUTES.add("PATCH", "/v1/queues/{queue}", {200: QueueBody}, body_schema=QueueConfig, errors=[AlreadyExists])
+async def change_queue(call: Call, body: Options) -> Answer:
+    """Change the options named here of a queue that exists."""
+    name = call.names["queue"]
+    call.broker.groups(name)  # raises where there is none
+    await call.broker.declare_queue(name, **body)
+    return json_answer(_queue(call, name))
+
+
+@ROUTES.add("GET", "/v1/queues/{queue}", {200: QueueBody})
+async def show_queue(call: Call) -> Answer:
+    """A queue and its options that differ from the defaults."""
+    return json_answer(_queue(call, call.names["queue"]))
+
+
+def _queue(call: Call, name: str) -> QueueBody:
+    return QueueBody(name=name, options=call.broker.queue_options(name))
+
+
+@ROUTES.add("DELETE", "/v1/queues/{queue}", {204: None})
+async def delete_queue(call: Call) -> Answer:
+    """Delete a queue with everything in it."""
+    await call.broker.delete_queue(call.names["queue"])
+    return NOTHING
+
+
+@ROUTES.add("POST", "/v1/queues/{queue}/pause", {204: None})
+async def pause_queue(call: Call) -> Answer:
+    """Hand out nothing more of a queue; what is leased can still be settled."""
+    await call.broker.pause(call.names["queue"])
+    return NOTHING
+
+
+@ROUTES.add("POST", "/v1/queues/{queue}/resume", {204: None})
+async def resume_queue(call: Call) -> Answer:
+    """Undo a pause."""
+    await call.broker.resume(call.names["queue"])
+    return NOTHING
+
+
+@ROUTES.add("GET", "/v1/queues/{queue}/stats", {200: QueueStatsBody})
+async def queue_stats(call: Call) -> Answer:
+    """Counts of a queue and its groups."""
+    return json_answer(stats_body(await call.broker.stats(call.names["queue"])))
+
+
+class StatsQuery(ListQuery, forbid_unknown_fields=True, kw_only=True):
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+
+
+@ROUTES.add("GET", "/v1/stats", {200: StatsAnswer})
+async def stats(call: Call, query: StatsQuery) -> Answer:
+    """Counts of the queues of a namespace, by name."""
+    page, following = query.page(call.broker.queues())
+    found: list[QueueStatsBody] = []
+    for name, _ in page:
+        try:
+            found.append(stats_body(await call.broker.stats(name)))
+        except NotFound:  # deleted since
+            continue
+    return json_answer(StatsAnswer(queues=found, next=following))

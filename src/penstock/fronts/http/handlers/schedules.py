@@ -1,0 +1,61 @@
+"""Schedules: messages that are published again and again."""
+
+from __future__ import annotations
+
+from penstock.fronts.http.handlers import Routes
+from penstock.fronts.http.request import NOTHING, Answer, json_answer
+from penstock.fronts.http.routes import Call
+from penstock.node.schedules import Schedule
+from penstock.wire.http import ScheduleBody, ScheduleRequest, SchedulesAnswer, message_body
+
+ROUTES = Routes()
+SCHEDULE = "/v1/schedules/{schedule}"
+
+
+def _body(schedule: Schedule) -> ScheduleBody:
+    return ScheduleBody(
+        name=schedule.name,
+        queue=schedule.queue,
+        exchange=schedule.exchange,
+        cron=schedule.cron,
+        interval_ms=schedule.interval_ms,
+        timezone=schedule.timezone,
+        message=message_body(schedule.message),
+        paused=schedule.paused,
+        description=schedule.description,
+        next_ms=schedule.next_ms,
+        last_ms=schedule.last_ms,
+        fired=schedule.fired,
+        last_error=schedule.last_error,
+    )
+
+
+@ROUTES.add("GET", "/v1/schedules", {200: SchedulesAnswer})
+async def list_schedules(call: Call) -> Answer:
+    """The schedules of a namespace by name."""
+    return json_answer(SchedulesAnswer([_body(schedule) for schedule in call.broker.schedules()]))
+
+
+@ROUTES.add("PUT", SCHEDULE, {200: ScheduleBody, 201: ScheduleBody})
+async def declare_schedule(call: Call, body: ScheduleRequest) -> Answer:
+    """Create or replace a schedule: a message for a queue or exchange, by cron expression or interval."""
+    name = call.names["schedule"]
+    status = 200 if any(schedule.name == name for schedule in call.broker.schedules()) else 201
+    schedule = await call.broker.declare_schedule(
+        name, message=body.message.message(), queue=body.queue, exchange=body.exchange, cron=body.cron,
+        interval_ms=body.interval_ms, timezone=body.timezone, paused=body.paused, description=body.description,
+    )  # fmt: skip
+    return json_answer(_body(schedule), status)
+
+
+@ROUTES.add("GET", SCHEDULE, {200: ScheduleBody})
+async def show_schedule(call: Call) -> Answer:
+    """A schedule, when it fired last and when it fires next."""
+    return json_answer(_body(call.broker.schedule(call.names["schedule"])))
+
+
+@ROUTES.add("DELETE", SCHEDULE, {204: None})
+async def delete_schedule(call: Call) -> Answer:
+    """Delete a schedule; what it published stays."""
+    await call.broker.delete_schedule(call.names["schedule"])
+    return NOTHING

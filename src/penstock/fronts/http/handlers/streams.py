@@ -1,0 +1,76 @@
+"""Read without leases: stream groups and the log by offset or time."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock.errors import OffsetGone, Overloaded, WrongKind
+from penstock.fronts.http.handlers import Routes
+from penstock.fronts.http.handlers.bodies import encoded_slices, received_body
+from penstock.fronts.http.handlers.groups import GROUP
+from penstock.fronts.http.request import NOTHING, Answer, json_answer
+from penstock.fronts.http.routes import Call
+from penstock.node.streams import StreamRead
+from penstock.wire.http import BATCHES_TYPE, CommitRequest, EncodedRead, ReadAnswer, ReadRequest, encode_msgpack
+
+ROUTES = Routes()
+
+
+def _answer(call: Call, read: StreamRead) -> Answer:
+    if call.request.accepts(BATCHES_TYPE):
+        encoded = EncodedRead(
+            read.queue, read.lane, read.next_offset, read.primary_committed, encoded_slices(read.slices), read.done
+        )
+        return Answer(200, encode_msgpack(encoded), BATCHES_TYPE)
+    return json_answer(
+        ReadAnswer(
+            queue=read.queue,
+            lane=read.lane,
+            next_offset=read.next_offset,
+            messages=[received_body(received) for received in read.messages],
+            primary_committed=read.primary_committed,
+        )
+    )
+
+
+@ROUTES.add("POST", GROUP + "/read", {200: ReadAnswer}, gives_batches=True, errors=[WrongKind, Overloaded])
+async def read(call: Call, body: ReadRequest) -> Answer:
+    """The next messages for a stream group, waiting up to `wait` seconds for the first."""
+    waits = body.wait > 0
+    if waits:
+        call.server.begin_wait(call.request)
+    try:
+        found = await call.broker.read(
+            call.names["queue"],
+            call.names["group"],
+            max=body.max,
+            wait=body.wait,
+            consumer=body.consumer or call.consumer,
+        )
+    finally:
+        if waits:
+            call.server.end_wait(call.request)
+    return _answer(call, found)
+
+
+@ROUTES.add("POST", GROUP + "/commit", {204: None}, errors=[WrongKind])
+async def commit(call: Call, body: CommitRequest) -> Answer:
+    """A stream group has processed everything below an offset."""
+    await call.broker.commit(call.names["queue"], call.names["group"], body.offset, lane=body.lane)
+    return NOTHING
+
+
+class LogQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    lane: int | None = None
+    offset: int | None = None
+    time_ms: int | None = None
+    max: int = 100
+
+
+@ROUTES.add("GET", "/v1/queues/{queue}/log", {200: ReadAnswer}, gives_batches=True, errors=[OffsetGone])
+async def read_from(call: Call, query: LogQuery) -> Answer:
+    """Messages of the log from an offset or a time on, from the beginning without either; no group needed."""
+    found = await call.broker.read_from(
+        call.names["queue"], query.offset, time_ms=query.time_ms, max=query.max, lane=query.lane
+    )
+    return _answer(call, found)

@@ -1,0 +1,116 @@
+"""A request as it arrived and an answer as it will leave. Bytes and plain values; no socket, no broker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from http import HTTPStatus
+from typing import Final
+
+from penstock.wire.http import JSON_TYPE, encode_json
+
+_REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
+
+
+class Request:
+    """One request, received whole."""
+
+    __slots__ = ("body", "headers", "id", "is_old", "is_waiting", "keep_alive", "method", "target")
+
+    def __init__(
+        self,
+        method: str,
+        target: bytes,
+        headers: dict[bytes, bytes],
+        body: bytes,
+        keep_alive: bool,
+        *,
+        is_old: bool = False,
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.headers = headers
+        """Those of `connection.WANTED` that were sent, by lower-case name."""
+        self.body = body
+        self.keep_alive = keep_alive
+        self.is_old = is_old
+        """Of HTTP/1.0."""
+        self.is_waiting = False
+        """It waits for what may not come for long: of no use to a client that has gone."""
+        self.id = ""
+
+    def header(self, name: bytes) -> str:
+        """A header's text, empty where it was not sent."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+    def media_type(self) -> str:
+        """What the body says it is, without parameters."""
+        return self.header(b"content-type").partition(";")[0].strip().lower()
+
+    def accepts(self, media_type: str) -> bool:
+        """Whether an answer of this type was asked for by name."""
+        accept = self.headers.get(b"accept")
+        return accept is not None and media_type in accept.decode("latin-1").lower()
+
+
+class Answer:
+    """One answer, whole."""
+
+    __slots__ = ("body", "content_type", "headers", "status")
+
+    def __init__(
+        self,
+        status: int,
+        body: bytes = b"",
+        content_type: str = JSON_TYPE,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+        self.headers = headers
+
+    def head(self, request_id: str, keep_alive: bool, is_old: bool = False) -> bytes:
+        """The status line and headers."""
+        parts = [b"HTTP/1.1 ", _REASONS[self.status], b"\r\nX-Request-Id: ", request_id.encode("latin-1")]
+        if self.status != 204:
+            parts += (b"\r\nContent-Type: ", self.content_type.encode(), b"\r\nContent-Length: %d" % len(self.body))
+        return _ended(parts, self.headers, keep_alive, is_old)
+
+
+class Stream:
+    """An answer that is made while it is sent, of unknown length."""
+
+    __slots__ = ("chunks", "content_type", "status")
+
+    def __init__(self, chunks: AsyncGenerator[bytes, None], content_type: str) -> None:
+        self.status = 200
+        self.chunks = chunks
+        self.content_type = content_type
+
+    def head(self, request_id: str, keep_alive: bool, is_old: bool = False) -> bytes:
+        """The status line and headers."""
+        parts = [
+            b"HTTP/1.1 200 OK\r\nX-Request-Id: ", request_id.encode("latin-1"), b"\r\nContent-Type: ",
+            self.content_type.encode(), b"\r\nCache-Control: no-store",
+        ]  # fmt: skip
+        if not is_old:
+            parts.append(b"\r\nTransfer-Encoding: chunked")
+        return _ended(parts, (), keep_alive, is_old)
+
+
+def _ended(parts: list[bytes], headers: tuple[tuple[str, str], ...], keep_alive: bool, is_old: bool) -> bytes:
+    for name, value in headers:
+        parts.append(f"\r\n{name}: {value}".encode("latin-1"))
+    if not keep_alive:
+        parts.append(b"\r\nConnection: close")
+    elif is_old:
+        parts.append(b"\r\nConnection: keep-alive")
+    parts.append(b"\r\n\r\n")
+    return b"".join(parts)
+
+
+def json_answer(body: object, status: int = 200) -> Answer:
+    return Answer(status, encode_json(body))
+
+
+NOTHING: Final = Answer(204)

@@ -1,0 +1,210 @@
+"""Who answers which request: paths with named parts to handlers, and what each handler takes and gives.
+
+A handler is a coroutine function of a `Call` and, by the names of its parameters, the decoded `body` and `query`. The
+same table makes the OpenAPI document, so what is not declared here does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from penstock.errors import InvalidArgument, PenstockError
+from penstock.fronts.http.failures import HttpError
+from penstock.fronts.http.request import Answer, Request, Stream
+from penstock.node.broker import Broker
+from penstock.wire.http import BATCH_TYPE, JSON_TYPE
+
+if TYPE_CHECKING:
+    from penstock.fronts.http.server import HttpServer
+
+QUERY_BYTES_MAX: Final = 16 * 1024
+QUERY_FIELDS_MAX: Final = 100
+NAMESPACE: Final = "namespace"
+
+Kind = TypeVar("Kind")
+Handler = Callable[..., Awaitable[Answer | Stream]]
+
+
+class Call:
+    """One request on its way through a handler."""
+
+    __slots__ = ("broker", "consumer", "names", "request", "server")
+
+    def __init__(
+        self, server: HttpServer, broker: Broker, request: Request, names: dict[str, str], consumer: str
+    ) -> None:
+        self.server = server
+        self.broker = broker
+        """In the namespace that was asked for."""
+        self.request = request
+        self.names = names
+        """The named parts of the path."""
+        self.consumer = consumer
+        """Who claims, unless the request says so: the other end of the connection."""
+
+
+class Route:
+    """One operation."""
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        handler: Handler,
+        *,
+        answers: Mapping[int, Any],
+        body_schema: Any = None,
+        takes_batch: bool = False,
+        gives_batches: bool = False,
+        gives: str = JSON_TYPE,
+        errors: Iterable[type[PenstockError]] = (),
+        is_open: bool = False,
+    ) -> None:
+        hints = get_type_hints(handler)
+        self.method = method
+        self.path = path
+        self.handler = handler
+        self.name = f"{method} {path}"
+        self.parts = path.strip("/").split("/")
+        self.parameters = [part[1:-1] for part in self.parts if part.startswith("{")]
+        self.body = hints.get("body")
+        self.body_schema = body_schema or self.body
+        self.query = hints.get("query")
+        self.answers = answers
+        self.takes_batch = takes_batch
+        """Whether a body may be an encoded batch instead of JSON; then `body` is None."""
+        self.gives_batches = gives_batches
+        self.gives = gives
+        self.errors = list(errors)
+        self.is_open = is_open
+        """Answered without a token."""
+        self._decoder = None if self.body is None else msgspec.json.Decoder(self.body)
+
+    def call(self, call: Call, query: dict[str, str]) -> Awaitable[Answer | Stream]:
+        """Decode what the handler takes, and run it."""
+        arguments: dict[str, Any] = {}
+        if self._decoder is not None:
+            arguments["body"] = self._decoded(call.request)
+        if self.query is not None:
+            arguments["query"] = _convert(query, self.query)
+        elif query:
+            raise InvalidArgument(f"unknown query parameter {next(iter(query))!r}; {self.name} takes namespace only")
+        return self.handler(call, **arguments)
+
+    def _decoded(self, request: Request) -> Any:
+        assert self._decoder is not None
+        media_type = request.media_type()
+        if not media_type and not request.body:
+            media_type = JSON_TYPE  # nothing is said about what is not there
+        if self.takes_batch and media_type == BATCH_TYPE:
+            return None
+        if media_type != JSON_TYPE:
+            known = f"{JSON_TYPE} or {BATCH_TYPE}" if self.takes_batch else JSON_TYPE
+            raise HttpError(415, "unsupported_media_type", f"Content-Type is {media_type!r}; {self.name} takes {known}")
+        try:
+            return self._decoder.decode(request.body or b"{}")
+        except UnicodeDecodeError as error:
+            raise HttpError(400, "malformed", f"the body is not UTF-8: {error}") from None
+
+
+def _convert(query: dict[str, str], kind: type[Kind]) -> Kind:
+    try:
+        return msgspec.convert(query, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"in the query: {error}") from None
+
+
+# Finding -------------------------------------------------------------------------------------------------
+
+
+class _Branch:
+    """One step of a path: fixed words first, then whatever name stands there."""
+
+    __slots__ = ("named", "routes", "words")
+
+    def __init__(self) -> None:
+        self.words: dict[str, _Branch] = {}
+        self.named: _Branch | None = None
+        self.routes: dict[str, Route] = {}
+
+
+class Router:
+    """All routes, as a tree of path parts."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = list(routes)
+        self._root = _Branch()
+        for route in self.routes:
+            branch = self._root
+            for part in route.parts:
+                if part.startswith("{"):
+                    branch.named = branch.named or _Branch()
+                    branch = branch.named
+                else:
+                    branch = branch.words.setdefault(part, _Branch())
+            branch.routes[route.method] = route
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        """The route of a path and the names in it; raises where there is none."""
+        branch, values = self._root, []
+        for part in path[1:].split("/"):
+            following = branch.words.get(part)
+            if following is None:
+                following = branch.named
+                if following is None:
+                    raise HttpError(
+                        404, "no_such_path", f"there is nothing at {path[:200]!r}; see /docs for what there is"
+                    )
+                values.append(_name(part))
+            branch = following
+        route = branch.routes.get("GET" if method == "HEAD" else method)
+        if route is None:
+            if not branch.routes:
+                raise HttpError(404, "no_such_path", f"there is nothing at {path[:200]!r}; see /docs for what there is")
+            allowed = ", ".join(sorted(branch.routes))
+            raise HttpError(405, "method_not_allowed", f"{method} is not for {path[:200]!r}; it takes {allowed}",
+                            (("Allow", allowed),))  # fmt: skip
+        return route, dict(zip(route.parameters, values, strict=True))
+
+
+def _name(part: str) -> str:
+    if "%" not in part:
+        return part
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"{part[:100]!r} in the path is not UTF-8 when percent-decoded") from None
+
+
+def split_target(target: bytes) -> tuple[str, dict[str, str]]:
+    """The path and the query of a request line's target."""
+    raw_path, _, raw_query = target.partition(b"?")
+    try:
+        path = raw_path.decode("ascii")
+    except UnicodeDecodeError:
+        raise HttpError(400, "malformed", "the path has bytes that are not ASCII; percent-encode them") from None
+    if not path.startswith("/"):
+        _, separator, rest = path.partition("://")
+        path = "/" + rest.partition("/")[2] if separator else path
+    if not path.startswith("/"):
+        raise HttpError(400, "malformed", f"{path[:100]!r} is not a path")
+    if not raw_query:
+        return path, {}
+    return path, _query(raw_query)
+
+
+def _query(raw: bytes) -> dict[str, str]:
+    if len(raw) > QUERY_BYTES_MAX:
+        raise InvalidArgument(f"the query has {len(raw)} bytes; the limit is {QUERY_BYTES_MAX}")
+    try:
+        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
+    except ValueError as error:
+        raise InvalidArgument(f"the query cannot be read: {error}") from None
+    query = dict(pairs)
+    if len(query) != len(pairs):
+        raise InvalidArgument("a query parameter is given twice")
+    return query

@@ -1,0 +1,240 @@
+"""The HTTP server: listens, keeps its connections within their limits, finds the route of each request.
+
+Next stop of a request: `routes.py`, then the handler in `handlers/`, then the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import itertools
+import logging
+import secrets
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from penstock.errors import InvalidArgument, Overloaded, PenstockError
+from penstock.fronts import metrics
+from penstock.fronts.http import page
+from penstock.fronts.http.connection import Connection
+from penstock.fronts.http.failures import HttpError, answer_to
+from penstock.fronts.http.handlers import all_routes
+from penstock.fronts.http.openapi import document
+from penstock.fronts.http.options import HttpOptions
+from penstock.fronts.http.request import Answer, Request, Stream
+from penstock.fronts.http.routes import NAMESPACE, Call, Route, Router, split_target
+from penstock.logs import request_id
+from penstock.model import DEFAULT_NAMESPACE
+from penstock.node.broker import Broker
+from penstock.wire.http import encode_json
+
+SWEEP_SECONDS: Final = 1.0
+BACKLOG: Final = 4_096
+REFUSED_MAX: Final = 256
+"""Connections past the limit that are told so at a time; more are only closed."""
+NAMESPACES_KEPT: Final = 1_000
+REQUEST_ID_CHARACTERS_MAX: Final = 128
+
+log = logging.getLogger("penstock.http")
+
+
+class HttpServer:
+    """The HTTP front of one broker."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        options: HttpOptions | None = None,
+        *,
+        log_requests: bool = False,
+        metrics_queues_max: int = metrics.QUEUES_MAX,
+        is_measured: bool = True,
+    ) -> None:
+        """`is_measured` turns `/metrics` on, with so many queues one by one; `log_requests` logs each request."""
+        self.broker = broker
+        self.options = options or HttpOptions()
+        self.measures = metrics.HttpMeasures()
+        self._log_requests = log_requests
+        self._metrics_queues_max = metrics_queues_max
+        self._is_measured = is_measured
+        check_exposure(self.options)
+        self.stopping = False
+        self.router = Router(all_routes())
+        self._token = self.options.token.encode()
+        self._loop = asyncio.get_running_loop()
+        self._connections: set[Connection] = set()
+        self._brokers: dict[str, Broker] = {DEFAULT_NAMESPACE: broker}
+        self._request_prefix = secrets.token_hex(4)
+        self._request_numbers = itertools.count(1)
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._all_closed: asyncio.Future[None] | None = None
+        self._openapi: bytes | None = None
+        self._page: bytes | None = None
+        self.port = 0
+
+    # Life -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server = await self._loop.create_server(
+            lambda: Connection(self), self.options.host, self.options.port, backlog=BACKLOG
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self.sweep)
+
+    async def stop(self) -> None:
+        """Take no more requests, answer those under way (long polls at once, empty), close all connections."""
+        if self._server is None or self.stopping:
+            return
+        self.stopping = True
+        self._server.close()
+        self.broker.drain()
+        for connection in list(self._connections):
+            connection.stop()
+        if self._connections:
+            self._all_closed = self._loop.create_future()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._all_closed, self.options.stop_seconds)
+        for connection in list(self._connections):
+            connection.abort()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        await self._server.wait_closed()
+
+    def sweep(self) -> None:
+        """Close connections whose time is over. One timer for all: most never need theirs."""
+        now = self.now()
+        for connection in [one for one in self._connections if 0.0 < one.deadline < now]:
+            connection.overdue()
+        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self.sweep)
+
+    # Connections (their host) -----------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> bool:
+        self._connections.add(connection)
+        self.measures.connections += 1
+        self.measures.connections_accepted += 1
+        has_room = len(self._connections) <= self.options.max_connections
+        self.measures.connections_refused += not has_room
+        if len(self._connections) > self.options.max_connections + REFUSED_MAX:
+            connection.abort()  # no time to say why
+        return has_room
+
+    def closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self.measures.connections -= 1
+        if not self._connections and self._all_closed is not None and not self._all_closed.done():
+            self._all_closed.set_result(None)
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    def new_request_id(self) -> str:
+        return f"{self._request_prefix}-{next(self._request_numbers):x}"
+
+    # Requests ---------------------------------------------------------------------------------------------
+
+    async def answer(self, connection: Connection, request: Request) -> Answer | Stream:
+        request.id = self._request_id(request)
+        request_id.set(request.id)
+        began = self._loop.time()
+        route: Route | None = None
+        answer: Answer | Stream
+        try:
+            path, query = split_target(request.target)
+            route, names = self.router.find(request.method, path)
+            if self._token and not route.is_open:
+                self._check_token(request)
+            if request.headers.get(b"content-encoding", b"identity") != b"identity":
+                raise HttpError(415, "unsupported_media_type", "the body is compressed; send it as it is")
+            broker = self._namespaced(query.pop(NAMESPACE, DEFAULT_NAMESPACE))
+            answer = await route.call(Call(self, broker, request, names, connection.peer), query)
+        except (PenstockError, HttpError, msgspec.DecodeError, RecursionError) as error:
+            answer = answer_to(error)
+        except Exception as error:
+            log.exception("%s failed (request %s)", route.name if route else request.method, request.id)
+            answer = answer_to(error)
+        self._measure(route, answer, request, self._loop.time() - began)
+        return answer
+
+    def _measure(self, route: Route | None, answer: Answer | Stream, request: Request, seconds: float) -> None:
+        """Count it, and log it where that is wanted."""
+        measures = self.measures
+        measures.request("(none)" if route is None else route.name, answer.status, seconds)
+        measures.bytes_in += len(request.body)
+        if isinstance(answer, Answer):
+            measures.bytes_out += len(answer.body)
+        if self._log_requests:
+            name = request.method if route is None else route.name
+            fields = {"status": answer.status, "milliseconds": round(seconds * 1000, 3)}
+            log.info("%s", name, extra=fields)
+
+    def _request_id(self, request: Request) -> str:
+        given = request.headers.get(b"x-request-id")
+        if given and len(given) <= REQUEST_ID_CHARACTERS_MAX and all(33 <= byte < 127 for byte in given):
+            return given.decode()
+        return self.new_request_id()
+
+    def _check_token(self, request: Request) -> None:
+        scheme, _, token = request.headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
+            raise HttpError(401, "unauthorized", "this server wants a token: send Authorization: Bearer TOKEN",
+                            (("WWW-Authenticate", "Bearer"),))  # fmt: skip
+
+    def _namespaced(self, namespace: str) -> Broker:
+        broker = self._brokers.get(namespace)
+        if broker is None:
+            broker = self.broker.in_namespace(namespace)
+            if len(self._brokers) < NAMESPACES_KEPT:
+                self._brokers[namespace] = broker
+        return broker
+
+    def begin_wait(self, request: Request) -> None:
+        """One more claim or read that waits; `end_wait` when it does not any more."""
+        waiting = self.measures.long_polls
+        if waiting >= self.options.max_long_polls:
+            raise Overloaded(f"{waiting} claims and reads are waiting already; try again later, or without wait")
+        self.measures.long_polls += 1
+        request.is_waiting = True
+
+    def end_wait(self, request: Request) -> None:
+        request.is_waiting = False
+        self.measures.long_polls -= 1
+
+    # What it says about itself ----------------------------------------------------------------------------
+
+    async def render_metrics(self) -> bytes:
+        if not self._is_measured:
+            raise HttpError(404, "no_such_path", "metrics are turned off: [metrics] enabled = false")
+        return await metrics.render(self.broker, self._metrics_queues_max, self.measures)
+
+    def openapi(self) -> bytes:
+        """The OpenAPI document, made when it is first asked for."""
+        if self._openapi is None:
+            self._openapi = encode_json(document(self.router.routes))
+        return self._openapi
+
+    def page(self) -> bytes:
+        """The same for people."""
+        if self._page is None:
+            self._page = page.render(document(self.router.routes))
+        return self._page
+
+
+def check_exposure(options: HttpOptions) -> None:
+    """Raise where anybody on the network could do everything, unless that was asked for."""
+    if options.token or options.insecure:
+        return
+    try:
+        is_loopback = ipaddress.ip_address(options.host).is_loopback
+    except ValueError:
+        is_loopback = options.host == "localhost"
+    if not is_loopback:
+        raise InvalidArgument(
+            f"http.host is {options.host!r}, which others can reach, and there is no http.token; "
+            "set one, or http.insecure = true if the network is trusted"
+        )

@@ -1,0 +1,263 @@
+"""`/metrics`: the node's numbers, the HTTP front's and the process's in Prometheus' text form.
+
+Names and help texts are here, and how a queue becomes a label; counting is done elsewhere (`node/measures.py`, and
+`HttpMeasures` below, which a server calls). No registry is shared: every scrape makes its families anew. It may not
+know lanes, stores or sockets.
+
+Queues past the cap are one sum, labelled queue="(other)" with an empty namespace, which no user's queue can have. Only
+gauges have it: which queues it stands for changes from scrape to scrape, and a counter that falls would be read as a
+restart. `penstock_messages_total` counts all queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from penstock.node.broker import Broker
+from penstock.node.measures import COUNTERS, SECONDS_BOUNDS, Histogram
+from penstock.node.survey import NodeNumbers
+from penstock.version import VERSION
+
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+QUEUES_MAX: Final = 1_000
+ROUTES_MAX: Final = 500
+OTHER: Final = "(other)"
+
+_QUEUE: Final = ("namespace", "queue")
+_GROUP: Final = ("namespace", "queue", "group")
+_IN_MEMORY: Final = " Queues that are not in memory are left out."
+_KNOWN: Final = " Left out where it could not be read in time."
+
+_GROUP_GAUGES: Final = (
+    ("ready", "Messages that can be claimed now."),
+    ("leased", "Messages in flight: handed out and not settled."),
+    ("scheduled", "Messages that wait for a time: delays, retries, postponed."),
+    ("dead", "Dead letters kept."),
+    ("lag", "Messages not done and not dead; of stream groups, not committed."),
+)
+_COUNTER_TEXTS: Final = {
+    "delivered": "Messages handed out",
+    "acked": "Messages acknowledged",
+    "nacked": "Messages that failed and were given back",
+    "rejected": "Messages rejected for good",
+    "released": "Messages given back without spending an attempt",
+    "postponed": "Messages put off by their consumer",
+    "lease_expired": "Messages whose lease ended before they were settled",
+    "left": "Messages that came back because their consumer left",
+    "dead": "Messages that became dead letters",
+    "expired": "Messages that outlived their ttl, dropped or dead",
+    "dropped": "Messages dropped because the queue was full",
+    "redriven": "Dead letters given to their group again",
+    "purged": "Messages purged",
+    "committed": "Messages over which a stream group's commits moved",
+}
+
+_process: Final = ProcessCollector(registry=None)
+
+
+class HttpMeasures:
+    """What an HTTP server counts. `request` costs about half a microsecond."""
+
+    def __init__(self) -> None:
+        self.routes: dict[str, _Route] = {}
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.connections = 0
+        """Open now."""
+        self.connections_accepted = 0
+        self.connections_refused = 0
+        self.long_polls = 0
+        """Requests that wait now."""
+
+    def request(self, route: str, status: int, seconds: float) -> None:
+        """A request was answered. `route` is the pattern of the path, never the path itself."""
+        found = self.routes.get(route)
+        if found is None:
+            found = self._route(route)
+        found.statuses[status // 100] += 1
+        found.counts[bisect_left(SECONDS_BOUNDS, seconds)] += 1
+        found.seconds.sum += seconds
+
+    def _route(self, route: str) -> _Route:
+        """Past the limit all are one: a mistake in naming them must not eat memory."""
+        if len(self.routes) >= ROUTES_MAX:
+            route = OTHER
+        return self.routes.setdefault(route, _Route())
+
+
+class _Route:
+    __slots__ = ("counts", "seconds", "statuses")
+
+    def __init__(self) -> None:
+        self.statuses = [0] * 10
+        """By the status's first digit."""
+        self.seconds = Histogram(SECONDS_BOUNDS)
+        self.counts = self.seconds.counts
+
+
+async def render(broker: Broker, queues_max: int = QUEUES_MAX, http: HttpMeasures | None = None) -> bytes:
+    """The page that a scraper reads, at most `queues_max` queues one by one."""
+    numbers = await broker.measures(queues_max=queues_max)
+    # With a thousand queues the text takes longer to write than the loop may stand still.
+    return await asyncio.to_thread(_write, numbers, http)
+
+
+def _write(numbers: NodeNumbers, http: HttpMeasures | None) -> bytes:
+    return generate_latest(_Page(numbers, http))
+
+
+class _Page(Collector):
+    def __init__(self, numbers: NodeNumbers, http: HttpMeasures | None) -> None:
+        self._numbers = numbers
+        self._http = http
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _node_families(self._numbers)
+        yield from _queue_families(self._numbers)
+        yield from _group_gauges(self._numbers)
+        yield from _group_counters(self._numbers)
+        if self._http is not None:
+            yield from _http_families(self._http)
+        yield from _process.collect()
+
+
+# The node ------------------------------------------------------------------------------------------------
+
+
+def _node_families(numbers: NodeNumbers) -> Iterator[Metric]:
+    measures, rest = numbers.measures, numbers.rest
+    yield _labelled(GaugeMetricFamily("penstock_build", "1, with the version.", labels=["version"]), [VERSION], 1)
+    queues = GaugeMetricFamily(
+        "penstock_queues",
+        "Queues: shown one by one, in memory and in the sum (other), not in memory.",
+        labels=["state"],
+    )
+    unloaded = max(0, numbers.queues_declared - numbers.queues_in_memory)
+    for state, count in (("shown", len(numbers.queues)), ("other", rest.queues), ("unloaded", unloaded)):
+        _labelled(queues, [state], count)
+    yield queues
+    messages = CounterMetricFamily(
+        "penstock_messages", "Messages of all queues and groups, by what happened to them.", labels=["event"]
+    )
+    for event, count in (("published", measures.published), *zip(COUNTERS, measures.totals, strict=True)):
+        _labelled(messages, [event], count)
+    yield messages
+    yield CounterMetricFamily("penstock_commits", "Commits that the store took.", measures.commit_seconds.count)
+    yield CounterMetricFamily("penstock_commits_failed", "Commits that failed.", measures.commits_failed)
+    yield _histogram("penstock_commit_seconds", "Time that the store took for a commit.", measures.commit_seconds)
+    yield _histogram("penstock_commit_messages", "Messages published in a commit.", measures.commit_messages)
+    yield _histogram("penstock_commit_bytes", "Bytes of batches in a commit.", measures.commit_bytes)
+    yield CounterMetricFamily("penstock_cache_hits", "Batches that deliveries found in memory.", numbers.cache_hits)
+    yield CounterMetricFamily("penstock_cache_misses", "Batches that deliveries had to read.", numbers.cache_misses)
+    for name, text, value in (
+        ("cache_bytes", "Bytes in the cache of batches.", numbers.cache_bytes),
+        ("cache_max_bytes", "Bytes that the cache may hold.", numbers.cache_bytes_max),
+        ("pending_bytes", "Bytes published that wait for the next commit to begin.", numbers.pending_bytes),
+        ("pending_max_bytes", "Bytes past which publishers wait.", numbers.pending_bytes_max),
+        ("lanes_loaded", "Lanes in memory.", numbers.lanes_loaded),
+        ("claims_waiting", "Claims that wait for messages.", numbers.polls_waiting),
+        ("reads_waiting", "Stream reads that wait for messages.", numbers.readers_waiting),
+    ):
+        yield GaugeMetricFamily(f"penstock_{name}", text, value)
+
+
+# Queues and groups ---------------------------------------------------------------------------------------
+
+
+def _queue_families(numbers: NodeNumbers) -> Iterable[Metric]:
+    kept = GaugeMetricFamily("penstock_queue_messages", "Messages kept, done or not." + _IN_MEMORY, labels=_QUEUE)
+    oldest = GaugeMetricFamily(
+        "penstock_queue_oldest_seconds", "Age of the oldest message kept, 0 without one." + _KNOWN, labels=_QUEUE
+    )
+    published = CounterMetricFamily("penstock_queue_published", "Messages ever published." + _IN_MEMORY, labels=_QUEUE)
+    size = CounterMetricFamily(
+        "penstock_queue_published_bytes", "Bytes ever published, as stored." + _IN_MEMORY, labels=_QUEUE
+    )
+    for queue in numbers.queues:
+        labels = [queue.stats.namespace, queue.stats.queue]
+        _labelled(kept, labels, queue.stats.messages)
+        _labelled(published, labels, queue.stats.published)
+        _labelled(size, labels, queue.stats.bytes_published)
+        if queue.oldest_seconds is not None:
+            _labelled(oldest, labels, queue.oldest_seconds)
+    if numbers.rest.queues:
+        _labelled(kept, ["", OTHER], numbers.rest.messages)
+    return kept, oldest, published, size
+
+
+def _group_gauges(numbers: NodeNumbers) -> Iterator[Metric]:
+    rest = numbers.rest
+    for name, text in _GROUP_GAUGES:
+        family = GaugeMetricFamily(f"penstock_group_{name}", text + _IN_MEMORY, labels=_GROUP)
+        for queue in numbers.queues:
+            for group in queue.stats.groups:
+                _labelled(family, [queue.stats.namespace, queue.stats.queue, group.group], getattr(group, name))
+        if rest.queues:
+            _labelled(family, ["", OTHER, OTHER], getattr(rest, name))
+        yield family
+    age = GaugeMetricFamily(
+        "penstock_group_lag_seconds",
+        'Age of the oldest message not done, 0 without one; for "(other)" the largest known.' + _KNOWN,
+        labels=_GROUP,
+    )
+    for queue in numbers.queues:
+        for group, seconds in zip(queue.stats.groups, queue.lag_seconds, strict=True):
+            if seconds is not None:
+                _labelled(age, [queue.stats.namespace, queue.stats.queue, group.group], seconds)
+    if rest.queues:
+        _labelled(age, ["", OTHER, OTHER], rest.lag_seconds)
+    yield age
+
+
+def _group_counters(numbers: NodeNumbers) -> Iterator[Metric]:
+    for index, name in enumerate(COUNTERS):
+        text = f"{_COUNTER_TEXTS[name]}, since the start of the process."
+        family = CounterMetricFamily(f"penstock_group_{name}", text, labels=_GROUP)
+        for queue in numbers.queues:
+            for group, counts in zip(queue.stats.groups, queue.counts, strict=True):
+                _labelled(family, [queue.stats.namespace, queue.stats.queue, group.group], counts[index])
+        yield family
+
+
+# HTTP ----------------------------------------------------------------------------------------------------
+
+
+def _http_families(http: HttpMeasures) -> Iterator[Metric]:
+    requests = CounterMetricFamily("penstock_http_requests", "Requests answered.", labels=["route", "status"])
+    seconds = HistogramMetricFamily(
+        "penstock_http_request_seconds", "Time from a request to its answer, long polls with their wait.",
+        labels=["route"],
+    )  # fmt: skip
+    for name, route in list(http.routes.items()):
+        for digit, count in enumerate(route.statuses):
+            if count:
+                _labelled(requests, [name, f"{digit}xx"], count)
+        seconds.add_metric([name], route.seconds.cumulative(), route.seconds.sum)
+    yield requests
+    yield seconds
+    yield CounterMetricFamily("penstock_http_received_bytes", "Bytes received.", http.bytes_in)
+    yield CounterMetricFamily("penstock_http_sent_bytes", "Bytes sent.", http.bytes_out)
+    yield CounterMetricFamily("penstock_http_connections_accepted", "Connections taken.", http.connections_accepted)
+    yield CounterMetricFamily("penstock_http_connections_refused", "Connections refused.", http.connections_refused)
+    yield GaugeMetricFamily("penstock_http_connections", "Open connections.", http.connections)
+    yield GaugeMetricFamily("penstock_http_long_polls", "Requests that wait for messages.", http.long_polls)
+
+
+# Families ------------------------------------------------------------------------------------------------
+
+
+def _labelled(family: GaugeMetricFamily | CounterMetricFamily, labels: list[str], value: float) -> Metric:
+    family.add_metric(labels, value)
+    return family
+
+
+def _histogram(name: str, text: str, values: Histogram) -> Metric:
+    return HistogramMetricFamily(name, text, buckets=values.cumulative(), sum_value=values.sum)

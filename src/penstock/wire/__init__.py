@@ -1,0 +1,1 @@
+"""Protocols without sockets: the shapes and bytes that clients and fronts exchange."""

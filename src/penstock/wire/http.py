@@ -1,0 +1,600 @@
+"""The HTTP API's shapes: what client and server say to each other in JSON and MessagePack.
+
+Plain data, shared by `fronts/http` and `client`; the OpenAPI document is made from it. No socket, no broker. Two media
+types besides JSON keep messages encoded: a publish may carry a batch frame (`batch.to_bytes`), which is stored as it
+is, and a claim or read may be answered with `BATCHES_TYPE`, MessagePack around batches as they are stored.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from base64 import b64decode, b64encode
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from penstock.errors import InvalidArgument
+from penstock.model import Message
+
+JSON_TYPE: Final = "application/json"
+BATCH_TYPE: Final = "application/vnd.penstock.batch"
+"""A request body: one encoded batch in its frame."""
+BATCHES_TYPE: Final = "application/vnd.penstock.batches+msgpack"
+"""An answer: encoded batches with their places, in MessagePack arrays."""
+
+# Messages ------------------------------------------------------------------------------------------------
+
+
+class MessageBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A message to publish. Its payload is text, bytes in base64, or any JSON value, stored as it is written."""
+
+    payload: str | None = None
+    payload_base64: bytes | None = None
+    payload_json: Raw | UnsetType = UNSET
+    partition: str | None = None
+    key: str | None = None
+    headers: dict[str, Any] | None = None
+    priority: int = 0
+    delay_ms: int = 0
+    not_before_ms: int = 0
+    ttl_ms: int | None = None
+    dedup_id: str | None = None
+    content_type: str | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+
+    def message(self) -> Message:
+        """As the broker takes it."""
+        given = (self.payload is not None) + (self.payload_base64 is not None) + (self.payload_json is not UNSET)
+        if given > 1:
+            raise InvalidArgument("a message has one of payload, payload_base64 and payload_json, not several")
+        content_type = self.content_type
+        if self.payload_json is not UNSET:
+            payload = bytes(self.payload_json)
+            content_type = JSON_TYPE if content_type is None else content_type
+        elif self.payload is not None:
+            payload = _utf8(self.payload)
+        else:
+            payload = self.payload_base64 or b""
+        return Message(
+            payload, self.partition, self.key, None if self.headers is None else plain_headers(self.headers),
+            self.priority, self.delay_ms, self.not_before_ms, self.ttl_ms, self.dedup_id, content_type,
+            self.correlation_id, self.trace_id,
+        )  # fmt: skip
+
+
+def message_body(message: Message) -> MessageBody:
+    """A message as JSON carries it: its payload as text where it is UTF-8, in base64 otherwise."""
+    text, data = text_or_bytes(message.payload)
+    return MessageBody(
+        payload=text,
+        payload_base64=data,
+        partition=message.partition,
+        key=message.key,
+        headers=None if message.headers is None else json_headers(message.headers),
+        priority=message.priority,
+        delay_ms=message.delay_ms,
+        not_before_ms=message.not_before_ms,
+        ttl_ms=message.ttl_ms,
+        dedup_id=message.dedup_id,
+        content_type=message.content_type,
+        correlation_id=message.correlation_id,
+        trace_id=message.trace_id,
+    )
+
+
+class ReceivedBody(Struct, kw_only=True, omit_defaults=True):
+    """A message as it is handed out or looked at: what was published, its place and its history."""
+
+    queue: str
+    lane: int
+    offset: int
+    published_ms: int
+    attempt: int = 0
+    state: str = ""
+    done: bool | None = None
+    payload: str | None = None
+    payload_base64: bytes | None = None
+    partition: str | None = None
+    key: str | None = None
+    headers: dict[str, Any] | None = None
+    priority: int = 0
+    delay_ms: int = 0
+    not_before_ms: int = 0
+    ttl_ms: int | None = None
+    dedup_id: str | None = None
+    content_type: str | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+
+
+def text_or_bytes(payload: bytes) -> tuple[str | None, bytes | None]:
+    """(text, None) of what is UTF-8, (None, bytes) of what is not."""
+    try:
+        return payload.decode(), None
+    except UnicodeDecodeError:
+        return None, payload
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument("payload contains a lone surrogate, which is no text; use payload_base64") from None
+
+
+# JSON has fewer types than headers: bytes and times are written as an object with one telling name. An object that a
+# user's header happens to have of that shape is wrapped, so that it comes back as it was.
+_BYTES: Final = "$base64"
+_TIME: Final = "$time"
+_PLAIN: Final = "$object"
+_MARKS: Final = frozenset((_BYTES, _TIME, _PLAIN))
+
+
+def json_headers(headers: dict[str, Any]) -> dict[str, Any]:
+    """Headers with values that JSON has."""
+    return {name: _to_json(value) for name, value in headers.items()}
+
+
+def plain_headers(headers: dict[str, Any]) -> dict[str, Any]:
+    """What `json_headers` made, as it was before."""
+    return {name: _from_json(value, 1) for name, value in headers.items()}
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {_BYTES: b64encode(value).decode()}
+    if isinstance(value, dt.datetime):
+        return {_TIME: value.isoformat()}
+    if isinstance(value, list):
+        return [_to_json(item) for item in value]
+    if isinstance(value, dict):
+        converted = {name: _to_json(item) for name, item in value.items()}
+        return {_PLAIN: converted} if len(value) == 1 and _MARKS & value.keys() else converted
+    return value
+
+
+def _from_json(value: Any, depth: int) -> Any:
+    if depth > 100:
+        raise InvalidArgument("headers are nested deeper than 100 levels")
+    if isinstance(value, list):
+        return [_from_json(item, depth + 1) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        [(mark, inner)] = value.items()
+        if mark == _BYTES:
+            return _decoded(inner)
+        if mark == _TIME:
+            return _time(inner)
+        if mark == _PLAIN and isinstance(inner, dict):
+            return {name: _from_json(item, depth + 1) for name, item in inner.items()}
+    return {name: _from_json(item, depth + 1) for name, item in value.items()}
+
+
+def _decoded(text: object) -> bytes:
+    try:
+        return b64decode(text if isinstance(text, str) else "!", validate=True)
+    except ValueError:
+        raise InvalidArgument(f"a header's {_BYTES} is {str(text)[:40]!r}, which is not base64") from None
+
+
+def _time(text: object) -> dt.datetime:
+    try:
+        return dt.datetime.fromisoformat(text if isinstance(text, str) else "")
+    except ValueError:
+        raise InvalidArgument(f"a header's {_TIME} is {str(text)[:40]!r}, which is not an ISO 8601 time") from None
+
+
+# Publish -------------------------------------------------------------------------------------------------
+
+
+class PublishRequest(Struct, forbid_unknown_fields=True):
+    """Messages to publish together: all or none, in their order."""
+
+    messages: Annotated[list[MessageBody], Meta(min_length=1)]
+
+
+class PublishedBody(Struct):
+    """Where one message went: `index` is its place in the request."""
+
+    index: int
+    queue: str
+    lane: int
+    offset: int
+    duplicate: bool
+
+
+class PartBody(Struct, omit_defaults=True):
+    """A run of messages that went to one lane: `count` stored from `offset` on.
+
+    `duplicates` maps a position in the run to the offset that its dedup id was first given; `indexes` are the
+    places in the request, left out where the run is all of it.
+    """
+
+    queue: str
+    lane: int
+    offset: int
+    count: int
+    duplicates: dict[int, int] = {}
+    indexes: list[int] | None = None
+
+
+class PublishAnswer(Struct, omit_defaults=True):
+    """Where messages went: message by message for a JSON request, in `parts` for an encoded batch."""
+
+    count: int
+    results: list[PublishedBody] | None = None
+    parts: list[PartBody] | None = None
+
+
+# Claims and verdicts -------------------------------------------------------------------------------------
+
+
+class ClaimRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What a consumer asks for; see `Broker.claim`."""
+
+    group: str = "default"
+    max: int = 1
+    min: int = 1
+    wait: float = 0.0
+    lease_seconds: float | None = None
+    partition: str | None = None
+    consumer: str | None = None
+    ack: bool = False
+
+
+class ClaimAnswer(Struct, kw_only=True):
+    """Messages under one lease. Without a message in time there is no lease either."""
+
+    queue: str
+    lane: int
+    lease: str | None
+    deadline_ms: int
+    messages: list[ReceivedBody]
+
+
+class EncodedSlice(Struct, array_like=True):
+    """Consecutive messages as a batch of their own, at one attempt."""
+
+    offset: int
+    published_ms: int
+    attempt: int
+    count: int
+    meta: bytes
+    body: bytes
+
+
+class EncodedClaim(Struct, array_like=True):
+    """A claim's answer in `BATCHES_TYPE`."""
+
+    queue: str
+    lane: int
+    lease: str | None
+    deadline_ms: int
+    slices: list[EncodedSlice]
+
+
+class VerdictBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What becomes of messages of a lease: of `offsets`, of [start, end), or, with neither, of all that is left."""
+
+    action: Literal["ack", "nack", "reject", "postpone", "release"]
+    offsets: list[int] | None = None
+    start: int | None = None
+    end: int | None = None
+    delay: float | None = None
+    """Seconds: nack (instead of the queue's backoff) and postpone."""
+    error: str = ""
+
+
+class SettleRequest(Struct, forbid_unknown_fields=True):
+    """Any mix of verdicts, all or none."""
+
+    verdicts: Annotated[list[VerdictBody], Meta(min_length=1)]
+
+
+class ExtendRequest(Struct, forbid_unknown_fields=True):
+    """Keep a lease for so many seconds from now."""
+
+    seconds: float
+
+
+class ExtendAnswer(Struct):
+    deadline_ms: int
+
+
+# Transactions --------------------------------------------------------------------------------------------
+
+
+class LeaseVerdicts(Struct, forbid_unknown_fields=True):
+    lease: str
+    verdicts: Annotated[list[VerdictBody], Meta(min_length=1)]
+
+
+class TargetMessages(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Messages for a queue, or for an exchange."""
+
+    queue: str | None = None
+    exchange: str | None = None
+    messages: Annotated[list[MessageBody], Meta(min_length=1)]
+
+
+class TransactionRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Verdicts and publishes as one commit."""
+
+    settle: list[LeaseVerdicts] = []
+    publish: list[TargetMessages] = []
+
+
+# Streams and looking -------------------------------------------------------------------------------------
+
+
+class ReadRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    max: int = 100
+    wait: float = 0.0
+    consumer: str | None = None
+
+
+class ReadAnswer(Struct, kw_only=True, omit_defaults=True):
+    """Messages of one lane, and the offset at which the next read goes on."""
+
+    queue: str
+    lane: int
+    next_offset: int
+    messages: list[ReceivedBody]
+    primary_committed: int | None = None
+
+
+class EncodedRead(Struct, array_like=True):
+    """A read's answer in `BATCHES_TYPE`; `done` has one flag a message where the queue has a primary group."""
+
+    queue: str
+    lane: int
+    next_offset: int
+    primary_committed: int | None
+    slices: list[EncodedSlice]
+    done: list[bool] | None = None
+
+
+class CommitRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    offset: int
+    lane: int | None = None
+
+
+class SeekRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """One of to, offset and time_ms."""
+
+    to: Literal["first", "last"] | None = None
+    offset: int | None = None
+    time_ms: int | None = None
+    lane: int | None = None
+
+
+class PageAnswer(Struct, kw_only=True):
+    """What a browse found; `next` is the `after` of the next page, null at the end."""
+
+    messages: list[ReceivedBody]
+    next: str | None
+
+
+class HistoryBody(Struct):
+    group: str
+    kind: str
+    at_ms: int
+    consumer: str
+    attempt: int
+    detail: str
+
+
+class HistoryAnswer(Struct):
+    history: list[HistoryBody]
+
+
+# Dead letters --------------------------------------------------------------------------------------------
+
+
+class DeadChoice(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Which dead letters: all conditions that are given hold."""
+
+    reason: str | None = None
+    error: str | None = None
+    """Text that the error contains."""
+    offsets: tuple[int, int] | None = None
+    """[start, end)"""
+    filter: str | None = None
+
+
+class DeadBody(Struct, kw_only=True):
+    message: ReceivedBody
+    reason: str
+    error: str
+    attempts: int
+    consumer: str
+    dead_ms: int
+
+
+class DeadAnswer(Struct):
+    dead: list[DeadBody]
+
+
+class ReasonBody(Struct):
+    reason: str
+    error: str
+    count: int
+    oldest_ms: int
+    newest_ms: int
+
+
+class ReasonsAnswer(Struct):
+    reasons: list[ReasonBody]
+
+
+class CountAnswer(Struct):
+    count: int
+
+
+# Declarations --------------------------------------------------------------------------------------------
+
+
+class QueueBody(Struct, kw_only=True):
+    """A queue and its options that differ from the defaults."""
+
+    name: str
+    options: dict[str, Any]
+
+
+class QueuesAnswer(Struct, kw_only=True):
+    queues: list[QueueBody]
+    next: str | None
+    """The `after` of the next page, null at the end."""
+
+
+class GroupsAnswer(Struct):
+    groups: list[QueueBody]
+
+
+class ExchangesAnswer(Struct):
+    exchanges: list[QueueBody]
+
+
+class BindingBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """From an exchange to a queue or another exchange."""
+
+    target: str
+    target_kind: Literal["queue", "exchange"] = "queue"
+    pattern: str = ""
+    headers: dict[str, Any] | None = None
+    match: Literal["all", "any"] = "all"
+
+
+class BindingsAnswer(Struct):
+    bindings: list[BindingBody]
+
+
+class ConsumerRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    consumer: str
+
+
+# Statistics ----------------------------------------------------------------------------------------------
+
+
+class GroupStatsBody(Struct):
+    group: str
+    kind: str
+    ready: int
+    leased: int
+    scheduled: int
+    dead: int
+    lag: int
+    oldest_offset: int
+    paused: bool
+
+
+class QueueStatsBody(Struct):
+    queue: str
+    namespace: str
+    lanes: int
+    messages: int
+    published: int
+    bytes_published: int
+    groups: list[GroupStatsBody]
+
+
+class StatsAnswer(Struct, kw_only=True):
+    queues: list[QueueStatsBody]
+    next: str | None
+
+
+# Traces --------------------------------------------------------------------------------------------------
+
+
+class TraceEventRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A named event for a trace's timeline, of a message where one is given."""
+
+    name: str
+    detail: str = ""
+    queue: str | None = None
+    lane: int | None = None
+    offset: int | None = None
+    consumer: str | None = None
+
+
+class TraceEntryBody(Struct, kw_only=True, omit_defaults=True):
+    """`kind` is published, event, or what happened to a delivery: claimed, acked, nacked…"""
+
+    at_ms: int
+    kind: str
+    queue: str | None = None
+    lane: int | None = None
+    offset: int | None = None
+    group: str = ""
+    consumer: str = ""
+    attempt: int = 0
+    name: str = ""
+    detail: str = ""
+
+
+class TraceAnswer(Struct, kw_only=True):
+    trace_id: str
+    entries: list[TraceEntryBody]
+
+
+# Schedules -----------------------------------------------------------------------------------------------
+
+
+class ScheduleRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Publish a message again and again: at the times of a cron expression, or every so many milliseconds."""
+
+    queue: str | None = None
+    exchange: str | None = None
+    cron: str | None = None
+    interval_ms: int | None = None
+    timezone: str = "UTC"
+    message: MessageBody
+    paused: bool = False
+    description: str = ""
+
+
+class ScheduleBody(Struct, kw_only=True, omit_defaults=True):
+    name: str
+    queue: str | None = None
+    exchange: str | None = None
+    cron: str | None = None
+    interval_ms: int | None = None
+    timezone: str = "UTC"
+    message: MessageBody
+    paused: bool = False
+    description: str = ""
+    next_ms: int | None = None
+    last_ms: int | None = None
+    fired: int = 0
+    last_error: str = ""
+    """Why the latest tick published nothing; empty when it did."""
+
+
+class SchedulesAnswer(Struct):
+    schedules: list[ScheduleBody]
+
+
+# Errors --------------------------------------------------------------------------------------------------
+
+
+class ErrorBody(Struct):
+    code: str
+    message: str
+    detail: dict[str, Any]
+
+
+class ErrorAnswer(Struct):
+    """Every answer that is not a success."""
+
+    error: ErrorBody
+
+
+class Status(Struct):
+    status: str
+
+
+encode_json: Final = msgspec.json.Encoder().encode
+encode_msgpack: Final = msgspec.msgpack.Encoder().encode
