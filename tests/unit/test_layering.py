@@ -66,12 +66,23 @@ LAYERS: Final = {
     "delivery": Layer(BELOW_CORE | {"core"}, IMPURE),
     "node": Layer(BELOW_NODE | {"version"}),
     "version": Layer(frozenset()),
+    "telemetry": Layer(DATA | {"delivery"}),
     "embedded": Layer(BELOW_NODE | {"node"}),
     "loop_thread": Layer(DATA),
+    "wire": Layer(DATA),
+    "fronts": Layer(BELOW_NODE | {"node", "wire", "logs", "telemetry", "version"}),
+    "logs": Layer(frozenset()),
+    "toml_file": Layer(frozenset()),
+    "declare": Layer(BELOW_NODE | {"node", "wire", "toml_file"}),
+    "config": Layer(DATA | {"declare", "toml_file"}),
     "sync": Layer(BELOW_NODE | {"node", "embedded", "loop_thread"}),
     # The package itself is its public face: everything but the command line.
     "": Layer(BELOW_NODE | {"node", "version", "embedded", "sync"}),
-    "cli": Layer(BELOW_NODE | {"node", "version", "sync", ""}),
+    "cli": Layer(
+        BELOW_NODE
+        | {"node", "version", "embedded", "sync", "wire", "fronts", "client", "telemetry"}
+        | {"logs", "toml_file", "declare", "config", ""}
+    ),
     "__main__": Layer(frozenset({"cli"})),
 }
 

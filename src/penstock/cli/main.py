@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import click
 
+from penstock.cli.connection import ServerAddress, json_option, server_options
 from penstock.cli.groups import BenchmarkGroup, SuggestingGroup
+from penstock.cli.settings import Flags, configuration_options
 
 # Arguments that are another program's business: everything after the command's name is passed on as it is.
 PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -23,6 +25,7 @@ def commands() -> None:
 
     \b
     Examples:
+      penstock serve                 start a server on ./data and http://127.0.0.1:7333
       penstock demo                  see messages published, worked, retried and replayed
       penstock test                  run every check and test of a checkout
       penstock COMMAND --help        what a command does, with examples
@@ -43,6 +46,75 @@ def version() -> None:
     from penstock.version import VERSION
 
     click.echo(f"penstock {VERSION} (Python {platform.python_version()}, SQLite {sqlite3.sqlite_version})")
+
+
+@commands.command()
+@configuration_options
+def serve(flags: Flags) -> None:
+    """Start a server.
+
+    It keeps its data in one SQLite file and speaks HTTP. Options come from a TOML file, from variables such as
+    PENSTOCK_HTTP_PORT, and from flags, each stronger than the one before. Queues, groups, exchanges and schedules that
+    the file declares are made. SIGTERM or Ctrl+C stops the server in good order, a second one at once.
+
+    \b
+    Examples:
+      penstock serve
+      penstock serve --store /var/lib/penstock/data.db --port 8000
+      penstock serve --config penstock.toml --set http.max_connections=500
+      PENSTOCK_HTTP_TOKEN=… penstock serve --host 0.0.0.0
+    """
+    from penstock.cli import serve as work
+
+    work.run(flags)
+
+
+@commands.command()
+@configuration_options
+@click.option("--check", is_flag=True, help="Only say whether it is good: exit code 0, or 1 with what is wrong.")
+@click.option("--example", "show_example", is_flag=True, help="Print a commented file with every option instead.")
+@json_option
+def config(flags: Flags, check: bool, show_example: bool, as_json: bool) -> None:
+    """Show the configuration in force.
+
+    Every option with its value and where it comes from: the default, a line of the file, a variable or a flag. Takes
+    the flags of 'penstock serve'. Secrets are not printed.
+
+    \b
+    Examples:
+      penstock config
+      penstock config --config penstock.toml --check
+      penstock config --example > penstock.toml
+    """
+    from penstock.cli import config as work
+
+    work.run(flags, check=check, show_example=show_example, as_json=as_json)
+
+
+@commands.command()
+@click.argument("file", type=click.Path())
+@click.option("--dry-run", is_flag=True, help="Only show the difference.")
+@click.option(
+    "--prune", is_flag=True, help="Delete what the file does not name, in the namespaces that it declares in."
+)
+@click.option("--yes", is_flag=True, help="Do not ask before deleting.")
+@server_options
+@json_option
+def apply(file: str, server: ServerAddress, dry_run: bool, prune: bool, yes: bool, as_json: bool) -> None:
+    """Declare what a file asks for.
+
+    FILE is TOML with tables such as [queues.mail], [queues.mail.groups.sending], [exchanges.orders] and
+    [schedules.nightly]. Applying it again changes nothing. Options that it does not name stay as they are.
+
+    \b
+    Examples:
+      penstock apply queues.toml --dry-run
+      penstock apply queues.toml
+      penstock apply queues.toml --prune --yes --namespace staging
+    """
+    from penstock.cli import apply as work
+
+    work.run(file, server, dry_run=dry_run, prune=prune, yes=yes, as_json=as_json)
 
 
 @commands.command()

@@ -1,0 +1,103 @@
+"""What the commands that talk to a running server share: which server, which namespace, and its errors in one line."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from penstock.cli.output import printable_lines
+
+if TYPE_CHECKING:
+    from penstock.client.client import AsyncClient
+    from penstock.errors import PenstockError
+
+DEFAULT_URL = "http://127.0.0.1:7333"
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Result = TypeVar("Result")
+
+
+class ServerAddress(NamedTuple):
+    """Where the server is, and what to bring."""
+
+    url: str
+    token: str
+    namespace: str
+
+    def client(self, *, is_patient: bool = False) -> AsyncClient:
+        """An `AsyncClient` for it: `async with server.client() as client: …`.
+
+        One that is patient waits a minute for a server that went away; others say so almost at once.
+        """
+        from penstock.client.channel import Retry
+        from penstock.client.client import AsyncClient
+
+        retry = Retry() if is_patient else Retry(attempts=4, seconds=2.0)
+        return AsyncClient(self.url, token=self.token or None, namespace=self.namespace, retry=retry)
+
+
+def server_options(command: Command) -> Command:
+    """--url, --token and --namespace; the command gets them as one argument, `server`."""
+
+    @functools.wraps(command)
+    def with_server(*arguments: Any, url: str, token: str, namespace: str, **options: Any) -> Any:
+        return command(*arguments, server=ServerAddress(url, token, namespace), **options)
+
+    url = click.option(
+        "--url", envvar="PENSTOCK_URL", default=DEFAULT_URL, show_default=True, show_envvar=True, help="The server."
+    )
+    token = click.option(
+        "--token", envvar="PENSTOCK_TOKEN", default="", show_envvar=True, help="The server's token, if it wants one."
+    )
+    namespace = click.option(
+        "--namespace", "-n", envvar="PENSTOCK_NAMESPACE", default="default", show_default=True, show_envvar=True,
+        help="Whose queues and exchanges.",
+    )  # fmt: skip
+    decorated: Any = url(token(namespace(with_server)))
+    made: Command = decorated
+    return made
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+def with_client(
+    server: ServerAddress, work: Callable[[AsyncClient], Coroutine[Any, Any, Result]], *, is_patient: bool = False
+) -> Result:
+    """Run work that needs a client; what it raises becomes one line, as with `run`."""
+
+    async def connected() -> Result:
+        async with server.client(is_patient=is_patient) as client:
+            if is_patient:
+                await client.check_ready()  # patience is for a server that was there
+            return await work(client)
+
+    return run(connected(), server)
+
+
+def run(work: Coroutine[Any, Any, Result], server: ServerAddress | None = None) -> Result:
+    """Run a command's work; what Penstock refuses becomes one line and exit code 1."""
+    import asyncio
+
+    from penstock.errors import PenstockError
+
+    try:
+        return asyncio.run(work)
+    except PenstockError as error:
+        raise click.ClickException(error_text(error, server)) from None
+    except KeyboardInterrupt:
+        raise click.Abort from None
+
+
+def error_text(error: PenstockError, server: ServerAddress | None) -> str:
+    """What to tell; where no server answered, where it was looked for and how to start one."""
+    from penstock.client.connection import ConnectFailed
+    from penstock.errors import Unavailable
+
+    if isinstance(error, Unavailable) and isinstance(error.__cause__, ConnectFailed):
+        place = f" at {server.url}" if server is not None else ""
+        return printable_lines(f"there is no server{place} ({error.__cause__}); start one with: penstock serve")
+    return printable_lines(str(error))

@@ -1,0 +1,203 @@
+"""`penstock serve`: opens the store, declares what the configuration asks for, listens, and stops in good order.
+
+What goes wrong on the way is one line with advice and exit code 1; tracebacks are for mistakes of Penstock's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from penstock import logs, telemetry
+from penstock.cli import lock
+from penstock.cli.announcement import announcement
+from penstock.cli.settings import Flags
+from penstock.config import Config, Loaded
+from penstock.declare.target import StepFailed, plan_all, take
+from penstock.embedded import open_store
+from penstock.errors import PenstockError, StoreCorrupt
+from penstock.fronts.http.options import HttpOptions
+from penstock.fronts.http.server import HttpServer
+from penstock.node.broker import Broker
+from penstock.node.clock import SystemClock
+from penstock.node.limits import Limits
+from penstock.store.sqlite import SqliteStore
+
+GC_THRESHOLDS: Final = (50_000, 20, 20)
+"""New objects before the collector looks; a broker makes many that live long and hardly any in circles.
+
+Seen with 20,000 queues, each declared, published to, claimed from and acknowledged, on two cores that others used too:
+0.4 s of collecting instead of 9.5 s, the longest pause 58 ms instead of 746 ms.
+"""
+
+log = logging.getLogger("penstock.serve")
+
+
+class CannotStart(Exception):
+    """Why the server does not start, and what to do."""
+
+
+def run(flags: Flags) -> None:
+    loaded = flags.load()
+    logs.set_up(loaded.config.log.level, loaded.config.log.format)
+    try:
+        with ExitStack() as stack:
+            lock_store(stack, Path(loaded.config.store.path))
+            trace(stack, loaded.config)
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(serve(loaded))
+    except CannotStart as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def lock_store(stack: ExitStack, path: Path) -> None:
+    """Make the store's folder and hold its lock until the stack ends."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise CannotStart(f"{path} is a folder; --store (store.path) names a file")
+        stack.enter_context(lock.held(path.with_name(f"{path.name}.lock")))
+    except lock.Locked as locked:
+        process = f", process {locked}," if str(locked) else ""
+        raise CannotStart(
+            f"another penstock{process} is serving {path}; stop it, or give this one a file of its own with --store"
+        ) from None
+    except OSError as error:
+        raise CannotStart(
+            f"{error.filename or path}: {error.strerror or error}; choose a place that can be written with --store"
+        ) from None
+
+
+def trace(stack: ExitStack, config: Config) -> None:
+    """Turn telemetry on where that is asked for; what is left of it is sent when the stack ends."""
+    wanted = config.telemetry
+    settings = telemetry.Settings(enabled=wanted.enabled, endpoint=wanted.endpoint, service_name=wanted.service_name)
+    try:
+        telemetry.configure(settings)
+    except PenstockError as error:
+        raise CannotStart(str(error)) from None
+    stack.callback(telemetry.shutdown)
+
+
+# The server's life ---------------------------------------------------------------------------------------
+
+
+async def serve(loaded: Loaded) -> None:
+    """Serve until a signal says stop."""
+    config = loaded.config
+    stop = stop_signal()
+    broker = await open_broker(config)
+    try:
+        declared = await declare(broker, loaded)
+        server = HttpServer(
+            broker,
+            http_options(config),
+            log_requests=config.log.requests,
+            metrics_queues_max=config.metrics.queues_max,
+            is_measured=config.metrics.enabled,
+        )
+        await listen(server)
+        try:
+            settle_memory()
+            click.echo(announcement(loaded, server.port, declared))
+            await stop.wait()
+            log.info("stopping: answers under way are finished, waiting claims are answered empty")
+        finally:
+            await server.stop()
+    finally:
+        await broker.close()
+    log.info("stopped")
+
+
+def stop_signal() -> asyncio.Event:
+    """Set by the first SIGTERM or SIGINT; the second ends the process at once, by that signal."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def caught(number: signal.Signals) -> None:
+        if stop.is_set():
+            # What is committed is safe: this is no worse than a crash.
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, caught, number)
+    return stop
+
+
+async def open_broker(config: Config) -> Broker:
+    limits = Limits(queues=config.limits.queues, schedules=config.limits.schedules)
+    try:
+        store = await SqliteStore.open(config.store.path)
+        return await open_store(
+            store, SystemClock(), cache_bytes=config.node.cache_bytes, events=config.node.events, limits=limits
+        )
+    except StoreCorrupt as error:
+        raise CannotStart(f"{error}; choose another file with --store, or restore this one from a backup") from None
+    except PenstockError as error:
+        raise CannotStart(f"{error}; choose a place that can be written with --store") from None
+
+
+async def declare(broker: Broker, loaded: Loaded) -> dict[str, int]:
+    """Declare what the configuration's file asks for; how many things were created, changed and left."""
+    steps = await plan_all(broker, loaded.declarations)
+    for step in steps:
+        if step.action == "conflict":
+            changes = ", ".join(f"{change.option} {change.old!r} → {change.new!r}" for change in step.changes)
+            raise CannotStart(
+                f"{step.where}: {step.title} exists and cannot change so: {changes}; "
+                "take the change back, or delete it first"
+            )
+    try:
+        await take(broker, steps)
+    except StepFailed as error:
+        raise CannotStart(str(error)) from None
+    actions = [step.action for step in steps]
+    return {action: actions.count(action) for action in dict.fromkeys(actions)}
+
+
+def http_options(config: Config) -> HttpOptions:
+    return HttpOptions(**{name: getattr(config.http, name) for name in HttpOptions.__struct_fields__})
+
+
+async def listen(server: HttpServer) -> None:
+    place = f"{server.options.host}:{server.options.port}"
+    try:
+        await server.start()
+    except socket.gaierror as error:
+        raise CannotStart(f"http.host is {server.options.host!r}, which is no address here: {error.strerror}") from None
+    except OSError as error:
+        advice: dict[Any, str] = {
+            errno.EADDRINUSE: "it is in use, perhaps by another penstock: choose another --port; 0 takes a free one",
+            errno.EACCES: "it may not be used: choose a --port from 1024 on",
+            errno.EADDRNOTAVAIL: "this machine has no such address: choose another --host",
+        }
+        raise CannotStart(f"cannot listen on {place}: {advice.get(error.errno, error.strerror or error)}") from None
+
+
+def settle_memory() -> None:
+    """What is there now stays: the collector need not look at it again, and may come less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)

@@ -1,0 +1,182 @@
+"""The difference between what a file declares and what there is, as steps. Pure: nothing is read or changed here.
+
+An option that the file does not name keeps its value. Nothing is deleted unless asked for, and then never what the
+broker made by itself: system queues, the default group, queues of a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any, Final, Literal
+
+import msgspec
+
+from penstock.core.exchanges import identity_of
+from penstock.declare.file import Options, Wanted, World
+from penstock.model import DEFAULT_GROUP, Binding, ExchangeConfig, GroupConfig, QueueConfig, make_config
+from penstock.node.declarations import FIXED_GROUP_OPTIONS, FIXED_QUEUE_OPTIONS
+
+Kind = Literal["queue", "group", "exchange", "binding", "schedule"]
+Action = Literal["create", "change", "conflict", "unchanged", "delete"]
+
+SCHEDULE_DEFAULTS: Final[Options] = {
+    "queue": None, "exchange": None, "cron": None, "interval_ms": None, "timezone": "UTC", "description": "",
+}  # fmt: skip
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One option that will be different."""
+
+    option: str
+    old: Any
+    new: Any
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of one declaration. `conflict` is a change that is not possible; nothing is done then."""
+
+    action: Action
+    kind: Kind
+    namespace: str
+    name: str
+    """A binding's is its target's."""
+    parent: str = ""
+    """The queue of a group, the exchange of a binding."""
+    options: Options = {}
+    """What to declare it with."""
+    changes: list[Change] = []
+    binding: Binding | None = None
+    where: str = ""
+    """The file and line that ask for it."""
+
+    @property
+    def title(self) -> str:
+        space = "" if self.namespace == "default" else f"{self.namespace}: "
+        if self.binding is not None:
+            kind = "exchange " if self.binding.target_kind == "exchange" else ""
+            pattern = f" by {self.binding.pattern!r}" if self.binding.pattern else ""
+            headers = f" by {self.binding.match} of {self.binding.headers}" if self.binding.headers else ""
+            return f"{space}binding {self.parent} → {kind}{self.name}{pattern}{headers}"
+        return f"{space}{self.kind} {self.parent + '/' if self.parent else ''}{self.name}"
+
+
+class Present(msgspec.Struct):
+    """What there is in a namespace, as far as a plan needs it: options that differ from the defaults, by name."""
+
+    queues: dict[str, Options] = {}
+    groups: dict[str, dict[str, Options]] = {}
+    """By queue."""
+    exchanges: dict[str, Options] = {}
+    bindings: dict[str, list[Binding]] = {}
+    """By exchange."""
+    schedules: dict[str, Options] = {}
+    """With all options of `declare_schedule`."""
+
+
+def plan(namespace: str, wanted: World, present: Present, *, prune: bool = False) -> list[Step]:
+    """The steps in an order in which they can be taken."""
+    steps = [*_queue_steps(namespace, wanted, present), *_exchange_steps(namespace, wanted, present)]
+    steps += [
+        _schedule_step(namespace, name, schedule, present.schedules.get(name))
+        for name, schedule in wanted.schedules.items()
+    ]
+    return [*steps, *_deletions(namespace, wanted, present)] if prune else steps
+
+
+def _queue_steps(namespace: str, wanted: World, present: Present) -> Iterator[Step]:
+    for name, queue in wanted.queues.items():
+        changes = _changes(QueueConfig, queue.options, present.queues.get(name))
+        yield _step(namespace, "queue", name, "", queue, changes, FIXED_QUEUE_OPTIONS)
+    for name, queue in wanted.queues.items():
+        groups = present.groups.get(name, {})
+        for group, asked in queue.groups.items():
+            changes = _changes(GroupConfig, asked.options, groups.get(group))
+            yield _step(namespace, "group", group, name, asked, changes, FIXED_GROUP_OPTIONS)
+
+
+def _exchange_steps(namespace: str, wanted: World, present: Present) -> Iterator[Step]:
+    for name, exchange in wanted.exchanges.items():
+        changes = _changes(ExchangeConfig, exchange.options, present.exchanges.get(name))
+        yield _step(namespace, "exchange", name, "", exchange, changes, ExchangeConfig.__struct_fields__)
+    for name, exchange in wanted.exchanges.items():
+        known = {identity_of(binding) for binding in present.bindings.get(name, ())}
+        for asked in exchange.bindings:
+            identity = identity_of(asked.binding)
+            action: Action = "unchanged" if identity in known else "create"
+            known.add(identity)
+            yield Step(
+                action=action, kind="binding", namespace=namespace, name=asked.binding.target, parent=name,
+                binding=asked.binding, where=asked.where,
+            )  # fmt: skip
+
+
+def _changes(
+    kind: type[QueueConfig] | type[GroupConfig] | type[ExchangeConfig], options: Options, present: Options | None
+) -> list[Change] | None:
+    """The named options that differ, None where there is nothing yet."""
+    if present is None:
+        return None
+    # Through the configuration on both sides: 1 and 1.0 are the same rate.
+    old = make_config(kind, present)  # type: ignore[type-var]
+    new = make_config(kind, options, None)  # type: ignore[type-var]
+    pairs = ((name, getattr(old, name), getattr(new, name)) for name in options)
+    return [Change(name, before, after) for name, before, after in pairs if before != after]
+
+
+def _step(
+    namespace: str,
+    kind: Kind,
+    name: str,
+    parent: str,
+    wanted: Wanted,
+    changes: list[Change] | None,
+    fixed: Collection[str],
+) -> Step:
+    action: Action
+    if changes is None:
+        action = "create"
+    elif not changes:
+        action = "unchanged"
+    else:
+        action = "conflict" if any(change.option in fixed for change in changes) else "change"
+    return Step(
+        action=action, kind=kind, namespace=namespace, name=name, parent=parent, options=wanted.options,
+        changes=changes or [], where=wanted.where,
+    )  # fmt: skip
+
+
+def _schedule_step(namespace: str, name: str, wanted: Wanted, present: Options | None) -> Step:
+    """A schedule is declared whole; only a pause that the file does not speak of stays as it is."""
+    paused = wanted.options.get("paused", False if present is None else present["paused"])
+    options = SCHEDULE_DEFAULTS | wanted.options | {"paused": paused}
+    changes = [] if present is None else [
+        Change(option, present[option], value) for option, value in options.items() if present[option] != value
+    ]  # fmt: skip
+    action: Action = "create" if present is None else "change" if changes else "unchanged"
+    return Step(
+        action=action, kind="schedule", namespace=namespace, name=name, options=options, changes=changes,
+        where=wanted.where,
+    )  # fmt: skip
+
+
+def _deletions(namespace: str, wanted: World, present: Present) -> Iterator[Step]:
+    """What the file does not name; what hangs on something before that."""
+
+    def delete(kind: Kind, name: str, parent: str = "", binding: Binding | None = None) -> Step:
+        return Step(action="delete", kind=kind, namespace=namespace, name=name, parent=parent, binding=binding)
+
+    for name in sorted(present.schedules.keys() - wanted.schedules.keys()):
+        yield delete("schedule", name)
+    for name, exchange in wanted.exchanges.items():
+        kept = {identity_of(asked.binding) for asked in exchange.bindings}
+        for binding in present.bindings.get(name, ()):
+            if identity_of(binding) not in kept:
+                yield delete("binding", binding.target, name, binding)
+    for name in sorted(present.exchanges.keys() - wanted.exchanges.keys() - {""}):
+        yield delete("exchange", name)
+    for name, queue in wanted.queues.items():
+        for group in sorted(present.groups.get(name, {}).keys() - queue.groups.keys() - {DEFAULT_GROUP}):
+            yield delete("group", group, name)
+    for name in sorted(present.queues.keys() - wanted.queues.keys()):
+        if not name.startswith("$") and not present.queues[name].get("exclusive"):
+            yield delete("queue", name)

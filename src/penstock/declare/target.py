@@ -1,0 +1,111 @@
+"""Reads what there is from a broker or a client, and takes the steps of a plan on it.
+
+Both have the same methods; a broker answers some of them at once where a client must wait, so every answer is awaited
+only if it has to be. It may not know which of the two it talks to.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from penstock.declare.file import Declarations, World
+from penstock.declare.plan import SCHEDULE_DEFAULTS, Present, Step, plan
+from penstock.errors import PenstockError
+
+
+class Target(Protocol):
+    """What `Broker` and `AsyncClient` have in common here. Methods without `async` may answer at once or later."""
+
+    def in_namespace(self, namespace: str) -> Any: ...
+    def queues(self) -> Any: ...
+    def groups(self, queue: str) -> Any: ...
+    def exchanges(self) -> Any: ...
+    def bindings(self, exchange: str) -> Any: ...
+    def schedules(self) -> Any: ...
+
+
+class StepFailed(Exception):
+    """A step that could not be taken; the text says which, where the file asks for it, and why."""
+
+
+async def plan_all(target: Target, declarations: Declarations, *, prune: bool = False) -> list[Step]:
+    """The steps of every namespace of a file."""
+    steps: list[Step] = []
+    for namespace, wanted in declarations.items():
+        present = await read_present(target.in_namespace(namespace), wanted)
+        steps += plan(namespace, wanted, present, prune=prune)
+    return steps
+
+
+async def read_present(target: Target, wanted: World) -> Present:
+    """What there is; groups and bindings only of what the file declares."""
+    queues: dict[str, Any] = await _answer(target.queues())
+    exchanges: dict[str, Any] = await _answer(target.exchanges())
+    return Present(
+        queues,
+        {name: await _answer(target.groups(name)) for name in wanted.queues if name in queues},
+        exchanges,
+        {name: await _answer(target.bindings(name)) for name in wanted.exchanges if name in exchanges},
+        {schedule.name: _schedule_options(schedule) for schedule in await _answer(target.schedules())},
+    )
+
+
+def _schedule_options(schedule: Any) -> dict[str, Any]:
+    return {name: getattr(schedule, name) for name in (*SCHEDULE_DEFAULTS, "message", "paused")}
+
+
+async def _answer(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+async def take(target: Target, steps: Sequence[Step], taken: Callable[[Step], None] | None = None) -> None:
+    """Take the steps in order; `taken` hears of each. Raises `StepFailed` at the first that fails."""
+    spaces: dict[str, Any] = {}
+    for step in steps:
+        space = spaces.setdefault(step.namespace, target.in_namespace(step.namespace))
+        try:
+            if step.action in ("create", "change"):
+                await _declare(space, step)
+            elif step.action == "delete":
+                await _delete(space, step)
+        except PenstockError as error:
+            where = f"{step.where}: " if step.where else ""
+            raise StepFailed(f"{where}{step.title}: {error}") from error
+        if taken is not None:
+            taken(step)
+
+
+async def _declare(target: Any, step: Step) -> None:
+    if step.binding is not None:
+        await target.bind(step.parent, step.name, **_binding_arguments(step))
+    elif step.kind == "group":
+        await target.declare_group(step.parent, step.name, **step.options)
+    elif step.kind == "queue":
+        await target.declare_queue(step.name, **step.options)
+    elif step.kind == "exchange":
+        await target.declare_exchange(step.name, **step.options)
+    else:
+        await target.declare_schedule(step.name, **step.options)
+
+
+async def _delete(target: Any, step: Step) -> None:
+    if step.binding is not None:
+        await target.unbind(step.parent, step.name, **_binding_arguments(step))
+    elif step.kind == "group":
+        await target.delete_group(step.parent, step.name)
+    elif step.kind == "queue":
+        await target.delete_queue(step.name)
+    elif step.kind == "exchange":
+        await target.delete_exchange(step.name)
+    else:
+        await target.delete_schedule(step.name)
+
+
+def _binding_arguments(step: Step) -> dict[str, Any]:
+    assert step.binding is not None
+    fields = msgspec.structs.asdict(step.binding)
+    return {name: fields[name] for name in ("pattern", "target_kind", "headers", "match")}
