@@ -76,8 +76,10 @@ LAYERS: Final = {
     "declare": Layer(BELOW_NODE | {"node", "wire", "toml_file"}),
     "config": Layer(DATA | {"declare", "toml_file"}),
     "sync": Layer(BELOW_NODE | {"node", "embedded", "loop_thread"}),
+    # Of the node, the plain results and the checks of arguments: what a client gives back and refuses by itself.
+    "client": Layer(DATA | {"batch", "core", "delivery", "node", "wire", "loop_thread", "version"}),
     # The package itself is its public face: everything but the command line.
-    "": Layer(BELOW_NODE | {"node", "version", "embedded", "sync"}),
+    "": Layer(BELOW_NODE | {"node", "version", "embedded", "sync", "client"}),
     "cli": Layer(
         BELOW_NODE
         | {"node", "version", "embedded", "sync", "wire", "fronts", "client", "telemetry"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from penstock.batch import EncodedBatch, Meta, check, decode_meta, encode, select
+from penstock.batch import EncodedBatch, Meta, check, decode, decode_meta, encode, select
 from penstock.core.dedup import Dedup, dedup_key, publish_key
 from penstock.core.lane import Appended, Lane
 from penstock.core.log import Missing
@@ -60,6 +60,13 @@ def parts_of_messages(
         return _parts_of_checked(queue, *_encode_checked(queue, messages), indexes, publish_id)
     for message in messages:
         check_message(message, queue.config.max_message_bytes)
+    return _parts_of_few(queue, messages, indexes, publish_id)
+
+
+def _parts_of_few(
+    queue: Queue, messages: Sequence[Message], indexes: Sequence[int] | None, publish_id: str | None
+) -> list[Part]:
+    """Messages that were checked, split by lane and not encoded: the lane stores them together with those of others."""
     if len(queue.lanes) == 1:
         return [Part(queue, queue.lanes[0], messages, None, None, indexes, publish_id)]
     by_lane: dict[int, list[int]] = {}
@@ -111,7 +118,11 @@ def parts_of_batch(
         raise InvalidArgument(f"a batch must be a penstock.EncodedBatch, not {type(batch).__name__}")
     if batch.count == 0:
         raise InvalidBatch("the batch is empty")
-    return _parts_of_checked(queue, batch, check(batch, queue.config.max_message_bytes), indexes, publish_id)
+    meta = check(batch, queue.config.max_message_bytes)
+    if batch.count < ENCODE_FROM:
+        # A row of its own for each would cost the store, and every later claim, more than decoding costs now.
+        return _parts_of_few(queue, decode(batch), indexes, publish_id)
+    return _parts_of_checked(queue, batch, meta, indexes, publish_id)
 
 
 def _parts_of_checked(
@@ -174,7 +185,7 @@ def append_now(node: Node, parts: Sequence[Part], size: int) -> Results | None:
     lanes: dict[int, Lane] = {}
     for part in parts:
         lane = node.lanes.get(part.lane)
-        if lane is None or not lane.dedup.complete:
+        if lane is None or _unsure(node, lane, part):
             return None
         lanes[part.lane] = lane
     if not node.commits.has_room(size):
@@ -295,12 +306,20 @@ async def known_ids(node: Node, parts: Sequence[Part]) -> Known:
 async def _stored_ids(node: Node, part: Part, known: Known) -> dict[bytes, DedupRow] | None:
     lane = await node.lanes.run(part.lane, lambda lane: lane)
     known.ask(lane)
-    keys = [] if lane.dedup.complete else [dedup_key(partition, id) for partition, id in _ids(part)]
-    if part.publish_id is not None and not lane.dedup.complete:
-        keys.append(publish_key(part.publish_id))
+    keys = _unsure(node, lane, part)
     if not keys:
         return None
     return {row.key: row for row in await node.lanes.store_of(part.lane).find_dedup(part.lane, keys)}
+
+
+def _unsure(node: Node, lane: Lane, part: Part) -> list[bytes]:
+    """The keys of a part's ids for which the store must be asked."""
+    if lane.dedup.complete:
+        return []
+    keys = [dedup_key(partition, id) for partition, id in _ids(part)]
+    if part.publish_id is not None:
+        keys.append(publish_key(part.publish_id))
+    return lane.dedup.unsure_of(keys, node.clock.now_ms())
 
 
 def _ids(part: Part) -> list[tuple[str | None, str]]:
