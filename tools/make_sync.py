@@ -251,10 +251,10 @@ def imports_of(module: ast.Module, functions: list[Function]) -> Iterator[str]:
             yield f"from penstock.node.broker import {node.targets[0].id}"
 
 
-def formatted(source: str) -> str:
+def formatted(source: str, result: Path = RESULT) -> str:
     for command in (["check", "--quiet", "--select", "I,F401,F811", "--fix"], ["format"]):
         source = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(RESULT), "-"],
+            [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(result), "-"],
             cwd=ROOT, input=source, capture_output=True, text=True, check=True,
         ).stdout  # fmt: skip
     return source

@@ -1,4 +1,10 @@
-"""Penstock: a durable, distributed message queue. Start with `penstock.open` or `penstock.sync.open`."""
+"""Penstock: a durable, distributed message queue. Start with `penstock.open` or `penstock.sync.open`.
+
+Of a server that runs elsewhere, start with `penstock.AsyncClient` or `penstock.Client`. These are imported when they
+are first asked for: an embedded broker needs neither sockets nor TLS.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from penstock import sync
 from penstock.batch import EncodedBatch, decode, encode
@@ -36,12 +42,23 @@ from penstock.node.streams import Page, StreamRead
 from penstock.node.traces import Trace, TraceEntry
 from penstock.version import VERSION as __version__
 
+if TYPE_CHECKING:
+    from penstock.client.channel import Retry
+    from penstock.client.client import AsyncClient
+    from penstock.client.consumer import Consumer, Postpone, Reject
+    from penstock.client.producer import Producer
+    from penstock.client.stream import StreamReader
+    from penstock.client.sync import Client
+
 __all__ = [
     "AlreadyExists",
+    "AsyncClient",
     "Binding",
     "Broker",
     "Claim",
+    "Client",
     "Closed",
+    "Consumer",
     "DeadMessage",
     "DeadReason",
     "EncodedBatch",
@@ -61,14 +78,19 @@ __all__ = [
     "Overloaded",
     "Page",
     "PenstockError",
+    "Postpone",
+    "Producer",
     "Published",
     "QueueFull",
     "QueueStats",
     "Receipt",
     "Received",
+    "Reject",
+    "Retry",
     "Schedule",
     "StoreCorrupt",
     "StreamRead",
+    "StreamReader",
     "Trace",
     "TraceEntry",
     "Transaction",
@@ -83,3 +105,24 @@ __all__ = [
     "open",
     "sync",
 ]
+
+_CLIENT = {
+    "AsyncClient": "client",
+    "Client": "sync",
+    "Consumer": "consumer",
+    "Postpone": "consumer",
+    "Producer": "producer",
+    "Reject": "consumer",
+    "Retry": "channel",
+    "StreamReader": "stream",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _CLIENT:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"penstock.client.{_CLIENT[name]}"), name)
+    globals()[name] = value
+    return value

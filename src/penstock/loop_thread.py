@@ -33,7 +33,9 @@ _open: Final[weakref.WeakSet[LoopThread]] = weakref.WeakSet()
 class LoopThread:
     """A daemon thread that runs an event loop until it is closed."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, what: str = "broker") -> None:
+        """`what` runs on it, for the errors that say that it is closed."""
+        self._what = what
         self._process = os.getpid()
         self._loop = _new_loop()
         self._lock = threading.Lock()
@@ -113,10 +115,10 @@ class LoopThread:
     def _post(self, action: Callable[[], object]) -> None:
         """Do something on the loop, unless it is closed. What was posted before a close is begun before it."""
         if os.getpid() != self._process:
-            raise Closed(f"this broker was opened by process {self._process}; a child process must open its own")
+            raise Closed(f"this {self._what} was opened by process {self._process}; a child process must open its own")
         with self._lock:
             if self._ended is not None:
-                raise Closed("the broker is closed")
+                raise Closed(f"the {self._what} is closed")
             self._loop.call_soon_threadsafe(action)
 
     def _start(self, make: Callable[[], Coroutine[Any, Any, Result]], answer: Answer[Result]) -> asyncio.Task[Result]:
@@ -128,7 +130,8 @@ class LoopThread:
     def _answer(self, task: asyncio.Task[Result], answer: Answer[Result]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
-            answer.set_exception(Closed("the broker was closed, or the call interrupted, before there was an answer"))
+            what = f"the {self._what} was closed, or the call interrupted, before there was an answer"
+            answer.set_exception(Closed(what))
         elif (error := task.exception()) is not None:
             answer.set_exception(error)
         else:

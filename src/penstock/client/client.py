@@ -1,0 +1,218 @@
+"""The asynchronous client: the broker's operations over HTTP, with what only a client has.
+
+    async with penstock.AsyncClient("http://127.0.0.1:7333") as client:
+        await client.publish("mail", penstock.Message(b"hello"))
+
+The operations are in `declaring.py`, `messages.py` and `looking.py`, with the names, parameters and results of
+`Broker`'s; here are opening and closing, and producers, consumers, stream readers, transactions and handles. `sync.py`
+beside this is made from all of it. Next stop: `channel.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.client.channel import Channel, Retry
+from penstock.client.checks import check_number
+from penstock.client.consumer import BatchHandler, Consumer, Handler
+from penstock.client.declaring import Declaring
+from penstock.client.handles import ExchangeHandle, QueueHandle
+from penstock.client.looking import Looking
+from penstock.client.messages import Messages
+from penstock.client.producer import Producer
+from penstock.client.requests import PublishIds
+from penstock.client.stream import StreamReader
+from penstock.client.transaction import ClientTransaction
+from penstock.model import DEFAULT_GROUP, DEFAULT_NAMESPACE, check_integer, check_name
+
+DEFAULT_URL: Final = "http://127.0.0.1:7333"
+
+_names: Final = itertools.count(1)
+
+
+class AsyncClient(Declaring, Messages, Looking):
+    """A client of one server, or of several nodes of one, seen from one namespace. Coroutines may share it."""
+
+    def __init__(
+        self,
+        urls: str | Sequence[str] = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        consumer: str | None = None,
+        retry: Retry | None = None,
+        idempotent: bool = True,
+        timeout: float = 30.0,
+        connect_timeout: float = 5.0,
+        connections: int = 100,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`urls` is one URL, several with commas in between, or a list of them; nodes take turns.
+
+        `consumer` is the name under which messages are claimed (host, process and a random part unless given).
+        `idempotent` gives every publish an id, so that one whose answer was lost is sent again without being stored
+        twice (as long as the queue's dedup window lasts); without it, such a publish raises `Unavailable`. `timeout` is
+        for one answer, besides the time that a claim or read waits by itself. `connections` is how many are open to a
+        node at most; each waiting claim takes one.
+        """
+        check_integer(connections, "connections", 1, 100_000)
+        check_number(timeout, "timeout", 0.001, 86_400)
+        check_number(connect_timeout, "connect_timeout", 0.001, 86_400)
+        channel = Channel(
+            urls,
+            token=token,
+            timeout_s=timeout,
+            connect_timeout_s=connect_timeout,
+            connections_max=connections,
+            tls=tls,
+        )
+        name = _default_consumer() if consumer is None else check_name(consumer, "consumer")
+        super().__init__(
+            channel, check_name(namespace, "a namespace"), name, (retry or Retry()).check(), idempotent, PublishIds()
+        )
+
+    # Life -------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """End every connection; what is under way fails. Close producers and stop consumers before."""
+        self._channel.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def in_namespace(self, namespace: str) -> AsyncClient:
+        """The same client with another namespace's queues and exchanges."""
+        other = object.__new__(AsyncClient)
+        Messages.__init__(
+            other, self._channel, check_name(namespace, "a namespace"), self._consumer, self._retry, self._idempotent,
+            self._ids,
+        )  # fmt: skip
+        return other
+
+    def _consumer_name(self) -> str:
+        """A name for one of several consumers of this client."""
+        return f"{self._consumer}:{next(_names)}"
+
+    # What only a client has -------------------------------------------------------------------------------
+
+    def transaction(self) -> ClientTransaction:
+        """Collect verdicts and publishes to commit as one: `async with client.transaction() as t: …`."""
+        return ClientTransaction(self)
+
+    def producer(
+        self,
+        queue: str | None = None,
+        *,
+        exchange: str | None = None,
+        mandatory: bool = False,
+        linger_ms: float = 5,
+        batch_messages: int = 1_000,
+        batch_bytes: int = 1_000_000,
+        buffer_bytes: int = 32_000_000,
+        in_flight: int = 1,
+        idempotent: bool | None = None,
+    ) -> Producer:
+        """Many small sends as few large publishes: `async with client.producer("orders") as producer: …`.
+
+        A message waits up to `linger_ms` for others; a batch has up to `batch_messages` and `batch_bytes`. `send` waits
+        while the producer holds `buffer_bytes`. One batch is under way at a time, which keeps the order of sends;
+        `in_flight` above 1 gives that up. `idempotent` is the client's unless given.
+        """
+        return Producer(
+            self, queue, exchange=exchange, mandatory=mandatory, linger_ms=linger_ms, batch_messages=batch_messages,
+            batch_bytes=batch_bytes, buffer_bytes=buffer_bytes, in_flight=in_flight, idempotent=idempotent,
+        )  # fmt: skip
+
+    def consumer(
+        self,
+        queue: str,
+        handler: Handler | BatchHandler,
+        *,
+        group: str = DEFAULT_GROUP,
+        concurrency: int = 1,
+        batch: int | None = None,
+        prefetch: int | None = None,
+        lease_seconds: float = 30.0,
+        ack: bool = False,
+        partition: str | None = None,
+        consumer: str | None = None,
+        settle_ms: float = 5,
+        poll_seconds: float = 2.0,
+    ) -> Consumer:
+        """A runner of a handler over a group's messages: `await consumer.run()`, `consumer.stop()`.
+
+        The handler, plain (run in threads) or a coroutine function, takes one message, or a list of up to `batch`. What
+        returns is acked; what raises is nacked with the error, `Reject` and `Postpone` do what they say. `concurrency`
+        handlers run at a time, never two on one partition of a claim. Leases are renewed while handlers run.
+        `prefetch` is how many messages are held at most. Verdicts are collected for `settle_ms` and sent together. A
+        claim waits `poll_seconds` at the server, and so may a stop. With `ack`, messages are done as they are handed
+        out.
+        """
+        return Consumer(
+            self, queue, handler, group=group, concurrency=concurrency, batch=batch, prefetch=prefetch,
+            lease_seconds=lease_seconds, ack=ack, partition=partition, consumer=consumer, settle_ms=settle_ms,
+            poll_seconds=poll_seconds,
+        )  # fmt: skip
+
+    async def consume(
+        self,
+        queue: str,
+        handler: Handler | BatchHandler,
+        *,
+        group: str = DEFAULT_GROUP,
+        concurrency: int = 1,
+        batch: int | None = None,
+        prefetch: int | None = None,
+        lease_seconds: float = 30.0,
+        ack: bool = False,
+        partition: str | None = None,
+        consumer: str | None = None,
+        settle_ms: float = 5,
+        poll_seconds: float = 2.0,
+    ) -> None:
+        """Run a handler over a group's messages until SIGTERM or Ctrl-C, and stop with care; see `consumer`."""
+        runner = self.consumer(
+            queue, handler, group=group, concurrency=concurrency, batch=batch, prefetch=prefetch,
+            lease_seconds=lease_seconds, ack=ack, partition=partition, consumer=consumer, settle_ms=settle_ms,
+            poll_seconds=poll_seconds,
+        )  # fmt: skip
+        await runner.run_forever()
+
+    def stream(
+        self,
+        queue: str,
+        group: str,
+        *,
+        batch: int = 100,
+        auto_commit: bool = True,
+        wait: float | None = None,
+        consumer: str | None = None,
+    ) -> StreamReader:
+        """A stream group's messages, one after the other: `async for received in client.stream("events", "audit")`.
+
+        With `auto_commit`, a batch is committed when the message after it is asked for; without, call
+        `reader.commit(received)`. `wait` seconds without a message end the loop; None goes on for ever.
+        """
+        return StreamReader(self, queue, group, batch=batch, auto_commit=auto_commit, wait=wait, consumer=consumer)
+
+    def queue(self, name: str) -> QueueHandle:
+        """A handle on a queue: `await client.queue("orders").declare(ordered=True)`."""
+        return QueueHandle(self, name)
+
+    def exchange(self, name: str) -> ExchangeHandle:
+        """A handle on an exchange."""
+        return ExchangeHandle(self, name)
+
+
+def _default_consumer() -> str:
+    host = "".join(character for character in socket.gethostname() if 32 < ord(character) < 127)[:100] or "host"
+    return f"{host}:{os.getpid()}:{secrets.token_hex(4)}"

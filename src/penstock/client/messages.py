@@ -1,0 +1,242 @@
+"""Publish, claim and settle, read streams, from a client; and what of it may be sent twice.
+
+A publish carries an id for the whole of it, under which the server stores it once however often it arrives. A claim
+whose answer was lost leaves its messages leased until the lease ends. A settle that is repeated may find its lease
+settled by itself: then it says that this is so. Next stop of all of them: `channel.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.batch import EncodedBatch, decode_meta
+from penstock.client.channel import REPEATED, OutcomeUnknown, Reply, Request, is_repeat
+from penstock.client.checks import check_number
+from penstock.client.codec import claim_of, encode_checked, frame, read_of, receipt_of, verdict_body, with_query
+from penstock.client.requests import SENDS_BATCH, TAKES_BATCHES, TAKES_JSON, Requests, decoded
+from penstock.core.work import Verdict
+from penstock.delivery import Claim, Lease, Published, Receipt
+from penstock.errors import InvalidArgument, InvalidBatch, LeaseLost
+from penstock.model import DEFAULT_GROUP, SPAN_MS_MAX, Message, check_message
+from penstock.node.arguments import Ranges, check_publish_id, check_verdict, milliseconds, verdicts_of
+from penstock.node.broker import WAIT_SECONDS_MAX, LeaseLike
+from penstock.node.streams import StreamRead
+from penstock.wire.http import (
+    ClaimRequest,
+    CommitRequest,
+    ExtendAnswer,
+    ExtendRequest,
+    ReadRequest,
+    SettleRequest,
+    encode_json,
+)
+
+
+class Messages(Requests):
+    """The part of a client that moves messages."""
+
+    # Publish ----------------------------------------------------------------------------------------------
+
+    async def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Published:
+        """Publish one message; returns when it is durable."""
+        check_message(message)
+        return (await self._publish(self._target("queues", queue, "messages"), [message], publish_id)).first()
+
+    async def publish_many(self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None) -> Receipt:
+        """Publish messages together, all or none, in their order.
+
+        `publish_id` names the whole of it: publishing it again under the same id, within the queue's dedup window,
+        changes nothing and says where the messages are. One id for many messages costs far less than one each.
+        """
+        return await self._publish(self._target("queues", queue, "messages"), messages, publish_id)
+
+    async def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Receipt:
+        """Publish an encoded batch, stored as it is: the fastest way in."""
+        return await self._publish(self._target("queues", queue, "messages"), batch, publish_id)
+
+    async def publish_to(
+        self,
+        exchange: str,
+        messages: Message | Sequence[Message] | EncodedBatch,
+        *,
+        mandatory: bool = False,
+        publish_id: str | None = None,
+    ) -> Receipt:
+        """Publish to an exchange: each message goes to every queue that its key and headers lead to, or to none.
+
+        With `mandatory`, a message that reaches no queue raises `Unroutable` and nothing is published.
+        """
+        path = self._target("exchanges", exchange, "messages")
+        if mandatory:
+            path = with_query(path, mandatory="true")
+        if isinstance(messages, Message):
+            check_message(messages)
+            messages = [messages]
+        return await self._publish(path, messages, publish_id)
+
+    async def _publish(
+        self,
+        path: bytes,
+        messages: Sequence[Message] | EncodedBatch,
+        publish_id: str | None,
+        idempotent: bool | None = None,
+    ) -> Receipt:
+        """Publish once, however often it must be sent for that."""
+        check_publish_id(publish_id)
+        batch = messages if isinstance(messages, EncodedBatch) else encode_checked(messages)
+        if batch.count == 0:
+            if isinstance(messages, EncodedBatch):
+                raise InvalidBatch("the batch is empty")
+            return Receipt(0, [])
+        has_ids = publish_id is None and _has_ids(messages)
+        if publish_id is None and not has_ids and (self._idempotent if idempotent is None else idempotent):
+            publish_id = self._ids.new()
+        if publish_id is not None:
+            path = with_query(path, publish_id=publish_id)
+        request = Request(b"POST", path, frame(batch), SENDS_BATCH, is_repeatable=has_ids or publish_id is not None)
+        return receipt_of((await self._channel.send(request, self._retry)).body)
+
+    # Consume ----------------------------------------------------------------------------------------------
+
+    async def claim(
+        self,
+        queue: str,
+        *,
+        group: str = DEFAULT_GROUP,
+        max: int = 1,
+        min: int = 1,
+        wait: float = 0.0,
+        lease_seconds: float | None = None,
+        partition: str | None = None,
+        consumer: str | None = None,
+        ack: bool = False,
+    ) -> Claim:
+        """Lease up to `max` messages, waiting up to `wait` seconds for the first `min` of them.
+
+        The messages are this consumer's until the lease ends; settle them before, or extend it. With `ack` they are
+        done as they are handed out: at most once. Without a message in time the claim is empty.
+        """
+        name = self._consumer if consumer is None else consumer
+        body = ClaimRequest(
+            group=group, max=max, min=min, wait=wait, lease_seconds=lease_seconds, partition=partition, consumer=name,
+            ack=ack,
+        )  # fmt: skip
+        # A claim that acknowledges is done when it is sent: repeated, it would lose what the first one took.
+        request = self._waiting(self._target("queues", queue, "claim"), body, wait, is_repeatable=not ack)
+        return claim_of((await self._channel.send(request, self._retry)).body)
+
+    def _waiting(self, path: bytes, body: object, wait: float, *, is_repeatable: bool) -> Request:
+        """A request whose answer may take as long as the caller is willing to wait."""
+        check_number(wait, "wait", 0, WAIT_SECONDS_MAX)
+        timeout_s = self._channel.timeout_s + wait
+        return Request(b"POST", path, encode_json(body), TAKES_BATCHES, timeout_s, is_repeatable)
+
+    async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
+        """Carry out any mix of verdicts on messages of a lease, all or none.
+
+        Raises `LeaseLost` when the lease has ended, or some of the messages were settled before.
+        """
+        if not verdicts:
+            raise InvalidArgument("settle needs at least one verdict")
+        for verdict in verdicts:
+            check_verdict(verdict)
+        body = SettleRequest([verdict_body(verdict) for verdict in verdicts])
+        try:
+            await self._lease_call(lease, "settle", body)
+        except LeaseLost as error:
+            if is_repeat(error):
+                raise unsure_of(error, "settled") from error
+            raise
+
+    async def _lease_call(self, lease: LeaseLike, what: str, body: object) -> Reply:
+        path = self._target("leases", str(lease_of(lease)), what)
+        return await self._channel.send(Request(b"POST", path, encode_json(body), TAKES_JSON), self._retry)
+
+    async def ack(self, lease: LeaseLike, offsets: Ranges = None) -> None:
+        """These messages are done (all of the lease without offsets)."""
+        await self.settle(lease, verdicts_of("ack", offsets))
+
+    async def nack(
+        self, lease: LeaseLike, offsets: Ranges = None, *, delay: float | None = None, error: str = ""
+    ) -> None:
+        """These failed: again after a backoff (or `delay` seconds), dead after the last attempt."""
+        delay_ms = None if delay is None else milliseconds(delay, "delay", 0, SPAN_MS_MAX)
+        await self.settle(lease, verdicts_of("nack", offsets, delay_ms, error))
+
+    async def reject(self, lease: LeaseLike, offsets: Ranges = None, *, error: str = "") -> None:
+        """These will never succeed: dead at once, with the error."""
+        await self.settle(lease, verdicts_of("reject", offsets, None, error))
+
+    async def postpone(self, lease: LeaseLike, delay: float, offsets: Ranges = None) -> None:
+        """These again after `delay` seconds, without spending an attempt; an ordered partition waits for them."""
+        delay_ms = milliseconds(delay, "delay", 0, SPAN_MS_MAX)
+        await self.settle(lease, verdicts_of("postpone", offsets, delay_ms))
+
+    async def release(self, lease: LeaseLike, offsets: Ranges = None) -> None:
+        """These back at once, as if never handed out."""
+        await self.settle(lease, verdicts_of("release", offsets))
+
+    async def extend(self, lease: LeaseLike, seconds: float) -> int:
+        """Keep the lease for another span from now; its new deadline in milliseconds since the epoch."""
+        reply = await self._lease_call(lease, "extend", ExtendRequest(seconds))
+        return decoded(ExtendAnswer, reply.body).deadline_ms
+
+    # Streams ----------------------------------------------------------------------------------------------
+
+    async def read(
+        self, queue: str, group: str, *, max: int = 100, wait: float = 0.0, consumer: str | None = None
+    ) -> StreamRead:
+        """The next messages for a stream group, waiting up to `wait` seconds for the first."""
+        name = self._consumer if consumer is None else consumer
+        body = ReadRequest(max=max, wait=wait, consumer=name)
+        group_path = ("queues", queue, "groups", group)
+        request = self._waiting(self._target(*group_path, "read"), body, wait, is_repeatable=False)
+        for _ in range(self._retry.attempts - 1):
+            try:
+                return read_of((await self._channel.send(request, self._retry)).body)
+            except OutcomeUnknown:
+                # The messages of the lost answer count as handed to this consumer, and the next read would pass them
+                # by: give them back first.
+                await self._send(b"POST", self._target(*group_path, "detach"), {"consumer": name})
+        return read_of((await self._channel.send(request, self._retry)).body)
+
+    async def commit(self, queue: str, group: str, offset: int, *, lane: int | None = None) -> None:
+        """A stream group has processed everything below `offset` (of lane 0, 1, 2 …, where the queue has several)."""
+        body = CommitRequest(offset=offset, lane=lane)
+        await self._send(b"POST", self._target("queues", queue, "groups", group, "commit"), body)
+
+    async def read_from(
+        self, queue: str, offset: int | None = None, *, time_ms: int | None = None, max: int = 100,
+        lane: int | None = None,
+    ) -> StreamRead:  # fmt: skip
+        """Messages of the log from an offset or a time on (from the beginning without either); no group needed."""
+        path = with_query(self._target("queues", queue, "log"), offset=offset, time_ms=time_ms, max=max, lane=lane)
+        reply = await self._channel.send(Request(b"GET", path, b"", TAKES_BATCHES), self._retry)
+        return read_of(reply.body)
+
+
+def lease_of(lease: LeaseLike) -> Lease:
+    """The lease that a claim, a lease or a token stands for."""
+    if isinstance(lease, Claim):
+        if lease.lease is None:
+            raise InvalidArgument("this claim holds no lease: it is empty, or was acknowledged as it was handed out")
+        return lease.lease
+    return lease if isinstance(lease, Lease) else Lease.parse(lease)
+
+
+def unsure_of(error: LeaseLost, done: str) -> LeaseLost:
+    """What `LeaseLost` means where the request was sent before and its answer was lost."""
+    unsure = LeaseLost(
+        f"{error}; the request was sent before and its answer was lost, so it is not known whether this call {done} it "
+        "or the lease had ended"
+    )
+    unsure.add_note(REPEATED)
+    return unsure
+
+
+def _has_ids(messages: Sequence[Message] | EncodedBatch) -> bool:
+    """Whether every message has a dedup id of its own, so that sending it twice stores it once."""
+    if not isinstance(messages, EncodedBatch):
+        return all(message.dedup_id is not None for message in messages)
+    ids = decode_meta(messages.meta, messages.count).dedup_id if messages.meta else None
+    return ids is not None and None not in ids
