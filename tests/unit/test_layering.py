@@ -77,7 +77,7 @@ LAYERS: Final = {
     "config": Layer(DATA | {"declare", "toml_file"}),
     "sync": Layer(BELOW_NODE | {"node", "embedded", "loop_thread"}),
     # Of the node, the plain results and the checks of arguments: what a client gives back and refuses by itself.
-    "client": Layer(DATA | {"batch", "core", "delivery", "node", "wire", "loop_thread", "version"}),
+    "client": Layer(DATA | {"batch", "core", "delivery", "node", "wire", "telemetry", "loop_thread", "version"}),
     # The package itself is its public face: everything but the command line.
     "": Layer(BELOW_NODE | {"node", "version", "embedded", "sync", "client"}),
     "cli": Layer(

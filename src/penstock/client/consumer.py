@@ -20,8 +20,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock import telemetry
 from penstock.client.checks import check_number
 from penstock.client.holding import Holding
 from penstock.core.work import Verdict
@@ -248,7 +250,9 @@ class Consumer:
         """Whether it was handled, and so acked."""
         offsets = [received.offset for received in piece]
         try:
-            await self._call(piece if self._batch is not None else piece[0])
+            argument = piece if self._batch is not None else piece[0]
+            with telemetry.consumer_span(argument):
+                await self._call(argument)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -268,7 +272,8 @@ class Consumer:
             await self._handler(argument)
             return
         loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._threads, self._handler, argument)
+        # With this task's context: a span that a handler opens in its thread belongs to the one around it.
+        result = await loop.run_in_executor(self._threads, copy_context().run, self._handler, argument)
         if isinstance(result, Awaitable):
             await result
 

@@ -8,7 +8,9 @@ settled by itself: then it says that this is so. Next stop of all of them: `chan
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import unquote
 
+from penstock import telemetry
 from penstock.batch import EncodedBatch, decode_meta
 from penstock.client.channel import REPEATED, OutcomeUnknown, Reply, Request, is_repeat
 from penstock.client.checks import check_number
@@ -83,6 +85,23 @@ class Messages(Requests):
     ) -> Receipt:
         """Publish once, however often it must be sent for that."""
         check_publish_id(publish_id)
+        if not telemetry.is_on():
+            return await self._publish_now(path, messages, publish_id, idempotent, b"")
+        with telemetry.producer_span(unquote(path.split(b"/")[3])):
+            if not isinstance(messages, EncodedBatch):
+                messages = telemetry.inject_all(messages)
+            header = telemetry.traceparent()
+            line = b"" if header is None else b"traceparent: %b\r\n" % header.encode()
+            return await self._publish_now(path, messages, publish_id, idempotent, line)
+
+    async def _publish_now(
+        self,
+        path: bytes,
+        messages: Sequence[Message] | EncodedBatch,
+        publish_id: str | None,
+        idempotent: bool | None,
+        header: bytes,
+    ) -> Receipt:
         batch = messages if isinstance(messages, EncodedBatch) else encode_checked(messages)
         if batch.count == 0:
             if isinstance(messages, EncodedBatch):
@@ -93,7 +112,8 @@ class Messages(Requests):
             publish_id = self._ids.new()
         if publish_id is not None:
             path = with_query(path, publish_id=publish_id)
-        request = Request(b"POST", path, frame(batch), SENDS_BATCH, is_repeatable=has_ids or publish_id is not None)
+        is_repeatable = has_ids or publish_id is not None
+        request = Request(b"POST", path, frame(batch), SENDS_BATCH + header, is_repeatable=is_repeatable)
         return receipt_of((await self._channel.send(request, self._retry)).body)
 
     # Consume ----------------------------------------------------------------------------------------------
