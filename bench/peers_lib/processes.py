@@ -1,0 +1,161 @@
+"""Server processes of the bench: started as our own children, watched through /proc, stopped by their process ids.
+
+Knows nothing of queues or of any peer. A server is a tree of processes: its CPU seconds are those of every process of
+the tree and of the children that they have already buried, its memory is the sum of the proportional shares (PSS),
+so that memory which PostgreSQL's processes share counts once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Final
+
+TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+SAMPLE_S: Final = 0.2
+TERM_S: Final = 20.0
+KILL_S: Final = 10.0
+
+
+class StartFailed(Exception):
+    """A server did not come up; the message has the end of its log."""
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on. Another process may take it before the server does: then it fails."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def tree(roots: Iterable[int]) -> list[int]:
+    """The processes and all their descendants that are alive."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (fields := _stat(int(entry.name))):
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found: list[int] = []
+    waiting = [pid for pid in roots if _stat(pid)]
+    while waiting:
+        found.append(waiting.pop())
+        waiting += children.get(found[-1], [])
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; none when the process is gone."""
+    with contextlib.suppress(OSError):
+        # The name before them is in brackets and may hold blanks and brackets itself.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []
+
+
+def cpu_seconds(roots: Iterable[int]) -> float:
+    """User and system time of the trees, with the children that ended and were waited for."""
+    # utime, stime, cutime and cstime.
+    return sum(int(ticks) for pid in tree(roots) for ticks in _stat(pid)[11:15]) / TICKS_PER_S
+
+
+def memory_mb(roots: Iterable[int]) -> float:
+    return sum(map(_pss_kb, tree(roots))) / 1024
+
+
+def _pss_kb(pid: int) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1])
+    return 0
+
+
+class MemoryWatch:
+    """The most memory that a server had while this was open, looked at five times a second."""
+
+    def __init__(self, roots: Sequence[int]) -> None:
+        self._roots = roots
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.peak_mb = 0.0
+
+    def __enter__(self) -> MemoryWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._look()
+
+    def _watch(self) -> None:
+        while not self._over.wait(SAMPLE_S):
+            self._look()
+
+    def _look(self) -> None:
+        self.peak_mb = max(self.peak_mb, memory_mb(self._roots))
+
+
+class Process:
+    """One child with its output in a log file."""
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        user: int | None = None,
+    ) -> None:
+        self.log = log
+        self._output: IO[bytes] = log.open("ab")
+        # A session of its own: Ctrl-C in the terminal reaches the harness alone, which then stops it in order.
+        self._child = subprocess.Popen(
+            [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
+            env=None if environment is None else os.environ | dict(environment), cwd=folder, start_new_session=True,
+            user=user, group=user, extra_groups=None if user is None else [],
+        )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def check_alive(self) -> None:
+        if self._child.poll() is not None:
+            raise StartFailed(f"it ended with exit code {self._child.returncode}. The end of its log:\n{self.tail()}")
+
+    def tail(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+
+    def stop(self, with_signal: int = signal.SIGTERM) -> None:
+        """Asks it to end, then ends what is left of its tree, each process by its id."""
+        family = tree([self.pid])
+        if self._child.poll() is None:
+            self._child.send_signal(with_signal)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(TERM_S)
+        for pid in family:
+            # Alive and still of the session that we made: not a stranger who was given the same number since.
+            with contextlib.suppress(OSError):
+                if os.getsid(pid) == self.pid:
+                    os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(KILL_S)
+        self._output.close()
+
+
+def wait_for_port(port: int, process: Process, seconds: float = 60.0) -> None:
+    """Until somebody accepts connections on it."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        process.check_alive()
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.05)
+    raise StartFailed(f"nobody listened on port {port} within {seconds:.0f} s. The end of its log:\n{process.tail()}")
