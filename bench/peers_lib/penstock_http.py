@@ -6,6 +6,7 @@ through the connections of the Python client.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,10 @@ TAKE_S = 0.2
 
 class Penstock(Peer):
     name = "penstock"
-    library = "penstock.AsyncClient as it comes: encoded batches, an id on every publish so that a repeat is known"
+    library = (
+        "penstock.AsyncClient as it comes: encoded batches, an id on every publish so that a repeat is known; "
+        "consumers of batches claim the next while they acknowledge the last"
+    )
     confirm = (
         "SQLite in WAL mode with synchronous=FULL: a publish, a lease and an acknowledgement are each answered after "
         "the commit that holds them was forced to disk."
@@ -91,18 +95,32 @@ class PenstockClient(Client):
 
 
 class PenstockConsumer(Consumer):
+    """Claims the next messages while it acknowledges the last ones, as the client's consumer runner does."""
+
     def __init__(self, client: Any, queue: str, most: int, group: str) -> None:
         self._client = client
         self._queue = queue
         self._most = most
         self._group = group
+        self._ahead: asyncio.Task[Any] | None = None
 
     async def take(self) -> tuple[list[bytes], Any]:
-        claim = await self._client.claim(self._queue, group=self._group, max=self._most, wait=TAKE_S)
+        ahead, self._ahead = self._ahead or self._claim(), None
+        claim = await ahead
         return claim.payloads(), claim
 
+    def _claim(self) -> asyncio.Task[Any]:
+        claim = self._client.claim(self._queue, group=self._group, max=self._most, wait=TAKE_S)
+        return asyncio.get_running_loop().create_task(claim)
+
     async def ack(self, token: Any) -> None:
+        if self._most > 1:
+            self._ahead = self._claim()
         await self._client.ack(token)
+
+    async def close(self) -> None:
+        if self._ahead is not None and (claim := await self._ahead):
+            await self._client.release(claim)
 
 
 # Plain JSON ----------------------------------------------------------------------------------------------

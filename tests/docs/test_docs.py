@@ -1,7 +1,8 @@
-"""Every Python block of the documentation runs, and prints what the page says that it prints.
+"""Every Python and shell block of the documentation runs, and prints what the page says that it prints.
 
-The blocks of a page run in order, in one namespace, in an empty folder; `await` may stand at the top level, as in
-`python -m asyncio`. Where a ```text block follows a ```python block, it is what the block printed.
+The blocks of a page run in order, Python ones in one namespace, in an empty folder; `await` may stand at the top level,
+as in `python -m asyncio`. Where a ```text block follows a block, it is what the block printed. A page that speaks of
+the server's address gets a server of its own, on a free port.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import inspect
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
 
 from penstock.cli.checkout import script_environment
+from tests.cli.servers import running
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -26,23 +29,28 @@ LINK: Final = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 README_LINES_MAX: Final = 12
 
 
+SERVER: Final = "http://127.0.0.1:7333"
+SERVER_URL: Final = re.compile(r"http://127\.0\.0\.1:\d+")
+
+
 class Block(NamedTuple):
     line: int
     source: str
     expected: str | None
+    kind: str = "python"
 
 
 def blocks(text: str) -> list[Block]:
-    """The Python blocks of a page, each with the text block that comes next, if nothing but empty lines is between."""
+    """The blocks of a page that run, each with the text block that comes next, if only empty lines are between."""
     found: list[Block] = []
     matches = list(FENCED.finditer(text))
     for match, following in zip(matches, [*matches[1:], None], strict=False):
-        if match[1] != "python":
+        if match[1] not in ("python", "sh"):
             continue
         expected = None
         if following is not None and following[1] == "text" and not text[match.end() : following.start()].strip():
             expected = following[2]
-        found.append(Block(text.count("\n", 0, match.start()) + 1, match[2], expected))
+        found.append(Block(text.count("\n", 0, match.start()) + 1, match[2], expected, match[1]))
     return found
 
 
@@ -55,15 +63,39 @@ def test_blocks_are_found() -> None:
 def test_the_code_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    namespace: dict[str, Any] = {}
-    with asyncio.Runner() as runner:
-        for block in blocks(page.read_text()):
-            run(block, page, namespace, runner)
-            printed = capsys.readouterr().out
+    text = page.read_text()
+    with ExitStack() as stack:
+        if SERVER in text:
+            server_folder = tmp_path / "server"
+            server_folder.mkdir()
+            text = text.replace(SERVER, stack.enter_context(running(server_folder)).url)
+            monkeypatch.setenv("PENSTOCK_URL", SERVER_URL.findall(text)[0])
+        folder = tmp_path / "work"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        namespace: dict[str, Any] = {}
+        runner = stack.enter_context(asyncio.Runner())
+        for block in blocks(text):
+            if block.kind == "sh":
+                printed = run_shell(block, page)
+            else:
+                run(block, page, namespace, runner)
+                printed = capsys.readouterr().out
             if block.expected is not None:
                 assert printed == block.expected, f"{page.name}, line {block.line}"
-    assert sorted(path.suffix for path in tmp_path.iterdir() if path.suffix != ".db") == []
+    assert sorted(path.suffix for path in folder.iterdir() if path.suffix not in (".db", ".toml")) == []
+
+
+def run_shell(block: Block, page: Path) -> str:
+    """As somebody would paste it, the checkout's launcher being the command line of this environment."""
+    launcher = f'"{sys.executable}" -m penstock'
+    script = "set -eu -o pipefail\n" + block.source.replace("./penstock", launcher)
+    done = subprocess.run(
+        ["bash", "-c", script], env=script_environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, f"{page.name}, line {block.line}: {done.stderr}{done.stdout}"
+    # Answers end without a line feed; the page shows each on a line.
+    return done.stdout if done.stdout.endswith("\n") else done.stdout + "\n"
 
 
 def run(block: Block, page: Path, namespace: dict[str, Any], runner: asyncio.Runner) -> None:
@@ -76,6 +108,7 @@ def run(block: Block, page: Path, namespace: dict[str, Any], runner: asyncio.Run
 
 def test_the_readme_has_one_short_example_that_is_a_whole_program(tmp_path: Path) -> None:
     [block] = blocks((ROOT / "README.md").read_text())
+    assert block.kind == "python"
     assert len(block.source.splitlines()) <= README_LINES_MAX
     command = [sys.executable, "-W", "error", "-c", block.source]
     done = subprocess.run(

@@ -1,6 +1,7 @@
-"""What the tests of the HTTP front stand on: a server in this process, a client that speaks bytes and one that speaks JSON.
+"""What the tests of the HTTP front stand on: a server in this process, a client of bytes and one of JSON.
 
-The clients know nothing of `penstock.client`: what they send is written here, so that both ends cannot be wrong together.
+The clients know nothing of `penstock.client`: what they send is written here, so that both ends cannot be wrong
+together.
 """
 
 from __future__ import annotations

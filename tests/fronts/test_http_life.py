@@ -45,7 +45,9 @@ async def test_who_goes_during_a_long_poll_gives_up_its_place(front: Front, how:
 
 @on_both_loops
 @over_http()
-async def test_who_goes_as_the_message_comes_spends_no_attempt_or_has_a_lease_that_ends(front: Front, loop: str) -> None:
+async def test_who_goes_as_the_message_comes_spends_no_attempt_or_has_a_lease_that_ends(
+    front: Front, loop: str
+) -> None:
     """The message is never lost, whenever the client goes: it comes again, at the latest with the lease's end."""
     await front.broker.declare_queue("mail", lease_ms=200, backoff_ms=0, max_attempts=0)
     for turn in range(20):
@@ -74,6 +76,23 @@ async def test_half_a_goodbye_after_a_request_is_no_goodbye(front: Front, loop: 
     assert [(await wire.reply()).status for _ in range(3)] == [200, 200, 200]
     assert await wire.is_closed()
     assert (await front.broker.stats("mail")).published == 2
+
+
+@on_both_loops
+@over_http()
+async def test_nobody_is_waited_for_who_has_said_goodbye(front: Front, loop: str) -> None:
+    """If it has gone altogether, it must not stand in line for messages that others could have."""
+    await front.broker.declare_queue("mail")
+    await front.broker.declare_group("mail", "default")
+    await front.broker.declare_group("mail", "watch", kind="stream")
+    for request in (claim_request(wait=60), PUBLISH + claim_request(wait=60, group="default"), read_request("watch")):
+        wire = await front.connect()
+        wire.writer.write(HEALTH + request)
+        wire.writer.write_eof()
+        assert (await wire.reply()).status == 200
+        await soon(wire.reader.read(), 5)
+        await until(lambda: front.server.measures.connections == 0)
+        assert front.server.measures.long_polls == 0
 
 
 @on_both_loops

@@ -1,4 +1,4 @@
-"""What a client can make the server hold: every limit at its value and one past it, and clients that are slow or stuck."""
+"""What a client can make the server hold: each limit at its value and one past it, and slow or stuck clients."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from penstock import Message
 from penstock.fronts.http import connection as connections
+from penstock.fronts.http import server as servers
 from tests.fronts.rig import Front, Wire, on_both_loops, over_http, soon, until
 
 HEALTH: Final = b"GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n"
@@ -21,8 +22,8 @@ HEALTH: Final = b"GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n"
 def claim_request(queue: str = "mail", **fields: Any) -> bytes:
     body = json.dumps(fields).encode()
     return (
-        b"POST /v1/queues/%s/claim HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
-        % (queue.encode(), len(body), body)
+        b"POST /v1/queues/%s/claim HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (queue.encode(), len(body), body)
     )
 
 
@@ -58,7 +59,9 @@ async def test_a_target_that_is_too_long(front: Front) -> None:
 @over_http()
 async def test_so_many_headers_and_no_more(front: Front) -> None:
     def request(count: int) -> bytes:
-        return b"GET /healthz HTTP/1.1\r\nHost: t\r\n" + b"".join(b"X-%d: y\r\n" % one for one in range(count)) + b"\r\n"
+        return (
+            b"GET /healthz HTTP/1.1\r\nHost: t\r\n" + b"".join(b"X-%d: y\r\n" % one for one in range(count)) + b"\r\n"
+        )
 
     assert (await front.say(request(connections.HEADERS_MAX - 1))).status == 200
     assert (await front.say(request(connections.HEADERS_MAX))).status == 431
@@ -151,12 +154,17 @@ async def test_a_client_that_floods_behind_a_slow_request_is_not_read_from(front
     wire = await front.connect()
     await wire.send(claim_request(wait=60) + HEALTH)
     sent = 0
-    with pytest.raises(asyncio.TimeoutError):
-        while sent < 100_000_000:
+
+    async def flood() -> None:
+        nonlocal sent
+        while True:
             wire.writer.write(HEALTH * 2_000)
             sent += len(HEALTH) * 2_000
             await asyncio.wait_for(wire.writer.drain(), 0.5)
-    assert sent < 50_000_000, "the server took it all"
+            assert sent < 50_000_000, "the server takes it all"
+
+    with pytest.raises(asyncio.TimeoutError):
+        await flood()
     assert received_bytes(front) < 20_000
     assert await front.is_alive()
     wire.reset()
@@ -191,6 +199,21 @@ async def test_one_connection_too_many(front: Front, loop: str) -> None:
     assert (await again.reply()).status == 200
 
 
+@on_both_loops
+@over_http(max_connections=1)
+async def test_far_too_many_connections_are_only_closed(front: Front, loop: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(servers, "REFUSED_MAX", 2)
+    first = await front.connect()
+    await first.send(HEALTH)
+    assert (await first.reply()).status == 200
+    told = [await front.connect() for _ in range(2)]
+    for wire in told:  # they hear why, and stay until they have said goodbye themselves
+        assert (await wire.reply()).status == 503
+    assert await (await front.connect()).is_closed()
+    await first.send(HEALTH)
+    assert (await first.reply()).status == 200
+
+
 @over_http(max_long_polls=3)
 async def test_one_long_poll_too_many(front: Front) -> None:
     await front.broker.declare_queue("mail")
@@ -223,7 +246,12 @@ async def test_a_wait_that_is_refused_gives_its_place_back(front: Front) -> None
 
 @pytest.mark.parametrize(
     "part",
-    [b"G", b"GET /healthz HTTP/1.1\r\nHost: t\r\n", HEAD + b"Content-Length: 10\r\n\r\nabc", HEALTH + b"GET /healthz HT"],
+    [
+        b"G",
+        b"GET /healthz HTTP/1.1\r\nHost: t\r\n",
+        HEAD + b"Content-Length: 10\r\n\r\nabc",
+        HEALTH + b"GET /healthz HT",
+    ],
     ids=["method", "head", "body", "second request"],
 )
 @over_http(request_seconds=0.3, idle_seconds=60.0)

@@ -84,7 +84,8 @@ async def test_a_fast_answer_waits_for_the_slow_one_before_it(front: Front) -> N
     claim = b'{"wait":20}'
     wire = await front.connect()
     await wire.send(
-        b"POST /v1/queues/mail/claim HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+        b"POST /v1/queues/mail/claim HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s"
         b"GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n" % (len(claim), claim)
     )
     with pytest.raises(asyncio.TimeoutError):
@@ -130,7 +131,8 @@ async def test_to_continue_is_said_after_the_answers_before_it(front: Front) -> 
     wire = await front.connect()
     claim = b'{"wait":20}'
     await wire.send(
-        b"POST /v1/queues/mail/claim HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+        b"POST /v1/queues/mail/claim HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s"
         % (len(claim), claim)
         + PUBLISH[: -len(BODY) - 2]
         + b"Expect: 100-continue\r\n\r\n"
@@ -248,7 +250,7 @@ MALFORMED: Final[dict[str, bytes]] = {
     "a list of lengths": b"POST /v1/queues/mail/messages HTTP/1.1\r\nContent-Length: 3, 3\r\n\r\nabc",
     "a length with a sign": b"POST /v1/queues/mail/messages HTTP/1.1\r\nContent-Length: +3\r\n\r\nabc",
     "a negative length": b"POST /v1/queues/mail/messages HTTP/1.1\r\nContent-Length: -3\r\n\r\nabc",
-    "a length past 64 bits": b"POST /v1/queues/mail/messages HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\nabc",
+    "a length past 64 bits": b"POST /v1/queues HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\nabc",
     "chunks inside a compression": CHUNKED.replace(b"chunked", b"gzip, chunked") + chunks(BODY),
     "chunks not at the end": CHUNKED.replace(b"chunked", b"chunked, identity") + chunks(BODY),
     "something like chunks": CHUNKED.replace(b"chunked", b"xchunked") + chunks(BODY),
@@ -272,8 +274,10 @@ MALFORMED: Final[dict[str, bytes]] = {
     "a target that is no path": b"GET healthz HTTP/1.1\r\nHost: t\r\n\r\n",
     "a method that nobody knows": b"FROBNICATE / HTTP/1.1\r\nHost: t\r\n\r\n",
     "a tunnel": b"CONNECT example.org:443 HTTP/1.1\r\nHost: t\r\n\r\n",
-    "a body with a wish for another protocol": PUBLISH.replace(b"Host:", b"Connection: Upgrade\r\nUpgrade: h2c\r\nHost:"),
-    "chunks with a wish for another protocol": CHUNKED.replace(b"Host:", b"Connection: Upgrade\r\nUpgrade: h2c\r\nHost:")
+    "a body with a wish for another protocol": PUBLISH.replace(b"Host:",
+    b"Connection: Upgrade\r\nUpgrade: h2c\r\nHost:"),
+    "chunks with a wish for another protocol": CHUNKED.replace(b"Host:",
+    b"Connection: Upgrade\r\nUpgrade: h2c\r\nHost:")
     + chunks(BODY),
     "HTTP/0.9": b"GET /healthz\r\n\r\n",
     "HTTP/2 by prior knowledge": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",

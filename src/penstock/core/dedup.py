@@ -1,8 +1,8 @@
 """The dedup ids of one lane: which message of a partition was published under an id, and until when that counts.
 
-Ids outlive acks and retention. The newest are in memory; of older ones enough is remembered to know nearly every id that
-was never there (`seen.py`). For the others the node asks the store first and hands what it found to `find`. Nothing is
-forgotten while such a question is open, so an id is always in memory, in the answer, or new.
+Ids outlive acks and retention. The newest are in memory; of older ones enough is remembered to know nearly every id
+that was never there (`seen.py`). For the others the node asks the store first and hands what it found to `find`.
+Nothing is forgotten while such a question is open, so an id is always in memory, in the answer, or new.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Keys that are no longer in memory, remembered well enough to say "never seen" of a new one.
 
 A Bloom filter in generations: what it denies was never added, what it affirms must be looked up in the store. Two bytes
-a key, so that millions of them fit; a generation goes as a whole when the last of its keys has expired. Knows nothing of
-messages or lanes.
+a key, so that millions of them fit; a generation goes as a whole when the last of its keys has expired. Knows nothing
+of messages or lanes.
 """
 
 from __future__ import annotations

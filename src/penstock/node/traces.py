@@ -32,7 +32,7 @@ PLACES_MAX: Final = 50
 """Messages of one trace whose deliveries are looked for, the oldest first."""
 
 _TIMER: Final = ("traces",)
-_RANK: Final = {"published": 0, "event": 2}
+_RANK: Final = {"published": 0, "redriven": 1, "claimed": 2, "event": 3}
 
 
 class TraceEntry(msgspec.Struct, frozen=True):
@@ -163,8 +163,8 @@ async def trace(node: Node, namespace: str, trace_id: str, most: int) -> Trace:
         for row in rows
     ]  # fmt: skip
     entries += await _deliveries(node, rows)
-    # Of one millisecond: where a message went, what became of it there, what somebody noted about it.
-    entries.sort(key=lambda entry: (entry.at_ms, _RANK.get(entry.kind, 1)))
+    # Of one millisecond: where a message went, who got it, what they noted about it, how it ended.
+    entries.sort(key=lambda entry: (entry.at_ms, _RANK.get(entry.kind, 4)))
     return Trace(trace_id, entries[:most])
 
 

@@ -30,19 +30,33 @@ class MessageBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_default
     """A message to publish. Its payload is text, bytes in base64, or any JSON value, stored as it is written."""
 
     payload: str | None = None
+    """The payload as text."""
     payload_base64: bytes | None = None
+    """The payload as bytes."""
     payload_json: Raw | UnsetType = UNSET
+    """The payload as any JSON value; `content_type` is then `application/json` unless given."""
     partition: str | None = None
+    """Messages of one partition keep their order and stay in one lane."""
     key: str | None = None
+    """What exchanges route by."""
     headers: dict[str, Any] | None = None
+    """Named, typed values: see [typed headers](#typed-headers)."""
     priority: int = 0
+    """0 to 255; higher ones first where the queue is `prioritized`."""
     delay_ms: int = 0
+    """Not delivered earlier than this after publishing."""
     not_before_ms: int = 0
+    """Not delivered earlier than this time; the later of it and `delay_ms` holds."""
     ttl_ms: int | None = None
+    """Not delivered later than this after publishing."""
     dedup_id: str | None = None
+    """Names the message in its partition: published again within the queue's dedup window, it changes nothing."""
     content_type: str | None = None
+    """What the payload is; Penstock does not read it."""
     correlation_id: str | None = None
+    """Which question it answers; Penstock does not read it."""
     trace_id: str | None = None
+    """The timeline that it belongs to: see traces."""
 
     def message(self) -> Message:
         """As the broker takes it."""
@@ -88,14 +102,23 @@ class ReceivedBody(Struct, kw_only=True, omit_defaults=True):
     """A message as it is handed out or looked at: what was published, its place and its history."""
 
     queue: str
+    """Where it is:"""
     lane: int
+    """the lane's place in its queue,"""
     offset: int
+    """and its place in the lane."""
     published_ms: int
+    """When it was published."""
     attempt: int = 0
+    """1 on the first hand-out; left out where nothing was handed out."""
     state: str = ""
+    """Browse only: ready, leased, waiting, dead or done for the group."""
     done: bool | None = None
+    """Stream reads of a queue with a `primary_group`: whether that group is done with it."""
     payload: str | None = None
+    """The payload where it is UTF-8."""
     payload_base64: bytes | None = None
+    """The payload where it is not."""
     partition: str | None = None
     key: str | None = None
     headers: dict[str, Any] | None = None
@@ -194,16 +217,19 @@ class PublishRequest(Struct, forbid_unknown_fields=True):
     """Messages to publish together: all or none, in their order."""
 
     messages: Annotated[list[MessageBody], Meta(min_length=1)]
+    """At least one."""
 
 
 class PublishedBody(Struct):
     """Where one message went: `index` is its place in the request."""
 
     index: int
+    """The message's place in the request."""
     queue: str
     lane: int
     offset: int
     duplicate: bool
+    """Known already by its dedup id; then `offset` is the first one's."""
 
 
 class PartBody(Struct, omit_defaults=True):
@@ -225,8 +251,11 @@ class PublishAnswer(Struct, omit_defaults=True):
     """Where messages went: message by message for a JSON request, in `parts` for an encoded batch."""
 
     count: int
+    """Messages of the request."""
     results: list[PublishedBody] | None = None
+    """One a message and queue that it reached."""
     parts: list[PartBody] | None = None
+    """One a run of messages that went to one lane."""
 
 
 # Claims and verdicts -------------------------------------------------------------------------------------
@@ -236,13 +265,21 @@ class ClaimRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaul
     """What a consumer asks for; see `Broker.claim`."""
 
     group: str = "default"
+    """The work group; `default` is made when it is first wanted."""
     max: int = 1
+    """1 to 100 000 messages."""
     min: int = 1
+    """Wait until so many are there, or `wait` is over."""
     wait: float = 0.0
+    """Seconds, up to 3 600; 0 answers at once."""
     lease_seconds: float | None = None
+    """Instead of the queue's `lease_ms`."""
     partition: str | None = None
+    """Only of this partition (ordered groups)."""
     consumer: str | None = None
+    """Who claims; without it, the connection's address."""
     ack: bool = False
+    """Done as they are handed out: at most once, without a lease."""
 
 
 class ClaimAnswer(Struct, kw_only=True):
@@ -251,7 +288,9 @@ class ClaimAnswer(Struct, kw_only=True):
     queue: str
     lane: int
     lease: str | None
+    """The token to settle and extend with; null without a message, and with `ack`."""
     deadline_ms: int
+    """When the lease ends."""
     messages: list[ReceivedBody]
 
 
@@ -280,28 +319,36 @@ class VerdictBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_default
     """What becomes of messages of a lease: of `offsets`, of [start, end), or, with neither, of all that is left."""
 
     action: Literal["ack", "nack", "reject", "postpone", "release"]
+    """Done; failed, again later; failed for good; again after `delay`, no attempt spent; back, as if never given."""
     offsets: list[int] | None = None
+    """Some offsets of the lease."""
     start: int | None = None
+    """With `end`: the offsets [start, end)."""
     end: int | None = None
+    """With `start`."""
     delay: float | None = None
     """Seconds: nack (instead of the queue's backoff) and postpone."""
     error: str = ""
+    """Why: nack and reject. Kept with the message when it dies."""
 
 
 class SettleRequest(Struct, forbid_unknown_fields=True):
     """Any mix of verdicts, all or none."""
 
     verdicts: Annotated[list[VerdictBody], Meta(min_length=1)]
+    """At least one; no message may be in two."""
 
 
 class ExtendRequest(Struct, forbid_unknown_fields=True):
     """Keep a lease for so many seconds from now."""
 
     seconds: float
+    """From now on."""
 
 
 class ExtendAnswer(Struct):
     deadline_ms: int
+    """When the lease ends now."""
 
 
 # Transactions --------------------------------------------------------------------------------------------
@@ -309,22 +356,29 @@ class ExtendAnswer(Struct):
 
 class LeaseVerdicts(Struct, forbid_unknown_fields=True):
     lease: str
+    """The token that a claim gave."""
     verdicts: Annotated[list[VerdictBody], Meta(min_length=1)]
+    """As to settle it alone."""
 
 
 class TargetMessages(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Messages for a queue, or for an exchange."""
 
     queue: str | None = None
+    """Either a queue"""
     exchange: str | None = None
+    """or an exchange."""
     messages: Annotated[list[MessageBody], Meta(min_length=1)]
+    """At least one."""
 
 
 class TransactionRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Verdicts and publishes as one commit."""
 
     settle: list[LeaseVerdicts] = []
+    """Verdicts by lease."""
     publish: list[TargetMessages] = []
+    """Messages by target."""
 
 
 # Streams and looking -------------------------------------------------------------------------------------
@@ -332,8 +386,11 @@ class TransactionRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_
 
 class ReadRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     max: int = 100
+    """1 to 100 000 messages."""
     wait: float = 0.0
+    """Seconds, up to 3 600; 0 answers at once."""
     consumer: str | None = None
+    """Who reads; without it, the connection's address."""
 
 
 class ReadAnswer(Struct, kw_only=True, omit_defaults=True):
@@ -342,8 +399,10 @@ class ReadAnswer(Struct, kw_only=True, omit_defaults=True):
     queue: str
     lane: int
     next_offset: int
+    """Where the next read goes on."""
     messages: list[ReceivedBody]
     primary_committed: int | None = None
+    """Everything below is done for the queue's `primary_group`."""
 
 
 class EncodedRead(Struct, array_like=True):
@@ -359,16 +418,22 @@ class EncodedRead(Struct, array_like=True):
 
 class CommitRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     offset: int
+    """The first that is not processed."""
     lane: int | None = None
+    """Needed where the queue has several."""
 
 
 class SeekRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One of to, offset and time_ms."""
 
     to: Literal["first", "last"] | None = None
+    """The beginning or the end."""
     offset: int | None = None
+    """An offset of a lane."""
     time_ms: int | None = None
+    """The first message published at this time or later."""
     lane: int | None = None
+    """All lanes without it; needed with `offset` where the queue has several."""
 
 
 class PageAnswer(Struct, kw_only=True):
@@ -381,10 +446,12 @@ class PageAnswer(Struct, kw_only=True):
 class HistoryBody(Struct):
     group: str
     kind: str
+    """claimed, acked, nacked, expired, dead, …: see [events](events.md)."""
     at_ms: int
     consumer: str
     attempt: int
     detail: str
+    """A word or an error."""
 
 
 class HistoryAnswer(Struct):
@@ -398,20 +465,27 @@ class DeadChoice(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults
     """Which dead letters: all conditions that are given hold."""
 
     reason: str | None = None
+    """attempts, rejected, expired, …"""
     error: str | None = None
     """Text that the error contains."""
     offsets: tuple[int, int] | None = None
     """[start, end)"""
     filter: str | None = None
+    """A [condition](filters.md) on metadata."""
 
 
 class DeadBody(Struct, kw_only=True):
     message: ReceivedBody
     reason: str
+    """attempts, rejected, expired, …"""
     error: str
+    """What was said with the last nack or reject."""
     attempts: int
+    """Hand-outs that it had."""
     consumer: str
+    """Who had it last."""
     dead_ms: int
+    """When it died."""
 
 
 class DeadAnswer(Struct):
@@ -432,6 +506,7 @@ class ReasonsAnswer(Struct):
 
 class CountAnswer(Struct):
     count: int
+    """Messages."""
 
 
 # Declarations --------------------------------------------------------------------------------------------
@@ -442,6 +517,7 @@ class QueueBody(Struct, kw_only=True):
 
     name: str
     options: dict[str, Any]
+    """Those that differ from the [defaults](options.md)."""
 
 
 class QueuesAnswer(Struct, kw_only=True):
@@ -462,10 +538,15 @@ class BindingBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_default
     """From an exchange to a queue or another exchange."""
 
     target: str
+    """The queue's or exchange's name."""
     target_kind: Literal["queue", "exchange"] = "queue"
+    """What `target` names."""
     pattern: str = ""
+    """The key (direct), the pattern (topic, mqtt) or the condition (filter)."""
     headers: dict[str, Any] | None = None
+    """What a headers exchange compares."""
     match: Literal["all", "any"] = "all"
+    """All of the headers, or any."""
 
 
 class BindingsAnswer(Struct):
@@ -474,6 +555,7 @@ class BindingsAnswer(Struct):
 
 class ConsumerRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     consumer: str
+    """The name it claims or reads with."""
 
 
 # Statistics ----------------------------------------------------------------------------------------------
@@ -483,10 +565,14 @@ class GroupStatsBody(Struct):
     group: str
     kind: str
     ready: int
+    """Could be claimed now."""
     leased: int
+    """In somebody's hands."""
     scheduled: int
+    """Wait for a delay, a backoff or their partition."""
     dead: int
     lag: int
+    """Not done yet, the dead left out."""
     oldest_offset: int
     paused: bool
 
@@ -513,11 +599,17 @@ class TraceEventRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_d
     """A named event for a trace's timeline, of a message where one is given."""
 
     name: str
+    """What happened."""
     detail: str = ""
+    """More about it, as text."""
     queue: str | None = None
+    """With `offset`: the message it is about."""
     lane: int | None = None
+    """Needed where the queue has several."""
     offset: int | None = None
+    """With `queue`."""
     consumer: str | None = None
+    """Who notes it; without it, the connection's address."""
 
 
 class TraceEntryBody(Struct, kw_only=True, omit_defaults=True):
@@ -547,13 +639,21 @@ class ScheduleRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_def
     """Publish a message again and again: at the times of a cron expression, or every so many milliseconds."""
 
     queue: str | None = None
+    """Where to publish: a queue"""
     exchange: str | None = None
+    """or an exchange."""
     cron: str | None = None
+    """Five fields, or six with seconds first."""
     interval_ms: int | None = None
+    """Or every so many milliseconds, 100 at least."""
     timezone: str = "UTC"
+    """What `cron` is read in."""
     message: MessageBody
+    """What is published at each tick."""
     paused: bool = False
+    """Fire nothing for now."""
     description: str = ""
+    """For people."""
 
 
 class ScheduleBody(Struct, kw_only=True, omit_defaults=True):
@@ -567,8 +667,11 @@ class ScheduleBody(Struct, kw_only=True, omit_defaults=True):
     paused: bool = False
     description: str = ""
     next_ms: int | None = None
+    """The tick it waits for; none while paused."""
     last_ms: int | None = None
+    """The last tick that published."""
     fired: int = 0
+    """Ticks that published a message."""
     last_error: str = ""
     """Why the latest tick published nothing; empty when it did."""
 
@@ -582,8 +685,11 @@ class SchedulesAnswer(Struct):
 
 class ErrorBody(Struct):
     code: str
+    """Stable; for programs."""
     message: str
+    """What was wrong and what to do; for people."""
     detail: dict[str, Any]
+    """More for programs, by code."""
 
 
 class ErrorAnswer(Struct):

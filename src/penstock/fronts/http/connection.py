@@ -21,8 +21,8 @@ from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
 
 WANTED: Final = frozenset(
-    (b"accept", b"authorization", b"content-encoding", b"content-type", b"host", b"last-event-id", b"traceparent",
-     b"x-request-id")
+    (b"accept", b"authorization", b"content-encoding", b"content-type", b"host", b"last-event-id", b"origin",
+     b"traceparent", b"x-request-id")
 )  # fmt: skip
 """The headers that anybody here looks at; others are read and forgotten."""
 HEADERS_MAX: Final = 100
@@ -59,8 +59,8 @@ class Connection(asyncio.Protocol):
     """See the module's description."""
 
     __slots__ = ("_body", "_body_bytes", "_closing", "_current", "_expects", "_has_body", "_header_count", "_headers",
-                 "_host", "_is_begun", "_is_head", "_loose_bytes", "_parsed_bytes", "_parser", "_requests", "_room", "_target",
-                 "_task", "_transport", "_version", "deadline", "peer")  # fmt: skip
+                 "_host", "_is_begun", "_is_head", "_loose_bytes", "_parsed_bytes", "_parser", "_requests", "_room",
+                 "_target", "_task", "_transport", "_version", "deadline", "peer")  # fmt: skip
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -125,6 +125,9 @@ class Connection(asyncio.Protocol):
         if self._closing or self._task is None or (self._current is not None and self._current.is_waiting):
             return False
         self._closing = True
+        for request in self._requests:
+            if isinstance(request, Request):
+                request.is_last = True
         return True
 
     def data_received(self, data: bytes) -> None:
@@ -269,6 +272,8 @@ class Connection(asyncio.Protocol):
         try:
             while self._requests:
                 item = self._requests.popleft()
+                if not self._requests and not self._closing:
+                    self._transport.resume_reading()  # what comes next, and whether the client goes
                 self.deadline = 0.0
                 if isinstance(item, HttpError):
                     answer = answer_to(item)
@@ -279,8 +284,6 @@ class Connection(asyncio.Protocol):
                 if not keep:
                     self._end()
                     return
-                if not self._requests and not self._closing:
-                    self._transport.resume_reading()
             if self._closing or self._host.stopping:
                 self._end()
                 return
@@ -345,7 +348,7 @@ class Connection(asyncio.Protocol):
         self.deadline = self._host.now() + self._host.options.request_seconds
 
     def _linger(self) -> None:
-        """Say no more, and pass over what still comes: closing before would reset the connection, and lose the answer."""
+        """Say no more, and pass over what still comes: closing now would reset the connection and lose the answer."""
         self._closing = True
         if not self._transport.is_closing():
             self._transport.write_eof()

@@ -136,8 +136,14 @@ def _parameters(route: Route, components: dict[str, Any]) -> list[Schema]:
         parameters.append({"name": "namespace", "in": "query", "required": False, "schema": namespace})
     if route.query is not None:
         for name, schema in components[route.query.__name__]["properties"].items():
-            parameters.append({"name": name, "in": "query", "required": False, "schema": schema})
+            parameters.append({"name": name, "in": "query", "required": False, "schema": _given(schema)})
     return parameters
+
+
+def _given(schema: Schema) -> Schema:
+    """What a query parameter is where it is given: a query has no null, leaving it out stands for that."""
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+    return kinds[0] if len(kinds) == 1 else schema
 
 
 def _responses(route: Route, by_kind: dict[int, Schema]) -> Schema:

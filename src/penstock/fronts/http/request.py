@@ -14,7 +14,7 @@ _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for 
 class Request:
     """One request, received whole."""
 
-    __slots__ = ("body", "headers", "id", "is_old", "is_waiting", "keep_alive", "method", "target")
+    __slots__ = ("body", "headers", "id", "is_last", "is_old", "is_waiting", "keep_alive", "method", "target")
 
     def __init__(
         self,
@@ -36,7 +36,13 @@ class Request:
         """Of HTTP/1.0."""
         self.is_waiting = False
         """It waits for what may not come for long: of no use to a client that has gone."""
+        self.is_last = False
+        """Its client has closed its side, and may have gone."""
         self.id = ""
+
+    def wait(self, seconds: float) -> float:
+        """How long it waits for messages: not at all where nobody may be there to take them."""
+        return 0.0 if self.is_last and seconds > 0 else seconds
 
     def header(self, name: bytes) -> str:
         """A header's text, empty where it was not sent."""

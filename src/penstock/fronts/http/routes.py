@@ -7,7 +7,7 @@ same table makes the OpenAPI document, so what is not declared here does not exi
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -82,7 +82,11 @@ class Route:
         self.errors = list(errors)
         self.is_open = is_open
         """Answered without a token."""
-        self._decoder = None if self.body is None else msgspec.json.Decoder(self.body)
+        self.json_body = (
+            next(kind for kind in get_args(self.body) if kind is not type(None)) if takes_batch else self.body
+        )
+        """What a JSON body must be: `null` does not stand for a batch."""
+        self._decoder = None if self.body is None else msgspec.json.Decoder(self.json_body)
 
     def call(self, call: Call, query: dict[str, str]) -> Awaitable[Answer | Stream]:
         """Decode what the handler takes, and run it."""

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from penstock import telemetry
 from penstock.errors import InvalidArgument, Overloaded, PenstockError
 from penstock.fronts import metrics
 from penstock.fronts.http import page
@@ -37,6 +38,8 @@ REFUSED_MAX: Final = 256
 """Connections past the limit that are told so at a time; more are only closed."""
 NAMESPACES_KEPT: Final = 1_000
 REQUEST_ID_CHARACTERS_MAX: Final = 128
+EXPECTED: Final = (PenstockError, HttpError, msgspec.DecodeError, RecursionError)
+"""What is wrong with a request; anything else that is raised is wrong with the server."""
 
 log = logging.getLogger("penstock.http")
 
@@ -147,13 +150,16 @@ class HttpServer:
         try:
             path, query = split_target(request.target)
             route, names = self.router.find(request.method, path)
-            if self._token and not route.is_open:
+            if not self._token:
+                _check_origin(request)
+            elif not route.is_open:
                 self._check_token(request)
-            if request.headers.get(b"content-encoding", b"identity") != b"identity":
+            if request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
                 raise HttpError(415, "unsupported_media_type", "the body is compressed; send it as it is")
             broker = self._namespaced(query.pop(NAMESPACE, DEFAULT_NAMESPACE))
-            answer = await route.call(Call(self, broker, request, names, connection.peer), query)
-        except (PenstockError, HttpError, msgspec.DecodeError, RecursionError) as error:
+            call = Call(self, broker, request, names, connection.peer)
+            answer = await (_traced(route, call, query) if telemetry.is_on() else route.call(call, query))
+        except EXPECTED as error:
             answer = answer_to(error)
         except Exception as error:
             log.exception("%s failed (request %s)", route.name if route else request.method, request.id)
@@ -223,6 +229,29 @@ class HttpServer:
         if self._page is None:
             self._page = page.render(document(self.router.routes))
         return self._page
+
+
+async def _traced(route: Route, call: Call, query: dict[str, str]) -> Answer | Stream:
+    """The answer, made inside of a span that joins the client's."""
+    with telemetry.server_span(route.name, call.request.header(b"traceparent") or None) as span:
+        answer: Answer | Stream
+        try:
+            answer = await route.call(call, query)
+        except EXPECTED as error:
+            answer = answer_to(error)
+        span.status(answer.status)
+        return answer
+
+
+def _check_origin(request: Request) -> None:
+    """Without a token, a page of another site that is open in somebody's browser could change things here."""
+    origin = request.headers.get(b"origin")
+    if origin is None or request.method in ("GET", "HEAD"):
+        return
+    if origin.partition(b"://")[2] != request.headers.get(b"host"):
+        raise HttpError(
+            403, "forbidden", f"Origin is {request.header(b'origin')[:100]!r}: a page of another site may not"
+        )
 
 
 def check_exposure(options: HttpOptions) -> None:

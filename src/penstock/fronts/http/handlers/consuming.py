@@ -26,7 +26,8 @@ ROUTES = Routes()
 )  # fmt: skip
 async def claim(call: Call, body: ClaimRequest) -> Answer:
     """Lease up to `max` messages, waiting up to `wait` seconds for the first `min` of them."""
-    waits = body.wait > 0
+    wait = call.request.wait(body.wait)
+    waits = wait > 0
     if waits:
         call.server.begin_wait(call.request)
     try:
@@ -35,7 +36,7 @@ async def claim(call: Call, body: ClaimRequest) -> Answer:
             group=body.group,
             max=body.max,
             min=body.min,
-            wait=body.wait,
+            wait=wait,
             lease_seconds=body.lease_seconds,
             partition=body.partition,
             consumer=body.consumer or call.consumer,

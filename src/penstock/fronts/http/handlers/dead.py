@@ -23,13 +23,17 @@ class DeadQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """Which dead letters: all conditions that are given hold."""
 
     max: int = 100
+    """1 to 100 000 dead letters."""
     reason: str | None = None
+    """attempts, rejected, expired, …"""
     error: str | None = None
     """Text that the error contains."""
     start: int | None = None
+    """With end: offsets [start, end)."""
     end: int | None = None
     """With start: offsets [start, end)."""
     filter: str | None = None
+    """A condition on metadata, as for groups."""
 
     def offsets(self) -> tuple[int, int] | None:
         if self.start is None and self.end is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.errors import AlreadyExists, NotFound
 from penstock.fronts.http.handlers import Routes
-from penstock.fronts.http.handlers.queues import Options
+from penstock.fronts.http.handlers.queues import Options, known
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import ExchangeConfig
@@ -26,7 +26,7 @@ async def declare_exchange(call: Call, body: Options) -> Answer:
     """Create an exchange, or change the options named here."""
     name = call.names["exchange"]
     status = 200 if name in call.broker.exchanges() else 201
-    await call.broker.declare_exchange(name, **body)
+    await call.broker.declare_exchange(name, **known(body, ExchangeConfig))
     return json_answer(_exchange(call), status)
 
 

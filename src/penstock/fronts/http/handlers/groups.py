@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.errors import AlreadyExists, NotFound, WrongKind
 from penstock.fronts.http.handlers import Routes
-from penstock.fronts.http.handlers.queues import Options
+from penstock.fronts.http.handlers.queues import Options, known
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import GroupConfig
@@ -26,7 +26,7 @@ async def declare_group(call: Call, body: Options) -> Answer:
     """Create a group, or change the options named here of the one that exists."""
     queue, group = call.names["queue"], call.names["group"]
     status = 200 if group in call.broker.groups(queue) else 201
-    await call.broker.declare_group(queue, group, **body)
+    await call.broker.declare_group(queue, group, **known(body, GroupConfig))
     return json_answer(_group(call), status)
 
 
@@ -34,7 +34,7 @@ async def declare_group(call: Call, body: Options) -> Answer:
 async def change_group(call: Call, body: Options) -> Answer:
     """Change the options named here of a group that exists."""
     _group(call)
-    await call.broker.declare_group(call.names["queue"], call.names["group"], **body)
+    await call.broker.declare_group(call.names["queue"], call.names["group"], **known(body, GroupConfig))
     return json_answer(_group(call))
 
 

@@ -19,14 +19,21 @@ MESSAGE = "/v1/queues/{queue}/messages/{lane}/{offset}"
 
 class BrowseQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     group: str | None = None
+    """The group whose view `state` is; `default` without it."""
     lane: int | None = None
+    """Begin at this lane; 0 is the first."""
     offset: int | None = None
+    """Begin at this offset of the lane."""
     time_ms: int | None = None
+    """Begin at what was published at this time or later."""
     partition: str | None = None
+    """Only of this partition."""
     state: Literal["ready", "leased", "waiting", "dead", "done"] | None = None
+    """Only what the group makes this of."""
     filter: str | None = None
     """A condition on metadata, as for groups."""
     max: int = 100
+    """Messages of a page, 1 to 100 000."""
     after: str | None = None
     """A page's `next`."""
 

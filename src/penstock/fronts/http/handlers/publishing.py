@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from penstock import telemetry
 from penstock.batch import from_bytes
 from penstock.errors import InvalidArgument, LeaseLost, MessageTooLarge, QueueFull, Unroutable
 from penstock.fronts.http.handlers import Routes
@@ -29,7 +30,7 @@ async def publish(call: Call, body: PublishRequest | None, query: PublishQuery) 
     if body is None:
         batch = from_bytes(call.request.body)
         return json_answer(parts_answer(await call.broker.publish_batch(queue, batch, publish_id=query.publish_id)))
-    messages = [message.message() for message in body.messages]
+    messages = telemetry.inject_all([message.message() for message in body.messages])
     receipt = await call.broker.publish_many(queue, messages, publish_id=query.publish_id)
     return json_answer(results_answer(receipt))
 
@@ -50,7 +51,7 @@ async def publish_to(call: Call, body: PublishRequest | None, query: ExchangeQue
         batch = from_bytes(call.request.body)
         receipt = await call.broker.publish_to(exchange, batch, mandatory=query.mandatory, publish_id=query.publish_id)
         return json_answer(parts_answer(receipt))
-    messages = [message.message() for message in body.messages]
+    messages = telemetry.inject_all([message.message() for message in body.messages])
     receipt = await call.broker.publish_to(exchange, messages, mandatory=query.mandatory, publish_id=query.publish_id)
     return json_answer(results_answer(receipt))
 
@@ -64,7 +65,7 @@ async def transaction(call: Call, body: TransactionRequest) -> Answer:
     for part in body.settle:
         unit.settle(part.lease, verdicts(part.verdicts))
     for target in body.publish:
-        messages = [message.message() for message in target.messages]
+        messages = telemetry.inject_all([message.message() for message in target.messages])
         if target.queue is not None and target.exchange is None:
             unit.publish(target.queue, *messages)
         elif target.exchange is not None and target.queue is None:

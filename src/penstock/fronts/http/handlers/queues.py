@@ -11,12 +11,21 @@ from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import stats_body
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
-from penstock.model import QueueConfig
+from penstock.model import ExchangeConfig, GroupConfig, QueueConfig, make_config
 from penstock.wire.http import QueueBody, QueuesAnswer, QueueStatsBody, StatsAnswer
 
 ROUTES = Routes()
 Options = dict[str, Any]
 Item = TypeVar("Item")
+Config = TypeVar("Config", QueueConfig, GroupConfig, ExchangeConfig)
+
+
+def known(options: Options, kind: type[Config]) -> Options:
+    """The options, where there are such: one called `name` or `self` must not get among the arguments of a method."""
+    for name in options:
+        if name not in kind.__struct_fields__:
+            make_config(kind, {name: None})  # raises, with a hint
+    return options
 
 
 class ListQuery(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -25,6 +34,7 @@ class ListQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     prefix: str = ""
     """Only names that begin so."""
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+    """Names of a page."""
     after: str = ""
     """Only names after this one: a page's `next`."""
 
@@ -51,7 +61,7 @@ async def declare_queue(call: Call, body: Options) -> Answer:
     """Create a queue, or change the options named here of the one that exists."""
     name = call.names["queue"]
     status = 200 if call.broker.has_queue(name) else 201
-    await call.broker.declare_queue(name, **body)
+    await call.broker.declare_queue(name, **known(body, QueueConfig))
     return json_answer(_queue(call, name), status)
 
 
@@ -60,7 +70,7 @@ async def change_queue(call: Call, body: Options) -> Answer:
     """Change the options named here of a queue that exists."""
     name = call.names["queue"]
     call.broker.groups(name)  # raises where there is none
-    await call.broker.declare_queue(name, **body)
+    await call.broker.declare_queue(name, **known(body, QueueConfig))
     return json_answer(_queue(call, name))
 
 
@@ -103,6 +113,7 @@ async def queue_stats(call: Call) -> Answer:
 
 class StatsQuery(ListQuery, forbid_unknown_fields=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    """Names of a page."""
 
 
 @ROUTES.add("GET", "/v1/stats", {200: StatsAnswer})

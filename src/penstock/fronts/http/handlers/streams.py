@@ -36,7 +36,8 @@ def _answer(call: Call, read: StreamRead) -> Answer:
 @ROUTES.add("POST", GROUP + "/read", {200: ReadAnswer}, gives_batches=True, errors=[WrongKind, Overloaded])
 async def read(call: Call, body: ReadRequest) -> Answer:
     """The next messages for a stream group, waiting up to `wait` seconds for the first."""
-    waits = body.wait > 0
+    wait = call.request.wait(body.wait)
+    waits = wait > 0
     if waits:
         call.server.begin_wait(call.request)
     try:
@@ -44,7 +45,7 @@ async def read(call: Call, body: ReadRequest) -> Answer:
             call.names["queue"],
             call.names["group"],
             max=body.max,
-            wait=body.wait,
+            wait=wait,
             consumer=body.consumer or call.consumer,
         )
     finally:
@@ -62,9 +63,13 @@ async def commit(call: Call, body: CommitRequest) -> Answer:
 
 class LogQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     lane: int | None = None
+    """Needed where the queue has several."""
     offset: int | None = None
+    """Begin here,"""
     time_ms: int | None = None
+    """or at what was published at this time or later."""
     max: int = 100
+    """1 to 100 000 messages."""
 
 
 @ROUTES.add("GET", "/v1/queues/{queue}/log", {200: ReadAnswer}, gives_batches=True, errors=[OffsetGone])

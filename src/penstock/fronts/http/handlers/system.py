@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from penstock.core.events import encode_delivery
 from penstock.errors import Unavailable
@@ -12,6 +13,7 @@ from penstock.fronts import metrics
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import Answer, Stream, json_answer
 from penstock.fronts.http.routes import Call
+from penstock.model import INTEGER_MAX
 from penstock.wire.http import Status
 
 ROUTES = Routes()
@@ -24,7 +26,7 @@ class EventsQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """Only events of this queue."""
     group: str | None = None
     """Only events of groups of this name."""
-    after: int | None = None
+    after: Annotated[int, Meta(ge=0, le=INTEGER_MAX)] | None = None
     """Go on after the event with this id; without it, what happens from now on."""
 
 

@@ -15,6 +15,7 @@ ROUTES = Routes()
 
 class TraceQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     max: int = 1_000
+    """Entries, the oldest first."""
 
 
 @ROUTES.add("GET", "/v1/traces/{trace}", {200: TraceAnswer})
