@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -33,12 +36,84 @@ def test_the_package_starts_as_a_module(module: str) -> None:
     assert done.stdout.startswith(f"penstock {VERSION}")
 
 
-@pytest.mark.parametrize("name", [None, *sorted(main.commands.commands)])
-def test_every_command_has_help_with_an_example(name: str | None) -> None:
-    code, output = invoke(*([name] if name else []), "--help")
+def every_command(
+    command: click.Command = main.commands, *names: str
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """All commands and groups of them, with the words that call them. Benchmarks are scripts with their own help."""
+    yield names, command
+    if isinstance(command, click.Group) and names != ("bench",):
+        for name, below in sorted(command.commands.items()):
+            yield from every_command(below, *names, name)
+
+
+ALL_COMMANDS = dict(every_command())
+
+
+@pytest.mark.parametrize("names", ALL_COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example(names: tuple[str, ...]) -> None:
+    code, output = invoke(*names, "--help")
     assert code == 0
-    assert "Example" in output
-    assert f"penstock {name or 'demo'}" in output
+    assert re.search(r"^  Examples?:$", output, re.MULTILINE)
+    assert f"penstock {' '.join(names or ['demo'])}" in output
+
+
+@pytest.mark.parametrize("names", ALL_COMMANDS, ids=" ".join)
+def test_every_option_of_every_command_says_what_it_does(names: tuple[str, ...]) -> None:
+    for parameter in ALL_COMMANDS[names].params:
+        assert not isinstance(parameter, click.Option) or parameter.help, parameter.name
+
+
+def examples() -> list[tuple[str, ...]]:
+    """The command lines in all helps: each `penstock …` up to the end of the line, a pipe, or a remark behind it."""
+    found: set[tuple[str, ...]] = set()
+    for _, command in every_command():
+        text = (command.help or "").partition("Example")[2]
+        for line in re.findall(r"^ *(?:.*[|;(] ?|[A-Z_]+=\S+ )?penstock (.+)$", text, re.MULTILINE):
+            plain = re.split(r"  +|\)\"", line)[0]
+            words = shlex.split(plain)
+            ends = [index for index, word in enumerate(words) if word in ("|", ">")]
+            found.add(tuple(words[: min(ends, default=len(words))]))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("words", examples(), ids=" ".join)
+def test_every_example_is_a_command_line_that_is_understood(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("letter.pdf", "messages.ndjson"):  # files that examples read
+        Path(name).touch()
+    command: click.Command = main.commands
+    rest = list(words)
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        if command.name == "bench" or rest[0] == "COMMAND":
+            return
+        below = command.commands.get(rest[0])
+        assert below is not None, rest[0]
+        command = below
+        rest.pop(0)
+    if "--help" not in rest:
+        command.make_context(command.name, rest, resilient_parsing=False)
+
+
+def test_the_examples_are_found() -> None:
+    found = [" ".join(words) for words in examples()]
+    assert len(found) > 100
+    assert "publish log --lines" in found  # behind a pipe
+    assert "completion bash" in found  # inside a shell's brackets
+    assert "dead export mail" in found  # before a file
+
+
+def test_no_command_is_waited_for_by_one_that_does_not_need_it() -> None:
+    """`penstock version` imports what commands are made of, not what they work with."""
+    source = (
+        "import sys, penstock, click.shell_completion; before = set(sys.modules); import penstock.cli.main; "
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    command = [sys.executable, "-c", source]
+    done = subprocess.run(command, env=checkout.script_environment(), capture_output=True, text=True, check=True)
+    added = [name for name in done.stdout.split() if not name.startswith("penstock.cli")]
+    assert not [name for name in added if name.partition(".")[0] in ("penstock", "rich", "httptools", "asyncio")]
 
 
 def test_a_mistyped_command_is_answered_with_the_nearest() -> None:
@@ -48,7 +123,7 @@ def test_a_mistyped_command_is_answered_with_the_nearest() -> None:
 
 
 def test_a_name_like_no_command_is_answered_with_all_of_them() -> None:
-    assert "There are: apply, bench, config, demo, serve, simulate, test, version." in invoke("xyzzy")[1]
+    assert "There are: apply, bench, completion, config, consume, " in invoke("xyzzy")[1]
 
 
 # Scripts of the checkout ----------------------------------------------------------------------------------

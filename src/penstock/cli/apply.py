@@ -37,7 +37,7 @@ def run(file: str, server: ServerAddress, *, dry_run: bool, prune: bool, yes: bo
         declarations = read_declarations(read_toml(Path(file)), others=SECTIONS, namespace=server.namespace)
     except FileProblems as error:
         raise click.ClickException("\n       ".join(error.problems)) from None
-    run_work(apply(server, declarations, dry_run=dry_run, prune=prune, yes=yes, as_json=as_json))
+    run_work(apply(server, declarations, dry_run=dry_run, prune=prune, yes=yes, as_json=as_json), server)
 
 
 async def apply(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -79,7 +80,7 @@ def with_client(
 
 
 def run(work: Coroutine[Any, Any, Result], server: ServerAddress | None = None) -> Result:
-    """Run a command's work; what Penstock refuses becomes one line and exit code 1."""
+    """Run a command's work; what Penstock refuses becomes one line and exit code 1. Ctrl+C ends it without a word."""
     import asyncio
 
     from penstock.errors import PenstockError
@@ -89,7 +90,9 @@ def run(work: Coroutine[Any, Any, Result], server: ServerAddress | None = None) 
     except PenstockError as error:
         raise click.ClickException(error_text(error, server)) from None
     except KeyboardInterrupt:
-        raise click.Abort from None
+        raise SystemExit(128 + signal.SIGINT) from None
+    except asyncio.CancelledError:  # what `consuming.stop_on_sigterm` does
+        raise SystemExit(128 + signal.SIGTERM) from None
 
 
 def error_text(error: PenstockError, server: ServerAddress | None) -> str:

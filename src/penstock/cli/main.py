@@ -1,15 +1,28 @@
 """The `penstock` command: parses arguments and hands over. Each command's work is in the module of its name.
 
-Those modules are imported when their command runs, so that `penstock version` does not wait for the broker.
+Those modules are imported when their command runs, so that `penstock version` does not wait for the broker. The
+commands that talk to a server are whole in their modules, which import little but click until one of them runs.
 """
 
 from __future__ import annotations
 
 import click
 
+from penstock.cli.completion import completion
 from penstock.cli.connection import ServerAddress, json_option, server_options
+from penstock.cli.consume import consume
+from penstock.cli.consumer_groups import group
+from penstock.cli.dead import dead
+from penstock.cli.exchanges import exchange
 from penstock.cli.groups import BenchmarkGroup, SuggestingGroup
+from penstock.cli.publish import publish
+from penstock.cli.queues import queue
+from penstock.cli.schedules import schedule
 from penstock.cli.settings import Flags, configuration_options
+from penstock.cli.stats import stats
+from penstock.cli.tail import tail
+from penstock.cli.top import top
+from penstock.cli.traces import trace
 
 # Arguments that are another program's business: everything after the command's name is passed on as it is.
 PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -26,6 +39,7 @@ def commands() -> None:
     \b
     Examples:
       penstock serve                 start a server on ./data and http://127.0.0.1:7333
+      penstock queue create mail     make a queue on it; then publish and consume
       penstock demo                  see messages published, worked, retried and replayed
       penstock test                  run every check and test of a checkout
       penstock COMMAND --help        what a command does, with examples
@@ -184,3 +198,7 @@ def simulate(arguments: tuple[str, ...]) -> None:
     from penstock.cli import checkout
 
     checkout.become_script("tests/simulation/run.py", arguments)
+
+
+for command in (queue, group, exchange, publish, consume, tail, dead, trace, schedule, stats, top, completion):
+    commands.add_command(command)

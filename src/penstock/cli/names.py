@@ -1,0 +1,79 @@
+"""Arguments that name things of a server: queues, groups, exchanges and schedules, completed by the shell.
+
+Whoever presses TAB does not wait: without a quick answer there are no suggestions, and never an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+import click
+
+from penstock.cli.connection import DEFAULT_URL, ServerAddress
+
+COMPLETION_SECONDS: Final = 0.7
+
+Names = Callable[[Any, click.Context], Awaitable[Iterable[str]]]
+
+
+async def _queues(client: Any, _context: click.Context) -> Iterable[str]:
+    return [name for name in await client.queues() if not name.startswith("$")]
+
+
+async def _groups(client: Any, context: click.Context) -> Iterable[str]:
+    # Behind an option without its value yet, click leaves arguments as they are.
+    queue = context.params.get("queue") or next(iter(context.args), None)
+    return await client.groups(queue) if queue else []
+
+
+async def _exchanges(client: Any, _context: click.Context) -> Iterable[str]:
+    return await client.exchanges()  # type: ignore[no-any-return]
+
+
+async def _schedules(client: Any, _context: click.Context) -> Iterable[str]:
+    return [schedule.name for schedule in await client.schedules()]
+
+
+def _completer(names: Names) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+        return completions(names, context, incomplete)
+
+    return complete
+
+
+def completions(names: Names, context: click.Context, incomplete: str) -> list[str]:
+    """The names that begin so, as far as the server gives them in time."""
+    import asyncio
+
+    given = context.params
+    server = ServerAddress(
+        given.get("url") or DEFAULT_URL, given.get("token") or "", given.get("namespace") or "default"
+    )
+
+    async def ask() -> list[str]:
+        async with asyncio.timeout(COMPLETION_SECONDS), server.client() as client:
+            # A shell reads one name a line.
+            return sorted(
+                name for name in await names(client, context) if name.startswith(incomplete) and name.isprintable()
+            )
+
+    try:
+        return asyncio.run(ask())
+    except Exception:  # whatever it is, a TAB is no place to say so
+        return []
+
+
+complete_queue: Final = _completer(_queues)
+complete_group: Final = _completer(_groups)
+complete_exchange: Final = _completer(_exchanges)
+complete_schedule: Final = _completer(_schedules)
+
+queue_argument: Final = click.argument("queue", shell_complete=complete_queue)
+group_argument: Final = click.argument("group", shell_complete=complete_group)
+exchange_argument: Final = click.argument("exchange", shell_complete=complete_exchange)
+schedule_argument: Final = click.argument("schedule", shell_complete=complete_schedule)
+group_option: Final = click.option(
+    "--group", "-g", default="default", show_default=True, shell_complete=complete_group, help="The consumer group."
+)
+yes_option: Final = click.option("--yes", "-y", is_flag=True, help="Do not ask.")

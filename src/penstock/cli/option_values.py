@@ -1,0 +1,109 @@
+"""Options of queues, groups and exchanges on the command line: `--option KEY=VALUE` for all, flags for the common ones.
+
+A value's type is that of the option in `QueueConfig`, `GroupConfig` or `ExchangeConfig`; its limits are the server's
+business.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+FLAGS: Final[dict[str, tuple[Any, str]]] = {
+    "lanes": (int, "Ordered logs that the queue is split into."),
+    "ordered": (bool, "Deliver the messages of one partition strictly one after the other."),
+    "prioritized": (bool, "Deliver higher priorities first."),
+    "ephemeral": (bool, "Memory only: faster, and gone when the server stops."),
+    "lease_ms": (int, "How long a claimed message stays with its consumer."),
+    "max_attempts": (int, "Hand-outs before a message is dead; 0 = no limit."),
+    "backoff_ms": (int, "Pause after the first failed attempt; it doubles with each further one."),
+    "delay_ms": (int, "Added to every message's own delay."),
+    "ttl_ms": (int, "Messages are not delivered later than this after publishing."),
+    "max_length": (int, "Messages that may wait for delivery, per lane."),
+    "max_in_flight": (int, "Messages leased at once, per group and lane."),
+    "rate": (float, "Messages handed out per second, per group and lane."),
+    "dead_letter_to": (str, "queue:NAME or exchange:NAME: dead messages are also copied there."),
+    "retain_ms": (int, "Keep the log this long for readers, done or not."),
+    "description": (str, "For people."),
+}
+"""Option → its type, what it does."""
+QUEUE_FLAGS: Final = tuple(FLAGS)
+GROUP_FLAGS: Final = (
+    "ordered", "prioritized", "lease_ms", "max_attempts", "backoff_ms", "max_in_flight", "rate", "dead_letter_to",
+)  # fmt: skip
+
+
+def options_of(config: str, flags: tuple[str, ...] = ()) -> Callable[[Command], Command]:
+    """--option and the flags; the command gets them all as one argument, `options`. `config` names the struct."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def with_options(*arguments: Any, assignments: tuple[str, ...], **others: Any) -> Any:
+            options = typed(config, assignments)
+            for name in flags:
+                value = others.pop(name)
+                if value is not None and name in options:
+                    raise click.UsageError(f"{name} is given twice: as --option and as {_flag(name)}")
+                if value is not None:
+                    options[name] = value
+            return command(*arguments, options=options, **others)
+
+        decorated: Any = click.option(
+            "--option", "-o", "assignments", multiple=True, metavar="KEY=VALUE",
+            help=f"Any option of {config}; null takes an optional one away.",
+        )(with_options)  # fmt: skip
+        for name in reversed(flags):
+            kind, words = FLAGS[name]
+            flag = f"{_flag(name)}/--no-{_flag(name)[2:]}" if kind is bool else _flag(name)
+            decorated = click.option(flag, name, type=kind, default=None, help=words)(decorated)
+        made: Command = decorated
+        return made
+
+    return decorate
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def typed(config: str, assignments: tuple[str, ...]) -> dict[str, Any]:
+    """`KEY=VALUE` texts as options with values of their types."""
+    if not assignments:
+        return {}
+    from typing import get_type_hints
+
+    from penstock import model
+
+    hints = get_type_hints(getattr(model, config))
+    options: dict[str, Any] = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise click.BadParameter(f"{text!r} must be KEY=VALUE, for example max_attempts=3", param_hint="--option")
+        if name in options:
+            raise click.BadParameter(f"{name} is given twice", param_hint="--option")
+        options[name] = _value(config, hints, name, value.strip())
+    return options
+
+
+def _value(config: str, hints: dict[str, Any], name: str, text: str) -> Any:
+    from difflib import get_close_matches
+
+    import msgspec
+
+    if name not in hints:
+        near = get_close_matches(name, hints, n=1)
+        advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(hints)}"
+        raise click.BadParameter(f"{config} has no option {name!r}; {advice}", param_hint="--option")
+    if text == "null" and type(None) in getattr(hints[name], "__args__", ()):
+        return None
+    try:
+        return msgspec.convert(text, hints[name], strict=False)
+    except msgspec.ValidationError as error:
+        raise click.BadParameter(f"{name} is {text!r}: {error}", param_hint="--option") from None
