@@ -24,7 +24,7 @@ from penstock.store.contract import Store
 PENDING_BYTES_MAX = 16 * 1024 * 1024
 COMPANY_MAX = 16
 """Up to so many callers in step are waited for: with more, the commit is large anyway."""
-TURNS_MAX = 30
+TURNS_MAX = 80
 """Turns of the loop, of some microseconds each, that a commit waits for company."""
 
 
