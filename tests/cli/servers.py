@@ -47,10 +47,21 @@ def until(holds: Callable[[], bool], what: str) -> None:
 class Server:
     """A running `penstock serve`; everything that it printed is in `output` and `errors` line by line."""
 
-    def __init__(self, folder: Path, arguments: tuple[str, ...], variables: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        arguments: tuple[str, ...],
+        variables: Mapping[str, str],
+        limits: tuple[int, int] | None = None,
+    ) -> None:
+        """`limits` are the soft and the hard number of files that it may open."""
+        command = [sys.executable, "-m", "penstock", "serve", *arguments]
+        if limits is not None:
+            soft, hard = (str(limit) if limit >= 0 else "unlimited" for limit in limits)
+            command = ["bash", "-c", f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$@"', "bash", *command]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", "serve", *arguments], cwd=folder, env=clean_environment(**variables),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            command, cwd=folder, env=clean_environment(**variables), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
         )  # fmt: skip
         self.output: list[str] = []
         self.errors: list[str] = []
@@ -115,9 +126,9 @@ class Server:
 
 
 @contextmanager
-def running(folder: Path, *arguments: str, **variables: str) -> Iterator[Server]:
+def running(folder: Path, *arguments: str, limits: tuple[int, int] | None = None, **variables: str) -> Iterator[Server]:
     """A server on a free port, until the block ends."""
-    server = Server(folder, ("--port", "0", *arguments), variables)
+    server = Server(folder, ("--port", "0", *arguments), variables, limits)
     try:
         yield server.wait_ready()
     finally:

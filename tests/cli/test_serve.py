@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import signal
 import socket
@@ -274,3 +275,18 @@ def test_a_flag_that_is_no_assignment_is_refused(tmp_path: Path) -> None:
     done = penstock("config", "--set", "port", folder=tmp_path)
     assert done.returncode == 2
     assert "must be SECTION.OPTION=VALUE" in done.stderr
+
+
+def test_as_many_files_as_connections_may_be_open(tmp_path: Path) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    connections = min(3_000, hard - 500) if hard != resource.RLIM_INFINITY else 3_000
+    with running(tmp_path, "--set", f"http.max_connections={connections}", limits=(256, hard)) as server:
+        limits = Path(f"/proc/{server.process.pid}/limits").read_text()
+        [line] = [line for line in limits.splitlines() if line.startswith("Max open files")]
+        assert int(line.split()[3]) >= connections
+
+
+def test_too_few_open_files_are_a_warning(tmp_path: Path) -> None:
+    with running(tmp_path, limits=(256, 256)) as server:
+        assert server.request("GET", "/healthz")[0] == 200
+        until(lambda: any("allows 256 open files" in line for line in server.errors), "it warns")
