@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 
 from penstock import logs, telemetry
 from penstock.cli import lock
@@ -169,7 +170,7 @@ def stop_signal() -> asyncio.Event:
 
 
 async def open_broker(config: Config) -> Broker:
-    limits = Limits(queues=config.limits.queues, schedules=config.limits.schedules)
+    limits = Limits(**msgspec.structs.asdict(config.limits))
     try:
         store = await SqliteStore.open(config.store.path)
         return await open_store(

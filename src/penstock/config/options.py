@@ -17,6 +17,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 from msgspec import Meta
 
+from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
+
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 SECONDS_MAX: Final = 24 * 3600.0
@@ -70,12 +72,16 @@ class HttpSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitsSection(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may be declared."""
+    """How much may be declared, and published at once."""
 
     queues: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000
     """Queues of all namespaces together."""
     schedules: Annotated[int, Meta(ge=0, le=1_000_000)] = 10_000
     """Schedules of all namespaces together."""
+    batch_messages: Annotated[int, Meta(ge=1, le=BATCH_MESSAGES_MAX)] = BATCH_MESSAGES_MAX
+    """Messages of one publish or transaction."""
+    batch_bytes: Annotated[int, Meta(ge=1, le=BATCH_BYTES_MAX)] = BATCH_BYTES_MAX
+    """Bytes of one publish or transaction, as stored, in all queues that it reaches."""
 
 
 class LogSection(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from penstock.core.lane import Appended, Lane
 from penstock.core.log import Missing
 from penstock.delivery import Receipt
 from penstock.errors import InvalidArgument, InvalidBatch, MessageTooLarge
-from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, Message, check_message
+from penstock.model import BATCH_MESSAGES_MAX, Message, check_message
 from penstock.rows import DedupRow
 
 if TYPE_CHECKING:
@@ -165,8 +165,7 @@ def _rotate(queue: Queue) -> None:
 
 async def publish(node: Node, count: int, parts: Sequence[Part]) -> Receipt:
     """Append parts to their lanes, all of them or none; returns when they are durable."""
-    size = sum(part.size for part in parts)
-    check_size(size)
+    size = check_limits(node, count, parts)
     results = append_now(node, parts, size)
     if results is None:
         await node.commits.room(size)
@@ -175,9 +174,15 @@ async def publish(node: Node, count: int, parts: Sequence[Part]) -> Receipt:
     return Receipt(count, results)
 
 
-def check_size(size: int) -> None:
-    if size > BATCH_BYTES_MAX:
-        raise MessageTooLarge(f"{size} bytes in one call; the limit is {BATCH_BYTES_MAX}")
+def check_limits(node: Node, count: int, parts: Sequence[Part]) -> int:
+    """Raise where this is more than may be published at once; its bytes otherwise."""
+    size = sum(part.size for part in parts)
+    limits = node.limits
+    if count > limits.batch_messages:
+        raise MessageTooLarge(f"{count} messages in one call; the limit is {limits.batch_messages}")
+    if size > limits.batch_bytes:
+        raise MessageTooLarge(f"{size} bytes in one call; the limit is {limits.batch_bytes}")
+    return size
 
 
 def append_now(node: Node, parts: Sequence[Part], size: int) -> Results | None:

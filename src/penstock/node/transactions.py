@@ -15,8 +15,8 @@ from penstock.node.publishing import (
     Part,
     Results,
     append_ready,
+    check_limits,
     check_room,
-    check_size,
     known_ids,
     ready_lanes,
 )
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 async def commit(node: Node, settles: Mapping[Lease, Sequence[Verdict]], count: int, parts: Sequence[Part]) -> Receipt:
     """Check everything, then do everything, without a wait between the two."""
-    size = sum(part.size for part in parts)
-    check_size(size)
-    await node.commits.room(size)
+    await node.commits.room(check_limits(node, count, parts))
     while True:
         known = await known_ids(node, parts)
         try:
