@@ -211,7 +211,8 @@ CONSUME = """
 import sys, time, penstock
 client = penstock.Client(sys.argv[1])
 def handler(received):
-    print(received.offset, flush=True)
+    sys.stdout.write(f"{received.offset}\\n")  # at once: print writes the end of a line apart, and threads mix them
+    sys.stdout.flush()
     time.sleep(0.3)
 client.consume("q", handler, concurrency=2, prefetch=10, poll_seconds=0.2)
 print("left", flush=True)
