@@ -7,6 +7,7 @@ consumer holds a connection and row locks for as long as it works.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import os
 import pwd
@@ -194,8 +195,9 @@ class _PollingConsumer(Consumer):
                 return payloads, token
             await asyncio.sleep(POLL_S)
 
+    @abc.abstractmethod
     async def _look(self) -> tuple[list[bytes], Any]:
-        raise NotImplementedError
+        """What is there now."""
 
     async def close(self) -> None:
         await self._pool.release(self._connection)

@@ -11,6 +11,7 @@ import ast
 import asyncio
 import inspect
 import re
+import shutil
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -29,6 +30,7 @@ LINK: Final = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 README_LINES_MAX: Final = 12
 
 
+CURL: Final = Path(__file__).with_name("curl.py")
 SERVER: Final = "http://127.0.0.1:7333"
 SERVER_URL: Final = re.compile(r"http://127\.0\.0\.1:\d+")
 
@@ -89,7 +91,8 @@ def test_the_code_of_a_page_runs(
 def run_shell(block: Block, page: Path) -> str:
     """As somebody would paste it, the checkout's launcher being the command line of this environment."""
     launcher = f'"{sys.executable}" -m penstock'
-    script = "set -eu -o pipefail\n" + block.source.replace("./penstock", launcher)
+    curl = "" if shutil.which("curl") else f'curl() {{ "{sys.executable}" "{CURL}" "$@"; }}\n'
+    script = "set -eu -o pipefail\n" + curl + block.source.replace("./penstock", launcher)
     done = subprocess.run(
         ["bash", "-c", script], env=script_environment(), capture_output=True, text=True, timeout=60, check=False
     )
