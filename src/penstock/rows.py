@@ -60,7 +60,7 @@ class BatchRow(msgspec.Struct, frozen=True, gc=False):
         return BatchHead(self.base, self.count, self.published_ms, self.bytes_end, self.size, self.meta)
 
 
-class GroupRow(msgspec.Struct, frozen=True, gc=False):
+class GroupRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A group's cursor on a lane: first offset never handed out; for streams also what was committed."""
 
     group: int
@@ -68,7 +68,7 @@ class GroupRow(msgspec.Struct, frozen=True, gc=False):
     committed: int
 
 
-class LeaseRow(msgspec.Struct, frozen=True, gc=False):
+class LeaseRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     group: int
     lease: int
     deadline_ms: int
@@ -76,7 +76,7 @@ class LeaseRow(msgspec.Struct, frozen=True, gc=False):
     entries: bytes
 
 
-class WaitingRow(msgspec.Struct, frozen=True, gc=False):
+class WaitingRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The waiting entries of one group whose first offset falls into one chunk of offsets."""
 
     group: int
@@ -84,7 +84,7 @@ class WaitingRow(msgspec.Struct, frozen=True, gc=False):
     entries: bytes
 
 
-class DeadRow(msgspec.Struct, frozen=True, gc=False):
+class DeadRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Consecutive offsets that died together: [start, end)."""
 
     group: int
@@ -97,13 +97,13 @@ class DeadRow(msgspec.Struct, frozen=True, gc=False):
     dead_ms: int
 
 
-class DedupRow(msgspec.Struct, frozen=True, gc=False):
+class DedupRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     key: bytes
     offset: int
     expires_ms: int
 
 
-class OutboxRow(msgspec.Struct, frozen=True, gc=False):
+class OutboxRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Something that a commit promised to do elsewhere: `document` says what, in the node's words."""
 
     id: int
@@ -112,7 +112,7 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False):
     document: bytes
 
 
-class TraceRow(msgspec.Struct, frozen=True, gc=False):
+class TraceRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One thing that happened under a trace id. (namespace, trace_id, at_ms, id) is its identity.
 
     Times repeat and so do names: `id` is the writer's own number for the row, and keeps equal ones apart.
@@ -134,7 +134,7 @@ class TraceRow(msgspec.Struct, frozen=True, gc=False):
     consumer: str = ""
 
 
-class CatalogRow(msgspec.Struct, frozen=True, gc=False):
+class CatalogRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A declared thing. (kind, id) is its identity; `parent` the id of the thing it belongs to, or 0."""
 
     kind: str
