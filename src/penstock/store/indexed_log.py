@@ -99,7 +99,7 @@ class IndexedLog:
                     self._append(draft)
                     return
             self.ask_writer(self._take_turn)
-        raise Unavailable(f"{self._file.path}: another process uses the same file all the time; run one node per file")
+        raise self._contended()
 
     def _append(self, draft: Draft) -> None:
         """With the turn, locked."""
@@ -116,6 +116,9 @@ class IndexedLog:
                 self._hurry.set()
             if not self._scheduled:
                 self._schedule()
+
+    def _contended(self) -> Unavailable:
+        return Unavailable(f"{self._file.path}: another process uses the same file all the time; run one node per file")
 
     def _is_far_behind(self) -> bool:
         with self._folding:
@@ -172,8 +175,11 @@ class IndexedLog:
 
     def bring_up_to_date(self, connection: Connection) -> None:
         """Afterwards all commits that were answered are in the tables."""
-        self._take_turn(connection)
-        self._index(connection)
+        for _ in range(TURNS_MOST):
+            self._take_turn(connection)
+            if self._index(connection):
+                return
+        raise self._contended()
 
     def _take_turn(self, connection: Connection) -> None:
         with self._appending, self._turn.locked():
@@ -209,13 +215,16 @@ class IndexedLog:
             if self._recents[-1] and not self._scheduled:
                 self._schedule()
 
-    def _index(self, connection: Connection) -> None:
+    def _index(self, connection: Connection) -> bool:
+        """Bring what is recent into the tables; whether it was still ours to do."""
         try:
             self._write(connection, self._turn.number)
         except _TurnLost:
             self._turn.give_up()
             with self._folding:
                 self._recents = [Recent()]
+            return False
+        return True
 
     def _write(self, connection: Connection, number: int) -> None:
         with self._folding:
@@ -239,7 +248,7 @@ class IndexedLog:
         self._live.update(in_transaction(connection, "BEGIN IMMEDIATE", write))
         with self._folding:
             del self._recents[: len(full)]
-        self._checkpoints.written(sum(recent.rows for recent in full) * _ROW_LOG_BYTES)
+        self._checkpoints.written(sum(recent.rows * _ROW_LOG_BYTES + recent.rows_bytes for recent in full))
         self._clean(connection, full[-1].end.segment)
 
     def _clean(self, connection: Connection, current: int) -> None:
@@ -247,8 +256,6 @@ class IndexedLog:
         try:
             clean(connection, self.segments, self._live, current)
         except Exception as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
             _logger.warning("%s: cannot give back room of the log: %s", self._file.path, error)
 
     def _schedule(self) -> None:

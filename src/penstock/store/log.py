@@ -50,6 +50,7 @@ class Entry(NamedTuple):
     commit: LoggedCommit
     segment: int
     bodies_at: int
+    rows_bytes: int
     end: Mark
 
 
@@ -101,7 +102,7 @@ class Log:
             raise
         self.sync_seconds += (perf_counter() - began - self.sync_seconds) * SYNC_SHARE
         self._end = Mark(tail.number, at.position + draft.size, at.record + 1, at.position)
-        return Entry(draft.commit, tail.number, self._end.position - draft.bodies_bytes, self._end)
+        return Entry(draft.commit, tail.number, self._end.position - draft.bodies_bytes, len(draft.rows), self._end)
 
     def _not_written(self, tail: Segment, at: Mark) -> None:
         """Half a record is none, but for one whose rest is what was there before: make sure."""
@@ -182,7 +183,7 @@ class Log:
             if following is not None and found.head.number >= following.first_record:
                 break
             self._end = Mark(segment.number, found.end, found.head.number + 1, found.position)
-            yield Entry(_understood(found, segment), segment.number, found.bodies_at, self._end)
+            yield Entry(_understood(found, segment), segment.number, found.bodies_at, len(found.rows), self._end)
         if following is not None:
             whole = self._end.record == following.first_record
         else:

@@ -150,6 +150,7 @@ class Recent:
         """Of commits that were found in the log: whoever wrote them had these."""
         self.rows = 0
         """Rows that were put and deleted, counted each time."""
+        self.rows_bytes = 0
         self.log_bytes = 0
         self.end: Mark = START
         """Behind the last commit that is in here."""
@@ -184,7 +185,8 @@ class Recent:
         for row in commit.traces:
             self.traces[row.namespace, row.trace_id, row.at_ms, row.id] = row
         self.rows += len(commit.catalog) + len(commit.outbox) + len(commit.traces)
-        self.log_bytes += position - entry.bodies_at + 64
+        self.rows_bytes += entry.rows_bytes
+        self.log_bytes += entry.rows_bytes + position - entry.bodies_at
         self.end = entry.end
 
     def changes(self, lanes: Iterable[int]) -> bool:

@@ -11,6 +11,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -116,7 +117,7 @@ class File:
 
     def translated(self, error: BaseException) -> BaseException:
         """The error that the contract names for what SQLite, the file system or Python's binding said."""
-        if isinstance(error, StoreCorrupt):
+        if isinstance(error, StoreCorrupt) and str(self.path) not in str(error):
             return StoreCorrupt(f"{self.path}: {error}")
         if isinstance(error, (OverflowError, UnicodeEncodeError, *_CALLERS_MISTAKES)):
             return InvalidArgument(f"{self.path}: a value that SQLite cannot keep: {error}")
@@ -157,19 +158,26 @@ _CORRUPT_CODES: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB
 
 
 def in_transaction(connection: Connection, begin: str, work: Callable[[Connection], Result]) -> Result:
-    """Do the work as one; whoever keeps the connection rolls back where it fails."""
+    """Do the work as one, or nothing of it."""
     connection.execute(begin)
-    result = work(connection)
-    connection.execute("COMMIT")
+    try:
+        result = work(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            connection.rollback()
+        raise
     return result
 
 
 def durably(connection: Connection, work: Callable[[Connection], Result]) -> Result:
     """Write as one, and all that was written before with it, to the disk."""
     connection.execute("PRAGMA synchronous = FULL")
-    result = in_transaction(connection, "BEGIN IMMEDIATE", work)
-    connection.execute("PRAGMA synchronous = NORMAL")
-    return result
+    try:
+        return in_transaction(connection, "BEGIN IMMEDIATE", work)
+    finally:
+        with suppress(sqlite3.Error):
+            connection.execute("PRAGMA synchronous = NORMAL")
 
 
 def primary_code(error: sqlite3.Error) -> int | None:
