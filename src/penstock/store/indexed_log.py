@@ -153,12 +153,14 @@ class IndexedLog:
 
     def ask_writer(self, work: Callable[[Connection], None]) -> None:
         """Have the writer do something now, and wait for it."""
-        self._hurry.set()
+        self.hurry()
         self._writer.start(lambda: self._writer.connected(work)).result()
 
     def hurry(self) -> None:
-        """Whatever the writer waits for: something is to be done now."""
-        self._hurry.set()
+        """Do not let the writer wait: something is to be done now."""
+        with self._folding:
+            if self._scheduled:
+                self._hurry.set()
 
     def acquire(self, connection: Connection, slots: Sequence[int], owner: str) -> dict[int, int]:
         def raise_epochs(connection: Connection) -> dict[int, int]:
@@ -265,9 +267,9 @@ class IndexedLog:
     def _index_soon(self) -> None:
         if not self._closing:
             self._hurry.wait(INDEX_SECONDS)
-        self._hurry.clear()
         with self._folding:
             self._scheduled = False
+            self._hurry.clear()
         try:
             self._writer.connected(self._index)
         except PenstockError as error:

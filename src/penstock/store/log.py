@@ -153,6 +153,7 @@ class Log:
         yield from self._replay(numbers)
 
     def _replay(self, numbers: list[int]) -> Iterator[Entry]:
+        first = self._end.record
         segment = self._opened(numbers[0])
         if segment is None:
             if numbers[1:] or self._end != START:
@@ -174,8 +175,9 @@ class Log:
             segment.close()
             segment = following
             self._enter(segment)
-        # What was read may not have reached the disk: the process that wrote it was killed before it knew.
-        segment.sync()
+        if self._end.record > first:
+            # What was read may not have reached the disk: the process that wrote it was killed before it knew.
+            segment.sync()
         self._tail = segment
 
     def _replay_one(self, segment: Segment, following: Segment | None) -> Iterator[Entry]:
