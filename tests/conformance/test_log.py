@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import Fenced, StoreCorrupt, Unavailable
+from penstock.errors import AlreadyExists, Fenced, NotFound, StoreCorrupt, Unavailable
 from penstock.store import indexed_log, log_segments, log_space
+from penstock.store.backup import back_up
 from penstock.store.contract import Commit, DedupRow, GroupRow, LeaseRow
 from penstock.store.log_records import HEAD, MAGIC
 from penstock.store.log_segments import SEGMENT_HEAD_BYTES, Segment
@@ -151,17 +152,16 @@ def test_a_torn_record_is_cut_wherever_it_was_torn(path: Path, tmp_path: Path, l
     whole = segment_path(image).read_bytes()
     start, end = starts[1:]
     assert 60 < end - start < 400
+    torn = tmp_path / "torn" / "penstock.db"
     for at in range(start, end):
         for rest in (bytes(end - at), b"\xa5" * (end - at), MAGIC * ((end - at) // 4) + b"\xa5" * ((end - at) % 4)):
             if whole[at:end] == rest:
                 continue
-            torn = tmp_path / f"torn-{at}" / "penstock.db"
-            torn.parent.mkdir(exist_ok=True)
-            shutil.rmtree(f"{torn}-log", ignore_errors=True)
+            torn.parent.mkdir()
             copy(image, torn)
             segment_path(torn).write_bytes(whole[:at] + rest + whole[end:])
             use(torn, expect_first_and_go_on)
-        shutil.rmtree(torn.parent)
+            shutil.rmtree(torn.parent)
 
 
 async def expect_first_and_go_on(store: SqliteStore) -> None:
@@ -359,41 +359,52 @@ async def _same_batches(store: SqliteStore, expected: list[int]) -> None:
     assert [row.base for row in await all_batches(store)] == expected
 
 
-def test_a_backup_by_links_holds_all_that_was_answered_before_it(path: Path, small_segments: int) -> None:
-    """As `docs/store.md` says: links to the log, the file by SQLite's means, links to what came meanwhile."""
-    backup = path.with_name("backup.db")
+@pytest.mark.parametrize("links", [True, False])
+def test_a_copy_of_a_store_in_use_holds_all_that_was_answered_before_it(
+    path: Path, small_segments: int, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    monkeypatch.setattr(indexed_log, "INDEX_ROWS", 20)
+    monkeypatch.setattr(log_space, "SLACK_SEGMENTS", 0)
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *_: os.close(-1))
+    answered: list[int] = []
 
     async def write(store: SqliteStore) -> None:
         epochs = await own_all(store)
-
-        async def go_on(start: int, end: int) -> None:
-            for number in range(start, end):
-                made = one(number, body=bytes(9_000))
-                made.lanes[0].trim_to = number - 10
-                await append(store, epochs, made)
-
-        def link() -> None:
-            Path(f"{backup}-log").mkdir(exist_ok=True)
-            for file in Path(f"{path}-log").glob("*.log"):
-                if not Path(f"{backup}-log", file.name).exists():
-                    os.link(file, Path(f"{backup}-log", file.name))
-
-        await go_on(0, 40)
-        link()
-        await go_on(40, 80)
-        await load_one(store)
-        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(backup)) as target:
-            source.backup(target)
-        await go_on(80, 120)
-        link()
-
-    async def check(store: SqliteStore) -> None:
-        found = await all_batches(store)
-        assert found[-1].base >= 79
-        assert {row.body for row in found} == {bytes(9_000)}
+        number = 0
+        while len(answered) < 5:
+            made = one(number, body=b"%d" % number * 3_000)
+            made.lanes[0].trim_to = number - 10
+            await append(store, epochs, made)
+            number += 1
+            if number > 40 * (len(answered) + 1):
+                answered.append(number)
+                copying = asyncio.ensure_future(asyncio.to_thread(back_up, path, path.with_name(f"{number}.db")))
+                while not copying.done():
+                    made = one(number, body=b"%d" % number * 3_000)
+                    made.lanes[0].trim_to = number - 10
+                    await append(store, epochs, made)
+                    number += 1
+                await copying
 
     use(path, write)
-    use(backup, check)
+    for number in answered:
+
+        async def check(store: SqliteStore, number: int = number) -> None:
+            found = await all_batches(store)
+            assert found[-1].base >= number - 1
+            assert [row.body for row in found] == [b"%d" % row.base * 3_000 for row in found]
+
+        use(path.with_name(f"{number}.db"), check)
+
+
+def test_a_copy_goes_nowhere_where_something_is(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no store"):
+        back_up(path, tmp_path / "copy.db")
+    use(path, load_any)
+    back_up(path, tmp_path / "copy.db")
+    with pytest.raises(AlreadyExists, match="name a new file"):
+        back_up(path, tmp_path / "copy.db")
 
 
 # Writes that fail -------------------------------------------------------------------------------------------------
@@ -520,7 +531,12 @@ def test_a_commit_is_synced_before_it_is_answered(path: Path, monkeypatch: pytes
         await append(store, epochs, one(0))
         synced: list[int] = []
         real = os.fdatasync
-        monkeypatch.setattr(os, "fdatasync", lambda file: synced.append(os.fstat(file).st_ino) or real(file))
+
+        def note(file: int) -> None:
+            synced.append(os.fstat(file).st_ino)
+            real(file)
+
+        monkeypatch.setattr(os, "fdatasync", note)
         for number in range(1, 4):
             await append(store, epochs, one(number))
             assert synced == [segment_path(path).stat().st_ino] * number
@@ -654,6 +670,37 @@ def test_what_is_put_and_gone_before_the_tables_are_written_never_reaches_them(p
         puts = [text for text in written if text.lstrip().startswith(("INSERT INTO batches", "REPLACE INTO leases"))]
         assert len(puts) == 1
         assert "batches" in puts[0]
+
+    use(path, scenario)
+
+
+def test_a_segment_goes_when_the_tables_that_do_without_it_are_on_the_disk(
+    path: Path, small_segments: int, little_slack: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    real = log_segments.Segments.remove
+
+    def remove(self: log_segments.Segments, number: int) -> None:
+        seen.append("gone")
+        real(self, number)
+
+    monkeypatch.setattr(log_segments.Segments, "remove", remove)
+
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        for connection in store._writer._idle:
+            connection.set_trace_callback(seen.append)
+        for number in range(40):
+            made = one(number, body=bytes(10_000))
+            made.lanes[0].trim_to = number
+            await append(store, epochs, made)
+        await load_one(store)
+        assert "gone" in seen
+        settled = [word for word in seen if word in ("COMMIT", "gone") or word.startswith("PRAGMA synchronous")]
+        before = settled[: settled.index("gone")]
+        # The last commit before it was a durable one, and wrote something.
+        assert before[-3:] == ["PRAGMA synchronous = FULL", "COMMIT", "PRAGMA synchronous = NORMAL"]
+        assert any("syncs = syncs + 1" in word for word in seen[: seen.index("gone")])
 
     use(path, scenario)
 
