@@ -170,6 +170,19 @@ async def expect_first_and_go_on(store: SqliteStore) -> None:
     assert [row.body for row in await all_batches(store)] == [b"body", b"another", b"body"]
 
 
+def test_a_last_record_that_lacks_a_piece_is_cut(path: Path, tmp_path: Path, lazy: None) -> None:
+    """Pages reach the disk in any order: what is missing need not be the end."""
+    image, starts = crashed(path, tmp_path, one(0), one(1, body=b"the last record"))
+    whole = segment_path(image).read_bytes()
+    torn = tmp_path / "torn" / "penstock.db"
+    for at in range(starts[1], starts[2]):
+        torn.parent.mkdir()
+        copy(image, torn)
+        segment_path(torn).write_bytes(whole[:at] + bytes([whole[at] ^ 0x01]) + whole[at + 1 :])
+        use(torn, expect_first_and_go_on)
+        shutil.rmtree(torn.parent)
+
+
 def test_a_file_that_ends_in_the_last_record_is_cut(path: Path, tmp_path: Path, lazy: None) -> None:
     image, starts = crashed(path, tmp_path, one(0), one(1))
     for size in (starts[1], starts[1] + 10, starts[2] - 1):
@@ -246,6 +259,19 @@ def test_records_of_several_segments_are_brought_in(three_segments: Path) -> Non
         assert {row.body for row in await all_batches(store)} == {bytes(20_000)}
 
     use(three_segments, check, check)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("where", [100, 45_000])
+def test_damage_in_a_segment_that_others_follow_is_corrupt(three_segments: Path, number: int, where: int) -> None:
+    """Its last record too: it was whole when the next segment began."""
+    with segment_path(three_segments, number).open("r+b") as file:
+        file.seek(where)
+        byte = file.read(1)[0]
+        file.seek(where)
+        file.write(bytes([byte ^ 0xFF]))
+    with pytest.raises(StoreCorrupt, match=f"000000000{number}.log is damaged at byte"):
+        use(three_segments, load_any)
 
 
 @pytest.mark.parametrize("number", [1, 2])

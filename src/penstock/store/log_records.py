@@ -94,7 +94,6 @@ class Draft(NamedTuple):
     rows: bytes
     bodies: Sequence[bytes]
     bodies_bytes: int
-    bodies_sum: int
     commit: LoggedCommit
     """The commit as it will be read back: a copy that shares no list with the caller's."""
 
@@ -103,7 +102,11 @@ class Draft(NamedTuple):
         return HEAD.size + len(self.rows) + self.bodies_bytes
 
     def head(self, seed: int, number: int) -> bytes:
-        numbers = (len(self.rows), self.bodies_sum, self.bodies_bytes, number)
+        """The head for a place; looks at every byte of the bodies, outside Python's lock where they are large."""
+        checksum = 0
+        for body in self.bodies:
+            checksum = crc32(body, checksum)
+        numbers = (len(self.rows), checksum, self.bodies_bytes, number)
         return HEAD.pack(MAGIC, crc32(self.rows, crc32(_CHECKED.pack(*numbers), seed)), *numbers)
 
 
@@ -160,10 +163,7 @@ def draft(commit: Commit) -> Draft:
         raise InvalidArgument(f"a value that the store cannot keep: {error}") from error
     if len(rows) > ROWS_BYTES_MAX:
         raise InvalidArgument(f"a commit's rows have {len(rows)} bytes; the limit is {ROWS_BYTES_MAX}")
-    checksum = 0
-    for body in bodies:
-        checksum = crc32(body, checksum)
-    return Draft(rows, bodies, sum(map(len, bodies)), checksum, copy)
+    return Draft(rows, bodies, sum(map(len, bodies)), copy)
 
 
 def parse_head(data: bytes) -> Head | None:
