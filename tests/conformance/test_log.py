@@ -424,6 +424,25 @@ def test_a_copy_of_a_store_in_use_holds_all_that_was_answered_before_it(
         use(path.with_name(f"{number}.db"), check)
 
 
+def test_a_copy_and_its_store_go_their_own_ways(path: Path, small_segments: int) -> None:
+    copied = path.with_name("copy.db")
+
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await append(store, epochs, *(one(number, body=bytes(9_000)) for number in range(20)))
+        await asyncio.to_thread(back_up, path, copied)
+        async with opened(copied) as other:
+            await append(other, await own_all(other), *(one(number, body=b"theirs") for number in range(20, 25)))
+            await append(store, epochs, *(one(number, body=b"ours") for number in range(20, 23)))
+            assert [row.body for row in await all_batches(other)] == [bytes(9_000)] * 20 + [b"theirs"] * 5
+            assert [row.body for row in await all_batches(store)] == [bytes(9_000)] * 20 + [b"ours"] * 3
+
+    async def check(store: SqliteStore) -> None:
+        assert len(await all_batches(store)) == 23
+
+    use(path, scenario, check)
+
+
 def test_a_copy_goes_nowhere_where_something_is(path: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no store"):
         back_up(path, tmp_path / "copy.db")
@@ -679,6 +698,27 @@ def test_a_read_finds_what_was_moved_while_it_looked(
         done = True
         assert await reader > 10
         assert 1 not in segments_of(path)
+
+    use(path, scenario)
+
+
+def test_a_read_begins_anew_when_a_segment_goes_under_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = log_segments.Segments.path
+    asked: list[int] = []
+
+    def gone_at_first(self: log_segments.Segments, number: int) -> Path:
+        asked.append(number)
+        return Path("no such segment") if len(asked) == 1 else real(self, number)
+
+    async def scenario(store: SqliteStore) -> None:
+        await append(store, await own_all(store), one(0))
+        monkeypatch.setattr(log_segments.Segments, "path", gone_at_first)
+        assert [row.body for row in await all_batches(store)] == [b"body"]
+        assert len(asked) == 2
+        monkeypatch.setattr(log_segments.Segments, "path", lambda *_: Path("no such segment"))
+        with pytest.raises(StoreCorrupt, match="no such segment is missing"):
+            await all_batches(store)
+        monkeypatch.setattr(log_segments.Segments, "path", real)
 
     use(path, scenario)
 

@@ -85,7 +85,7 @@ def test_the_code_of_a_page_runs(
                 printed = capsys.readouterr().out
             if block.expected is not None:
                 assert printed == block.expected, f"{page.name}, line {block.line}"
-    assert sorted(path.suffix for path in folder.iterdir() if path.suffix not in (".db", ".toml")) == []
+    assert sorted(path.suffix for path in folder.iterdir() if path.suffix not in (".db", ".db-log", ".toml")) == []
 
 
 def run_shell(block: Block, page: Path) -> str:

@@ -9,8 +9,10 @@ or who may write. Next stop: `log.py`, which decides when a segment begins.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import struct
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -81,7 +83,7 @@ class Segment:
             _write_all(self._file, b"".join(parts)[written:], position + written)
 
     def sync(self) -> None:
-        os.fdatasync(self._file)
+        _sync(self._file)
 
     def void(self, position: int) -> None:
         """Overwrite the head of a record whose writing failed, so that it is none."""
@@ -113,7 +115,8 @@ class Segment:
     def has_record_behind(self, position: int, record: int) -> bool:
         """Whether a record of a higher number begins behind a place: then what is there was damaged, not torn."""
         overlap = len(MAGIC) - 1
-        for start in range(position + 1, self.bytes, _SEARCH_BYTES):
+        start = self._next_data(position + 1)
+        while start < self.bytes:
             data = os.pread(self._file, _SEARCH_BYTES + overlap, start)
             at = data.find(MAGIC)
             while at >= 0:
@@ -121,7 +124,15 @@ class Segment:
                 if found is not None and found.head.number > record:
                     return True
                 at = data.find(MAGIC, at + 1)
+            start = self._next_data(start + _SEARCH_BYTES)
         return False
+
+    def _next_data(self, position: int) -> int:
+        """Where something was ever written, from a place on: most of a new segment is only set aside."""
+        try:
+            return os.lseek(self._file, position, os.SEEK_DATA)
+        except OSError:  # nothing but room behind it
+            return self.bytes
 
     def close(self) -> None:
         os.close(self._file)
@@ -170,7 +181,7 @@ class Segments:
             packed = _SEGMENT_HEAD.pack(_SEGMENT_MAGIC, store_id, number, first_record)
             head = (packed + _CHECKSUM.pack(crc32(packed))).ljust(SEGMENT_HEAD_BYTES, b"\0")
             _write_all(file, head, 0)
-            os.fdatasync(file)
+            _sync(file)
             sync_folder(self.folder)
             return Segment(path, store_id, number, first_record, file)
         except BaseException:
@@ -189,7 +200,7 @@ class Segments:
             try:
                 if size > room:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                os.posix_fallocate(file, 0, size)
+                _allocate(file, size)
                 return
             except OSError as error:
                 if error.errno not in _NO_ROOM or size == _whole_blocks(needed):
@@ -204,6 +215,20 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync(file: int) -> None:
+    if sys.platform == "darwin":
+        fcntl.fcntl(file, fcntl.F_FULLFSYNC)  # anything less leaves it in the drive's memory
+    else:
+        os.fdatasync(file)
+
+
+def _allocate(file: int, size: int) -> None:
+    if sys.platform == "darwin":
+        os.ftruncate(file, size)
+    else:
+        os.posix_fallocate(file, 0, size)
 
 
 def _whole_blocks(count: int) -> int:
