@@ -29,8 +29,9 @@ from penstock.store.sqlite_writes import Freed, write_recent
 INDEX_SECONDS: Final = 1.0
 """A commit is in the tables after so long at the latest, where nobody asks for it sooner."""
 INDEX_ROWS: Final = 8192
+INDEX_ROWS_BYTES: Final = 8 << 20
 INDEX_LOG_BYTES: Final = 64 << 20
-"""So many rows, or so much of the log, are brought into the tables at once."""
+"""So many rows, so many bytes of them, or so much of the log, are brought into the tables at once."""
 BEHIND_MOST: Final = 8
 """When the tables lack so many times that much, because writing them fails, commits wait and fail with them."""
 AT_ONCE_BYTES: Final = 1 << 16
@@ -112,7 +113,7 @@ class IndexedLog:
         with self._folding:
             recent = self._recents[-1]
             recent.fold(entry)
-            if recent.rows > INDEX_ROWS or recent.log_bytes > INDEX_LOG_BYTES:
+            if _weight(recent) > 1:
                 self._hurry.set()
             if not self._scheduled:
                 self._schedule()
@@ -122,9 +123,7 @@ class IndexedLog:
 
     def _is_far_behind(self) -> bool:
         with self._folding:
-            rows = sum(recent.rows for recent in self._recents)
-            log_bytes = sum(recent.log_bytes for recent in self._recents)
-        return rows > BEHIND_MOST * INDEX_ROWS or log_bytes > BEHIND_MOST * INDEX_LOG_BYTES
+            return sum(map(_weight, self._recents)) > BEHIND_MOST
 
     # What reads must know ---------------------------------------------------------------------------------
 
@@ -210,7 +209,7 @@ class IndexedLog:
                 if epoch > self._epochs.get(slot, (0, ""))[0]:
                     self._epochs[slot] = (epoch, "the log")
                     recent.epochs[slot] = epoch
-            if recent.rows > INDEX_ROWS:
+            if _weight(recent) > 1:
                 self._write(connection, number)
         self._turn.take(number)
         with self._folding:
@@ -290,3 +289,8 @@ class IndexedLog:
     def close(self) -> None:
         self._log.close()
         self._turn.close()
+
+
+def _weight(recent: Recent) -> float:
+    """How much is to be brought into the tables; 1 is as much as should be at once."""
+    return max(recent.rows / INDEX_ROWS, recent.rows_bytes / INDEX_ROWS_BYTES, recent.log_bytes / INDEX_LOG_BYTES)
