@@ -90,10 +90,7 @@ CREATE TABLE outbox (
 
 CREATE INDEX outbox_by_lane ON outbox (lane);
 
-CREATE TABLE segments (
-    segment INTEGER PRIMARY KEY,
-    live_bytes INTEGER NOT NULL
-) STRICT;
+CREATE TABLE segments (segment INTEGER PRIMARY KEY, live_bytes INTEGER NOT NULL) STRICT;
 
 CREATE TABLE slots (
     slot INTEGER PRIMARY KEY,

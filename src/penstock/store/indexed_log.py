@@ -15,6 +15,7 @@ from threading import Event, Lock
 from typing import Final
 
 from penstock.errors import Fenced, PenstockError, Unavailable
+from penstock.rows import DedupRow
 from penstock.store import sqlite_schema as sql
 from penstock.store.log import Log, Mark
 from penstock.store.log_records import Draft
@@ -147,6 +148,16 @@ class IndexedLog:
                 return None
             rows = [place for row in changed for place in row.between(max(start, trim_to), end)]
         return Pending(rows, trim_to)
+
+    def pending_ids(self, lane: int, keys: Sequence[bytes]) -> dict[bytes, DedupRow] | None:
+        """Those of these ids that the tables may lack; None where they must be brought up to date to say."""
+        if not self._turn.is_ours():
+            return None
+        with self._folding:
+            changed = [recent.lanes[lane] for recent in self._recents if lane in recent.lanes]
+            if any(row.deletes_ids for row in changed):
+                return None
+            return {key: row.dedup[key] for row in changed for key in keys if key in row.dedup}
 
     # On the writer's thread -------------------------------------------------------------------------------
 

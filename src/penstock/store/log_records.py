@@ -13,7 +13,6 @@ no thread, no SQLite. Next stop: `log_segments.py`, which writes them.
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -28,6 +27,7 @@ from penstock.rows import (
     DeadRow,
     DedupRow,
     GroupRow,
+    Integer,
     LaneChange,
     LeaseRow,
     OutboxRow,
@@ -45,47 +45,47 @@ ROWS_BYTES_MAX: Final = (1 << 32) - 1
 class LoggedBatch(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A batch without its body, which lies behind the rows: `body_bytes` of it."""
 
-    base: int
-    count: int
-    published_ms: int
-    bytes_end: int
+    base: Integer
+    count: Integer
+    published_ms: Integer
+    bytes_end: Integer
     meta: bytes
-    body_bytes: int
+    body_bytes: Integer
 
 
 class LoggedLane(msgspec.Struct, gc=False, array_like=True):
-    """A `LaneChange` without bodies."""
+    """A `LaneChange` without bodies. Tuples, for an empty one costs nothing, and most are."""
 
-    lane: int
-    first: int
-    end: int
-    bytes_end: int
-    batches: list[LoggedBatch]
-    groups: list[GroupRow]
-    leases: list[LeaseRow]
-    waiting: list[WaitingRow]
-    dead: list[DeadRow]
-    dedup: list[DedupRow]
-    groups_deleted: list[int]
-    leases_deleted: list[tuple[int, int]]
-    waiting_deleted: list[tuple[int, int]]
-    dead_deleted: list[tuple[int, int]]
-    trim_to: int | None
-    dedup_expired_ms: int | None
+    lane: Integer
+    first: Integer
+    end: Integer
+    bytes_end: Integer
+    batches: tuple[LoggedBatch, ...]
+    groups: tuple[GroupRow, ...]
+    leases: tuple[LeaseRow, ...]
+    waiting: tuple[WaitingRow, ...]
+    dead: tuple[DeadRow, ...]
+    dedup: tuple[DedupRow, ...]
+    groups_deleted: tuple[Integer, ...]
+    leases_deleted: tuple[tuple[Integer, Integer], ...]
+    waiting_deleted: tuple[tuple[Integer, Integer], ...]
+    dead_deleted: tuple[tuple[Integer, Integer], ...]
+    trim_to: Integer | None
+    dedup_expired_ms: Integer | None
 
 
 class LoggedCommit(msgspec.Struct, gc=False, array_like=True):
     """A `Commit` without bodies."""
 
-    epochs: dict[int, int]
-    lanes: list[LoggedLane]
-    lanes_deleted: list[int]
-    catalog: list[CatalogRow]
-    catalog_deleted: list[tuple[str, int]]
-    outbox: list[OutboxRow]
-    outbox_deleted: list[int]
-    traces: list[TraceRow]
-    traces_expired_ms: int | None
+    epochs: dict[Integer, Integer]
+    lanes: tuple[LoggedLane, ...]
+    lanes_deleted: tuple[Integer, ...]
+    catalog: tuple[CatalogRow, ...]
+    catalog_deleted: tuple[tuple[str, Integer], ...]
+    outbox: tuple[OutboxRow, ...]
+    outbox_deleted: tuple[Integer, ...]
+    traces: tuple[TraceRow, ...]
+    traces_expired_ms: Integer | None
 
 
 class Draft(NamedTuple):
@@ -130,8 +130,6 @@ class Head(NamedTuple):
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(LoggedCommit)
-# MessagePack keeps one bit more than SQLite: an unsigned number whose highest bit is set.
-_PERHAPS_TOO_LARGE: Final = re.compile(rb"\xcf[\x80-\xff]")
 
 
 def seed_of(store_id: bytes, segment: int, position: int) -> int:
@@ -144,21 +142,19 @@ def draft(commit: Commit) -> Draft:
     bodies = [row.body for change in commit.lanes for row in change.batches]
     logged = LoggedCommit(
         commit.epochs,
-        [_logged(change) for change in commit.lanes],
-        commit.lanes_deleted,
-        commit.catalog,
-        commit.catalog_deleted,
-        commit.outbox,
-        commit.outbox_deleted,
-        commit.traces,
+        tuple(_logged(change) for change in commit.lanes),
+        tuple(commit.lanes_deleted),
+        tuple(commit.catalog),
+        tuple(commit.catalog_deleted),
+        tuple(commit.outbox),
+        tuple(commit.outbox_deleted),
+        tuple(commit.traces),
         commit.traces_expired_ms,
     )
     try:
         rows = _encoder.encode(logged)
         # Read back at once: what a restart could not understand is refused now.
         copy = _decoder.decode(rows)
-        if _PERHAPS_TOO_LARGE.search(rows):
-            _check_numbers(msgspec.msgpack.decode(rows, strict=False))
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(f"a value that the store cannot keep: {error}") from error
     if len(rows) > ROWS_BYTES_MAX:
@@ -178,35 +174,25 @@ def parse_rows(rows: bytes) -> LoggedCommit:
 
 
 def _logged(change: LaneChange) -> LoggedLane:
-    batches = [
+    batches = tuple(
         LoggedBatch(row.base, row.count, row.published_ms, row.bytes_end, row.meta, len(row.body))
         for row in change.batches
-    ]
+    )
     return LoggedLane(
         change.lane,
         change.first,
         change.end,
         change.bytes_end,
         batches,
-        change.groups,
-        change.leases,
-        change.waiting,
-        change.dead,
-        change.dedup,
-        change.groups_deleted,
-        change.leases_deleted,
-        change.waiting_deleted,
-        change.dead_deleted,
+        tuple(change.groups),
+        tuple(change.leases),
+        tuple(change.waiting),
+        tuple(change.dead),
+        tuple(change.dedup),
+        tuple(change.groups_deleted),
+        tuple(change.leases_deleted),
+        tuple(change.waiting_deleted),
+        tuple(change.dead_deleted),
         change.trim_to,
         change.dedup_expired_ms,
     )
-
-
-def _check_numbers(value: object) -> None:
-    if isinstance(value, int) and value >> 63 not in (0, -1):
-        raise OverflowError(f"{value} has more than 64 bits with its sign")
-    if isinstance(value, dict):
-        value = [*value, *value.values()]
-    if isinstance(value, list):
-        for item in value:
-            _check_numbers(item)

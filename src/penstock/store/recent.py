@@ -98,8 +98,8 @@ class RecentLane:
             self._order = deque(sorted(self.batches.values(), key=lambda row: row.base))
 
     @property
-    def changes_ids(self) -> bool:
-        return self.deleted or bool(self.dedup) or self.dedup_expired_ms is not None
+    def deletes_ids(self) -> bool:
+        return self.deleted or self.dedup_expired_ms is not None
 
     @property
     def first_end(self) -> int:

@@ -117,8 +117,12 @@ class SqliteStore:
             rows = (connection.execute(sql.DEDUP, (lane, key)).fetchone() for key in dict.fromkeys(keys))
             return [DedupRow(*row) for row in rows if row]
 
-        await self._indexed(lambda recent: lane in recent.lanes and recent.lanes[lane].changes_ids)
-        return await self._read(find)
+        self._check_open()
+        pending = self._log.pending_ids(lane, keys)
+        if pending is None:
+            await self._write(self._log.bring_up_to_date)
+        older = await self._read(find)
+        return list(({row.key: row for row in older} | (pending or {})).values())
 
     async def catalog(self) -> list[CatalogRow]:
         await self._indexed(lambda recent: recent.catalog)

@@ -144,10 +144,7 @@ _VERSION_3: Final[Migration] = (
     "ALTER TABLE batches ADD COLUMN segment INTEGER",
     "ALTER TABLE batches ADD COLUMN position INTEGER",
     "CREATE INDEX batches_by_segment ON batches (segment) WHERE segment IS NOT NULL",
-    """CREATE TABLE segments (
-        segment INTEGER PRIMARY KEY,
-        live_bytes INTEGER NOT NULL
-    ) STRICT""",
+    "CREATE TABLE segments (segment INTEGER PRIMARY KEY, live_bytes INTEGER NOT NULL) STRICT",
     """CREATE TABLE log (
         store_id BLOB NOT NULL,
         turn INTEGER NOT NULL,
@@ -196,7 +193,6 @@ FROM pragma_user_version, pragma_application_id"""
 
 # Fails on a file that may only be read, where BEGIN IMMEDIATE would not; changes nothing.
 TRY_TO_WRITE: Final = "DELETE FROM slots WHERE slot = -1"
-
 # The log -------------------------------------------------------------------------------------------------
 
 LOG: Final = "SELECT store_id, turn, segment, position, record, last_position FROM log LIMIT 1"
@@ -207,8 +203,7 @@ COUNT_SYNC: Final = "UPDATE log SET syncs = syncs + 1"
 SEGMENTS: Final = "SELECT segment, live_bytes FROM segments"
 PUT_SEGMENT: Final = "REPLACE INTO segments (segment, live_bytes) VALUES (?, ?)"
 DELETE_SEGMENT: Final = "DELETE FROM segments WHERE segment = ?"
-LIVE_IN_SEGMENT: Final = """
-SELECT rowid, position, size - length(meta), lane, base FROM batches WHERE segment = ?"""
+LIVE_IN_SEGMENT: Final = "SELECT rowid, position, size - length(meta), lane, base FROM batches WHERE segment = ?"
 TAKE_BODY_IN: Final = "UPDATE batches SET body = ?, segment = NULL, position = NULL WHERE rowid = ?"
 
 # Slots ---------------------------------------------------------------------------------------------------
@@ -255,10 +250,18 @@ DELETE_OUTBOX: Final = "DELETE FROM outbox WHERE id = ?"
 DELETE_TRACES: Final = "DELETE FROM traces WHERE at_ms <= ?"
 
 # The bound on `base` makes it a range of the index; the other keeps the one batch that reaches past the offset.
+# The lanes and their offsets come as a JSON list of pairs: one statement, however many lanes.
 TRIM: Final = """
-DELETE FROM batches WHERE lane = ?1 AND base < ?2 AND base + count <= ?2 RETURNING segment, size - length(meta)"""
-# A batch that is put again: seldom there, but what it held of a segment is needed no more.
-BASES: Final = "SELECT base FROM batches WHERE lane = ? AND base >= ? AND base <= ?"
+DELETE FROM batches WHERE rowid IN (
+    SELECT held.rowid FROM json_each(?) AS wanted CROSS JOIN batches AS held
+    WHERE held.lane = json_extract(wanted.value, '$[0]') AND held.base < json_extract(wanted.value, '$[1]')
+    AND held.base + held.count <= json_extract(wanted.value, '$[1]')
+) RETURNING segment, size - length(meta)"""
+# Batches that are put again: seldom any, but what they held of a segment is needed no more.
+BASES: Final = """
+SELECT held.lane, held.base FROM json_each(?) AS wanted CROSS JOIN batches AS held
+WHERE held.lane = json_extract(wanted.value, '$[0]')
+AND held.base >= json_extract(wanted.value, '$[1]') AND held.base <= json_extract(wanted.value, '$[2]')"""
 DELETE_BATCH: Final = "DELETE FROM batches WHERE lane = ? AND base = ? RETURNING segment, size - length(meta)"
 
 # Rows that are put ---------------------------------------------------------------------------------------
@@ -268,15 +271,15 @@ PUT_BATCH: Final = """
 INSERT INTO batches (lane, base, count, published_ms, bytes_end, size, meta, segment, position, body)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, x'')"""
 PUT_GROUP: Final = "REPLACE INTO groups (lane, group_id, next, committed) VALUES (?, ?, ?, ?)"
-PUT_LEASE: Final = """
-REPLACE INTO leases (lane, group_id, lease_id, deadline_ms, consumer, entries) VALUES (?, ?, ?, ?, ?, ?)"""
+PUT_LEASE: Final = (
+    "REPLACE INTO leases (lane, group_id, lease_id, deadline_ms, consumer, entries) VALUES (?, ?, ?, ?, ?, ?)"
+)
 PUT_WAITING: Final = "REPLACE INTO waiting (lane, group_id, chunk, entries) VALUES (?, ?, ?, ?)"
 PUT_DEAD: Final = """
 REPLACE INTO dead (lane, group_id, start, end, attempts, reason, error, consumer, dead_ms)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 PUT_DEDUP: Final = "REPLACE INTO dedup (lane, key, offset, expires_ms) VALUES (?, ?, ?, ?)"
-PUT_CATALOG: Final = """
-REPLACE INTO catalog (kind, id, parent, namespace, name, document) VALUES (?, ?, ?, ?, ?, ?)"""
+PUT_CATALOG: Final = "REPLACE INTO catalog (kind, id, parent, namespace, name, document) VALUES (?, ?, ?, ?, ?, ?)"
 PUT_OUTBOX: Final = "REPLACE INTO outbox (id, lane, offset, document) VALUES (?, ?, ?, ?)"
 PUT_TRACE: Final = """
 REPLACE INTO traces (namespace, trace_id, at_ms, id, kind, queue, queue_id, lane, offset, name, detail, consumer)

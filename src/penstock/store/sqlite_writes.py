@@ -6,13 +6,14 @@ Next stop: `sqlite.py`, which says when.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from penstock.rows import CatalogRow, DeadRow, DedupRow, GroupRow, LeaseRow, OutboxRow, TraceRow, WaitingRow, slot_of
 from penstock.store import sqlite_schema as sql
-from penstock.store.recent import Recent, RecentLane
+from penstock.store.recent import Place, Recent, RecentLane
 from penstock.store.sqlite_file import Connection
 
 Row = tuple[Any, ...]
@@ -26,13 +27,11 @@ def write_recent(connection: Connection, recent: Recent) -> Freed:
     lanes = recent.lanes
     _delete_lanes(connection, [lane for lane, row in lanes.items() if row.deleted], changed)
     _delete_rows(connection, lanes)
-    for lane, row in lanes.items():
-        if row.trim_to is not None and not row.deleted:
-            _count(connection.execute(sql.TRIM, (lane, row.trim_to)), changed)
+    trims = [(lane, row.trim_to) for lane, row in lanes.items() if row.trim_to is not None and not row.deleted]
+    if trims:
+        _count(connection.execute(sql.TRIM, (json.dumps(trims),)), changed)
     _put_rows(connection, lanes)
-    for lane, row in lanes.items():
-        if row.batches:
-            _put_batches(connection, lane, row, changed)
+    _put_batches(connection, {lane: row.batches for lane, row in lanes.items() if row.batches}, changed)
     _write_rest(connection, recent)
     return changed
 
@@ -72,13 +71,16 @@ def _put_rows(connection: Connection, lanes: dict[int, RecentLane]) -> None:
     _run_many(connection, sql.PUT_DEDUP, [_dedup_values(n, put) for n, row in every for put in row.dedup.values()])
 
 
-def _put_batches(connection: Connection, lane: int, row: RecentLane, changed: Freed) -> None:
-    again = connection.execute(sql.BASES, (lane, min(row.batches), max(row.batches))).fetchall()
-    for (base,) in again:
-        if base in row.batches:
+def _put_batches(connection: Connection, lanes: dict[int, dict[int, Place]], changed: Freed) -> None:
+    if not lanes:
+        return
+    ranges = json.dumps([(lane, min(rows), max(rows)) for lane, rows in lanes.items()])
+    for lane, base in connection.execute(sql.BASES, (ranges,)).fetchall():
+        if base in lanes[lane]:
             _count(connection.execute(sql.DELETE_BATCH, (lane, base)), changed)
-    _run_many(connection, sql.PUT_BATCH, list(row.batches.values()))
-    for put in row.batches.values():
+    puts = [put for rows in lanes.values() for put in rows.values()]
+    connection.executemany(sql.PUT_BATCH, puts)
+    for put in puts:
         changed[put.segment] += put.size - len(put.meta)
 
 
