@@ -140,7 +140,7 @@ _VERSION_2: Final[Migration] = (
 )
 
 _VERSION_3: Final[Migration] = (
-    # Bodies are in the log. Those of older files, and of segments that were given up, stay in the column `body`.
+    # Bodies are in the log; those of older files and of segments that were given up are in `body`.
     "ALTER TABLE batches ADD COLUMN segment INTEGER",
     "ALTER TABLE batches ADD COLUMN position INTEGER",
     "CREATE INDEX batches_by_segment ON batches (segment) WHERE segment IS NOT NULL",
@@ -249,8 +249,7 @@ DELETE_CATALOG: Final = "DELETE FROM catalog WHERE kind = ? AND id = ?"
 DELETE_OUTBOX: Final = "DELETE FROM outbox WHERE id = ?"
 DELETE_TRACES: Final = "DELETE FROM traces WHERE at_ms <= ?"
 
-# The bound on `base` makes it a range of the index; the other keeps the one batch that reaches past the offset.
-# The lanes and their offsets come as a JSON list of pairs: one statement, however many lanes.
+# A JSON list of lanes and offsets. One bound makes it a range of the index, the other keeps what reaches past it.
 TRIM: Final = """
 DELETE FROM batches WHERE rowid IN (
     SELECT held.rowid FROM json_each(?) AS wanted CROSS JOIN batches AS held
