@@ -794,6 +794,35 @@ def test_two_stores_that_take_turns_see_each_others_commits(path: Path, lazy: No
     use(path, scenario)
 
 
+def test_readers_elsewhere_never_keep_a_commit_from_its_turn(path: Path) -> None:
+    """Each read of another store takes the turn: a commit takes it back and is written before the next can."""
+
+    async def scenario(first: SqliteStore) -> None:
+        epochs = await own_all(first)
+        others = [await SqliteStore.open(path) for _ in range(4)]
+        done = False
+
+        async def read_on(store: SqliteStore) -> None:
+            while not done:
+                end = len(answered)
+                assert len(await all_batches(store)) >= end
+                assert (await load_one(store)).end >= end
+
+        answered: list[int] = []
+        readers = [asyncio.ensure_future(read_on(store)) for store in others]
+        for number in range(100):
+            await append(first, epochs, one(number))
+            answered.append(number)
+            await asyncio.sleep(0)
+        done = True
+        await asyncio.gather(*readers)
+        for store in others:
+            await store.close()
+        assert await bases(first) == answered
+
+    use(path, scenario)
+
+
 def test_a_store_that_lost_its_turn_writes_no_old_rows(path: Path, lazy: None) -> None:
     """What it still had to bring into the tables was brought there by the other, and is older by now."""
 

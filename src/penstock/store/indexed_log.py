@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 from typing import Final
 
-from penstock.errors import Fenced, PenstockError, Unavailable
+from penstock.errors import Fenced, PenstockError
 from penstock.rows import DedupRow
 from penstock.store import sqlite_schema as sql
 from penstock.store.log import Log, Mark
@@ -38,7 +39,6 @@ BEHIND_MOST: Final = 8
 AT_ONCE_BYTES: Final = 1 << 16
 AT_ONCE_SECONDS: Final = 0.0006
 """A record up to that size is written by the event loop itself, while the disk syncs within that time."""
-TURNS_MOST: Final = 100
 _ROW_LOG_BYTES: Final = 512
 """What a row adds to SQLite's own log, for estimating when that must be emptied."""
 
@@ -95,13 +95,11 @@ class IndexedLog:
         """Append, wherever the log stands. On a thread that may wait, and is not the writer's."""
         if self._is_far_behind():
             self.ask_writer(self.bring_up_to_date)
-        for _ in range(TURNS_MOST):
-            with self._appending, self._turn.locked():
-                if self._turn.is_ours():
-                    self._append(draft)
-                    return
-            self.ask_writer(self._take_turn)
-        raise self._contended()
+        with self._appending, self._turn.locked():
+            if self._turn.is_ours():
+                self._append(draft)
+                return
+        self.ask_writer(partial(self._in_turn, lambda _: self._append(draft)))
 
     def _append(self, draft: Draft) -> None:
         """With the turn, locked."""
@@ -118,9 +116,6 @@ class IndexedLog:
                 self._hurry.set()
             if not self._scheduled:
                 self._schedule()
-
-    def _contended(self) -> Unavailable:
-        return Unavailable(f"{self._file.path}: another process uses the same file all the time; run one node per file")
 
     def _is_far_behind(self) -> bool:
         with self._folding:
@@ -187,16 +182,15 @@ class IndexedLog:
 
     def bring_up_to_date(self, connection: Connection) -> None:
         """Afterwards all commits that were answered are in the tables."""
-        for _ in range(TURNS_MOST):
-            self._take_turn(connection)
-            if self._index(connection):
-                return
-        raise self._contended()
+        if not self._turn.is_ours() or not self._index(connection):
+            self._in_turn(self._index, connection)
 
-    def _take_turn(self, connection: Connection) -> None:
+    def _in_turn(self, work: Callable[[Connection], object], connection: Connection) -> None:
+        """Take the turn and do something before anyone else can take it."""
         with self._appending, self._turn.locked():
             if not self._turn.is_ours():
                 self._find_out(connection)
+            work(connection)
 
     def _find_out(self, connection: Connection) -> None:
         """Take the turn: read what of the log is not in the tables, and be the one who appends from now on."""
