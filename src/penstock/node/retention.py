@@ -68,7 +68,10 @@ class Retention:
         self._again(lane)
 
     def _again(self, lane: Lane) -> None:
-        """Age goes on without commits: come back when the oldest batch is due."""
+        """Age goes on without commits: come back when the oldest batch is due, or its readers may have gone."""
+        if lane.pins and lane.first < lane.visible_end:
+            due_ms = self._node.clock.now_ms() + LIMITS_EVERY_MS
+            self._node.timers.at(due_ms, ("limits", lane.id), lambda: self._start(lane))
         if lane.config.retain_ms is not None and lane.first < lane.visible_end:
             span_ms = max(LIMITS_EVERY_MS, min(lane.config.retain_ms // 10, 3_600_000))
             due_ms = self._node.clock.now_ms() + span_ms
