@@ -100,7 +100,8 @@ The claim's `lease` is what its messages are settled with; a message that is not
 them for steps in a path. **Namespaces**: every operation under `/v1` takes the query parameter `namespace`,
 `default` without it; queues, exchanges, schedules and marks of one are not seen from another. **Sessions**: it also
 takes `session`, the id of one that was begun; exclusive queues need it. **Times** end in `_ms` and are milliseconds
-since the epoch, spans in milliseconds too; `wait`, `delay` and `seconds` are seconds, fractions allowed. **Unknown** fields and query parameters are errors, so that a typing mistake does not pass for a default.
+since the epoch, spans in milliseconds too; `wait`, `delay` and `seconds` are seconds, fractions allowed. **Unknown**
+fields and query parameters are errors, so that a typing mistake does not pass for a default.
 Where a server has a **token**, every request but those to `/healthz`, `/readyz`, `/openapi.json` and `/docs` needs
 `Authorization: Bearer TOKEN`. Every answer has an `X-Request-Id`, the request's own where it sent one.
 
@@ -145,11 +146,12 @@ The fast way in and out carries [encoded batches](batch-format.md), which the se
   a claim is `[queue, lane, lease, deadline_ms, slices]`, a read `[queue, lane, next_offset, primary_committed, slices,
   done]`, and each slice `[offset, published_ms, attempt, count, meta, body]`, a batch of `count` consecutive messages.
 - A [scan](#get-v1queuesqueuelaneslanescan) is always binary: `[queue, queue_id, lane, first, end, next_offset,
-  slices]`, each slice `[base, count, published_ms, start, stop, meta, body, rows, states]`: the messages `start` to `stop` of a
-  stored batch of `count` whose first offset is `base`. What was left out is null; `rows` are the places that match
-  `where`, as little-endian 32-bit numbers, null where all do; `states` are `[start, end, state, attempts, reason]` of
-  the offsets that `group` is not done with. `Accept: {ARROW_TYPE}` gives the same rows as Arrow instead, for
-  DuckDB, Polars or pandas; then the answer's `{NEXT_OFFSET_HEADER}` says where to go on.
+  slices]`, each slice `[base, count, published_ms, start, stop, meta, body, rows, states]`: the messages `start` to
+  `stop` of a stored batch of `count` whose first offset is `base`. What was left out is null; `rows` are the places
+  that match `where`, as little-endian 32-bit numbers, null where all do; `states` are `[start, end, state, attempts,
+  reason]` of the offsets that `group` is not done with. `Accept: {ARROW_TYPE}` gives
+  the same rows as Arrow instead, for DuckDB, Polars or pandas; then the answer's `{NEXT_OFFSET_HEADER}` says
+  where to go on.
 
 Errors are JSON in every case.
 """

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from penstock.errors import Fenced, InvalidArgument, Unavailable
+from penstock.errors import Fenced, InvalidArgument, PenstockError, Unavailable
 from penstock.store import postgres_schema as sql
 from penstock.store.contract import DeadRow
 from penstock.store.postgres import PostgresStore
@@ -227,6 +227,12 @@ def test_a_wrong_url_is_refused_with_the_value(query: str) -> None:
         asyncio.run(PostgresStore.open(f"postgresql://nobody@127.0.0.1:1/x?{query}"))
 
 
+def test_what_is_no_url_is_refused_without_its_password() -> None:
+    with pytest.raises(InvalidArgument, match="Invalid IPv6") as caught:
+        asyncio.run(PostgresStore.open("postgresql://me:hidden@[x/db"))
+    assert "hidden" not in str(caught.value)
+
+
 def test_a_server_that_is_not_there_is_unavailable_and_no_password_is_shown() -> None:
     with pytest.raises(Unavailable) as caught:
         asyncio.run(PostgresStore.open("postgresql://me:hidden@127.0.0.1:1/x"))
@@ -268,5 +274,99 @@ def test_no_superuser_is_needed_and_no_prepared_statement_where_that_is_asked_fo
             assert kept[0][0] == 0
         finally:
             await store.close()
+
+    asyncio.run(scenario())
+
+
+# What must not wedge, nor grow ----------------------------------------------------------------------------
+
+
+class _Releasing:
+    """A pool that cannot take a connection back, as asyncpg's cannot when a cancelled statement never answers."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    async def release(self, connection: Any) -> None:
+        await self._pool.release(connection)
+        raise TimeoutError
+
+
+def test_a_connection_that_cannot_be_taken_back_changes_no_answer(url: str) -> None:
+    async def scenario() -> None:
+        store = await PostgresStore.open(url)
+        try:
+            epochs = await own_all(store)
+            store._pool._pool = _Releasing(store._pool._pool)
+            await store.apply(commit(epochs, full_change()))
+            assert await load_one(store) == image_of(full_change())
+            with pytest.raises(PenstockError, match="nowhere"):
+                await store._pool.fetch("SELECT 1 FROM nowhere")
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_heads_are_not_fetched_beyond_the_bytes_that_are_asked_for(url: str) -> None:
+    async def scenario() -> None:
+        store = await PostgresStore.open(url)
+        try:
+            epochs = await own_all(store)
+            rows = batches(*([1] * 50), meta=b"m" * 10_000)
+            await store.apply(commit(epochs, change(batches=rows, first=0, end=50)))
+            fetched: list[int] = []
+            fetch = store._pool.fetch
+
+            async def counted(*arguments: Any) -> list[Any]:
+                found = await fetch(*arguments)
+                fetched.append(len(found))
+                return found
+
+            store._pool.fetch = counted  # type: ignore[assignment, method-assign]
+            assert await store.heads(LANE, 10, 16_384, 25_000) == [row.head() for row in rows[10:12]]
+            assert await store.heads(LANE, 10, 16_384, 1) == [rows[10].head()]
+            assert fetched == [2, 1]
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_writer_whose_row_was_swept_away_goes_on(url: str) -> None:
+    """Rows of writers that were not seen for a month go when somebody opens the schema: also one that is at work."""
+
+    async def scenario() -> None:
+        store = await PostgresStore.open(url)
+        try:
+            epochs = await own_all(store)
+            await store._pool.fetch(f"UPDATE {schema_of(url)}.writers SET seen = now() - interval '31 days'")
+            await (await PostgresStore.open(url)).close()
+            with pytest.raises(Unavailable):
+                await store.apply(commit(epochs, full_change()))
+            await store.apply(commit(epochs, full_change()))
+            assert await load_one(store) == image_of(full_change())
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_isolation_under_which_no_fence_holds_is_refused(url: str) -> None:
+    """A snapshot that is taken before the locks does not see the epoch that was raised under them."""
+
+    async def scenario() -> None:
+        connection = await asyncpg.connect(shared_url())
+        try:
+            await connection.execute("CREATE ROLE strict LOGIN SUPERUSER")
+            await connection.execute("ALTER ROLE strict SET default_transaction_isolation = 'repeatable read'")
+            with pytest.raises(InvalidArgument, match="default_transaction_isolation"):
+                await PostgresStore.open(url.replace("penstock@", "strict@"))
+        finally:
+            await connection.execute("DROP ROLE IF EXISTS strict")
+            await connection.close()
 
     asyncio.run(scenario())

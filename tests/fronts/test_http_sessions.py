@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from penstock.errors import Unavailable
+from penstock.fronts.http.sessions import NAMESPACES_KEPT
 from penstock.store.contract import Commit
 from tests.fronts.rig import Front, over_http, until
 
@@ -125,3 +126,11 @@ async def test_a_session_that_could_not_be_ended_can_be_ended_again(front: Front
     assert (await front.call("DELETE", f"/v1/sessions/{session['id']}")).status == 503
     assert (await front.call("DELETE", f"/v1/sessions/{session['id']}")).status == 204
     assert (await front.call("GET", "/v1/queues/replies")).status == 404
+
+
+@over_http()
+async def test_a_session_that_names_many_namespaces_keeps_few_of_them(front: Front) -> None:
+    session = await begin(front)
+    for number in range(NAMESPACES_KEPT + 5):
+        await front.ok("GET", "/v1/queues", session=session["id"], namespace=f"n{number}")
+    assert len(front.server.sessions.find(session["id"]).namespaces) == NAMESPACES_KEPT

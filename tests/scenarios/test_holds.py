@@ -142,3 +142,24 @@ def test_limits_come_back_when_a_reader_has_gone(memory_home: Home) -> None:
         await until(further)
 
     play(memory_home, scenario)
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_queue_that_nobody_uses_stays_as_long_as_somebody_holds_it(home: Home, holds: bool) -> None:
+    async def scenario(home: Home) -> None:
+        home.hold_time()
+        broker = await home.open()
+        await broker.declare_queue("q", unused_ms=1_000)
+        await broker.declare_group("q", "archive", kind="stream", holds=holds)
+        await broker.publish("q", Message(b"m"))
+        home.pass_time(broker, 5_000)
+        await turns()
+        if not holds:
+            await until(lambda: "q" not in broker.queues())
+            return
+        assert "q" in broker.queues()
+        await broker.delete_group("q", "archive")
+        home.pass_time(broker, 5_000)
+        await until(lambda: "q" not in broker.queues())
+
+    play(home, scenario)

@@ -159,3 +159,16 @@ def test_a_mark_cannot_be_put_twice_in_one_commit(memory_home: Home) -> None:
             await broker.commit_staged("t", [], marks=[MarkPut("m", 1), MarkPut("m", 2)])
 
     play(memory_home, scenario)
+
+
+@pytest.mark.parametrize("text", [b"1e999", b"1" * 5_000, b"[" * 5_000 + b"]" * 5_000, b"{", b"1 2", b""])
+def test_json_that_nobody_could_read_back_is_refused_before_it_is_kept(memory_home: Home, text: bytes) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        with pytest.raises(InvalidArgument, match="mark 'm'"):
+            await broker.put_mark("m", msgspec.Raw(text))
+        with pytest.raises(InvalidArgument, match="mark 'm'"):
+            await broker.commit_staged("t", [], marks=[MarkPut("m", {"within": msgspec.Raw(text)})])
+        assert broker.marks() == []
+
+    play(memory_home, scenario)

@@ -478,6 +478,35 @@ def test_a_large_commit_waits_for_room_after_its_decision(home: Home, caplog: py
     play(home, scenario)
 
 
+def test_what_is_published_under_a_mark_stays_in_its_order_behind_a_large_commit(home: Home) -> None:
+    """A sink whose driver was killed in the middle of one, and which goes on with the next batch, a small one."""
+
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        carry_on_in_pieces(broker)
+        await broker.declare_queue("q")
+        for number in range(3):
+            await broker.stage("large", str(number), chunk(number * 40), queue="q")
+        await broker.stage("small", "a", chunk(120, 1), queue="q")
+        await broker.stage("rival", "a", chunk(1_000, 1), queue="q")
+        gate = gated(broker, 1)
+        killed = asyncio.ensure_future(broker.commit_staged("large", ["0", "1", "2"], marks=[MarkPut("sink", 1, 0)]))
+        await until_decided(broker, "large")
+        killed.cancel()
+        following = asyncio.ensure_future(broker.commit_staged("small", ["a"], marks=[MarkPut("sink", 2, 1)]))
+        assert (await broker.commit_staged("rival", ["a"], marks=[MarkPut("another", 1)])).published == 1
+        assert not following.done()
+        assert broker.mark("sink").value == 1
+        for _ in range(2):
+            gate.release()
+        assert (await following).published == 1
+        assert broker.mark("sink").value == 2
+        found = await claim_all(broker, "q")
+        assert [text for text in found if text != "1000"] == counted(0, count=121)
+
+    play(home, scenario)
+
+
 async def until_decided(broker: Broker, transaction: str) -> None:
     async def decided() -> bool:
         return (await broker.staged(transaction)).state == "committing"

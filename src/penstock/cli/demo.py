@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from rich.console import Console
 
-from penstock import Client, Message, Received, Reject
+from penstock import Client, Message, Received
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,7 +111,7 @@ class Shop:
         order = json.loads(received.payload)
         if order["number"] % BROKEN_CARD == 0 and not self.card_works:
             self.failed += 1
-            raise Reject(f"card {order['number']} of {order['customer']} is not valid")
+            raise ValueError(f"card {order['number']} of {order['customer']} is not valid")
         if self._chance.random() < 0.05:
             self.failed += 1
             raise TimeoutError(f"the bank did not answer in {self._chance.randint(2, 9)} s")

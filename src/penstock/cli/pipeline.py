@@ -141,6 +141,7 @@ def verify(queues: tuple[str, ...], lake: str, every_ms: int | None, place: Plac
 @click.option("--expire-queue", "expire_queues", multiple=True, help="Only this queue's messages expire. Repeatable.")
 @click.option("--vacuum-hours", type=click.IntRange(0), help="Free files that left the lake so long ago; 168.")
 @click.option("--no-vacuum", is_flag=True, help="Free nothing.")
+@click.option("--alone", is_flag=True, help="No archive runs on this lake now: allows --vacuum-hours 0.")
 @dry_run_option
 @lake_options
 @watch_options

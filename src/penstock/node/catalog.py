@@ -182,7 +182,7 @@ class Catalog:
         return self._last_id
 
     def ids_row(self) -> CatalogRow:
-        """The last id that was given away: without it, one of something deleted could be given again after a restart."""
+        """The last id that was given away: else one of something deleted could be given again after a restart."""
         return CatalogRow("ids", 0, 0, "", "", msgspec.msgpack.encode(self._last_id))
 
     def saw_id(self, id: int) -> None:

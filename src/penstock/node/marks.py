@@ -83,6 +83,10 @@ def _json(put: MarkPut) -> bytes:
         raise InvalidArgument(f"the value of mark {put.name!r} cannot be written as JSON: {error}") from None
     if len(value) > VALUE_BYTES_MAX:
         raise MessageTooLarge(f"the value of mark {put.name!r} has {len(value)} bytes; the limit is {VALUE_BYTES_MAX}")
+    try:
+        msgspec.json.decode(value)  # raw text is taken as it is: what nobody could read back must not be kept
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"the value of mark {put.name!r} is no JSON that can be read back: {error}") from None
     return value
 
 

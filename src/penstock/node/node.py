@@ -202,7 +202,8 @@ class Node:
         lock = self.names.get(key)
         if lock is None:
             if len(self.names) > NAME_LOCKS_MAX:
-                self.names = {key: lock for key, lock in self.names.items() if lock.locked()}
+                # One that was just given back, and whose next holder has not had his turn, says that it is not locked.
+                self.names = {key: lock for key, lock in self.names.items() if lock.locked() or lock._waiters}
             lock = self.names[key] = asyncio.Lock()
         return lock
 
@@ -350,8 +351,8 @@ class Node:
         while not self.closed:
             try:
                 rows = await self.store.catalog()
-            except PenstockError as error:
-                log.warning("the catalog cannot be loaded yet: %s", error)
+            except Exception as error:  # of whatever kind: as long as this is not read, nothing can be declared
+                log.warning("the catalog cannot be loaded yet: %r", error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, 2.0)
                 continue

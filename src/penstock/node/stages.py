@@ -42,6 +42,8 @@ class TransactionDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_on
     queues: dict[str, int] = {}
     """The ids of the queues that chunks name: one that is deleted later is not the one declared after it."""
     publish_id: str | None = None
+    marks: tuple[str, ...] = ()
+    """The names of those that it put: who puts one of them next waits until all is published."""
 
 
 class StoredChunk(NamedTuple):

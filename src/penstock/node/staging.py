@@ -177,6 +177,7 @@ class Staging:
             published = await self._committed(place)
             if published is not None:
                 return Committed(published, True)
+            await self._behind(place, {put.name for put in puts})
             transaction = self._node.catalog.stages.by_place.get(place)
             is_repeated = transaction is not None and transaction.is_decided
             if not is_repeated:
@@ -187,6 +188,12 @@ class Staging:
                         return await self._publish(place, transaction, chunks, checked, publish_id)
                 await self._decide(place, transaction, chunks, checked, publish_id)
         return await self._carried(place, is_repeated)
+
+    async def _behind(self, place: Place, names: set[str]) -> None:
+        """Wait for large commits that put one of these marks: what is published under a mark stays in its order."""
+        for other, transaction in list(self._node.catalog.stages.by_place.items()):
+            if other != place and other[0] == place[0] and not names.isdisjoint(transaction.document.marks):
+                await self._carried(other, True)
 
     async def _carried(self, place: Place, is_repeated: bool) -> Committed:
         """The answer to a commit that is decided, when all of it is published."""
@@ -261,8 +268,9 @@ class Staging:
         queues = await self.carrying.check_room(transaction, chunks, publish_id)
         check_same(node, place, transaction)
         decided = msgspec.structs.replace(
-            transaction.document, order=tuple(chunks), queues=queues, publish_id=publish_id
-        )
+            transaction.document, order=tuple(chunks), queues=queues, publish_id=publish_id,
+            marks=tuple(put.name for put, _ in puts),
+        )  # fmt: skip
         rows = [transaction_row(transaction.id, place, decided), *marks.rows_of(node, place[0], puts)]
         dropped = set(transaction.chunks) - set(chunks)
 

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.errors import Closed, Fenced, InvalidArgument, StoreCorrupt, Unavailable
+from penstock.errors import Closed, Fenced, InvalidArgument, StoreCorrupt
 from penstock.store import postgres_schema as sql
 from penstock.store.checks import check_commit
 from penstock.store.contract import (
@@ -131,9 +131,9 @@ class PostgresStore:
 
         async def give_up(connection: asyncpg.Connection[Any]) -> int:
             await connection.execute(self._sql(sql.GIVE_UP), self._writer)
-            generation: int | None = await connection.fetchval(self._sql(sql.NEXT_GENERATION), self._writer)
-            if generation is None:
-                raise Unavailable("this writer's row is gone from the table writers; restart the node")
+            generation: int = await connection.fetchval(
+                self._sql(sql.NEXT_GENERATION), self._writer, self._generation + 1
+            )
             return generation
 
         if not self._is_unsure:
@@ -159,15 +159,8 @@ class PostgresStore:
         return [BatchRow(*row) for row in rows]
 
     async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
-        found: list[BatchHead] = []
-        total = 0
-        for row in await self._fetch(sql.HEADS, lane, start, max(batches_most, 1)):
-            head = BatchHead(*row)
-            total += len(head.meta)
-            if found and total > bytes_most:
-                break
-            found.append(head)
-        return found
+        rows = await self._fetch(sql.HEADS, lane, start, max(batches_most, 1), bytes_most)
+        return [BatchHead(*row) for row in rows]
 
     async def find_time(self, lane: int, time_ms: int) -> int | None:
         rows = await self._fetch(sql.FIND_TIME, lane, time_ms)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from penstock.errors import Fenced, InvalidArgument, PenstockError, StoreCorrupt, Unavailable
-from penstock.store.postgres_schema import DEFAULT_SCHEMA, FENCED, check_schema
+from penstock.store.postgres_schema import DEFAULT_SCHEMA, FENCED, SUPERSEDED, check_schema
 
 if TYPE_CHECKING:
     import asyncpg
@@ -42,7 +42,10 @@ class StoreAddress:
 
     @classmethod
     def parse(cls, url: str) -> StoreAddress:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise InvalidArgument(f"the store's URL cannot be used: {error}") from None
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         schema = check_schema(query.pop("schema", DEFAULT_SCHEMA))
         prepared = query.pop("prepared", "yes").lower()
@@ -82,10 +85,21 @@ class Pool:
         opened = cls(pool, address, seconds)
         try:
             await opened._check_durable()
+            await opened._check_isolation()
         except BaseException:
             await opened.close()
             raise
         return opened
+
+    async def _check_isolation(self) -> None:
+        """With a snapshot from before its locks, a commit would not see that it is fenced or was given up."""
+        isolation = (await self.fetch("SELECT current_setting('default_transaction_isolation')"))[0][0]
+        if isolation != "read committed":
+            raise InvalidArgument(
+                f"{self.label} has default_transaction_isolation = {isolation!r}: a node that lost its queues to "
+                "another could still write to them. For this database:  ALTER DATABASE … SET "
+                "default_transaction_isolation = 'read committed'"
+            )
 
     async def _check_durable(self) -> None:
         """A server that answers before it has written is one that loses what was answered."""
@@ -114,8 +128,10 @@ class Pool:
         except Exception as error:
             raise translated(error, self.label) from error
         finally:
-            # Shielded by asyncpg itself: a connection goes back whatever happens to this task.
-            await self._pool.release(connection)
+            # Shielded by asyncpg itself: a connection goes back whatever happens to this task. One that cannot, such as
+            # after a statement that nobody answers any more, is ended; what the statement said or raised stays true.
+            with contextlib.suppress(Exception):
+                await self._pool.release(connection)
 
     async def execute(self, statement: str, *values: Any) -> None:
         async with self._connection() as connection:
@@ -167,8 +183,9 @@ def translated(error: Exception, label: str) -> PenstockError:
         if state in ("42P01", "42703", "42883", "XX001", "XX002"):
             return StoreCorrupt(text)
         failure = Unavailable(text)
-        # An error of a statement has undone its transaction; of a connection or a server that ends, who knows.
-        failure.is_refused = state[:2] not in ("08", "57", "58", "XX")  # type: ignore[attr-defined]
+        # An error of a statement has undone its transaction; of a connection or a server that ends, who knows. One of
+        # another generation is undone too, but what the generation is has to be asked for.
+        failure.is_refused = state != SUPERSEDED and state[:2] not in ("08", "57", "58", "XX")  # type: ignore[attr-defined]
         return failure
     if isinstance(error, UnicodeEncodeError | OverflowError | asyncpg.DataError):
         return InvalidArgument(f"{label}: a value that PostgreSQL cannot keep: {error}")

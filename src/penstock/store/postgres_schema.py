@@ -271,8 +271,11 @@ OLD_WRITERS: Final = "DELETE FROM {s}.writers WHERE seen < now() - interval '30 
 END_WRITER: Final = "DELETE FROM {s}.writers WHERE writer = $1"
 # Waits for a commit of ours that may still be under way on a lost connection, and makes sure that none comes later.
 GIVE_UP: Final = "SELECT pg_advisory_xact_lock('{s}.writers'::regclass::oid::integer, hashtext($1))"
+# A row that is gone comes back: `OLD_WRITERS` takes also that of one who commits every day and is never unsure.
 NEXT_GENERATION: Final = """
-UPDATE {s}.writers SET generation = generation + 1, seen = now() WHERE writer = $1 RETURNING generation"""
+INSERT INTO {s}.writers AS w VALUES ($1, $2, now())
+ON CONFLICT (writer) DO UPDATE SET generation = greatest(w.generation + 1, excluded.generation), seen = now()
+RETURNING generation"""
 # A commit without rows must reach the disk like any other.
 TOUCH: Final = "UPDATE {s}.writers SET seen = now() WHERE writer = $1"
 LOCK_SLOTS: Final = """
@@ -321,8 +324,15 @@ SELECT base, count, published_ms, bytes_end, meta, body FROM {{s}}.batches WHERE
     ) AS sized WHERE number = 1 OR total <= $4
 )) ORDER BY base"""
 HEADS: Final = f"""
-SELECT base, count, published_ms, bytes_end, size, meta FROM {{s}}.batches
-WHERE lane = $1 AND base >= {_FROM_BATCH} AND base + count > $2 ORDER BY base LIMIT $3"""
+SELECT base, count, published_ms, bytes_end, size, meta FROM {{s}}.batches WHERE lane = $1 AND base = ANY (ARRAY(
+    SELECT base FROM (
+        SELECT base, sum(length) OVER (ORDER BY base) AS total, row_number() OVER (ORDER BY base) AS number
+        FROM (
+            SELECT base, octet_length(meta) AS length FROM {{s}}.batches
+            WHERE lane = $1 AND base >= {_FROM_BATCH} AND base + count > $2 ORDER BY base LIMIT $3
+        ) AS near
+    ) AS sized WHERE number = 1 OR total <= $4
+)) ORDER BY base"""
 FIND_TIME: Final = "SELECT {s}.find_time($1, $2)"
 
 # The rest ------------------------------------------------------------------------------------------------

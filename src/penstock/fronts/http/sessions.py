@@ -11,10 +11,14 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from penstock.errors import NotFound, Overloaded, PenstockError
 from penstock.model import DEFAULT_NAMESPACE
 from penstock.node.broker import Broker
+
+NAMESPACES_KEPT: Final = 100
+"""Of one session: how many its client may name is not for the server's memory to say."""
 
 log = logging.getLogger("penstock.http")
 
@@ -73,7 +77,9 @@ class Sessions:
         session = self.find(id)
         broker = session.namespaces.get(namespace)
         if broker is None:
-            broker = session.namespaces[namespace] = session.broker.in_namespace(namespace)
+            broker = session.broker.in_namespace(namespace)
+            if len(session.namespaces) < NAMESPACES_KEPT:
+                session.namespaces[namespace] = broker
         session.requests += 1
         try:
             yield broker

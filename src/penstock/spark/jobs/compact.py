@@ -47,6 +47,8 @@ class CompactOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Only these queues' messages expire; None: those of all, and all delivery events."""
     vacuum_hours: int | None = VACUUM_HOURS
     """Free files that left the table so long ago; readers may take no longer than that. None frees nothing."""
+    alone: bool = False
+    """No archive runs on this lake now: only then may `vacuum_hours` be 0, for its newest files are in no log yet."""
     dry_run: bool = False
     """Only tell what would be done."""
 
@@ -90,6 +92,11 @@ def _check(options: CompactOptions) -> None:
         value = getattr(options, name)
         if value is not None and value < low:
             raise InvalidArgument(f"{name} is {value}; it must be {low} or more")
+    if options.vacuum_hours == 0 and not options.alone:
+        raise InvalidArgument(
+            "vacuum_hours is 0: that would also free files that a running archive has written and not committed yet. "
+            "Give 1 or more, or alone=True (--alone) if no archive runs on this lake"
+        )
     if options.expire_queues is not None and options.expire_days is None:
         raise InvalidArgument("expire_queues says whose messages expire; give expire_days too")
 

@@ -36,6 +36,13 @@ def rows_of(spark: SparkSession, options: ReplayOptions, slices: Sequence[Slice]
     logged: list[Slice] = []
     for one in slices:
         mark = (None if table is None else table.mark(one.queue_id, one.lane)) or 0
+        floor = (None if table is None else table.floor(one.queue_id, one.lane)) or 0
+        if one.start < min(floor, mark):
+            raise LakeGap(
+                f"offsets {one.start} to {min(one.end, floor, mark)} of queue {one.queue!r}, lane {one.lane}, have "
+                f"expired from the lake, which begins at {floor}: they cannot be replayed any more. Plan a replay "
+                "under another name, with a start after that"
+            )
         if one.start < mark:
             archived.append(LaneRange(one.queue_id, one.lane, one.start, min(one.end, mark)))
         if one.end > mark:

@@ -109,10 +109,11 @@ STATS_SCHEMA: Final = pa.schema(
         ("died", pa.int64()),
     ]
 )
-"""Parts of a minute (`at` is its beginning) of a queue and a group: add them up, and merge the sketches. `group` is null
-for what concerns the queue alone: `published` and `bytes`. `waited` messages were handed out for the first time, and
-`waited_sketch` is a KLL sketch of their milliseconds in the queue; `worked` were acked, with a sketch of the milliseconds
-since they were handed out. Rows with a `reason` say how many messages `died` of it, and have no other numbers."""
+"""Parts of a minute (`at` is its beginning) of a queue and a group: add them up, and merge the sketches. `group` is
+null for what concerns the queue alone: `published` and `bytes`. `waited` messages were handed out for the first time,
+and `waited_sketch` is a KLL sketch of their milliseconds in the queue; `worked` were acked, with a sketch of the
+milliseconds since they were handed out. Rows with a `reason` say how many messages `died` of it, and have no other
+numbers."""
 
 SCHEMAS: Final = {MESSAGES: MESSAGES_SCHEMA, EVENTS: EVENTS_SCHEMA, STATS: STATS_SCHEMA}
 

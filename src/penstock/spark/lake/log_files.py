@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -34,12 +35,16 @@ def settle(root: Path | None, after: int, version: int) -> None:
 
 
 def settle_new_table(root: Path | None) -> None:
-    """The folders above a new log, up to the one that was there before the lake."""
+    """The folders above a new log: any of them may have been made for the lake."""
     if root is None:
         return
     settle(root, -1, 0)
-    for folder in (root, *list(root.parents)[:2]):
+    near, far = list(root.parents)[:2], list(root.parents)[2:]
+    for folder in (root, *near):
         sync(folder)
+    for folder in far:
+        with suppress(OSError):  # one that may not be opened, or cannot be synced, was there before
+            sync(folder)
 
 
 def settle_checkpoint(root: Path | None, version: int) -> None:

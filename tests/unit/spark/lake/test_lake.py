@@ -566,3 +566,12 @@ def test_a_message_that_is_no_event_is_an_error(tmp_path: Path) -> None:
     lake = LakeTable.open_for(storage, EVENTS_SCHEMA, SERVER, "default")
     with pytest.raises(LakeError, match="offset 10 of lane 0 of \\$events is no delivery event"):
         Lander(storage, EVENTS_SCHEMA, lake.mark, flatten).add(rows(10, 11))
+
+
+def test_every_folder_above_a_new_lake_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut must not take a lake along with a folder far above it, after its marks were promised on."""
+    synced: list[Path] = []
+    monkeypatch.setattr(log_files, "sync", synced.append)
+    opened(Storage(str(tmp_path / "a" / "b" / "c" / "d" / "lake" / "messages")))
+    for folder in ("a/b/c/d/lake/messages/_delta_log", "a/b/c/d/lake/messages", "a/b/c/d/lake", "a/b", "a", "."):
+        assert tmp_path / folder in synced
