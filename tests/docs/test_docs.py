@@ -77,7 +77,13 @@ def test_the_code_of_a_page_runs(
     assert sorted(path.suffix for path in folder.iterdir() if path.suffix not in (".db", ".toml")) == []
 
 
-def play(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+def play(
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    seconds: float = 60,
+) -> Path:
     """Run the blocks of a page; gives the folder that they ran in."""
     text = page.read_text()
     with ExitStack() as stack:
@@ -93,7 +99,7 @@ def play(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         runner = stack.enter_context(asyncio.Runner())
         for block in blocks(text):
             if block.kind == "sh":
-                printed = run_shell(block, page)
+                printed = run_shell(block, page, seconds)
             else:
                 run(block, page, namespace, runner)
                 printed = capsys.readouterr().out

@@ -201,13 +201,16 @@ def test_another_archive_in_the_middle_of_a_batch(
     publish(server.client, queue, 0, 500)
     real = sink.write_files
     others: list[int] = []
+    some = spark.read.format("penstock").options(
+        url=server.url, queue=queue, columns=",".join(archive.COLUMNS), endingOffsets=f'{{"{queue}": {{"0": 300}}}}'
+    )
 
     def write_files(rows: Any, tables: Any) -> Any:
         reports = real(rows, tables)
         if not others:
             others.append(1)
             stored = {name: table.reopened() for name, table in tables.items()}
-            for name, found in real(rows.where("offset < 300"), stored).items():
+            for name, found in real(some.load(), stored).items():
                 landing.commit(stored[name], found, lambda *_: 0)
         return reports
 

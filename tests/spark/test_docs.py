@@ -12,7 +12,7 @@ from tests.docs.test_docs import ON_SPARK, PAGES, blocks, play
 ABOUT_SPARK = [page for page in PAGES if ON_SPARK in page.read_text() and blocks(page.read_text())]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", ABOUT_SPARK, ids=lambda page: page.name)
 def test_the_code_of_a_page_runs(
     page: Path,
@@ -21,4 +21,4 @@ def test_the_code_of_a_page_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    play(page, tmp_path, monkeypatch, capsys)
+    play(page, tmp_path, monkeypatch, capsys, seconds=240)  # each command starts a session of its own

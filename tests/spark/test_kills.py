@@ -32,7 +32,7 @@ from tests.spark.lakes import broker_ids, options, run_archive
 from tests.spark.rig import PATIENCE_S, Server, until
 from tests.spark.sink_rig import all_messages
 
-COUNT: Final = 24_000
+COUNT: Final = 16_000
 STARTS: Final = 3
 SMALL: Final = 400
 """Rows of a micro-batch where something is to be killed in the middle of one."""

@@ -7,6 +7,7 @@ import json
 import random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -245,3 +246,16 @@ def test_a_token(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
         assert "token" in str(error.value)
         assert "wrong" not in str(error.value)
         client.close()
+
+
+def test_packed_rows_are_the_same_rows(spark: SparkSession, server: Server, queue: str) -> None:
+    server.client.publish_many(queue, [Message(b"%d" % number, headers={"n": number}) for number in range(300)])
+    plain = read(spark, server, queue, columns="offset,payload,headers").orderBy("offset").collect()
+    packs = read(spark, server, queue, columns="offset,payload,headers", packed="true")
+    assert packs.columns == ["queue", "queue_id", "lane", "rows", "packed"]
+    batches = [pa.ipc.open_stream(row["packed"]).read_all() for row in packs.collect()]
+    found = [row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")]
+    assert [(row["offset"], row["payload"], row["headers"]) for row in found] == [
+        (row["offset"], bytes(row["payload"]), row["headers"]) for row in plain
+    ]
+    assert len(found) == 300

@@ -45,6 +45,10 @@ READ_OPTIONS: Final = {
     ),
     "columns": "The columns to read, with commas in between; others are not fetched. A `.schema(…)` does the same.",
     "includePayload": "`false` leaves out the column `payload`: payloads stay at the server.",
+    "packed": (
+        "`true`: one row for each Arrow record batch, which is in the column `packed` as an IPC stream; for sinks that "
+        "take Arrow, to which Spark then has no rows to carry. `penstock.spark.packing.unpacked` opens them."
+    ),
     "where": "A filter on metadata that the server evaluates: only rows that match are sent.",
     "cursor": (
         "A stream group that shows how far a stream has come, and its lag, in `penstock group list`. It only follows: "

@@ -74,6 +74,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     where: str | None
     cursor: str | None
     group: str | None
+    packed: bool
 
     def __repr__(self) -> str:
         """Without the token."""
@@ -121,6 +122,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         where=where,
         cursor=None if cursor is None else check_name(cursor, "option cursor"),
         group=None if group is None else check_name(group, "option group"),
+        packed=named.boolean("packed", False),
     )
 
 

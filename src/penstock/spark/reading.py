@@ -18,6 +18,7 @@ from penstock.delivery import Scan
 from penstock.errors import NotFound, OffsetGone, Overloaded, PenstockError
 from penstock.spark.clients import Access, client_of
 from penstock.spark.losses import judge_gaps, logger
+from penstock.spark.packing import packed
 from penstock.spark.planning import Gap, LaneSlice
 
 
@@ -29,6 +30,7 @@ class ReadSpec(msgspec.Struct, frozen=True):
     where: str | None
     group: str | None
     fail_on_data_loss: bool
+    packed: bool = False
 
 
 def read_slice(spec: ReadSpec, wanted: LaneSlice) -> Iterator[pa.RecordBatch]:
@@ -134,7 +136,7 @@ def _rows(spec: ReadSpec, wanted: LaneSlice, scan: Scan) -> Iterator[pa.RecordBa
     came = 0
     for rows in record_batches(scan, spec.columns):
         came += rows.num_rows
-        yield rows
+        yield packed(rows, wanted.queue, wanted.queue_id, wanted.lane) if spec.packed else rows
     if came != due:
         raise _broken(wanted, f"{due} messages up to offset {scan.next_offset} became {came} rows")
 

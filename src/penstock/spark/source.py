@@ -19,6 +19,7 @@ from penstock.errors import InvalidArgument
 from penstock.spark.batch_reader import PenstockBatchReader
 from penstock.spark.clients import Access
 from penstock.spark.options import ReadOptions, read_options
+from penstock.spark.packing import PACKED_SCHEMA
 from penstock.spark.reading import ReadSpec
 from penstock.spark.stream_reader import PenstockStreamReader
 
@@ -36,7 +37,9 @@ class PenstockSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of a read. Spark asks before it is known whether the read is a stream."""
-        return spark_schema(columns_of(read_options(self.options, streaming=None)))
+        options = read_options(self.options, streaming=None)
+        columns = columns_of(options)
+        return from_arrow_schema(PACKED_SCHEMA) if options.packed else spark_schema(columns)
 
     def reader(self, schema: StructType) -> PenstockBatchReader:
         """For `spark.read`. The schema is that of above, or the user's own: columns that are not in it are not read."""
@@ -93,6 +96,11 @@ def _ddl(field: StructField) -> str:
 
 def _spec(options: ReadOptions, schema: StructType) -> ReadSpec:
     """What tasks need to know; the schema may be the user's own, and leave columns out."""
+    access = Access(options.url, options.token, options.namespace)
+    if options.packed:
+        if tuple(schema.fieldNames()) != tuple(PACKED_SCHEMA.names):
+            raise InvalidArgument("a packed read has its own schema: choose with option columns what is in the packs")
+        return ReadSpec(access, columns_of(options), options.where, options.group, options.fail_on_data_loss, True)
     columns = tuple(schema.fieldNames())
     allowed = set(columns_of(options)) | (set() if options.columns else set(EXTRA_SCHEMA.names))
     for name in columns:
@@ -101,5 +109,4 @@ def _spec(options: ReadOptions, schema: StructType) -> ReadSpec:
     for wanted, real in zip(schema.fields, spark_schema(columns).fields, strict=True):
         if wanted.dataType != real.dataType or not wanted.nullable:
             raise InvalidArgument(f"the schema says {_ddl(wanted)}; it must be {_ddl(real)}: cast it after reading")
-    access = Access(options.url, options.token, options.namespace)
     return ReadSpec(access, columns, options.where, options.group, options.fail_on_data_loss)

@@ -83,18 +83,18 @@ def test_an_installed_package_needs_no_path(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_the_environment_is_as_before_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_TEST_SET", "before")
-    monkeypatch.delenv("PENSTOCK_TEST_UNSET", raising=False)
+    monkeypatch.setenv("SESSION_TEST_SET", "before")
+    monkeypatch.delenv("SESSION_TEST_UNSET", raising=False)
 
     def fail() -> None:
-        with changed_environment({"PENSTOCK_TEST_SET": "1", "PENSTOCK_TEST_UNSET": "2"}):
-            assert (os.environ["PENSTOCK_TEST_SET"], os.environ["PENSTOCK_TEST_UNSET"]) == ("1", "2")
+        with changed_environment({"SESSION_TEST_SET": "1", "SESSION_TEST_UNSET": "2"}):
+            assert (os.environ["SESSION_TEST_SET"], os.environ["SESSION_TEST_UNSET"]) == ("1", "2")
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
-    assert os.environ["PENSTOCK_TEST_SET"] == "before"
-    assert "PENSTOCK_TEST_UNSET" not in os.environ
+    assert os.environ["SESSION_TEST_SET"] == "before"
+    assert "SESSION_TEST_UNSET" not in os.environ
 
 
 def test_the_archive_is_the_whole_package_and_can_be_imported(tmp_path: Path) -> None:

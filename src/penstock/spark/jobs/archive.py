@@ -100,6 +100,7 @@ def _stream(spark: SparkSession, options: ArchiveOptions, starting: str, heads: 
         **options.source(),
         "queue": _queue_option(options, heads),
         "columns": ",".join(COLUMNS),
+        "packed": "true",
         "startingOffsets": starting,
         "maxRowsPerTrigger": str(options.rows_per_batch),
         "minPartitions": str(spark.sparkContext.defaultParallelism),

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,7 @@ from penstock.spark.lake.layout import EVENTS, EVENTS_QUEUE, MESSAGES, SCHEMAS
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable, LaneKey
 from penstock.spark.lake.writing import Lander, Report
+from penstock.spark.packing import PACKED, unpacked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,7 +90,7 @@ class LakeFiles(DataSource):
         if overwrite:
             raise InvalidArgument("the lake is only ever appended to")
         missing = {"queue", "queue_id", "lane", "offset", "published_at"} - set(schema.fieldNames())
-        if missing:
+        if missing and PACKED not in schema.fieldNames():
             raise InvalidArgument(f"rows for the lake need a column {sorted(missing)[0]!r}")
         places = msgspec.json.decode(self.options[PLACES], type=dict[str, Place])
         return FilesWriter(places, self.options["folder"])
@@ -105,7 +107,7 @@ class FilesWriter(DataSourceArrowWriter):
         landers: dict[str, Lander] = {}
         try:
             for batch in iterator:
-                for name, rows in by_table(batch):
+                for name, rows in chain.from_iterable(map(by_table, unpacked(batch))):
                     if name not in landers:
                         landers[name] = self._lander(name)
                     landers[name].add(rows)
