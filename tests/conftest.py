@@ -11,6 +11,24 @@ from typing import Any, Final
 import pytest
 
 TOGETHER: Final = "tests/spark/"
+LONG: Final = ("test_cluster.py", "test_declarative.py", "test_kills.py", "test_sink_killed_driver.py")
+"""Tests that start clusters and drivers of their own and take minutes: run with `--long`, or where they are named."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--long", action="store_true", help="also run the tests that take minutes: clusters, killed drivers"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    named = " ".join(config.invocation_params.args)
+    if config.getoption("--long"):
+        return
+    left_out = [item for item in items if item.path.name in LONG and item.path.name not in named]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.hookimpl(optionalhook=True)

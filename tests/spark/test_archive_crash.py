@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from pyspark.sql.types import StructType
 from penstock.cli.checkout import script_environment
 from penstock.spark.lake import sink
 from penstock.spark.lake.sink import FilesWriter, LakeFiles, Written
+from penstock.spark.packing import unpacked
 from tests.spark.lakes import broker_ids, lake_ids, lake_table, options, publish, run_archive
 from tests.spark.rig import PATIENCE_S, Server, until
 
@@ -78,7 +80,7 @@ class FatalWriter(FilesWriter):
         been = root.parent / "been here"
 
         def rows() -> Iterator[pa.RecordBatch]:
-            for batch in iterator:
+            for batch in chain.from_iterable(map(unpacked, iterator)):
                 yield batch.slice(0, batch.num_rows // 2)
                 if not been.exists():
                     been.touch()

@@ -57,7 +57,10 @@ class Storage(msgspec.Struct, frozen=True):
         return self.url if root is None else str(root)
 
     def under(self, name: str) -> Storage:
-        return Storage(f"{self.url.rstrip('/')}/{name}", self.options)
+        """A folder in it; of a local one the whole path, for other processes work in other folders."""
+        root = self.root
+        base = self.url if root is None else str(root.absolute())
+        return Storage(f"{base.rstrip('/')}/{name}", self.options)
 
     def create(self, path: str) -> Output:
         """A new file to write to, with the folders above it. `durable` must follow when it is closed."""
