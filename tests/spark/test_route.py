@@ -266,3 +266,12 @@ def test_a_pattern_of_queues_does_not_feed_the_target_to_itself(
     server.client.publish(target, Message(b"own"))
     run(spark, options_of(server, tmp_path, f"{queue}*", target, where="TRUE"))
     assert payloads(server, target) == [b"own", b"0", b"1", b"2"]
+
+
+def test_a_filter_that_lets_nothing_through(
+    spark: SparkSession, server: Server, queue: str, target: str, tmp_path: Path
+) -> None:
+    publish(server, queue, 0, 10)
+    summary = run(spark, options_of(server, tmp_path / "lake", queue, target, where="$priority > 200"))
+    assert (summary.details["matched"], summary.details["routed"]) == (0, 0)
+    assert log(server, target) == []

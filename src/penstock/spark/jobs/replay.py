@@ -22,7 +22,7 @@ from penstock.model import check_name
 from penstock.spark.jobs.frame import Progress, Summary
 from penstock.spark.jobs.lakes import LakeOptions, check_positive
 from penstock.spark.jobs.replay_plan import Plan, Slice, planned, units
-from penstock.spark.jobs.replay_rows import published, rows_of, wanted
+from penstock.spark.jobs.replay_rows import counted, published, rows_of, wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -182,13 +182,14 @@ def _publish(spark: SparkSession, options: ReplayOptions, number: int, unit: lis
         return 0
     seen = Observation()
     # In the order of the log: messages of one partition stay in order.
-    ordered = rows.orderBy("queue_id", "lane", "offset").observe(seen, F.count(F.lit(1)).alias("rows"))
+    count = F.count(F.lit(1))
+    ordered = rows.orderBy("queue_id", "lane", "offset").observe(seen, count.alias("rows"))
     target = {"queue": options.to_queue} if options.to_queue is not None else {"exchange": options.to_exchange or ""}
     if options.routing_key is not None:
         target["routingKey"] = options.routing_key
     asked = {**options.source(), **target, "transactionId": f"{MARK}{options.name}/{number}"}
     published(ordered, options).write.format("penstock").mode("append").options(**asked).save()
-    return int(seen.get["rows"])
+    return counted(seen, rows, {"rows": count})["rows"]
 
 
 def _counted(spark: SparkSession, options: ReplayOptions, progress: Progress) -> Summary:

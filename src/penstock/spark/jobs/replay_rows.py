@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Column, DataFrame
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from penstock.spark.columns import filter_column
@@ -145,3 +146,16 @@ def _value(kind: str, *, text: Column | None = None, integer: Column | None = No
         (F.lit(None).cast("bigint") if integer is None else integer).alias("integer"),
         F.lit(None).cast("double").alias("float"),
     )
+
+
+def counted(seen: Observation, rows: DataFrame, counts: Mapping[str, Column]) -> dict[str, int]:
+    """What an observation of `rows` counted while they were written.
+
+    Where nothing was left to write, Spark may have dropped the plan, with the counters in it: then it is counted anew.
+    """
+    try:
+        found = seen.get
+    except Py4JJavaError:
+        row = rows.agg(*(column.alias(name) for name, column in counts.items())).first()
+        found = {} if row is None else row.asDict()
+    return {name: int(found.get(name) or 0) for name in counts}

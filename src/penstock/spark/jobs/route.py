@@ -191,12 +191,15 @@ def _route(options: RouteOptions, unit: list[Slice], rows: DataFrame | None) -> 
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
+    from penstock.spark.jobs.replay_rows import counted
+
     counts = Counts(looked_at=sum(one.rows for one in unit))
     if rows is None:
         return counts
     now_ms = time.time_ns() // 1_000_000
     seen = Observation()
-    counted = rows.observe(seen, F.count(F.lit(1)).alias("matched"), F.count_if(~is_alive(now_ms)).alias("expired"))
+    wanted = {"matched": F.count(F.lit(1)), "expired": F.count_if(~is_alive(now_ms))}
+    looked_at = rows.observe(seen, *(column.alias(name) for name, column in wanted.items()))
     asked = {
         **options.source(),
         "queue": options.to_queue,
@@ -205,9 +208,10 @@ def _route(options: RouteOptions, unit: list[Slice], rows: DataFrame | None) -> 
     }
     before = _written(options, asked, unit)
     # In the order of the log: messages of one partition stay in order.
-    alive = counted.where(is_alive(now_ms)).orderBy("queue_id", "lane", "offset")
+    alive = looked_at.where(is_alive(now_ms)).orderBy("queue_id", "lane", "offset")
     as_published(alive, options, now_ms).write.format("penstock").mode("append").options(**asked).save()
-    counts.matched, counts.expired = int(seen.get["matched"]), int(seen.get["expired"])
+    found = counted(seen, rows, wanted)
+    counts.matched, counts.expired = found["matched"], found["expired"]
     counts.routed = _written(options, asked, unit) - before
     return counts
 
