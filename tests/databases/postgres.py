@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import os
 import pwd
+import select
 import shutil
 import signal
 import socket
@@ -80,12 +81,15 @@ class PostgresServer:
     def start(self) -> None:
         settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         assert self._programs is not None
+        # Each of its processes inherits the pipe's other end: reading finds the end when the last of them is gone.
+        self._alive, inherited = os.pipe()
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [str(self._programs / "postgres"), "-D", "data", "-p", str(self.port), *settings], cwd=self._folder,
-                stdout=log, stderr=log, user=self._user, group=self._user,
+                stdout=log, stderr=log, user=self._user, group=self._user, pass_fds=[inherited],
                 extra_groups=None if self._user is None else [],
             )  # fmt: skip
+        os.close(inherited)
         deadline = time.monotonic() + PATIENCE_S
         while not self._accepts():
             assert self._process.poll() is None, f"PostgreSQL did not start: {self.log()}"
@@ -106,12 +110,15 @@ class PostgresServer:
         return (self._folder / "log").read_text(errors="replace")[-4000:]
 
     def stop(self, number: int = signal.SIGINT) -> None:
-        """SIGINT ends it fast and in good order, SIGKILL as a crash would (its children see that and end)."""
+        """SIGINT ends it fast and in good order, SIGKILL as a crash would; then all its processes are gone."""
         if self._process is not None:
             if self._process.poll() is None:
                 self._process.send_signal(number)
             self._process.wait(PATIENCE_S)
             self._process = None
+            ended, _, _ = select.select([self._alive], [], [], PATIENCE_S)
+            assert ended, f"processes of PostgreSQL went on after its end: {self.log()}"
+            os.close(self._alive)
 
     def close(self) -> None:
         self.stop()

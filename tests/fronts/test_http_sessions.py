@@ -100,7 +100,7 @@ async def test_what_a_request_declares_while_its_session_is_ended_goes_too(front
     declaring = asyncio.ensure_future(front.call("PUT", "/v1/queues/late", {"exclusive": True}, session=session["id"]))
     await answered.wait()
     ending = asyncio.ensure_future(front.call("DELETE", f"/v1/sessions/{session['id']}"))
-    await asyncio.sleep(0.05)
+    await until(lambda: not front.server.sessions)
     went_on.set()
     assert (await declaring).status in (200, 201)
     assert (await ending).status == 204
