@@ -7,8 +7,9 @@ packages come from is pip's and apt's own configuration. The next stop is `penst
 `.venv/made/` records what was made, and is what a start compares:
 
     place          the checkout, the interpreter and the package folder, one a line
-    run.list       the entries of the package folder that must be there (and dev.list)
-    run.txt        a copy of the lock file, written last: without it the environment is half made (and dev.txt)
+    run.list       the entries of the package folder that must be there (and spark.list, dev.list)
+    adding         there while packages are added: if it is found, that was cut short and all is made anew
+    run.txt        a copy of the lock file, written last: without it the environment is half made (and so on)
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import fcntl
 import filecmp
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -32,9 +34,13 @@ LOCKS: Final = ROOT / "requirements"
 ENVIRONMENT: Final = ROOT / ".venv"
 REMOVED: Final = ROOT / ".venv.removed"
 MADE: Final = ENVIRONMENT / "made"
+ADDING: Final = MADE / "adding"
 PYTHON: Final = ENVIRONMENT / "bin" / "python"
-# `dev` contains `run` at the same versions, so making it makes both.
-CONTENTS: Final = {"run": ("run",), "dev": ("run", "dev")}
+# Each contains the ones before it at the same versions, so making one makes them all.
+CONTENTS: Final = {"run": ("run",), "spark": ("run", "spark"), "dev": ("run", "spark", "dev")}
+WHAT: Final = {"spark": "Spark", "dev": "the development tools"}
+# Pure Python with Java's files inside, and on the index as sources only: the one package that is built here.
+FROM_SOURCE: Final = "pyspark"
 VERSION: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 SYSTEM_WHEELS: Final = Path("/usr/share/python-wheels")
 # Of a pip set to install for the user or elsewhere, these would put the packages outside the environment.
@@ -47,7 +53,7 @@ class CommandFailed(Exception):
 
 def main(arguments: Sequence[str]) -> None:
     if len(arguments) != 1 or arguments[0] not in CONTENTS:
-        stop("usage: environment.py run|dev")
+        stop(f"usage: environment.py {'|'.join(CONTENTS)}")
     dependencies = arguments[0]
     try:
         with one_at_a_time():
@@ -92,16 +98,22 @@ def is_current(dependencies: str) -> bool:
 def make(dependencies: str) -> None:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="penstock-") as scratch:
-        if dependencies == "dev" and is_current("run"):
-            say("Adding the development tools to the environment .venv.")
+        if any(is_current(content) for content in CONTENTS[dependencies][:-1]) and not ADDING.exists():
+            say(f"Adding {WHAT[dependencies]} to the environment .venv.")
+            ADDING.touch()
         else:
             say(f"Making the environment .venv with Python {VERSION} (once; later starts skip this).")
             clear_place()
             make_empty_environment()
             provide_pip(Path(scratch))
         say(f"Installing the pinned packages of requirements/{dependencies}.txt.")
-        install(dependencies)
+        try:
+            install(dependencies)
+        except CommandFailed:
+            ADDING.unlink(missing_ok=True)  # pip undoes what it could not finish, unless it is killed
+            raise
     record(dependencies)
+    ADDING.unlink(missing_ok=True)
     say(f"Done in {time.monotonic() - started:.0f} s.")
 
 
@@ -126,10 +138,32 @@ def make_empty_environment() -> None:
 
 
 def install(dependencies: str) -> None:
-    """Exactly the locked files, checked by their hashes; no building, for there may be no compiler."""
-    options = ["--disable-pip-version-check", "--no-input", "--require-hashes", "--only-binary=:all:", "--no-deps"]
+    """Exactly the locked files, checked by their hashes; nothing is compiled, for there may be no compiler."""
     lock = LOCKS / f"{dependencies}.txt"
-    run_quietly([str(PYTHON), "-m", "pip", "install", *options, "--requirement", str(lock)])
+    if not has_to_build(lock):
+        pip_install(lock, "--only-binary=:all:", f"--no-binary={FROM_SOURCE}")
+        return
+    say("Among them PySpark, which comes as sources: fetching 450 MB and building it takes a minute or two, once.")
+    pip_install(LOCKS / "build.txt", "--only-binary=:all:")
+    # Beside the packages, where there must be room for it anyway: a small /tmp could not hold it.
+    building = MADE / "building"
+    building.mkdir(exist_ok=True)
+    try:
+        options = ("--no-build-isolation", "--use-pep517")  # with the locked setuptools, and no other
+        pip_install(lock, "--only-binary=:all:", f"--no-binary={FROM_SOURCE}", *options, TMPDIR=str(building))
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def has_to_build(lock: Path) -> bool:
+    """Whether the lock has the package that is built, in a version that is not installed."""
+    pinned = re.search(rf"^{FROM_SOURCE}==([^ ]+)", lock.read_text(), re.MULTILINE)
+    return pinned is not None and not (package_folder() / f"{FROM_SOURCE}-{pinned[1]}.dist-info").is_dir()
+
+
+def pip_install(lock: Path, *options: str, **variables: str) -> None:
+    fixed = ["--disable-pip-version-check", "--no-input", "--require-hashes", "--no-deps", "--requirement", str(lock)]
+    run_quietly([str(PYTHON), "-m", "pip", "install", *options, *fixed], variables=variables)
 
 
 def record(dependencies: str) -> None:
@@ -223,10 +257,10 @@ def install_ensurepip() -> None:
 # Talking and running -------------------------------------------------------------------------------------
 
 
-def run_quietly(command: Sequence[str], folder: Path | None = None) -> str:
+def run_quietly(command: Sequence[str], folder: Path | None = None, variables: Mapping[str, str] | None = None) -> str:
     """Runs a command and gives its output; what it printed is shown only when it fails."""
     settings = {name: value for name, value in os.environ.items() if name not in PIP_SETTINGS_UNWANTED}
-    settings |= {"PIP_USER": "0", "DEBIAN_FRONTEND": "noninteractive"}
+    settings |= {"PIP_USER": "0", "DEBIAN_FRONTEND": "noninteractive"} | dict(variables or {})
     done = subprocess.run(
         command, cwd=folder, env=settings, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )

@@ -36,6 +36,9 @@ CLIENTS: Final = [
         ("declaring", "Declaring"),
         ("messages", "Messages"),
         ("looking", "Looking"),
+        ("scanning", "Scanning"),
+        ("marking", "Marking"),
+        ("staging", "Staging"),
     )
 ]
 OTHERS: Final = [
@@ -51,6 +54,10 @@ WRAPPED: Final = {"AsyncClient": "Client", "Sent": "SyncSent"} | {source.name: s
 
 BODIES: Final = {
     "Client.in_namespace": "return self._of(self._thread.do(self._client.in_namespace, namespace), self._thread)",
+    "Client.session": (
+        "with self._thread.entered(lambda: self._client.session(seconds=seconds)) as session:\n"
+        "    yield self._of(session, self._thread)"
+    ),
     "Client.consume": "self.consumer(CONSUME).run_forever()",
     "Client.claim": "return self._thread.run_or_undo(self._give_back, self._client.claim, CLAIM)",
     "SyncProducer.send_many": (
@@ -352,7 +359,7 @@ def render() -> str:
         line
         for source, home in classes.items()
         for line in imports_of(modules[source.module], [*public(home), *([init] if source is CLIENTS[0] else [])])
-        if line.rpartition(" ")[2] not in WRAPPED
+        if line.rpartition(" ")[2] not in {*WRAPPED, "AsyncIterator"}
     )
     made = re.sub("|".join(sorted(parts, key=len, reverse=True)), lambda match: parts[match[0]], TEMPLATE)
     return formatted(made.replace("IMPORTS", imports), RESULT)
@@ -364,6 +371,8 @@ def methods(source: Source, home: ast.ClassDef) -> Iterator[str]:
         arguments = forwarded(method.args)
         body = body.replace("CONSUME", arguments).replace("CLAIM", arguments)
         decorator = "@property\n" if is_property(method) else ""
+        if returns_of(method).startswith("AsyncIterator"):
+            decorator = "@contextmanager\n"
         yield indent(decorator + head(method), "    ") + indent(body, " " * 8)
 
 
@@ -388,7 +397,8 @@ def is_property(method: Function) -> bool:
 
 def head(method: Function) -> str:
     """`def` line and docstring."""
-    returns = re.sub(r"\w+", lambda match: WRAPPED.get(match[0], match[0]), returns_of(method))
+    returns = returns_of(method).replace("AsyncIterator", "Iterator")
+    returns = re.sub(r"\w+", lambda match: WRAPPED.get(match[0], match[0]), returns)
     text = text_of(method)
     docstring = indent(f'"""{text}{chr(10) if chr(10) in text else ""}"""', "    ") if text else ""
     return f"def {method.name}({ast.unparse(method.args)}) -> {returns}:\n{docstring}\n"

@@ -27,6 +27,7 @@ from penstock.fronts.http.openapi import COMMON, tag
 from penstock.fronts.http.routes import Route
 from penstock.model import ExchangeConfig, GroupConfig, QueueConfig
 from penstock.wire.http import BATCH_TYPE, BATCHES_TYPE, JSON_TYPE, ErrorAnswer
+from penstock.wire.scans import ARROW_TYPE, NEXT_OFFSET_HEADER
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULT: Final = ROOT / "docs" / "http.md"
@@ -40,6 +41,10 @@ PATH_WORDS: Final = {
     "schedule": "The schedule's name.",
     "trace": "The trace's id: any text.",
     "lease": "The token that a claim gave.",
+    "session": "The session's id.",
+    "mark": "The mark's name.",
+    "transaction": "The name of what is staged and committed together: any text of your own.",
+    "chunk": "The chunk's name in its transaction; any but `commit`.",
     "lane": "The lane's place in its queue; 0 is the first.",
     "offset": "The message's place in its lane.",
 }
@@ -49,6 +54,7 @@ HTTP_LEVEL: Final = [
     (403, "forbidden", "a browser sent it for a page of another site, or what it asks for is not its to have"),
     (404, "no_such_path", "no operation has this path"),
     (405, "method_not_allowed", "the path takes other methods: `Allow` names them"),
+    (406, "not_acceptable", "`Accept` asks for a form that the operation does not give, or the server cannot make"),
     (408, "timeout", "the request did not arrive within `http.request_seconds`"),
     (413, "too_large", "the body is larger than `http.max_body_bytes`"),
     (415, "unsupported_media_type", "`Content-Type` is missing or another, or the body is compressed"),
@@ -92,9 +98,10 @@ The claim's `lease` is what its messages are settled with; a message that is not
 
 **Names** in paths are percent-encoded, with `/` as `%2F`; `.` and `..` as `%2E` and `%2E%2E`, because clients take
 them for steps in a path. **Namespaces**: every operation under `/v1` takes the query parameter `namespace`,
-`default` without it; queues, exchanges and schedules of one are not seen from another. **Times** end in `_ms` and
-are milliseconds since the epoch, spans in milliseconds too; `wait`, `delay` and `seconds` are seconds, fractions
-allowed. **Unknown** fields and query parameters are errors, so that a typing mistake does not pass for a default.
+`default` without it; queues, exchanges, schedules and marks of one are not seen from another. **Sessions**: it also
+takes `session`, the id of one that was begun; exclusive queues need it. **Times** end in `_ms` and are milliseconds
+since the epoch, spans in milliseconds too; `wait`, `delay` and `seconds` are seconds, fractions allowed. **Unknown**
+fields and query parameters are errors, so that a typing mistake does not pass for a default.
 Where a server has a **token**, every request but those to `/healthz`, `/readyz`, `/openapi.json` and `/docs` needs
 `Authorization: Bearer TOKEN`. Every answer has an `X-Request-Id`, the request's own where it sent one.
 
@@ -138,6 +145,13 @@ The fast way in and out carries [encoded batches](batch-format.md), which the se
 - A claim or read with `Accept: {BATCHES_TYPE}` is answered in MessagePack, as arrays:
   a claim is `[queue, lane, lease, deadline_ms, slices]`, a read `[queue, lane, next_offset, primary_committed, slices,
   done]`, and each slice `[offset, published_ms, attempt, count, meta, body]`, a batch of `count` consecutive messages.
+- A [scan](#get-v1queuesqueuelaneslanescan) is always binary: `[queue, queue_id, lane, first, end, next_offset,
+  slices]`, each slice `[base, count, published_ms, start, stop, meta, body, rows, states]`: the messages `start` to
+  `stop` of a stored batch of `count` whose first offset is `base`. What was left out is null; `rows` are the places
+  that match `where`, as little-endian 32-bit numbers, null where all do; `states` are `[start, end, state, attempts,
+  reason]` of the offsets that `group` is not done with. `Accept: {ARROW_TYPE}` gives
+  the same rows as Arrow instead, for DuckDB, Polars or pandas; then the answer's `{NEXT_OFFSET_HEADER}` says
+  where to go on.
 
 Errors are JSON in every case.
 """
@@ -199,7 +213,8 @@ def answer_text(route: Route, kind: Any) -> str:
     if kind is None:
         return "without a body"
     if not isinstance(kind, type) or not issubclass(kind, Struct):
-        return f"`{route.gives.partition(';')[0]}`"
+        other = "" if route.or_gives is None else f" or `{route.or_gives}`, as `Accept` says"
+        return f"`{route.gives.partition(';')[0]}`{other}"
     return f"{type_text(kind)}, or [batches](#binary-batches)" if route.gives_batches else type_text(kind)
 
 

@@ -114,6 +114,7 @@ BODIES: Final = {
         "with self._thread.entered(lambda: self._broker.session(name)) as session:\n"
         "    yield SyncBroker(session, self._thread)"
     ),
+    "begin_session": "return SyncBroker(self._thread.do(self._broker.begin_session, name), self._thread)",
     "transaction": "return SyncTransaction(self._thread.do(self._broker.transaction), self._thread)",
 }
 """Methods that wrap what they give back; all others pass it on."""

@@ -21,7 +21,7 @@ from typing import Final
 from bench.peers_lib.peer import BENCH, PACKAGES, ROOT, VENV
 from bench.peers_lib.peers import PEERS
 
-NAMES: Final = ("rabbitmq-server", "redis-server", "nats-server", "postgresql")
+NAMES: Final = ("rabbitmq-server", "redis-server", "nats-server", "postgresql", "libpostgresql-jdbc-java")
 ARCHIVES: Final = BENCH / "archives"
 LISTS: Final = BENCH / "apt"
 LOCK: Final = ROOT / "requirements" / "bench.txt"

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from penstock import sync
 from penstock.batch import EncodedBatch, decode, encode
 from penstock.core.work import Verdict
-from penstock.delivery import Claim, Lease, Published, Receipt, Received
+from penstock.delivery import Claim, Lease, Published, Receipt, Received, Scan, ScanSlice, ScanState
 from penstock.embedded import open
 from penstock.errors import (
+    AlreadyCommitted,
     AlreadyExists,
+    ChunkMissing,
     Closed,
     Fenced,
     Forbidden,
@@ -20,6 +22,7 @@ from penstock.errors import (
     InvalidBatch,
     InvalidFilter,
     LeaseLost,
+    MarkMoved,
     MessageTooLarge,
     NotFound,
     OffsetGone,
@@ -36,7 +39,10 @@ from penstock.model import Binding, Message
 from penstock.node.broker import Broker, Transaction
 from penstock.node.deadletters import DeadMessage, DeadReason
 from penstock.node.history import HistoryEntry
+from penstock.node.lane_places import Extent, LanePlace, QueueLanes
+from penstock.node.marks import Mark, MarkPut
 from penstock.node.schedules import Schedule
+from penstock.node.staged import Committed, Staged, StagedChunk
 from penstock.node.statistics import GroupStats, QueueStats
 from penstock.node.streams import Page, StreamRead
 from penstock.node.traces import Trace, TraceEntry
@@ -51,17 +57,21 @@ if TYPE_CHECKING:
     from penstock.client.sync import Client
 
 __all__ = [
+    "AlreadyCommitted",
     "AlreadyExists",
     "AsyncClient",
     "Binding",
     "Broker",
+    "ChunkMissing",
     "Claim",
     "Client",
     "Closed",
+    "Committed",
     "Consumer",
     "DeadMessage",
     "DeadReason",
     "EncodedBatch",
+    "Extent",
     "Fenced",
     "Forbidden",
     "GroupStats",
@@ -69,8 +79,12 @@ __all__ = [
     "InvalidArgument",
     "InvalidBatch",
     "InvalidFilter",
+    "LanePlace",
     "Lease",
     "LeaseLost",
+    "Mark",
+    "MarkMoved",
+    "MarkPut",
     "Message",
     "MessageTooLarge",
     "NotFound",
@@ -82,12 +96,18 @@ __all__ = [
     "Producer",
     "Published",
     "QueueFull",
+    "QueueLanes",
     "QueueStats",
     "Receipt",
     "Received",
     "Reject",
     "Retry",
+    "Scan",
+    "ScanSlice",
+    "ScanState",
     "Schedule",
+    "Staged",
+    "StagedChunk",
     "StoreCorrupt",
     "StreamRead",
     "StreamReader",

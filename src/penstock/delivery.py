@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import msgspec
 
-from penstock.batch import Reader
+from penstock.batch import EncodedBatch, Reader
 from penstock.core.lane import Appended
 from penstock.errors import InvalidArgument
 from penstock.model import Headers, Message
@@ -62,6 +63,90 @@ class Slice(msgspec.Struct, frozen=True):
 
     def payloads(self) -> list[bytes]:
         return self.reader.payloads(self.start, self.stop)
+
+
+class ScanState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Consecutive offsets [start, end) that a group is not done with."""
+
+    start: int
+    end: int
+    state: str
+    """leased, waiting, dead or ready."""
+    attempts: int
+    reason: str | None = None
+    """Why they died; None where they did not."""
+
+
+class ScanSlice(msgspec.Struct, frozen=True, array_like=True):
+    """Consecutive messages [start, stop) of one batch, as it is stored: what a scan gives, and what travels."""
+
+    base: int
+    """The offset of the batch's first message, whether it is in the slice or not."""
+    count: int
+    """Messages of the whole batch: what its meta and body are of."""
+    published_ms: int
+    start: int
+    """Places in the batch, not offsets."""
+    stop: int
+    meta: bytes | None
+    """None where it was left out: no wanted column is in it, or no message of the slice matches."""
+    body: bytes | None
+    """None where it was left out."""
+    rows: bytes | None = None
+    """With a condition: the places of those that match, within [start, stop), as rising little-endian 32-bit numbers;
+    None where all do."""
+    states: list[ScanState] | None = None
+    """With a group: what it is not done with, by rising offset; all else is done."""
+
+    @property
+    def offset(self) -> int:
+        """The first offset of the slice."""
+        return self.base + self.start
+
+    @property
+    def end(self) -> int:
+        """One past its last offset."""
+        return self.base + self.stop
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch that it carries."""
+        return len(self.meta or b"") + len(self.body or b"")
+
+    def places(self) -> Sequence[int]:
+        """The places in the batch of the messages it gives."""
+        if self.rows is None:
+            return range(self.start, self.stop)
+        return struct.unpack(f"<{len(self.rows) // 4}I", self.rows)
+
+
+class Scan(msgspec.Struct, frozen=True, array_like=True):
+    """A part of a lane's log by offset: the slices cover [start, next_offset) without a gap."""
+
+    queue: str
+    queue_id: int
+    """A number that the queue keeps for life: one deleted and declared anew has another."""
+    lane: int
+    """The lane's place in its queue, from 0 on."""
+    first: int
+    """The oldest offset that the lane keeps."""
+    end: int
+    """One past its newest."""
+    next_offset: int
+    """Where the next scan goes on."""
+    slices: list[ScanSlice]
+
+    def messages(self) -> Iterator[Received]:
+        """The messages, decoded one by one. For many, `penstock.arrow` makes whole columns instead."""
+        for part in self.slices:
+            if not len(places := part.places()):
+                continue
+            if part.body is None or part.meta is None:
+                raise InvalidArgument("the scan left out payloads or metadata; scan with payload, and without columns")
+            found = Reader(EncodedBatch(part.count, part.meta, part.body)).messages(part.start, part.stop)
+            for place in places:
+                message = found[place - part.start]
+                yield Received(message, self.queue, self.lane, part.base + place, part.published_ms)
 
 
 class Lease(msgspec.Struct, frozen=True):

@@ -15,18 +15,18 @@ from penstock.node.clock import Clock, SystemClock
 from penstock.node.limits import Limits
 from penstock.node.node import CACHE_BYTES, Node
 from penstock.store.contract import Store
-from penstock.store.memory import MemoryStore
-from penstock.store.sqlite import SqliteStore
+from penstock.store.opening import open_engine
 
 
 async def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, events: bool = True) -> Broker:
     """Open a broker on an SQLite file, made where it is missing; `None` keeps everything in memory only.
 
+    `postgresql://user@host/database` opens it on a PostgreSQL database, in a schema that `?schema=` names.
+
     `cache_bytes` bounds the batches kept in memory for consumers that keep up; `events` turns the `$events` stream
     of deliveries on. Close it, or use it as `async with await penstock.open(path) as broker`.
     """
-    store: Store = MemoryStore() if path is None else await SqliteStore.open(path)
-    return await open_store(store, SystemClock(), cache_bytes=cache_bytes, events=events)
+    return await open_store(await open_engine(path), SystemClock(), cache_bytes=cache_bytes, events=events)
 
 
 async def open_store(

@@ -101,6 +101,24 @@ class OffsetGone(PenstockError):
     code = "offset_gone"
 
 
+class MarkMoved(PenstockError):
+    """A mark that is not at the version that its writer expects: somebody else has changed it."""
+
+    code = "mark_moved"
+
+
+class ChunkMissing(PenstockError):
+    """A commit that names a chunk which was never staged, or has expired: nothing of it is published."""
+
+    code = "chunk_missing"
+
+
+class AlreadyCommitted(PenstockError):
+    """An abort of a staged transaction that is committed, or whose commit is decided."""
+
+    code = "already_committed"
+
+
 # What the node cannot do now -----------------------------------------------------------------------------
 
 

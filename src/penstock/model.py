@@ -86,7 +86,7 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ephemeral: bool = False
     """Memory only: faster, and gone when the node stops."""
     exclusive: bool = False
-    """Usable only by the session that declared it, and deleted with that session."""
+    """Read only by the session that declared it, and deleted with that session; anybody may publish to it."""
     auto_delete: bool = False
     """Deleted when its last attached consumer leaves."""
     unused_ms: int | None = None
@@ -173,6 +173,8 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     expired: Expired | None = None
     auto_commit: bool = True
     """Stream groups: the next read of a consumer commits what it read before."""
+    holds: bool = False
+    """Stream groups: retention keeps everything from what this group has committed on, whatever the queue's limits."""
     paused: bool = False
     """Hand out nothing to this group."""
 
@@ -385,8 +387,11 @@ def check_config(config: QueueConfig | GroupConfig | ExchangeConfig) -> None:
             check_name(config.primary_group, "primary_group")
         if config.debounce_ms and not config.ordered:
             raise InvalidArgument(f"debounce_ms is {config.debounce_ms}, but only an ordered queue can debounce")
-    elif isinstance(config.start, int):
-        check_integer(config.start, "start", 0, TIME_MS_MAX)
+    else:
+        if isinstance(config.start, int):
+            check_integer(config.start, "start", 0, TIME_MS_MAX)
+        if config.holds and config.kind != "stream":
+            raise InvalidArgument("holds is for stream groups; a work group always keeps what it is not done with")
 
 
 def dead_letter_target(text: str) -> tuple[str, str, str | None]:

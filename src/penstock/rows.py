@@ -16,6 +16,9 @@ Integer = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 SLOTS: Final = 64
 """Fixed hash buckets of lanes; nodes own slots, never single lanes."""
 
+DEDUP_KEY_BYTES_MAX: Final = 255
+"""A key of an id is no longer than this: every engine can find a row by it."""
+
 
 def slot_of(lane: int) -> int:
     """The slot that a lane belongs to."""

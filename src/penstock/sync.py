@@ -18,15 +18,18 @@ from penstock import embedded
 from penstock.batch import EncodedBatch
 from penstock.core.events import Delivery
 from penstock.core.work import Verdict
-from penstock.delivery import Claim, Published, Receipt
+from penstock.delivery import Claim, Published, Receipt, Scan
 from penstock.loop_thread import LoopThread
 from penstock.model import DEFAULT_GROUP, Binding, Headers, Message
 from penstock.node.arguments import Ranges
 from penstock.node.broker import Broker, LeaseLike, Transaction
-from penstock.node.deadletters import DeadMessage, DeadPage, DeadReason
+from penstock.node.deadletters import DeadMessage, DeadPage, DeadRanges, DeadReason
 from penstock.node.history import HistoryEntry
+from penstock.node.lane_places import Extent, QueueLanes
+from penstock.node.marks import Mark, MarkPage, MarkPut
 from penstock.node.node import CACHE_BYTES
 from penstock.node.schedules import Schedule
+from penstock.node.staged import Committed, Staged
 from penstock.node.statistics import QueueStats
 from penstock.node.streams import Page, StreamRead
 from penstock.node.survey import NodeNumbers
@@ -35,6 +38,8 @@ from penstock.node.traces import Trace
 
 def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, events: bool = True) -> SyncBroker:
     """Open a broker on an SQLite file, made where it is missing; `None` keeps everything in memory only.
+
+    `postgresql://user@host/database` opens it on a PostgreSQL database, in a schema that `?schema=` names.
 
     `cache_bytes` bounds the batches kept in memory for consumers that keep up; `events` turns the `$events` stream
     of deliveries on. Close it, or use it as `with penstock.sync.open(path) as broker`.
@@ -81,6 +86,14 @@ class SyncBroker:
         """A broker bound to a session: its exclusive queues and what it has leased end with it."""
         with self._thread.entered(lambda: self._broker.session(name)) as session:
             yield SyncBroker(session, self._thread)
+
+    def begin_session(self, name: str) -> SyncBroker:
+        """The same for who ends it himself, with `end_session` on what this returns."""
+        return SyncBroker(self._thread.do(self._broker.begin_session, name), self._thread)
+
+    def end_session(self) -> None:
+        """Delete the session's exclusive queues and give back what it has leased. Safe to do again."""
+        self._thread.run(self._broker.end_session)
 
     # Declarations -----------------------------------------------------------------------------------------
 
@@ -281,9 +294,14 @@ class SyncBroker:
         """The next messages for a stream group, waiting up to `wait` seconds for the first."""
         return self._thread.run(self._broker.read, queue, group, max=max, wait=wait, consumer=consumer)
 
-    def commit(self, queue: str, group: str, offset: int, *, lane: int | None = None) -> None:
-        """A stream group has processed everything below `offset` (of lane 0, 1, 2 …, where the queue has several)."""
-        self._thread.run(self._broker.commit, queue, group, offset, lane=lane)
+    def commit(
+        self, queue: str, group: str, offset: int, *, lane: int | None = None, only_forward: bool = False
+    ) -> None:
+        """A stream group has processed everything below `offset` (of lane 0, 1, 2 …, where the queue has several).
+
+        With `only_forward`, nothing changes where the group has come further than that.
+        """
+        self._thread.run(self._broker.commit, queue, group, offset, lane=lane, only_forward=only_forward)
 
     def read_from(
         self,
@@ -296,6 +314,48 @@ class SyncBroker:
     ) -> StreamRead:
         """Messages of the log from an offset or a time on (from the beginning without either); no group needed."""
         return self._thread.run(self._broker.read_from, queue, offset, time_ms=time_ms, max=max, lane=lane)
+
+    def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
+        """Where each lane of a queue begins and ends; with `time_ms` also the first offset from that time on."""
+        return self._thread.run(self._broker.lanes, queue, time_ms)
+
+    def scan(
+        self,
+        queue: str,
+        lane: int,
+        start: int,
+        end: int,
+        *,
+        payload: bool = True,
+        metadata: bool = True,
+        where: str | None = None,
+        group: str | None = None,
+        max_bytes: int | None = None,
+    ) -> Scan:
+        """A part of [start, end) of a lane's log, batches as they are stored; go on with `start=scan.next_offset`.
+
+        `where` is a condition on metadata; with `group` each slice says what that group is not done with. `max_bytes`
+        bounds one answer, which holds one batch at least. Scans wait for each other, and leave half of the node's time
+        to others.
+        """
+        return self._thread.run(
+            self._broker.scan,
+            queue,
+            lane,
+            start,
+            end,
+            payload=payload,
+            metadata=metadata,
+            where=where,
+            group=group,
+            max_bytes=max_bytes,
+        )
+
+    def extent(
+        self, queue: str, lane: int, start: int, *, max_rows: int | None = None, max_bytes: int | None = None
+    ) -> Extent:
+        """How far a read from `start` may go within so many messages and bytes: whole batches, one at least."""
+        return self._thread.run(self._broker.extent, queue, lane, start, max_rows=max_rows, max_bytes=max_bytes)
 
     def seek(
         self,
@@ -445,6 +505,73 @@ class SyncBroker:
         """The schedules of this namespace by name."""
         return self._thread.do(self._broker.schedules)
 
+    # Marks ------------------------------------------------------------------------------------------------
+
+    def marks(self, prefix: str = "") -> list[Mark]:
+        """The marks of this namespace whose names begin with `prefix`, by name."""
+        return self._thread.do(self._broker.marks, prefix)
+
+    def marks_page(self, prefix: str = "", *, after: str = "", max: int = 1000) -> MarkPage:
+        """The same page by page, with values as JSON text: go on with `after=page.next`."""
+        return self._thread.do(self._broker.marks_page, prefix, after=after, max=max)
+
+    def mark(self, name: str) -> Mark:
+        """A mark: its value and version; `NotFound` where there is none."""
+        return self._thread.do(self._broker.mark, name)
+
+    def put_mark(self, name: str, value: Any, *, expected_version: int | None = None) -> Mark:
+        """Put a mark: any JSON value under a name, durably.
+
+        With `expected_version` only if it has that version now (0: only if there is none); `MarkMoved` otherwise.
+        """
+        return self._thread.run(self._broker.put_mark, name, value, expected_version=expected_version)
+
+    def delete_mark(self, name: str) -> None:
+        """Delete a mark; a later one of the same name begins at version 1."""
+        self._thread.run(self._broker.delete_mark, name)
+
+    # Staging ----------------------------------------------------------------------------------------------
+
+    def stage(
+        self,
+        transaction: str,
+        chunk: str,
+        batch: EncodedBatch,
+        *,
+        queue: str | None = None,
+        exchange: str | None = None,
+        routing_key: str | None = None,
+    ) -> None:
+        """Keep a batch for a queue or exchange durably, invisible until `commit_staged` names its chunk.
+
+        The first batch under a chunk's name is kept; staging it again changes nothing, and so does staging for a
+        transaction that is committed. With `routing_key`, for an exchange, every message of the batch gets that key.
+        """
+        self._thread.run(
+            self._broker.stage, transaction, chunk, batch, queue=queue, exchange=exchange, routing_key=routing_key
+        )
+
+    def commit_staged(
+        self, transaction: str, chunks: Sequence[str], *, marks: Sequence[MarkPut] = (), publish_id: str | None = None
+    ) -> Committed:
+        """Publish exactly these chunks of a transaction, in this order, and put the marks: all of it or nothing.
+
+        Chunks that are not named are dropped. Done again, it changes nothing and says so in `repeated`, for a week.
+        Raises `ChunkMissing` where a chunk was not staged (or has expired), `MarkMoved` where a mark is not at its
+        expected version. Up to 64 MiB are one commit; more is decided at once and then published piece by piece, in
+        order, through any crash; consumers may see its first pieces before its last. `publish_id` names the chunks in
+        their queues: published before under the same id and chunk names within the dedup window, they are left out.
+        """
+        return self._thread.run(self._broker.commit_staged, transaction, chunks, marks=marks, publish_id=publish_id)
+
+    def abort_staged(self, transaction: str) -> None:
+        """Drop what was staged for a transaction, if there is anything; `AlreadyCommitted` where it is too late."""
+        self._thread.run(self._broker.abort_staged, transaction)
+
+    def staged(self, transaction: str) -> Staged:
+        """How a transaction stands: its state, its chunks, and when it expires."""
+        return self._thread.run(self._broker.staged, transaction)
+
     # Dead letters -----------------------------------------------------------------------------------------
 
     def dead(
@@ -457,10 +584,24 @@ class SyncBroker:
         error: str | None = None,
         offsets: tuple[int, int] | None = None,
         filter: str | None = None,
+        lane: int | None = None,
+        until_ms: int | None = None,
     ) -> list[DeadMessage]:
-        """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter."""
+        """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter.
+
+        Offsets are those of every lane, unless one is named; with `until_ms`, only what died then or before.
+        """
         return self._thread.run(
-            self._broker.dead, queue, group, max=max, reason=reason, error=error, offsets=offsets, filter=filter
+            self._broker.dead,
+            queue,
+            group,
+            max=max,
+            reason=reason,
+            error=error,
+            offsets=offsets,
+            filter=filter,
+            lane=lane,
+            until_ms=until_ms,
         )
 
     def dead_page(
@@ -468,6 +609,15 @@ class SyncBroker:
     ) -> DeadPage:
         """All dead letters of a group, page by page: go on with `after=page.next`."""
         return self._thread.run(self._broker.dead_page, queue, group, after=after, max=max)
+
+    def dead_ranges(
+        self, queue: str, group: str = DEFAULT_GROUP, *, after: tuple[int, int] | None = None, max: int = 10000
+    ) -> DeadRanges:
+        """Where the dead letters of a group are and why they died, page by page: go on with `after=page.next`.
+
+        No message is read: a range is what died together, one message or many.
+        """
+        return self._thread.run(self._broker.dead_ranges, queue, group, after=after, max=max)
 
     def dead_reasons(self, queue: str, group: str = DEFAULT_GROUP) -> list[DeadReason]:
         """Why messages of a group died: how many by reason and error text, the most frequent first."""
@@ -482,10 +632,20 @@ class SyncBroker:
         error: str | None = None,
         offsets: tuple[int, int] | None = None,
         filter: str | None = None,
+        lane: int | None = None,
+        until_ms: int | None = None,
     ) -> int:
         """Give the chosen dead letters to their group again, with all attempts; how many."""
         return self._thread.run(
-            self._broker.redrive, queue, group, reason=reason, error=error, offsets=offsets, filter=filter
+            self._broker.redrive,
+            queue,
+            group,
+            reason=reason,
+            error=error,
+            offsets=offsets,
+            filter=filter,
+            lane=lane,
+            until_ms=until_ms,
         )
 
     def purge_dead(
@@ -497,10 +657,20 @@ class SyncBroker:
         error: str | None = None,
         offsets: tuple[int, int] | None = None,
         filter: str | None = None,
+        lane: int | None = None,
+        until_ms: int | None = None,
     ) -> int:
         """Let the chosen dead letters go for good; how many."""
         return self._thread.run(
-            self._broker.purge_dead, queue, group, reason=reason, error=error, offsets=offsets, filter=filter
+            self._broker.purge_dead,
+            queue,
+            group,
+            reason=reason,
+            error=error,
+            offsets=offsets,
+            filter=filter,
+            lane=lane,
+            until_ms=until_ms,
         )
 
     # Administration ---------------------------------------------------------------------------------------

@@ -34,8 +34,11 @@ from penstock import (
 from penstock.client.transaction import ClientTransaction
 from tests.clients.rig import connected, run, served, until
 
-LOCAL = {"session", "drain", "measures", "dead_page", "follow_events"}
-"""What only makes sense where the broker is: sessions are connections, the rest is for the fronts."""
+LOCAL = {
+    "session", "begin_session", "end_session", "consumer", "drain", "measures", "dead_page", "marks_page",
+    "follow_events", "scan",
+}  # fmt: skip
+"""What only makes sense where the broker is, or has another shape: sessions; scans, whose columns a client names."""
 
 
 def public(kind: type) -> set[str]:

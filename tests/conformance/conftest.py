@@ -12,10 +12,12 @@ DURABLE = [engine for engine in ENGINES if engine.durable]
 @pytest.fixture(params=ENGINES, ids=lambda engine: engine.name)
 def engine(request: pytest.FixtureRequest) -> Engine:
     chosen: Engine = request.param
+    chosen.prepare()
     return chosen
 
 
 @pytest.fixture(params=DURABLE, ids=lambda engine: engine.name)
 def durable_engine(request: pytest.FixtureRequest) -> Engine:
     chosen: Engine = request.param
+    chosen.prepare()
     return chosen

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from penstock.store.contract import Store
 from penstock.store.memory import MemoryStore
+from penstock.store.postgres import PostgresStore
 from penstock.store.sqlite import SqliteStore
+from tests.databases import postgres
 
 Scenario = Callable[[Store], Awaitable[None]]
 
@@ -24,6 +26,8 @@ class Engine:
     name: str
     durable: bool
     open: Callable[[Path], Awaitable[Store]]
+    prepare: Callable[[], object] = lambda: None
+    """Whatever must run before a child process opens it too."""
 
     @asynccontextmanager
     async def opened(self, folder: Path) -> AsyncIterator[Store]:
@@ -52,7 +56,12 @@ async def _open_sqlite(folder: Path) -> Store:
     return await SqliteStore.open(folder / "penstock.db")
 
 
+async def _open_postgres(folder: Path) -> Store:
+    return await PostgresStore.open(postgres.schema_url(folder))
+
+
 ENGINES = (
     Engine("memory", durable=False, open=_open_memory),
     Engine("sqlite", durable=True, open=_open_sqlite),
+    Engine("postgres", durable=True, open=_open_postgres, prepare=postgres.shared_url),
 )

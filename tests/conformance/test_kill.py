@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,7 @@ def test_a_kill_loses_nothing_that_was_answered(durable_engine: Engine, tmp_path
     command = [sys.executable, "-c", WRITER, durable_engine.name, str(tmp_path)]
     root = Path(__file__).parents[2]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": f"{root / 'src'}:{root}"}
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": f"{root / 'src'}:{root}"}
     ) as writer:
         assert writer.stdout is not None
         for _ in range(kill_after):

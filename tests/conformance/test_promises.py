@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from penstock.errors import Closed, Fenced, InvalidArgument
+from penstock.rows import DEDUP_KEY_BYTES_MAX
 from penstock.store.contract import (
     BatchRow,
     CatalogRow,
@@ -246,7 +247,8 @@ def test_bytes_come_back_as_they_were_put(engine: Engine, tmp_path: Path) -> Non
         BatchRow(index, 1, 0, 0, meta, body)
         for index, (meta, body) in enumerate((meta, body) for meta in BLOBS for body in BLOBS)
     ]
-    dedup = [DedupRow(blob, index, index) for index, blob in enumerate(BLOBS)]
+    keys = [blob[:DEDUP_KEY_BYTES_MAX] for blob in BLOBS]
+    dedup = [DedupRow(key, index, index) for index, key in enumerate(keys)]
     waiting = [WaitingRow(1, index, blob) for index, blob in enumerate(BLOBS)]
     leases = [LeaseRow(1, index, 0, "", blob) for index, blob in enumerate(BLOBS)]
     outbox = [OutboxRow(index + 1, LANE, 0, blob) for index, blob in enumerate(BLOBS)]
@@ -261,7 +263,7 @@ def test_bytes_come_back_as_they_were_put(engine: Engine, tmp_path: Path) -> Non
         assert await all_batches(store) == rows
         assert await store.heads(LANE, 0, 1000, EVERYTHING) == [row.head() for row in rows]
         assert await store.outbox(0, 100) == outbox
-        found = await store.find_dedup(LANE, [*BLOBS, b"absent"])
+        found = await store.find_dedup(LANE, [*keys, b"absent"])
         assert sorted(found, key=lambda row: row.offset) == dedup
 
     engine.run(tmp_path, scenario)

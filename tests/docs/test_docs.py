@@ -61,10 +61,30 @@ def test_blocks_are_found() -> None:
     assert blocks(text) == [Block(2, "x = 1\n", None), Block(6, "print(x)\n", "1\n")]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page.read_text())], ids=lambda page: page.name)
+ON_SPARK: Final = "penstock.spark"
+"""A page that imports it runs beside the other tests of Spark, in their session: tests/spark/test_docs.py."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if blocks(page.read_text()) and ON_SPARK not in page.read_text()],
+    ids=lambda page: page.name,
+)
 def test_the_code_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    folder = play(page, tmp_path, monkeypatch, capsys)
+    assert sorted(path.suffix for path in folder.iterdir() if path.suffix not in (".db", ".db-log", ".toml")) == []
+
+
+def play(
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    seconds: float = 60,
+) -> Path:
+    """Run the blocks of a page; gives the folder that they ran in."""
     text = page.read_text()
     with ExitStack() as stack:
         if SERVER in text:
@@ -79,22 +99,22 @@ def test_the_code_of_a_page_runs(
         runner = stack.enter_context(asyncio.Runner())
         for block in blocks(text):
             if block.kind == "sh":
-                printed = run_shell(block, page)
+                printed = run_shell(block, page, seconds)
             else:
                 run(block, page, namespace, runner)
                 printed = capsys.readouterr().out
             if block.expected is not None:
                 assert printed == block.expected, f"{page.name}, line {block.line}"
-    assert sorted(path.suffix for path in folder.iterdir() if path.suffix not in (".db", ".db-log", ".toml")) == []
+    return folder
 
 
-def run_shell(block: Block, page: Path) -> str:
+def run_shell(block: Block, page: Path, seconds: float = 60) -> str:
     """As somebody would paste it, the checkout's launcher being the command line of this environment."""
     launcher = f'"{sys.executable}" -m penstock'
     curl = "" if shutil.which("curl") else f'curl() {{ "{sys.executable}" "{CURL}" "$@"; }}\n'
     script = "set -eu -o pipefail\n" + curl + block.source.replace("./penstock", launcher)
     done = subprocess.run(
-        ["bash", "-c", script], env=script_environment(), capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", script], env=script_environment(), capture_output=True, text=True, timeout=seconds, check=False
     )
     assert done.returncode == 0, f"{page.name}, line {block.line}: {done.stderr}{done.stdout}"
     # Answers end without a line feed; the page shows each on a line.

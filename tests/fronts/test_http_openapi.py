@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from penstock import Message
+from penstock import Message, encode
 from penstock.fronts.http.failures import STATUS
 from penstock.fronts.http.handlers import all_routes
 from penstock.fronts.http.openapi import MEANING, document
@@ -141,6 +141,7 @@ class Served:
         self._thread.start()
         self._end = asyncio.Event()
         self._ready: asyncio.Future[Front]
+        self.session = ""
         self.front = self._do(self._open())
 
     def _do(self, work: Any) -> Any:
@@ -170,6 +171,11 @@ class Served:
         await broker.publish_many("mail", [Message(b"a", trace_id="trace"), Message(b"\xff", headers={"a": b"b"})])
         await broker.declare_schedule("nightly", message=Message(b"x"), queue="mail", cron="0 3 1 1 *")
         await broker.reject(await broker.claim("mail"), error="bad")
+        await broker.put_mark("ledger", {"written": [1, 2]})
+        await broker.stage("open", "a", encode([Message(b"staged")]), queue="mail")
+        sessions = self.front.server.sessions
+        if not len(sessions):
+            self.session = sessions.begin(600.0).id
         return str((await broker.claim("mail")).lease)
 
     def fill(self) -> str:
@@ -201,18 +207,19 @@ CHECKS: Final = [
 ]
 
 
-def tamed(case: Case[Any], lease: str, is_known: bool) -> Case[Any]:
+def tamed(case: Case[Any], lease: str, session: str, is_known: bool) -> Case[Any]:
     """A case whose wait is short and which, every other time, is about things that exist."""
     wait = case.body.get("wait") if isinstance(case.body, dict) else None
     if isinstance(case.body, dict) and isinstance(wait, int | float):
         case.body["wait"] = min(wait, WAIT_S_MAX)
     if is_known:
         names = {"queue": "mail", "group": "default", "exchange": "all", "schedule": "nightly", "trace": "trace",
-                 "lease": lease, "lane": 0, "offset": 0}  # fmt: skip
+                 "lease": lease, "session": session, "lane": 0, "offset": 0,
+                 "mark": "ledger", "transaction": "open", "chunk": "a"}  # fmt: skip
         if "/read" in case.path or "/commit" in case.path:
             names["group"] = "watch"
         case.path_parameters = {name: names[name] for name in case.path_parameters or {}}
-        case.query = {name: value for name, value in (case.query or {}).items() if name != "namespace"}
+        case.query = {name: value for name, value in (case.query or {}).items() if name not in ("namespace", "session")}
         if isinstance(case.body, dict) and "group" in case.body:
             case.body["group"] = "default"
     return case
@@ -237,6 +244,6 @@ def test_the_server_keeps_to_its_document(served: Served, operation: str, mode: 
     @given(case=chosen.as_strategy(generation_mode=mode), is_known=st.booleans())
     def check(case: Case[Any], is_known: bool) -> None:
         lease = served.fill()
-        tamed(case, lease, is_known).call_and_validate(base_url=address, checks=CHECKS, timeout=20)
+        tamed(case, lease, served.session, is_known).call_and_validate(base_url=address, checks=CHECKS, timeout=20)
 
     check()

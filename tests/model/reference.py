@@ -489,7 +489,7 @@ class Reference:
         for group in self.groups.values():
             if group.settings.kind == "work":
                 lows += group.offsets("pending", "leased", "dead")[:1]
-            elif not has_limits:
+            elif group.settings.holds or not has_limits:
                 lows.append(group.committed)
         return min(lows)
 

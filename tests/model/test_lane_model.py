@@ -332,6 +332,7 @@ class StreamMachine(LaneMachine):
     queue_options = QUEUE_OPTIONS | LIMITS
     groups: ClassVar[list[dict[str, Any]]] = [
         {"kind": "stream", "auto_commit": st.booleans(), "filter": FILTERS}, {}, {"kind": "stream"},
+        {"kind": "stream", "auto_commit": st.booleans(), "holds": st.booleans()},
     ]  # fmt: skip
 
 

@@ -68,6 +68,7 @@ GROUP: dict[str, tuple[list[Any], list[Any]]] = {
     "start": (["beginning", "now", 0, TIME_MS_MAX], ["end", -1, TIME_MS_MAX + 1, 1.5]),
     "filter": ([None, FILTER], [FILTER + " ", "a >", ""]),
     "auto_commit": ([True, False], ["x"]),
+    "holds": ([False], ["x", True]),  # True is for stream groups: see test_holds.py
     **{name: values for name, values in QUEUE.items() if name in GroupConfig.__struct_fields__},
 }
 # In a group, None is the queue's value.

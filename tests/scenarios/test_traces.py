@@ -68,7 +68,7 @@ def test_one_id_across_queues_by_time() -> None:
             ("published", "dead", 0, "", "", 0, "", ""),
             ("claimed", "dead", 0, "default", "bob", 1, "", ""),
             ("acked", "dead", 0, "default", "bob", 1, "", ""),
-            ("event", None, None, "", broker._consumer, 0, "called", ""),
+            ("event", None, None, "", broker.consumer, 0, "called", ""),
         ]
         times = [entry.at_ms for entry in trace.entries]
         assert times == sorted(times)

@@ -213,6 +213,8 @@ def test_all_stages_run_and_pytest_is_the_last(ran: list[list[str]]) -> None:
 def test_fast_is_pytest_alone_on_all_cores(ran: list[list[str]]) -> None:
     assert invoke("test", "--fast")[0] == 0
     assert [command[:2] for command in ran] == [["pytest", "-n"]]
+    # One Spark session for all tests that need one: see tests/conftest.py.
+    assert ran[0][3:] == ["--dist", "loadgroup"]
 
 
 def test_arguments_go_to_pytest_alone_as_given(ran: list[list[str]]) -> None:

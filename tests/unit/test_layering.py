@@ -70,7 +70,9 @@ LAYERS: Final = {
     "embedded": Layer(BELOW_NODE | {"node"}),
     "loop_thread": Layer(DATA),
     "wire": Layer(DATA),
-    "fronts": Layer(BELOW_NODE | {"node", "wire", "logs", "telemetry", "version"}),
+    "arrow": Layer(DATA | {"batch", "delivery", "wire"}),
+    # Arrow only where somebody asks for it: `test_penstock_does_not_import_arrow` holds it to that.
+    "fronts": Layer(BELOW_NODE | {"node", "wire", "logs", "telemetry", "version", "arrow"}),
     "logs": Layer(frozenset()),
     "toml_file": Layer(frozenset()),
     "declare": Layer(BELOW_NODE | {"node", "wire", "toml_file"}),
@@ -78,12 +80,14 @@ LAYERS: Final = {
     "sync": Layer(BELOW_NODE | {"node", "embedded", "loop_thread"}),
     # Of the node, the plain results and the checks of arguments: what a client gives back and refuses by itself.
     "client": Layer(DATA | {"batch", "core", "delivery", "node", "wire", "telemetry", "loop_thread", "version"}),
+    # Spark's executors are clients: what they know of a server is what it answers.
+    "spark": Layer(DATA | {"batch", "core", "delivery", "node", "wire", "client", "arrow", "version", ""}),
     # The package itself is its public face: everything but the command line.
     "": Layer(BELOW_NODE | {"node", "version", "embedded", "sync", "client"}),
     "cli": Layer(
         BELOW_NODE
         | {"node", "version", "embedded", "sync", "wire", "fronts", "client", "telemetry"}
-        | {"logs", "toml_file", "declare", "config", ""}
+        | {"logs", "toml_file", "declare", "config", "spark", ""}
     ),
     "__main__": Layer(frozenset({"cli"})),
 }

@@ -12,7 +12,7 @@ from penstock.batch import encode
 from penstock.errors import NotFound, Unavailable
 from penstock.model import Message
 from penstock.node.broker import Broker
-from penstock.node.node import Node
+from penstock.node.node import NAME_LOCKS_MAX, Node
 from penstock.node.publishing import parts_of_messages, publish
 from penstock.rows import BatchRow, CatalogRow, Commit, DedupRow, LaneImage
 from penstock.store.memory import MemoryStore
@@ -323,5 +323,36 @@ def test_a_publish_that_had_begun_does_not_write_to_a_lane_whose_deletion_seemed
         with pytest.raises((NotFound, Unavailable)):
             await publish(node, 1, begun)
         assert await store.read(queue.lanes[0], 0, 10, 1_000) == []
+
+    play(story)
+
+
+def test_a_catalog_that_fails_in_an_unexpected_way_is_read_again() -> None:
+    """Whatever an engine raises: until the catalog is read, nothing can be declared, staged or marked."""
+
+    async def story(broker: Broker, store: ShakyStore) -> None:
+        store.fail_after = 1
+        with patch.object(store, "catalog", side_effect=[TimeoutError(), await store.catalog()]):
+            with pytest.raises(Unavailable):
+                await broker.declare_queue("work")
+            await broker.declare_queue("other")
+
+    play(story)
+
+
+def test_the_lock_of_a_name_is_kept_while_somebody_waits_for_it() -> None:
+    """One that was just given back has a new holder who has not had his turn yet: it is not free."""
+
+    async def story(broker: Broker, _store: ShakyStore) -> None:
+        node = broker._node
+        lock = node._name_lock("mark", "default", "wanted")
+        await lock.acquire()
+        waiting = asyncio.create_task(lock.acquire())
+        await asyncio.sleep(0)
+        lock.release()
+        for number in range(NAME_LOCKS_MAX + 10):
+            node._name_lock("mark", "default", f"{number}")
+        assert node._name_lock("mark", "default", "wanted") is lock
+        await waiting
 
     play(story)

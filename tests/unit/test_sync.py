@@ -141,7 +141,7 @@ def test_a_session_ends_with_its_block(broker: SyncBroker) -> None:
         session.declare_queue("mine", exclusive=True)
         assert list(broker.queues()) == ["$events", "mine"]
         with pytest.raises(penstock.Forbidden):
-            broker.publish("mine", Message(b""))
+            broker.claim("mine")
     assert list(broker.queues()) == ["$events"]
     with pytest.raises(ZeroDivisionError), broker.session("ann") as session:
         fail_after(make_queue(session))

@@ -15,7 +15,7 @@ and `frame` beside them. All others import from the package, which is this list 
 
 from penstock.batch.body import COMPRESS_BYTES_MIN, is_intact, payloads
 from penstock.batch.checks import check
-from penstock.batch.columns import meta_column, meta_columns
+from penstock.batch.columns import meta_column, meta_columns, read_columns
 from penstock.batch.frame import from_bytes, to_bytes
 from penstock.batch.layout import (
     BODY_COMPRESSED,
@@ -39,7 +39,7 @@ from penstock.batch.layout import (
 )
 from penstock.batch.messages import decode, decode_meta, encode
 from penstock.batch.reader import Reader
-from penstock.batch.reshape import cut, join, select
+from penstock.batch.reshape import cut, join, select, with_key
 
 __all__ = [
     "BODY_COMPRESSED",
@@ -73,6 +73,8 @@ __all__ = [
     "meta_column",
     "meta_columns",
     "payloads",
+    "read_columns",
     "select",
     "to_bytes",
+    "with_key",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, islice, pairwise, repeat
 from typing import Any, Final, NamedTuple, NoReturn
 from zlib import crc32
@@ -178,6 +179,29 @@ def read_meta(meta: bytes, count: int, kinds: dict[str, _Column]) -> dict[str, l
         name: [_decode(column.one, part, name)] if column.bit & constant else _decode_list(column, part, count, name)
         for (name, column), part in zip(columns, parts, strict=True)
     }
+
+
+def read_columns(meta: bytes, count: int, names: frozenset[str]) -> dict[str, list[Any]]:
+    """Of these columns those that are present, as `read_meta` gives them; the others are not decoded."""
+    check_count(count)
+    if not meta:
+        return {}
+    present, constant = _open_meta(meta, count)
+    columns, wanted = _wanted(present, names)
+    parts = list(_split_meta(meta, columns))
+    return {
+        name: [_decode(column.one, parts[place], name)]
+        if column.bit & constant
+        else _decode_list(column, parts[place], count, name)
+        for name, column, place in wanted
+    }
+
+
+@lru_cache(maxsize=1_024)
+def _wanted(present: int, names: frozenset[str]) -> tuple[int, list[tuple[str, _Column, int]]]:
+    """How many columns there are, and of those that are wanted (name, how it is read, its place among them)."""
+    columns = [(name, column) for name, column in TYPED.items() if column.bit & present]
+    return len(columns), [(name, column, place) for place, (name, column) in enumerate(columns) if name in names]
 
 
 def meta_column(meta: bytes, count: int, name: str) -> list[Any] | None:

@@ -50,6 +50,11 @@ class Reader:
             return taken[:]
         return taken
 
+    @property
+    def is_checked(self) -> bool:
+        """Whether the body's checksum is known to match."""
+        return self._is_checked
+
     def check(self) -> None:
         """Raise `InvalidBatch` if the body is damaged; costs nothing where that is known already."""
         if not self._is_checked:

@@ -47,6 +47,13 @@ def select(batch: EncodedBatch, indexes: Sequence[int]) -> EncodedBatch:
     return EncodedBatch(len(indexes), write_meta(kept, len(indexes)), body)
 
 
+def with_key(batch: EncodedBatch, key: str) -> EncodedBatch:
+    """The same messages, each with this key; payloads are not touched."""
+    columns = read_meta(batch.meta, batch.count, OPAQUE_HEADERS) | {"key": [key]}
+    ordered = {name: columns[name] for name in OPAQUE_HEADERS if name in columns}
+    return EncodedBatch(batch.count, write_meta(ordered, batch.count), batch.body)
+
+
 def join(batches: Sequence[EncodedBatch]) -> EncodedBatch:
     """The messages of all batches, in order, as one; `MessageTooLarge` past a batch's limits."""
     if len(batches) == 1:

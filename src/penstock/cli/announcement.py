@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
-from pathlib import Path
 
 from penstock.config import Loaded
+from penstock.store.opening import label_of
 from penstock.version import VERSION
 
 
 def announcement(loaded: Loaded, port: int, declared: dict[str, int]) -> str:
     config = loaded.config
     url = url_of(config.http.host, port)
-    lines = [f"Penstock {VERSION} listens on {url} and keeps its data in {Path(config.store.path).absolute()}"]
+    lines = [f"Penstock {VERSION} listens on {url} and keeps its data in {label_of(config.store.path)}"]
     if loaded.file is not None:
         counts = ", ".join(f"{count} {DONE[action]}" for action, count in declared.items())
         lines.append(f"Configured by {loaded.file}" + (f"; declared from it: {counts}" if counts else ""))

@@ -15,6 +15,7 @@ from penstock.cli.consumer_groups import group
 from penstock.cli.dead import dead
 from penstock.cli.exchanges import exchange
 from penstock.cli.groups import BenchmarkGroup, SuggestingGroup
+from penstock.cli.pipeline import pipeline
 from penstock.cli.publish import publish
 from penstock.cli.queues import queue
 from penstock.cli.schedules import schedule
@@ -201,5 +202,7 @@ def simulate(arguments: tuple[str, ...]) -> None:
     checkout.become_script("tests/simulation/run.py", arguments)
 
 
-for command in (queue, group, exchange, publish, consume, tail, dead, trace, schedule, stats, top, completion):
+for command in (
+    queue, group, exchange, publish, consume, tail, dead, trace, schedule, stats, top, pipeline, completion,
+):  # fmt: skip
     commands.add_command(command)

@@ -34,7 +34,7 @@ from penstock.fronts.http.server import HttpServer
 from penstock.node.broker import Broker
 from penstock.node.clock import SystemClock
 from penstock.node.limits import Limits
-from penstock.store.sqlite import SqliteStore
+from penstock.store.opening import open_engine, scheme_of
 
 GC_THRESHOLDS: Final = (50_000, 20, 20)
 """New objects before the collector looks; a broker makes many that live long and hardly any in circles.
@@ -58,7 +58,8 @@ def run(flags: Flags) -> None:
     logs.set_up(loaded.config.log.level, loaded.config.log.format)
     try:
         with ExitStack() as stack:
-            lock_store(stack, Path(loaded.config.store.path))
+            if not scheme_of(loaded.config.store.path):
+                lock_store(stack, Path(loaded.config.store.path))
             trace(stack, loaded.config)
             raise_file_limit(loaded.config.http.max_connections)
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -172,14 +173,15 @@ def stop_signal() -> asyncio.Event:
 async def open_broker(config: Config) -> Broker:
     limits = Limits(**msgspec.structs.asdict(config.limits))
     try:
-        store = await SqliteStore.open(config.store.path)
+        store = await open_engine(config.store.path)
         return await open_store(
             store, SystemClock(), cache_bytes=config.node.cache_bytes, events=config.node.events, limits=limits
         )
     except StoreCorrupt as error:
         raise CannotStart(f"{error}; choose another file with --store, or restore this one from a backup") from None
     except PenstockError as error:
-        raise CannotStart(f"{error}; choose a place that can be written with --store") from None
+        advice = "" if scheme_of(config.store.path) else "; choose a place that can be written with --store"
+        raise CannotStart(f"{error}{advice}") from None
 
 
 async def declare(broker: Broker, loaded: Loaded) -> dict[str, int]:

@@ -13,7 +13,7 @@ import click
 
 from penstock.cli import checkout
 
-FOLDERS: Final = ("src", "tests", "bench", "requirements", "tools")
+FOLDERS: Final = ("src", "tests", "bench", "requirements", "tools", "examples")
 WORKERS_MIN: Final = 2
 
 
@@ -23,7 +23,8 @@ def run(fast: bool, pytest_arguments: Sequence[str]) -> int:
     if pytest_arguments:
         return stage(root, "pytest", ["pytest", *pytest_arguments])
     checks_failed = False if fast else run_checks(root) > 0
-    tests_code = stage(root, "pytest", ["pytest", "-n", str(workers()), "--dist", "worksteal"])
+    # The tests that share a Spark session go to one worker, all others to whoever is free: tests/conftest.py.
+    tests_code = stage(root, "pytest", ["pytest", "-n", str(workers()), "--dist", "loadgroup"])
     return tests_code or int(checks_failed)
 
 

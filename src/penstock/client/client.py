@@ -3,19 +3,21 @@
     async with penstock.AsyncClient("http://127.0.0.1:7333") as client:
         await client.publish("mail", penstock.Message(b"hello"))
 
-The operations are in `declaring.py`, `messages.py` and `looking.py`, with the names, parameters and results of
-`Broker`'s; here are opening and closing, and producers, consumers, stream readers, transactions and handles. `sync.py`
-beside this is made from all of it. Next stop: `channel.py`.
+The operations are in `declaring.py`, `messages.py`, `looking.py`, `marking.py` and `staging.py`, with the names,
+parameters and results of `Broker`'s; here are opening and closing, and producers, consumers, stream readers,
+transactions and handles. `sync.py` beside this is made from all of it. Next stop: `channel.py`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import secrets
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 from penstock.client.channel import Channel, Retry
@@ -24,19 +26,24 @@ from penstock.client.consumer import BatchHandler, Consumer, Handler
 from penstock.client.declaring import Declaring
 from penstock.client.handles import ExchangeHandle, QueueHandle
 from penstock.client.looking import Looking
+from penstock.client.marking import Marking
 from penstock.client.messages import Messages
 from penstock.client.producer import Producer
 from penstock.client.requests import PublishIds
+from penstock.client.scanning import Scanning
+from penstock.client.session import begin_session, end_session, renew_session
+from penstock.client.staging import Staging
 from penstock.client.stream import StreamReader
 from penstock.client.transaction import ClientTransaction
 from penstock.model import DEFAULT_GROUP, DEFAULT_NAMESPACE, check_integer, check_name
+from penstock.wire.sessions import SECONDS_MAX, SECONDS_MIN
 
 DEFAULT_URL: Final = "http://127.0.0.1:7333"
 
 _names: Final = itertools.count(1)
 
 
-class AsyncClient(Declaring, Messages, Looking):
+class AsyncClient(Declaring, Messages, Looking, Marking, Staging, Scanning):
     """A client of one server, or of several nodes of one, seen from one namespace. Coroutines may share it."""
 
     def __init__(
@@ -91,12 +98,30 @@ class AsyncClient(Declaring, Messages, Looking):
 
     def in_namespace(self, namespace: str) -> AsyncClient:
         """The same client with another namespace's queues and exchanges."""
+        return self._copy(check_name(namespace, "a namespace"), self._consumer, self._session)
+
+    def _copy(self, namespace: str, consumer: str, session: str | None) -> AsyncClient:
         other = object.__new__(AsyncClient)
-        Messages.__init__(
-            other, self._channel, check_name(namespace, "a namespace"), self._consumer, self._retry, self._idempotent,
-            self._ids,
-        )  # fmt: skip
+        Messages.__init__(other, self._channel, namespace, consumer, self._retry, self._idempotent, self._ids)
+        other._session = session
         return other
+
+    @asynccontextmanager
+    async def session(self, *, seconds: float = 30.0) -> AsyncIterator[AsyncClient]:
+        """The same client within a session: `async with client.session() as session: …`.
+
+        Exclusive queues that are declared through it are deleted at its end, and what was claimed through it returns
+        at once. It is renewed while it is open; a client that dies is missed after `seconds`.
+        """
+        check_number(seconds, "seconds", SECONDS_MIN, SECONDS_MAX)
+        begun = await begin_session(self, seconds)
+        session = self._copy(self._namespace, begun.consumer, begun.id)
+        renewal = asyncio.ensure_future(renew_session(self, begun))
+        try:
+            yield session
+        finally:
+            renewal.cancel()
+            await end_session(self, begun)
 
     def _consumer_name(self) -> str:
         """A name for one of several consumers of this client."""

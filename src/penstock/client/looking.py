@@ -11,7 +11,7 @@ from penstock.client.codec import received_of, with_query
 from penstock.client.requests import Requests, decoded
 from penstock.errors import InvalidArgument
 from penstock.model import DEFAULT_GROUP
-from penstock.node.deadletters import DeadMessage, DeadReason
+from penstock.node.deadletters import DeadMessage, DeadRanges, DeadReason
 from penstock.node.history import HistoryEntry
 from penstock.node.statistics import GroupStats, QueueStats
 from penstock.node.streams import Page
@@ -20,6 +20,7 @@ from penstock.wire.http import (
     CountAnswer,
     DeadAnswer,
     DeadChoice,
+    DeadRangesAnswer,
     HistoryAnswer,
     PageAnswer,
     QueueStatsBody,
@@ -121,12 +122,17 @@ class Looking(Requests):
     async def dead(
         self, queue: str, group: str = DEFAULT_GROUP, *, max: int = 100, reason: str | None = None,
         error: str | None = None, offsets: tuple[int, int] | None = None, filter: str | None = None,
+        lane: int | None = None, until_ms: int | None = None,
     ) -> list[DeadMessage]:  # fmt: skip
-        """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter."""
+        """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter.
+
+        Offsets are those of every lane, unless one is named; with `until_ms`, only what died then or before.
+        """
         start, end = (None, None) if offsets is None else _span(offsets)
         path = with_query(
-            self._dead(queue, group), max=max, reason=reason, error=error, start=start, end=end, filter=filter
-        )
+            self._dead(queue, group), max=max, reason=reason, error=error, start=start, end=end, filter=filter,
+            lane=lane, until_ms=until_ms,
+        )  # fmt: skip
         answer = await self._get(DeadAnswer, path)
         return [
             DeadMessage(received_of(body.message), body.reason, body.error, body.attempts, body.consumer, body.dead_ms)
@@ -136,6 +142,17 @@ class Looking(Requests):
     def _dead(self, queue: str, group: str, *more: str) -> bytes:
         return self._target("queues", queue, "groups", group, "dead", *more)
 
+    async def dead_ranges(
+        self, queue: str, group: str = DEFAULT_GROUP, *, after: tuple[int, int] | None = None, max: int = 10_000
+    ) -> DeadRanges:
+        """Where the dead letters of a group are and why they died, page by page: go on with `after=page.next`.
+
+        No message is read: a range is what died together, one message or many.
+        """
+        lane, offset = (None, None) if after is None else after
+        path = with_query(self._dead(queue, group, "ranges"), lane=lane, offset=offset, max=max)
+        return msgspec.convert(await self._get(DeadRangesAnswer, path), DeadRanges, from_attributes=True)
+
     async def dead_reasons(self, queue: str, group: str = DEFAULT_GROUP) -> list[DeadReason]:
         """Why messages of a group died: how many by reason and error text, the most frequent first."""
         answer = await self._get(ReasonsAnswer, self._dead(queue, group, "reasons"))
@@ -143,18 +160,24 @@ class Looking(Requests):
 
     async def redrive(
         self, queue: str, group: str = DEFAULT_GROUP, *, reason: str | None = None, error: str | None = None,
-        offsets: tuple[int, int] | None = None, filter: str | None = None,
+        offsets: tuple[int, int] | None = None, filter: str | None = None, lane: int | None = None,
+        until_ms: int | None = None,
     ) -> int:  # fmt: skip
         """Give the chosen dead letters to their group again, with all attempts; how many."""
-        choice = DeadChoice(reason=reason, error=error, offsets=offsets and _span(offsets), filter=filter)
+        choice = DeadChoice(
+            reason=reason, error=error, offsets=offsets and _span(offsets), filter=filter, lane=lane, until_ms=until_ms
+        )
         return await self._count(self._dead(queue, group, "redrive"), choice)
 
     async def purge_dead(
         self, queue: str, group: str = DEFAULT_GROUP, *, reason: str | None = None, error: str | None = None,
-        offsets: tuple[int, int] | None = None, filter: str | None = None,
+        offsets: tuple[int, int] | None = None, filter: str | None = None, lane: int | None = None,
+        until_ms: int | None = None,
     ) -> int:  # fmt: skip
         """Let the chosen dead letters go for good; how many."""
-        choice = DeadChoice(reason=reason, error=error, offsets=offsets and _span(offsets), filter=filter)
+        choice = DeadChoice(
+            reason=reason, error=error, offsets=offsets and _span(offsets), filter=filter, lane=lane, until_ms=until_ms
+        )
         return await self._count(self._dead(queue, group, "purge"), choice)
 
     async def _count(self, path: bytes, body: object = None) -> int:

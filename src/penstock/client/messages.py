@@ -220,9 +220,14 @@ class Messages(Requests):
                 await self._send(b"POST", self._target(*group_path, "detach"), {"consumer": name})
         return read_of((await self._channel.send(request, self._retry)).body)
 
-    async def commit(self, queue: str, group: str, offset: int, *, lane: int | None = None) -> None:
-        """A stream group has processed everything below `offset` (of lane 0, 1, 2 …, where the queue has several)."""
-        body = CommitRequest(offset=offset, lane=lane)
+    async def commit(
+        self, queue: str, group: str, offset: int, *, lane: int | None = None, only_forward: bool = False
+    ) -> None:
+        """A stream group has processed everything below `offset` (of lane 0, 1, 2 …, where the queue has several).
+
+        With `only_forward`, nothing changes where the group has come further than that.
+        """
+        body = CommitRequest(offset=offset, lane=lane, only_forward=only_forward)
         await self._send(b"POST", self._target("queues", queue, "groups", group, "commit"), body)
 
     async def read_from(

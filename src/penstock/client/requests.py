@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from penstock.client.channel import Channel, Request, Retry
-from penstock.client.codec import target
+from penstock.client.codec import target, with_query
 from penstock.errors import PenstockError
 from penstock.wire.http import BATCH_TYPE, BATCHES_TYPE, JSON_TYPE, encode_json
 
@@ -46,9 +46,12 @@ class Requests:
         self._retry = retry
         self._idempotent = idempotent
         self._ids = ids
+        self._session: str | None = None
+        """The id of the session that all requests are in."""
 
     def _target(self, *parts: str) -> bytes:
-        return target(self._namespace, *parts)
+        path = target(self._namespace, *parts)
+        return path if self._session is None else with_query(path, session=self._session)
 
     async def _get(self, kind: type[Kind], path: bytes) -> Kind:
         reply = await self._channel.send(Request(b"GET", path, b"", _NOTHING), self._retry)

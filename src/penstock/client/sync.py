@@ -26,14 +26,17 @@ from penstock.client.producer import Producer, Sent
 from penstock.client.stream import StreamReader
 from penstock.client.transaction import ClientTransaction
 from penstock.core.work import Verdict
-from penstock.delivery import Claim, Published, Receipt, Received
+from penstock.delivery import Claim, Published, Receipt, Received, Scan
 from penstock.loop_thread import LoopThread
 from penstock.model import DEFAULT_GROUP, DEFAULT_NAMESPACE, Binding, Headers, Message
 from penstock.node.arguments import Ranges
 from penstock.node.broker import LeaseLike
-from penstock.node.deadletters import DeadMessage, DeadReason
+from penstock.node.deadletters import DeadMessage, DeadRanges, DeadReason
 from penstock.node.history import HistoryEntry
+from penstock.node.lane_places import Extent, QueueLanes
+from penstock.node.marks import Mark, MarkPut
 from penstock.node.schedules import Schedule
+from penstock.node.staged import Committed, Staged
 from penstock.node.statistics import QueueStats
 from penstock.node.streams import Page, StreamRead
 from penstock.node.traces import Trace
@@ -105,6 +108,16 @@ class Client:
     def in_namespace(self, namespace: str) -> Client:
         """The same client with another namespace's queues and exchanges."""
         return self._of(self._thread.do(self._client.in_namespace, namespace), self._thread)
+
+    @contextmanager
+    def session(self, *, seconds: float = 30.0) -> Iterator[Client]:
+        """The same client within a session: `with client.session() as session: …`.
+
+        Exclusive queues that are declared through it are deleted at its end, and what was claimed through it returns
+        at once. It is renewed while it is open; a client that dies is missed after `seconds`.
+        """
+        with self._thread.entered(lambda: self._client.session(seconds=seconds)) as session:
+            yield self._of(session, self._thread)
 
     def transaction(self) -> SyncTransaction:
         """Collect verdicts and publishes to commit as one: `with client.transaction() as t: …`."""
@@ -483,9 +496,14 @@ class Client:
         """The next messages for a stream group, waiting up to `wait` seconds for the first."""
         return self._thread.run(self._client.read, queue, group, max=max, wait=wait, consumer=consumer)
 
-    def commit(self, queue: str, group: str, offset: int, *, lane: int | None = None) -> None:
-        """A stream group has processed everything below `offset` (of lane 0, 1, 2 …, where the queue has several)."""
-        self._thread.run(self._client.commit, queue, group, offset, lane=lane)
+    def commit(
+        self, queue: str, group: str, offset: int, *, lane: int | None = None, only_forward: bool = False
+    ) -> None:
+        """A stream group has processed everything below `offset` (of lane 0, 1, 2 …, where the queue has several).
+
+        With `only_forward`, nothing changes where the group has come further than that.
+        """
+        self._thread.run(self._client.commit, queue, group, offset, lane=lane, only_forward=only_forward)
 
     def read_from(
         self,
@@ -596,11 +614,34 @@ class Client:
         error: str | None = None,
         offsets: tuple[int, int] | None = None,
         filter: str | None = None,
+        lane: int | None = None,
+        until_ms: int | None = None,
     ) -> list[DeadMessage]:
-        """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter."""
+        """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter.
+
+        Offsets are those of every lane, unless one is named; with `until_ms`, only what died then or before.
+        """
         return self._thread.run(
-            self._client.dead, queue, group, max=max, reason=reason, error=error, offsets=offsets, filter=filter
+            self._client.dead,
+            queue,
+            group,
+            max=max,
+            reason=reason,
+            error=error,
+            offsets=offsets,
+            filter=filter,
+            lane=lane,
+            until_ms=until_ms,
         )
+
+    def dead_ranges(
+        self, queue: str, group: str = DEFAULT_GROUP, *, after: tuple[int, int] | None = None, max: int = 10000
+    ) -> DeadRanges:
+        """Where the dead letters of a group are and why they died, page by page: go on with `after=page.next`.
+
+        No message is read: a range is what died together, one message or many.
+        """
+        return self._thread.run(self._client.dead_ranges, queue, group, after=after, max=max)
 
     def dead_reasons(self, queue: str, group: str = DEFAULT_GROUP) -> list[DeadReason]:
         """Why messages of a group died: how many by reason and error text, the most frequent first."""
@@ -615,10 +656,20 @@ class Client:
         error: str | None = None,
         offsets: tuple[int, int] | None = None,
         filter: str | None = None,
+        lane: int | None = None,
+        until_ms: int | None = None,
     ) -> int:
         """Give the chosen dead letters to their group again, with all attempts; how many."""
         return self._thread.run(
-            self._client.redrive, queue, group, reason=reason, error=error, offsets=offsets, filter=filter
+            self._client.redrive,
+            queue,
+            group,
+            reason=reason,
+            error=error,
+            offsets=offsets,
+            filter=filter,
+            lane=lane,
+            until_ms=until_ms,
         )
 
     def purge_dead(
@@ -630,10 +681,20 @@ class Client:
         error: str | None = None,
         offsets: tuple[int, int] | None = None,
         filter: str | None = None,
+        lane: int | None = None,
+        until_ms: int | None = None,
     ) -> int:
         """Let the chosen dead letters go for good; how many."""
         return self._thread.run(
-            self._client.purge_dead, queue, group, reason=reason, error=error, offsets=offsets, filter=filter
+            self._client.purge_dead,
+            queue,
+            group,
+            reason=reason,
+            error=error,
+            offsets=offsets,
+            filter=filter,
+            lane=lane,
+            until_ms=until_ms,
         )
 
     def purge(self, queue: str, group: str = DEFAULT_GROUP) -> int:
@@ -655,6 +716,108 @@ class Client:
     def check_ready(self) -> None:
         """Return when the store takes a commit; raise `Unavailable` with the reason when it cannot, or not in 2 s."""
         self._thread.run(self._client.check_ready)
+
+    def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
+        """Where each lane of a queue begins and ends; with `time_ms` also the first offset from that time on."""
+        return self._thread.run(self._client.lanes, queue, time_ms)
+
+    def scan(
+        self,
+        queue: str,
+        lane: int,
+        start: int,
+        end: int,
+        *,
+        payload: bool = True,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        group: str | None = None,
+        max_bytes: int | None = None,
+    ) -> Scan:
+        """A part of [start, end) of a lane's log, batches as they are stored; go on with `start=scan.next_offset`.
+
+        Without `payload`, and where `columns` names none that need them, payloads and metadata stay at the server.
+        `where` is a condition on metadata that the server evaluates; with `group` each slice says what that group is
+        not done with. `max_bytes` bounds one answer, which holds one batch at least. `OffsetGone` where `start` is no
+        longer kept.
+        """
+        return self._thread.run(
+            self._client.scan,
+            queue,
+            lane,
+            start,
+            end,
+            payload=payload,
+            columns=columns,
+            where=where,
+            group=group,
+            max_bytes=max_bytes,
+        )
+
+    def extent(
+        self, queue: str, lane: int, start: int, *, max_rows: int | None = None, max_bytes: int | None = None
+    ) -> Extent:
+        """How far a read from `start` may go within so many messages and bytes: whole batches, one at least."""
+        return self._thread.run(self._client.extent, queue, lane, start, max_rows=max_rows, max_bytes=max_bytes)
+
+    def marks(self, prefix: str = "") -> list[Mark]:
+        """The marks of this namespace whose names begin with `prefix`, by name."""
+        return self._thread.run(self._client.marks, prefix)
+
+    def mark(self, name: str) -> Mark:
+        """A mark: its value and version; `NotFound` where there is none."""
+        return self._thread.run(self._client.mark, name)
+
+    def put_mark(self, name: str, value: Any, *, expected_version: int | None = None) -> Mark:
+        """Put a mark: any JSON value under a name, durably.
+
+        With `expected_version` only if it has that version now (0: only if there is none); `MarkMoved` otherwise.
+        """
+        return self._thread.run(self._client.put_mark, name, value, expected_version=expected_version)
+
+    def delete_mark(self, name: str) -> None:
+        """Delete a mark; a later one of the same name begins at version 1."""
+        self._thread.run(self._client.delete_mark, name)
+
+    def stage(
+        self,
+        transaction: str,
+        chunk: str,
+        batch: EncodedBatch,
+        *,
+        queue: str | None = None,
+        exchange: str | None = None,
+        routing_key: str | None = None,
+    ) -> None:
+        """Keep a batch for a queue or exchange durably, invisible until `commit_staged` names its chunk.
+
+        The first batch under a chunk's name is kept; staging it again changes nothing, and so does staging for a
+        transaction that is committed. With `routing_key`, for an exchange, every message of the batch gets that key.
+        """
+        self._thread.run(
+            self._client.stage, transaction, chunk, batch, queue=queue, exchange=exchange, routing_key=routing_key
+        )
+
+    def commit_staged(
+        self, transaction: str, chunks: Sequence[str], *, marks: Sequence[MarkPut] = (), publish_id: str | None = None
+    ) -> Committed:
+        """Publish exactly these chunks of a transaction, in this order, and put the marks: all of it or nothing.
+
+        Chunks that are not named are dropped. Done again, it changes nothing and says so in `repeated`, for a week.
+        Raises `ChunkMissing` where a chunk was not staged (or has expired), `MarkMoved` where a mark is not at its
+        expected version. Up to 64 MiB are one commit; more is decided at once and then published piece by piece, in
+        order, through any crash; consumers may see its first pieces before its last. `publish_id` names the chunks in
+        their queues: published before under the same id and chunk names within the dedup window, they are left out.
+        """
+        return self._thread.run(self._client.commit_staged, transaction, chunks, marks=marks, publish_id=publish_id)
+
+    def abort_staged(self, transaction: str) -> None:
+        """Drop what was staged for a transaction, if there is anything; `AlreadyCommitted` where it is too late."""
+        self._thread.run(self._client.abort_staged, transaction)
+
+    def staged(self, transaction: str) -> Staged:
+        """How a transaction stands: its state, its chunks, and when it expires."""
+        return self._thread.run(self._client.staged, transaction)
 
     async def _give_back(self, claim: Claim) -> None:
         """The caller was interrupted before it saw the claim: back at once, as if never handed out."""

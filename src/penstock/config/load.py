@@ -27,9 +27,11 @@ OTHER_VARIABLES: Final = frozenset(
         "PENSTOCK_URL",  # where clients and commands find the server, and what they bring
         "PENSTOCK_TOKEN",
         "PENSTOCK_NAMESPACE",
+        "PENSTOCK_LAKE",  # where the pipeline's jobs find theirs
         "PENSTOCK_KILLS",  # how long the tests look
         "PENSTOCK_KILL_SEED",
         "PENSTOCK_MODEL_EXAMPLES",
+        "PENSTOCK_COLUMN_ROUNDS",
     }
 )
 """Variables that are somebody else's business: `serve` neither reads them nor complains of them."""

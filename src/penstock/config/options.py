@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -32,7 +33,8 @@ class StoreSection(msgspec.Struct, frozen=True, kw_only=True):
     """Where messages are kept."""
 
     path: str = "data/penstock.db"
-    """The SQLite file, relative to the folder that the server is started in; made, with its folder, where missing."""
+    """The SQLite file, relative to the folder that the server is started in; made, with its folder, where missing. Or
+    `postgresql://user:password@host/database?schema=penstock`."""
 
 
 class NodeSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +65,8 @@ class HttpSection(msgspec.Struct, frozen=True, kw_only=True):
     """Connections at once; one more is answered 503 and closed."""
     max_long_polls: Count = 20_000
     """Claims and reads that wait at once; one more is answered 429."""
+    max_sessions: Count = 10_000
+    """Sessions of clients at once; one more is answered 429."""
     idle_seconds: Seconds = 75.0
     """How long a connection may stay open between requests."""
     request_seconds: Seconds = 30.0
@@ -72,7 +76,7 @@ class HttpSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitsSection(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may be declared, and published at once."""
+    """How much may be declared, published and scanned at once."""
 
     queues: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000
     """Queues of all namespaces together."""
@@ -82,6 +86,14 @@ class LimitsSection(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of one publish or transaction."""
     batch_bytes: Annotated[int, Meta(ge=1, le=BATCH_BYTES_MAX)] = BATCH_BYTES_MAX
     """Bytes of one publish or transaction, as stored, in all queues that it reaches."""
+    scans: Annotated[int, Meta(ge=1, le=1_000)] = 2
+    """Scans (what Spark reads with) that read at the same time; others wait, and are answered 429 after 10 seconds."""
+    scan_bytes_per_second: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    """What all scans together may read in a second; 0: as much as leaves others half of the server's time."""
+    staging_bytes: Annotated[int, Meta(ge=MIB, le=1 << 50)] = 4 * 1024 * MIB
+    """Bytes of all chunks together that are staged and not committed; one more chunk is answered 429 until some go."""
+    staging_ttl: Annotated[float, Meta(ge=1.0, le=30 * SECONDS_MAX)] = SECONDS_MAX
+    """Seconds after its last chunk in which a staged transaction must be committed; then its chunks are dropped."""
 
 
 class LogSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +141,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {field.name: field.type for field in msgspec.structs.fields(Config)}
 SECRETS: Final = frozenset({"http.token"})
+_PASSWORD: Final = re.compile(r"(://[^/@:]*:)[^/@]+(@)")
+"""The password in a URL."""
 NOT_EMPTY: Final = frozenset({"store.path", "http.host", "telemetry.service_name"})
 HIDDEN: Final = "••••"
 
@@ -168,7 +182,9 @@ class Option(NamedTuple):
 
     def shown(self, value: Any) -> Any:
         """A value as it may be printed."""
-        return HIDDEN if self.is_secret and value else value
+        if self.is_secret and value:
+            return HIDDEN
+        return _PASSWORD.sub(rf"\1{HIDDEN}\2", value) if isinstance(value, str) else value
 
 
 def _option(section: str, field: msgspec.structs.FieldInfo, hint: Any) -> Option:

@@ -387,9 +387,12 @@ class Lane:
 
     def needed_from(self) -> int:
         """The lowest offset that must be kept, whatever the limits say."""
-        lows = [group.needed_from() for group in self.works()]
-        if not self.has_limits():
-            lows += [group.needed_from() for group in self.groups.values() if isinstance(group, StreamGroup)]
+        limited = self.has_limits()
+        lows = [
+            group.needed_from()
+            for group in self.groups.values()
+            if isinstance(group, WorkGroup) or group.settings.holds or not limited
+        ]
         return min(min(lows, default=self.visible_end), min(self.pins, default=self.visible_end), self.visible_end)
 
     def _trim(self, now_ms: int) -> None:

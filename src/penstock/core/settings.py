@@ -35,6 +35,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ttl_ms: int | None
     expired: Expired
     auto_commit: bool
+    holds: bool
     paused: bool
     filter: Filter | None
 
@@ -56,6 +57,7 @@ def settings_of(queue: QueueConfig, group: GroupConfig) -> Settings:
         debounce_ms=queue.debounce_ms,
         ttl_ms=queue.ttl_ms,
         auto_commit=group.auto_commit,
+        holds=group.holds,
         paused=queue.paused or group.paused,
         filter=None if group.filter is None else parse(group.filter),
         **values,

@@ -110,12 +110,18 @@ def _lanes_of(queue: Queue) -> str:
     return "only lane 0" if len(queue.lanes) == 1 else f"lanes 0 to {len(queue.lanes) - 1}"
 
 
-def choice_of(reason: str | None, error: str | None, offsets: tuple[int, int] | None, condition: str | None) -> Choice:
+def choice_of(
+    queue: Queue, reason: str | None, error: str | None, offsets: tuple[int, int] | None, condition: str | None,
+    lane: int | None, until_ms: int | None,
+) -> Choice:  # fmt: skip
     check_text(reason, "reason", 255)
     check_text(error, "error", ERROR_CHARACTERS_MAX)
     if offsets is not None:
         offsets = span_of(offsets)
-    return Choice(reason, error, offsets, None if condition is None else parse(condition))
+    if until_ms is not None:
+        check_integer(until_ms, "until_ms", 0, INTEGER_MAX)
+    lane_id = None if lane is None else lane_of(queue, lane)
+    return Choice(reason, error, offsets, None if condition is None else parse(condition), lane_id, until_ms)
 
 
 def span_of(offsets: object) -> tuple[int, int]:

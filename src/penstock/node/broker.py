@@ -18,7 +18,7 @@ from penstock.core.events import Delivery
 from penstock.core.filters import parse
 from penstock.core.lane import Lane
 from penstock.core.work import Verdict
-from penstock.delivery import Claim, Lease, Published, Receipt
+from penstock.delivery import Claim, Lease, Published, Receipt, Scan
 from penstock.errors import Forbidden, InvalidArgument, NotFound, WrongKind
 from penstock.model import (
     BATCH_MESSAGES_MAX,
@@ -26,7 +26,9 @@ from penstock.model import (
     DEFAULT_NAMESPACE,
     EVENTS_QUEUE,
     INTEGER_MAX,
+    NAME_CHARACTERS_MAX,
     PARTITION_CHARACTERS_MAX,
+    PAYLOAD_BYTES_MAX,
     SPAN_MS_MAX,
     TIME_MS_MAX,
     Binding,
@@ -42,9 +44,11 @@ from penstock.node import (
     claims,
     deadletters,
     declarations,
+    lane_places,
     live,
     publishing,
     routes,
+    scans,
     schedules,
     statistics,
     streams,
@@ -52,6 +56,7 @@ from penstock.node import (
     transactions,
 )
 from penstock.node import history as histories
+from penstock.node import marks as documents
 from penstock.node.arguments import (
     Ranges,
     check_is_text,
@@ -65,11 +70,14 @@ from penstock.node.arguments import (
     verdicts_of,
 )
 from penstock.node.catalog import Group, Queue
-from penstock.node.deadletters import DeadMessage, DeadPage, DeadReason
+from penstock.node.deadletters import DeadMessage, DeadPage, DeadRanges, DeadReason
 from penstock.node.history import HistoryEntry
+from penstock.node.lane_places import Extent, QueueLanes
+from penstock.node.marks import Mark, MarkPage, MarkPut
 from penstock.node.node import Node
 from penstock.node.polls import Request
 from penstock.node.schedules import Schedule
+from penstock.node.staged import Committed, Staged, StagedChunk, check_target
 from penstock.node.statistics import QueueStats
 from penstock.node.streams import Page, StreamRead
 from penstock.node.survey import NodeNumbers
@@ -87,7 +95,8 @@ class Broker:
         self._node = node
         self._namespace = namespace
         self._session = session
-        self._consumer = session or f"consumer-{next(_consumers)}"
+        self.consumer = session or f"consumer-{next(_consumers)}"
+        """The name under which this broker claims unless another is given."""
         self._claimed: set[tuple[int, str, str]] = set()
         """(queue, group, consumer) of a session's claims: what they hold ends with it."""
 
@@ -117,15 +126,20 @@ class Broker:
     @asynccontextmanager
     async def session(self, name: str) -> AsyncIterator[Broker]:
         """A broker bound to a session: its exclusive queues and what it has leased end with it."""
-        check_name(name, "a session")
-        session = Broker(self._node, self._namespace, name)
+        session = self.begin_session(name)
         try:
             yield session
         finally:
-            await session._end_session(name)
+            await session.end_session()
 
-    async def _end_session(self, name: str) -> None:
-        if self._node.closed:
+    def begin_session(self, name: str) -> Broker:
+        """The same for who ends it himself, with `end_session` on what this returns."""
+        return Broker(self._node, self._namespace, check_name(name, "a session"))
+
+    async def end_session(self) -> None:
+        """Delete the session's exclusive queues and give back what it has leased. Safe to do again."""
+        name = self._session
+        if name is None or self._node.closed:
             return
         for queue in list(self._node.catalog.by_id.values()):
             if queue.session == name and not queue.deleting:
@@ -150,8 +164,10 @@ class Broker:
         return queue
 
     def _target(self, name: str) -> Queue:
-        """A queue to publish to."""
-        queue = self._queue(name)
+        """A queue to publish to. Anybody may answer into a session's own queue; reading it is the session's alone."""
+        self._node.check_open()
+        check_is_text(name, "a queue's name")
+        queue = self._node.catalog.queue(self._namespace, name)
         if name == EVENTS_QUEUE:
             raise Forbidden(f"queue {name!r} is written by the broker alone")
         return queue
@@ -395,7 +411,7 @@ class Broker:
         check_text(partition, "partition", PARTITION_CHARACTERS_MAX)
         if partition == "":
             raise InvalidArgument("partition is empty; leave it out to claim from all partitions")
-        name = self._consumer if consumer is None else check_name(consumer, "consumer")
+        name = self.consumer if consumer is None else check_name(consumer, "consumer")
         return Request(most, minimum, name, lease_ms, partition, bool(ack))
 
     async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
@@ -458,7 +474,7 @@ class Broker:
     async def attach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> str:
         """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is."""
         home = self._queue(queue)
-        name = self._consumer if consumer is None else check_name(consumer, "consumer")
+        name = self.consumer if consumer is None else check_name(consumer, "consumer")
         await self._work_group(home, group)
         home.consumers |= {(group, name)}
         home.had_consumer = True
@@ -467,7 +483,7 @@ class Broker:
     async def detach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
         """Say that a consumer has gone: what it holds returns at once, counted as an attempt."""
         home = self._queue(queue)
-        name = self._consumer if consumer is None else check_name(consumer, "consumer")
+        name = self.consumer if consumer is None else check_name(consumer, "consumer")
         chosen = self._group(home, group)
         home.consumers -= {(group, name)}
         for lane in await self._node.lanes.together(home.lanes):
@@ -487,15 +503,21 @@ class Broker:
         home = self._queue(queue)
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
-        name = self._consumer if consumer is None else check_name(consumer, "consumer")
+        name = self.consumer if consumer is None else check_name(consumer, "consumer")
         home.used_ms = self._node.clock.now_ms()
         return await streams.read_group(self._node, home, self._group(home, group), name, max, wait_ms)
 
-    async def commit(self, queue: str, group: str, offset: int, *, lane: int | None = None) -> None:
-        """A stream group has processed everything below `offset` (of lane 0, 1, 2 …, where the queue has several)."""
+    async def commit(
+        self, queue: str, group: str, offset: int, *, lane: int | None = None, only_forward: bool = False
+    ) -> None:
+        """A stream group has processed everything below `offset` (of lane 0, 1, 2 …, where the queue has several).
+
+        With `only_forward`, nothing changes where the group has come further than that.
+        """
         home = self._queue(queue)
         check_integer(offset, "offset", 0, INTEGER_MAX)
-        await streams.commit_group(self._node, self._group(home, group), lane_of(home, lane), offset)
+        place = lane_of(home, lane)
+        await streams.commit_group(self._node, self._group(home, group), place, offset, only_forward=only_forward)
 
     async def read_from(
         self, queue: str, offset: int | None = None, *, time_ms: int | None = None, max: int = 100,
@@ -507,6 +529,56 @@ class Broker:
         lane_id = lane_of(home, lane)
         start = await self._place(lane_id, offset, time_ms)
         return await streams.read_offsets(self._node, home, lane_id, start, max)
+
+    async def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
+        """Where each lane of a queue begins and ends; with `time_ms` also the first offset from that time on."""
+        if time_ms is not None:
+            check_integer(time_ms, "time_ms", 0, TIME_MS_MAX)
+        return await lane_places.queue_lanes(self._node, self._queue(queue), time_ms)
+
+    async def scan(
+        self,
+        queue: str,
+        lane: int,
+        start: int,
+        end: int,
+        *,
+        payload: bool = True,
+        metadata: bool = True,
+        where: str | None = None,
+        group: str | None = None,
+        max_bytes: int | None = None,
+    ) -> Scan:
+        """A part of [start, end) of a lane's log, batches as they are stored; go on with `start=scan.next_offset`.
+
+        `where` is a condition on metadata; with `group` each slice says what that group is not done with. `max_bytes`
+        bounds one answer, which holds one batch at least. Scans wait for each other, and leave half of the node's time
+        to others.
+        """
+        home = self._queue(queue)
+        check_integer(start, "start", 0, INTEGER_MAX)
+        check_integer(end, "end", 0, INTEGER_MAX)
+        bytes_most = scans.SCAN_BYTES if max_bytes is None else max_bytes
+        check_integer(bytes_most, "max_bytes", 1, scans.SCAN_BYTES_MAX)
+        wanted = scans.Wanted(
+            payload,
+            metadata,
+            None if where is None else parse(where),
+            None if group is None else self._group(home, group),
+        )
+        return await scans.scan(self._node, home, lane_of(home, lane), start, end, wanted, bytes_most)
+
+    async def extent(
+        self, queue: str, lane: int, start: int, *, max_rows: int | None = None, max_bytes: int | None = None
+    ) -> Extent:
+        """How far a read from `start` may go within so many messages and bytes: whole batches, one at least."""
+        home = self._queue(queue)
+        check_integer(start, "start", 0, INTEGER_MAX)
+        if max_rows is not None:
+            check_integer(max_rows, "max_rows", 1, INTEGER_MAX)
+        if max_bytes is not None:
+            check_integer(max_bytes, "max_bytes", 1, INTEGER_MAX)
+        return await lane_places.extent(self._node, home, lane_of(home, lane), start, max_rows, max_bytes)
 
     async def _place(self, lane_id: int, offset: int | None, time_ms: int | None) -> int:
         if offset is not None:
@@ -625,7 +697,7 @@ class Broker:
         traces.check_trace_id(trace_id)
         check_name(name, "an event's name")
         traces.check_detail(detail)
-        by = self._consumer if consumer is None else check_name(consumer, "consumer")
+        by = self.consumer if consumer is None else check_name(consumer, "consumer")
         place: tuple[Queue, int, int] | None = None
         if queue is None or offset is None:
             if any(value is not None for value in (queue, lane, offset)):
@@ -699,16 +771,129 @@ class Broker:
         self._node.check_open()
         return self._node.schedules.all(self._namespace)
 
+    # Marks ------------------------------------------------------------------------------------------------
+
+    def marks(self, prefix: str = "") -> list[Mark]:
+        """The marks of this namespace whose names begin with `prefix`, by name."""
+        self._node.check_open()
+        check_text(prefix, "prefix", NAME_CHARACTERS_MAX)
+        return documents.named(self._node, self._namespace, prefix)
+
+    def marks_page(self, prefix: str = "", *, after: str = "", max: int = 1_000) -> MarkPage:
+        """The same page by page, with values as JSON text: go on with `after=page.next`."""
+        self._node.check_open()
+        check_text(prefix, "prefix", NAME_CHARACTERS_MAX)
+        check_text(after, "after", NAME_CHARACTERS_MAX)
+        check_integer(max, "max", 1, 1_000)
+        return documents.page(self._node, self._namespace, prefix, after, max)
+
+    def mark(self, name: str) -> Mark:
+        """A mark: its value and version; `NotFound` where there is none."""
+        self._node.check_open()
+        check_is_text(name, "a mark's name")
+        return documents.one(self._node, self._namespace, name)
+
+    async def put_mark(self, name: str, value: Any, *, expected_version: int | None = None) -> Mark:
+        """Put a mark: any JSON value under a name, durably.
+
+        With `expected_version` only if it has that version now (0: only if there is none); `MarkMoved` otherwise.
+        """
+        self._node.check_open()
+        return await documents.put(self._node, self._namespace, MarkPut(name, value, expected_version))
+
+    async def delete_mark(self, name: str) -> None:
+        """Delete a mark; a later one of the same name begins at version 1."""
+        self._node.check_open()
+        check_is_text(name, "a mark's name")
+        await documents.delete(self._node, self._namespace, name)
+
+    # Staging ----------------------------------------------------------------------------------------------
+
+    async def stage(
+        self,
+        transaction: str,
+        chunk: str,
+        batch: EncodedBatch,
+        *,
+        queue: str | None = None,
+        exchange: str | None = None,
+        routing_key: str | None = None,
+    ) -> None:
+        """Keep a batch for a queue or exchange durably, invisible until `commit_staged` names its chunk.
+
+        The first batch under a chunk's name is kept; staging it again changes nothing, and so does staging for a
+        transaction that is committed. With `routing_key`, for an exchange, every message of the batch gets that key.
+        """
+        self._node.check_open()
+        place = self._staged(transaction)
+        if check_name(chunk, "a chunk's name") == "commit":
+            raise InvalidArgument("a chunk cannot be named 'commit', which is what its transaction's path ends with")
+        check_target(queue, exchange, routing_key)
+        if not isinstance(batch, EncodedBatch):
+            raise InvalidArgument(f"a batch must be a penstock.EncodedBatch, not {type(batch).__name__}")
+        payload_most = PAYLOAD_BYTES_MAX
+        if queue is not None:
+            home = self._target(queue)
+            payload_most = home.config.max_message_bytes
+            if home.session is not None:
+                raise Forbidden(f"queue {queue!r} is exclusive and goes with its session; stage for one that stays")
+        elif exchange not in self._node.catalog.router(self._namespace).exchanges():
+            raise NotFound(f"there is no exchange {exchange!r}; declare it first")
+        publishing.check_size(self._node, batch.count, batch.size)
+        target = StagedChunk(chunk, queue, exchange, routing_key, batch.count, batch.size)
+        await self._node.staging.stage(place, target, batch, payload_most)
+
+    def _staged(self, transaction: str) -> tuple[str, str]:
+        return self._namespace, check_name(transaction, "a transaction's name")
+
+    async def commit_staged(
+        self,
+        transaction: str,
+        chunks: Sequence[str],
+        *,
+        marks: Sequence[MarkPut] = (),
+        publish_id: str | None = None,
+    ) -> Committed:
+        """Publish exactly these chunks of a transaction, in this order, and put the marks: all of it or nothing.
+
+        Chunks that are not named are dropped. Done again, it changes nothing and says so in `repeated`, for a week.
+        Raises `ChunkMissing` where a chunk was not staged (or has expired), `MarkMoved` where a mark is not at its
+        expected version. Up to 64 MiB are one commit; more is decided at once and then published piece by piece, in
+        order, through any crash; consumers may see its first pieces before its last. `publish_id` names the chunks in
+        their queues: published before under the same id and chunk names within the dedup window, they are left out.
+        """
+        self._node.check_open()
+        place = self._staged(transaction)
+        check_publish_id(publish_id)
+        check_sequence(chunks)
+        for chunk in chunks:
+            check_name(chunk, "a chunk's name")
+        return await self._node.staging.commit(place, chunks, marks, publish_id)
+
+    async def abort_staged(self, transaction: str) -> None:
+        """Drop what was staged for a transaction, if there is anything; `AlreadyCommitted` where it is too late."""
+        self._node.check_open()
+        await self._node.staging.abort(self._staged(transaction))
+
+    async def staged(self, transaction: str) -> Staged:
+        """How a transaction stands: its state, its chunks, and when it expires."""
+        self._node.check_open()
+        return await self._node.staging.show(self._staged(transaction))
+
     # Dead letters -----------------------------------------------------------------------------------------
 
     async def dead(
         self, queue: str, group: str = DEFAULT_GROUP, *, max: int = 100, reason: str | None = None,
         error: str | None = None, offsets: tuple[int, int] | None = None, filter: str | None = None,
+        lane: int | None = None, until_ms: int | None = None,
     ) -> list[DeadMessage]:  # fmt: skip
-        """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter."""
+        """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter.
+
+        Offsets are those of every lane, unless one is named; with `until_ms`, only what died then or before.
+        """
         home = self._queue(queue)
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
-        choice = choice_of(reason, error, offsets, filter)
+        choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
         return await deadletters.dead_list(self._node, home, self._group(home, group), choice, max)
 
     async def dead_page(
@@ -720,6 +905,18 @@ class Broker:
         start = (home.lanes[0], 0) if after is None else place_after(after, home)
         return await deadletters.dead_page(self._node, home, self._group(home, group), start, max)
 
+    async def dead_ranges(
+        self, queue: str, group: str = DEFAULT_GROUP, *, after: tuple[int, int] | None = None, max: int = 10_000
+    ) -> DeadRanges:
+        """Where the dead letters of a group are and why they died, page by page: go on with `after=page.next`.
+
+        No message is read: a range is what died together, one message or many.
+        """
+        home = self._queue(queue)
+        check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
+        start = (home.lanes[0], 0) if after is None else place_after(after, home)
+        return await deadletters.dead_ranges(self._node, home, self._group(home, group), start, max)
+
     async def dead_reasons(self, queue: str, group: str = DEFAULT_GROUP) -> list[DeadReason]:
         """Why messages of a group died: how many by reason and error text, the most frequent first."""
         home = self._queue(queue)
@@ -727,20 +924,22 @@ class Broker:
 
     async def redrive(
         self, queue: str, group: str = DEFAULT_GROUP, *, reason: str | None = None, error: str | None = None,
-        offsets: tuple[int, int] | None = None, filter: str | None = None,
+        offsets: tuple[int, int] | None = None, filter: str | None = None, lane: int | None = None,
+        until_ms: int | None = None,
     ) -> int:  # fmt: skip
         """Give the chosen dead letters to their group again, with all attempts; how many."""
         home = self._queue(queue)
-        choice = choice_of(reason, error, offsets, filter)
+        choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
         return await deadletters.redrive(self._node, home, self._group(home, group), choice)
 
     async def purge_dead(
         self, queue: str, group: str = DEFAULT_GROUP, *, reason: str | None = None, error: str | None = None,
-        offsets: tuple[int, int] | None = None, filter: str | None = None,
+        offsets: tuple[int, int] | None = None, filter: str | None = None, lane: int | None = None,
+        until_ms: int | None = None,
     ) -> int:  # fmt: skip
         """Let the chosen dead letters go for good; how many."""
         home = self._queue(queue)
-        choice = choice_of(reason, error, offsets, filter)
+        choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
         return await deadletters.purge(self._node, home, self._group(home, group), choice)
 
     # Administration ---------------------------------------------------------------------------------------

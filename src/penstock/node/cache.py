@@ -56,6 +56,10 @@ class BatchCache:
             self._batches[lane, base] = batch
         return batch
 
+    def look(self, lane: int, base: int) -> CachedBatch | None:
+        """A batch if it is kept; it is not thereby used."""
+        return self._batches.get((lane, base))
+
     def has(self, lane: int, base: int) -> bool:
         """Whether a batch is kept; it is not thereby used."""
         return (lane, base) in self._batches

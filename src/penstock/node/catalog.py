@@ -1,5 +1,7 @@
 """What was declared: queues with their lanes and groups, exchanges, bindings and schedules, of every namespace.
 
+Marks (`marks.py`) and staged transactions (`stages.py`) are kept beside them, in the same table and the same way.
+
 In memory, built from catalog rows. A change is first a row in a commit and only afterwards, when that commit
 is durable, a change here: nobody is told of a queue that a crash could take back.
 """
@@ -16,6 +18,7 @@ from penstock.core.routing import Router
 from penstock.core.settings import Settings, settings_of
 from penstock.errors import NotFound, StoreCorrupt
 from penstock.model import EVENTS_QUEUE, Binding, ExchangeConfig, GroupConfig, Message, QueueConfig
+from penstock.node.stages import Stages
 from penstock.rows import CatalogRow
 
 SETTINGS_SHARED_MAX = 1_000
@@ -98,11 +101,25 @@ class StoredSchedule(NamedTuple):
     document: ScheduleDocument
 
 
+class MarkDocument(msgspec.Struct, frozen=True):
+    """A mark: its value is JSON text, as it was written."""
+
+    version: int
+    value: bytes
+    updated_ms: int
+
+
+class StoredMark(NamedTuple):
+    id: int
+    document: MarkDocument
+
+
 _queue_decoder = msgspec.json.Decoder(QueueDocument)
 _group_decoder = msgspec.json.Decoder(GroupConfig)
 _exchange_decoder = msgspec.json.Decoder(ExchangeConfig)
 _binding_decoder = msgspec.msgpack.Decoder(Binding)
 _schedule_decoder = msgspec.msgpack.Decoder(ScheduleDocument)
+_mark_decoder = msgspec.msgpack.Decoder(MarkDocument)
 
 
 def queue_row(queue: Queue, config: QueueConfig) -> CatalogRow:
@@ -132,6 +149,10 @@ def schedule_row(id: int, namespace: str, name: str, document: ScheduleDocument)
     return CatalogRow("schedule", id, 0, namespace, name, msgspec.msgpack.encode(document))
 
 
+def mark_row(id: int, namespace: str, name: str, document: MarkDocument) -> CatalogRow:
+    return CatalogRow("mark", id, 0, namespace, name, msgspec.msgpack.encode(document))
+
+
 class Catalog:
     """Everything declared, by namespace and name."""
 
@@ -143,6 +164,9 @@ class Catalog:
         self.exchange_ids: dict[tuple[str, str], int] = {}
         self.binding_ids: dict[tuple[str, bytes], int] = {}
         self.schedules: dict[tuple[str, str], StoredSchedule] = {}
+        self.marks: dict[tuple[str, str], StoredMark] = {}
+        self.marks_bytes = 0
+        self.stages = Stages()
         self._settings: dict[tuple[QueueConfig, GroupConfig], Settings] = {}
         self._last_id = 0
         self._last_ephemeral_id = EPHEMERAL_FROM
@@ -156,6 +180,10 @@ class Catalog:
             return self._last_ephemeral_id
         self._last_id += 1
         return self._last_id
+
+    def ids_row(self) -> CatalogRow:
+        """The last id that was given away: else one of something deleted could be given again after a restart."""
+        return CatalogRow("ids", 0, 0, "", "", msgspec.msgpack.encode(self._last_id))
 
     def saw_id(self, id: int) -> None:
         if id < EPHEMERAL_FROM:
@@ -204,6 +232,8 @@ class Catalog:
         self.saw_id(row.id)
         if row.kind == "queue":
             self._put_queue(row)
+        elif row.kind == "ids":
+            self.saw_id(msgspec.msgpack.decode(row.document, type=int))
         elif row.kind == "group":
             queue = self.by_id[row.parent]
             config = _group_decoder.decode(row.document)
@@ -217,6 +247,13 @@ class Catalog:
         elif row.kind == "schedule":
             document = _schedule_decoder.decode(row.document)
             self.schedules[row.namespace, row.name] = StoredSchedule(row.id, document)
+        elif row.kind == "mark":
+            self.remove_mark(row.namespace, row.name)
+            mark = _mark_decoder.decode(row.document)
+            self.marks[row.namespace, row.name] = StoredMark(row.id, mark)
+            self.marks_bytes += len(mark.value)
+        elif row.kind in ("staged", "chunk"):
+            self.stages.put(row)
         else:
             raise StoreCorrupt(f"the catalog has a row of the unknown kind {row.kind!r}")
 
@@ -235,6 +272,11 @@ class Catalog:
         queue.config = document.config
         for group in queue.groups.values():
             group.settings = self._settings_of(queue.config, group.config)
+
+    def remove_mark(self, namespace: str, name: str) -> None:
+        mark = self.marks.pop((namespace, name), None)
+        if mark is not None:
+            self.marks_bytes -= len(mark.document.value)
 
     def remove_queue(self, queue: Queue) -> None:
         del self.queues[queue.namespace, queue.name]
@@ -264,6 +306,7 @@ class Catalog:
         self.queues, self.by_id, self.by_lane = fresh.queues, fresh.by_id, fresh.by_lane
         self.exchange_ids, self.binding_ids = fresh.exchange_ids, fresh.binding_ids
         self.schedules = fresh.schedules
+        self.marks, self.marks_bytes, self.stages = fresh.marks, fresh.marks_bytes, fresh.stages
         self.routers = {}
         for namespace, router in fresh.routers.items():
             own = self.router(namespace)
@@ -294,4 +337,4 @@ class Catalog:
         return self.binding_ids.get((namespace, binding_document(binding)))
 
 
-_RANK = {"queue": 0, "group": 1, "exchange": 2, "binding": 3, "schedule": 4}
+_RANK = {"queue": 0, "group": 1, "exchange": 2, "binding": 3, "schedule": 4, "mark": 5, "staged": 6, "chunk": 7}

@@ -18,7 +18,7 @@ from penstock.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.clock import Clock
 from penstock.node.measures import Measures
-from penstock.rows import CatalogRow, Commit, OutboxRow, TraceRow, slot_of
+from penstock.rows import CatalogRow, Commit, LaneChange, OutboxRow, TraceRow, slot_of
 from penstock.store.contract import Store
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024
@@ -43,6 +43,9 @@ class Host(Protocol):
     def committed(self, sealed: list[tuple[Lane, Sealed]]) -> None:
         """A commit is durable."""
 
+    def ids_row(self) -> CatalogRow:
+        """The last id that was given away, to be kept: who had it may be going."""
+
     def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
         """A commit failed: these lanes (and the catalog) must be loaded again."""
 
@@ -51,7 +54,7 @@ class Pending:
     """What the next commit will hold beside the lanes' own changes."""
 
     __slots__ = ("after", "bytes", "catalog", "catalog_deleted", "lanes", "lanes_deleted", "outbox_deleted", "probes",
-                 "traces", "traces_expired_ms", "waiters")  # fmt: skip
+                 "raw", "traces", "traces_expired_ms", "waiters")  # fmt: skip
 
     def __init__(self) -> None:
         self.lanes: dict[int, Lane] = {}
@@ -60,12 +63,21 @@ class Pending:
         self.catalog_deleted: list[tuple[str, int]] = []
         self.lanes_deleted: list[int] = []
         self.outbox_deleted: list[int] = []
+        self.raw: dict[int, LaneChange] = {}
+        """Changes of lanes that no queue has, by lane: they go into the store as they are."""
         self.traces: list[TraceRow] = []
         self.traces_expired_ms: int | None = None
         self.after: list[Callable[[], None]] = []
         self.probes: list[asyncio.Future[None]] = []
         """Those who ask whether a commit succeeds, whatever is in it."""
         self.bytes = 0
+
+    def change_of(self, lane: int) -> LaneChange:
+        """What happens to a lane that no queue has."""
+        change = self.raw.get(lane)
+        if change is None:
+            change = self.raw[lane] = LaneChange(lane, 0, 0, 0)
+        return change
 
 
 class CommitLoop:
@@ -198,10 +210,13 @@ class CommitLoop:
         durable, ephemeral = Commit(), Commit()
         for lane, part in sealed:
             (ephemeral if lane.id >= EPHEMERAL_FROM else durable).lanes.append(part.change)
+        durable.lanes += pending.raw.values()
         for id in pending.lanes_deleted:
             (ephemeral if id >= EPHEMERAL_FROM else durable).lanes_deleted.append(id)
         durable.catalog = [row for row in pending.catalog if row.id < EPHEMERAL_FROM]
         durable.catalog_deleted = [item for item in pending.catalog_deleted if item[1] < EPHEMERAL_FROM]
+        if durable.catalog_deleted:
+            durable.catalog.append(self._host.ids_row())
         durable.outbox = outbox
         durable.outbox_deleted = pending.outbox_deleted
         durable.traces = pending.traces + traces

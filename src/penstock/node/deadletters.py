@@ -39,6 +39,26 @@ class DeadPage(msgspec.Struct, frozen=True):
     next: tuple[int, int] | None
 
 
+class DeadRange(msgspec.Struct, frozen=True):
+    """Consecutive offsets [start, end) of a lane that died together."""
+
+    lane: int
+    start: int
+    end: int
+    reason: str
+    error: str
+    attempts: int
+    consumer: str
+    dead_ms: int
+
+
+class DeadRanges(msgspec.Struct, frozen=True):
+    """Some ranges of dead letters, and where to go on: (lane, offset), None at the end."""
+
+    ranges: list[DeadRange]
+    next: tuple[int, int] | None
+
+
 class DeadReason(msgspec.Struct, frozen=True):
     """Dead letters that died for the same reason, with the same error text."""
 
@@ -58,13 +78,21 @@ class Choice(NamedTuple):
     offsets: tuple[int, int] | None = None
     """[start, end)"""
     condition: Filter | None = None
+    lane: int | None = None
+    """The id of the only lane that is looked at."""
+    until_ms: int | None = None
+    """They died then or before."""
 
     def rows(self, lane: Lane, group: Group) -> list[DeadRow]:
+        if self.lane is not None and lane.id != self.lane:
+            return []
         start, end = self.offsets or (0, lane.visible_end)
         return [
             row
             for row in lane.work(group.id).dead.overlapping(start, min(end, lane.visible_end))
-            if (self.reason is None or row.reason == self.reason) and (self.error is None or self.error in row.error)
+            if (self.reason is None or row.reason == self.reason)
+            and (self.error is None or self.error in row.error)
+            and (self.until_ms is None or row.dead_ms <= self.until_ms)
         ]
 
 
@@ -96,6 +124,21 @@ async def dead_page(node: Node, queue: Queue, group: Group, start: tuple[int, in
                 begin = min(end, begin + READ_AT_ONCE)
         offset = 0
     return DeadPage(found, None)
+
+
+async def dead_ranges(node: Node, queue: Queue, group: Group, start: tuple[int, int], most: int) -> DeadRanges:
+    """Where the dead letters are from a (lane, offset) on, up to `most` ranges. No message is read."""
+    found: list[DeadRange] = []
+    lane_id, offset = start
+    for index in range(queue.index_of(lane_id), len(queue.lanes)):
+        lane = await node.lanes.run(queue.lanes[index], lambda lane: lane)
+        for row in Choice(offsets=(offset, lane.visible_end)).rows(lane, group):
+            if len(found) >= most:
+                return DeadRanges(found, (index, row.start))
+            why = row.reason, row.error, row.attempts, row.consumer, row.dead_ms
+            found.append(DeadRange(index, row.start, row.end, *why))
+        offset = 0
+    return DeadRanges(found, None)
 
 
 async def _read(node: Node, queue: Queue, lane: Lane, row: DeadRow, start: int, choice: Choice) -> list[DeadMessage]:

@@ -1,4 +1,4 @@
-"""How much may be declared on a node, over all namespaces, and published at once. Plain data, looked up by others."""
+"""How much may be declared on a node, over all namespaces, published and scanned at once. Plain data, for others."""
 
 from __future__ import annotations
 
@@ -16,3 +16,11 @@ class Limits(msgspec.Struct, frozen=True):
     """Messages of one publish or transaction."""
     batch_bytes: int = BATCH_BYTES_MAX
     """Bytes of one publish or transaction, as stored, in all queues that it reaches."""
+    scans: int = 2
+    """Scans that read at the same time; others wait for a place."""
+    scan_bytes_per_second: int = 0
+    """What all scans together may read in a second; 0 = as much as they can."""
+    staging_bytes: int = 4 * 1024 * 1024 * 1024
+    """Bytes of all staged chunks together."""
+    staging_ttl: float = 24 * 3600.0
+    """Seconds after its last chunk in which a staged transaction must be committed."""

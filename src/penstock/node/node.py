@@ -28,7 +28,9 @@ from penstock.node.polls import Polls
 from penstock.node.readiness import Readiness
 from penstock.node.relay import Relay
 from penstock.node.retention import Retention
+from penstock.node.scan_limit import ScanLimit
 from penstock.node.schedules import Schedules
+from penstock.node.staging import Staging
 from penstock.node.survey import Survey
 from penstock.node.timers import Timers
 from penstock.node.traces import Traces
@@ -65,6 +67,11 @@ class Node:
         self.catalog = Catalog()
         self.cache = BatchCache(cache_bytes)
         self.measures = Measures()
+        self.scan_limit = ScanLimit(
+            limits.scans, limits.scan_bytes_per_second, lambda: self.measures.commit_seconds.count
+        )
+        self.bytes_before: dict[int, tuple[int, int]] = {}
+        """lane → (its first offset, bytes appended before it): see `node/lane_places.py`"""
         self.timers = Timers(clock)
         self.lanes = LaneSet(self.catalog, store, self.memory, self._lane_loaded, self._is_idle, self._declared)
         self.polls = Polls(self)
@@ -72,6 +79,7 @@ class Node:
         self.relay = Relay(self)
         self.traces = Traces(self)
         self.schedules = Schedules(self)
+        self.staging = Staging(self)
         self.readiness = Readiness(self)
         self.survey = Survey(self)
         self.commits: CommitLoop
@@ -110,6 +118,7 @@ class Node:
             self.retention.watch(queue)
         self.relay.start()
         self.schedules.open()
+        await self.staging.open()
 
     async def _drop_exclusive(self) -> None:
         """The sessions that these queues belonged to ended with the process that had them."""
@@ -193,7 +202,8 @@ class Node:
         lock = self.names.get(key)
         if lock is None:
             if len(self.names) > NAME_LOCKS_MAX:
-                self.names = {key: lock for key, lock in self.names.items() if lock.locked()}
+                # One that was just given back, and whose next holder has not had his turn, says that it is not locked.
+                self.names = {key: lock for key, lock in self.names.items() if lock.locked() or lock._waiters}
             lock = self.names[key] = asyncio.Lock()
         return lock
 
@@ -304,6 +314,9 @@ class Node:
         queue = self.catalog.by_lane.get(lane)
         return queue is not None and queue.group_by_id(group) is not None
 
+    def ids_row(self) -> CatalogRow:
+        return self.catalog.ids_row()
+
     def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
         log.warning("a commit failed, %d lanes are loaded anew: %s", len(lanes), error)
         if isinstance(error, Fenced):
@@ -338,8 +351,8 @@ class Node:
         while not self.closed:
             try:
                 rows = await self.store.catalog()
-            except PenstockError as error:
-                log.warning("the catalog cannot be loaded yet: %s", error)
+            except Exception as error:  # of whatever kind: as long as this is not read, nothing can be declared
+                log.warning("the catalog cannot be loaded yet: %r", error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, 2.0)
                 continue
@@ -360,6 +373,7 @@ class Node:
             queue = kept.by_lane[lane.id]
             lane.configure(queue.config, queue.settings())
         self.schedules.reloaded()
+        self.staging.reloaded()
 
     # Time -------------------------------------------------------------------------------------------------
 

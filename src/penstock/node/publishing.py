@@ -111,14 +111,22 @@ def _is_kept_as_it_is(messages: Sequence[Message], meta: Meta) -> bool:
 
 
 def parts_of_batch(
-    queue: Queue, batch: EncodedBatch, indexes: Sequence[int] | None = None, publish_id: str | None = None
+    queue: Queue,
+    batch: EncodedBatch,
+    indexes: Sequence[int] | None = None,
+    publish_id: str | None = None,
+    meta: Meta | None = None,
 ) -> list[Part]:
-    """An encoded batch for a queue, checked and, only where the queue has several lanes, split."""
+    """An encoded batch for a queue, checked and, only where the queue has several lanes, split.
+
+    `meta` is that of a batch which was checked before, and is not checked again.
+    """
     if not isinstance(batch, EncodedBatch):
         raise InvalidArgument(f"a batch must be a penstock.EncodedBatch, not {type(batch).__name__}")
     if batch.count == 0:
         raise InvalidBatch("the batch is empty")
-    meta = check(batch, queue.config.max_message_bytes)
+    if meta is None:
+        meta = check(batch, queue.config.max_message_bytes)
     if batch.count < ENCODE_FROM:
         # A row of its own for each would cost the store, and every later claim, more than decoding costs now.
         return _parts_of_few(queue, decode(batch), indexes, publish_id)
@@ -177,12 +185,17 @@ async def publish(node: Node, count: int, parts: Sequence[Part]) -> Receipt:
 def check_limits(node: Node, count: int, parts: Sequence[Part]) -> int:
     """Raise where this is more than may be published at once; its bytes otherwise."""
     size = sum(part.size for part in parts)
+    check_size(node, count, size)
+    return size
+
+
+def check_size(node: Node, count: int, size: int) -> None:
+    """Raise where so many messages of so many bytes are more than may be published at once."""
     limits = node.limits
     if count > limits.batch_messages:
         raise MessageTooLarge(f"{count} messages in one call; the limit is {limits.batch_messages}")
     if size > limits.batch_bytes:
         raise MessageTooLarge(f"{size} bytes in one call; the limit is {limits.batch_bytes}")
-    return size
 
 
 def append_now(node: Node, parts: Sequence[Part], size: int) -> Results | None:

@@ -68,7 +68,10 @@ class Retention:
         self._again(lane)
 
     def _again(self, lane: Lane) -> None:
-        """Age goes on without commits: come back when the oldest batch is due."""
+        """Age goes on without commits: come back when the oldest batch is due, or its readers may have gone."""
+        if lane.pins and lane.first < lane.visible_end:
+            due_ms = self._node.clock.now_ms() + LIMITS_EVERY_MS
+            self._node.timers.at(due_ms, ("limits", lane.id), lambda: self._start(lane))
         if lane.config.retain_ms is not None and lane.first < lane.visible_end:
             span_ms = max(LIMITS_EVERY_MS, min(lane.config.retain_ms // 10, 3_600_000))
             due_ms = self._node.clock.now_ms() + span_ms
@@ -94,7 +97,8 @@ class Retention:
         span_ms = queue.config.unused_ms
         if span_ms is None or queue.deleting or self._node.catalog.by_id.get(queue.id) is not queue:
             return
-        if queue.consumers or self._node.polls.has_waiters(queue):
+        is_held = any(group.config.holds for group in queue.groups.values())
+        if queue.consumers or is_held or self._node.polls.has_waiters(queue):
             queue.used_ms = self._node.clock.now_ms()
         if queue.used_ms + span_ms <= self._node.clock.now_ms():
             self._node.spawn(self._delete(queue))

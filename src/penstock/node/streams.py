@@ -142,11 +142,13 @@ async def _read_lane(
     return read
 
 
-async def commit_group(node: Node, group: Group, lane_id: int, offset: int) -> None:
+async def commit_group(node: Node, group: Group, lane_id: int, offset: int, *, only_forward: bool = False) -> None:
     """Everything below the offset is processed by a stream group."""
 
     def command(lane: Lane) -> asyncio.Future[None]:
-        lane.stream(group.id).commit(node.clock.now_ms(), offset)
+        stream = lane.stream(group.id)
+        if not only_forward or offset > stream.committed:
+            stream.commit(node.clock.now_ms(), offset)
         return node.commits.changed(lane)
 
     await (await node.lanes.run(lane_id, command))

@@ -421,6 +421,8 @@ class CommitRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defau
     """The first that is not processed."""
     lane: int | None = None
     """Needed where the queue has several."""
+    only_forward: bool = False
+    """Change nothing where the group has come further than that."""
 
 
 class SeekRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -472,6 +474,10 @@ class DeadChoice(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults
     """[start, end)"""
     filter: str | None = None
     """A [condition](filters.md) on metadata."""
+    lane: int | None = None
+    """Only this lane; offsets are those of every lane else."""
+    until_ms: int | None = None
+    """Only what died then or before, in milliseconds since the epoch."""
 
 
 class DeadBody(Struct, kw_only=True):
@@ -490,6 +496,25 @@ class DeadBody(Struct, kw_only=True):
 
 class DeadAnswer(Struct):
     dead: list[DeadBody]
+
+
+class DeadRangeBody(Struct, array_like=True):
+    """`[lane, start, end, reason, error, attempts, consumer, dead_ms]`: offsets [start, end) that died together."""
+
+    lane: int
+    start: int
+    end: int
+    reason: str
+    error: str
+    attempts: int
+    consumer: str
+    dead_ms: int
+
+
+class DeadRangesAnswer(Struct):
+    ranges: list[DeadRangeBody]
+    next: tuple[int, int] | None
+    """(lane, offset) to go on from; null at the end."""
 
 
 class ReasonBody(Struct):

@@ -46,8 +46,9 @@ MEANING: Final = {
     403: "Not allowed.",
     404: "There is no such thing.",
     405: "Not this method.",
+    406: "Not in the form that Accept asks for.",
     408: "The request did not arrive in time.",
-    409: "Against what is: the lease has passed on, or the declaration contradicts.",
+    409: "Against what is: the lease has passed on, the mark has moved, or the declaration contradicts.",
     410: "Retention has removed the offset.",
     413: "Too large.",
     415: "Not this media type.",
@@ -134,9 +135,13 @@ def _parameters(route: Route, components: dict[str, Any]) -> list[Schema]:
     if route.path.startswith("/v1/"):
         namespace = {"type": "string", "default": "default", "minLength": 1, "maxLength": 255}
         parameters.append({"name": "namespace", "in": "query", "required": False, "schema": namespace})
+        session = {"type": "string", "minLength": 1, "maxLength": 64}
+        parameters.append({"name": "session", "in": "query", "required": False, "schema": session})
     if route.query is not None:
-        for name, schema in components[route.query.__name__]["properties"].items():
-            parameters.append({"name": name, "in": "query", "required": False, "schema": _given(schema)})
+        shape = components[route.query.__name__]
+        for name, schema in shape["properties"].items():
+            required = name in shape.get("required", ())
+            parameters.append({"name": name, "in": "query", "required": required, "schema": _given(schema)})
     return parameters
 
 
@@ -154,9 +159,13 @@ def _responses(route: Route, by_kind: dict[int, Schema]) -> Schema:
             content: Schema = {route.gives: {"schema": by_kind[id(kind)]}}
             if route.gives_batches:
                 content[BATCHES_TYPE] = {"schema": {"type": "string", "contentMediaType": BATCHES_TYPE}}
+            if route.or_gives is not None:
+                content[route.or_gives] = {"schema": {"type": "string", "contentMediaType": route.or_gives}}
             responses[str(status)]["content"] = content
     errors = (*COMMON, *route.errors) if route.path.startswith("/v1/") else tuple(route.errors)
     statuses = {STATUS[error] for error in errors} | set(HTTP_LEVEL)
+    if route.or_gives is not None:
+        statuses.add(406)
     for status in sorted(statuses):
         responses[str(status)] = {
             "description": MEANING[status],

@@ -24,6 +24,8 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Connections at a time; one more is answered 503 and closed."""
     max_long_polls: int = 20_000
     """Claims and reads that may wait for messages at a time; one more is answered 429."""
+    max_sessions: int = 10_000
+    """Sessions at a time; one more is answered 429."""
     idle_seconds: float = 75.0
     """A connection without a request for so long is closed."""
     request_seconds: float = 30.0

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 QUERY_BYTES_MAX: Final = 16 * 1024
 QUERY_FIELDS_MAX: Final = 100
 NAMESPACE: Final = "namespace"
+SESSION: Final = "session"
 
 Kind = TypeVar("Kind")
 Handler = Callable[..., Awaitable[Answer | Stream]]
@@ -61,6 +62,7 @@ class Route:
         takes_batch: bool = False,
         gives_batches: bool = False,
         gives: str = JSON_TYPE,
+        or_gives: str | None = None,
         errors: Iterable[type[PenstockError]] = (),
         is_open: bool = False,
     ) -> None:
@@ -79,6 +81,8 @@ class Route:
         """Whether a body may be an encoded batch instead of JSON; then `body` is None."""
         self.gives_batches = gives_batches
         self.gives = gives
+        self.or_gives = or_gives
+        """Another media type that `Accept` may ask for; one that is neither is answered 406."""
         self.errors = list(errors)
         self.is_open = is_open
         """Answered without a token."""
@@ -96,7 +100,9 @@ class Route:
         if self.query is not None:
             arguments["query"] = _convert(query, self.query)
         elif query:
-            raise InvalidArgument(f"unknown query parameter {next(iter(query))!r}; {self.name} takes namespace only")
+            raise InvalidArgument(
+                f"unknown query parameter {next(iter(query))!r}; {self.name} takes namespace and session only"
+            )
         return self.handler(call, **arguments)
 
     def _decoded(self, request: Request) -> Any:

@@ -11,6 +11,7 @@ import ipaddress
 import itertools
 import logging
 import secrets
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Final
 
@@ -26,7 +27,8 @@ from penstock.fronts.http.handlers import all_routes
 from penstock.fronts.http.openapi import document
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
-from penstock.fronts.http.routes import NAMESPACE, Call, Route, Router, split_target
+from penstock.fronts.http.routes import NAMESPACE, SESSION, Call, Route, Router, split_target
+from penstock.fronts.http.sessions import Sessions
 from penstock.logs import request_id
 from penstock.model import DEFAULT_NAMESPACE
 from penstock.node.broker import Broker
@@ -72,6 +74,7 @@ class HttpServer:
         self._brokers: dict[str, Broker] = {DEFAULT_NAMESPACE: broker}
         self._request_prefix = secrets.token_hex(4)
         self._request_numbers = itertools.count(1)
+        self.sessions = Sessions(broker, self.options.max_sessions, self._loop.time)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Future[None] | None = None
@@ -113,6 +116,7 @@ class HttpServer:
         now = self.now()
         for connection in [one for one in self._connections if 0.0 < one.deadline < now]:
             connection.overdue()
+        self.sessions.sweep()
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self.sweep)
 
     # Connections (their host) -----------------------------------------------------------------------------
@@ -156,9 +160,14 @@ class HttpServer:
                 self._check_token(request)
             if request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
                 raise HttpError(415, "unsupported_media_type", "the body is compressed; send it as it is")
-            broker = self._namespaced(query.pop(NAMESPACE, DEFAULT_NAMESPACE))
-            call = Call(self, broker, request, names, connection.peer)
-            answer = await (_traced(route, call, query) if telemetry.is_on() else route.call(call, query))
+            namespace = query.pop(NAMESPACE, DEFAULT_NAMESPACE)
+            session = query.pop(SESSION, None)
+            if session is None:
+                call = Call(self, self._namespaced(namespace), request, names, connection.peer)
+                answer = await _answer(route, call, query)
+            else:
+                with self.sessions.used(session, namespace) as broker:
+                    answer = await _answer(route, Call(self, broker, request, names, broker.consumer), query)
         except EXPECTED as error:
             answer = answer_to(error)
         except Exception as error:
@@ -229,6 +238,10 @@ class HttpServer:
         if self._page is None:
             self._page = page.render(document(self.router.routes))
         return self._page
+
+
+def _answer(route: Route, call: Call, query: dict[str, str]) -> Awaitable[Answer | Stream]:
+    return _traced(route, call, query) if telemetry.is_on() else route.call(call, query)
 
 
 async def _traced(route: Route, call: Call, query: dict[str, str]) -> Answer | Stream:

@@ -25,6 +25,7 @@ class Routes(list[Route]):
         takes_batch: bool = False,
         gives_batches: bool = False,
         gives: str = JSON_TYPE,
+        or_gives: str | None = None,
         errors: Iterable[type[PenstockError]] = (),
         is_open: bool = False,
     ) -> Register:
@@ -34,7 +35,7 @@ class Routes(list[Route]):
             self.append(
                 Route(
                     method, path, handler, answers=answers, body_schema=body_schema, takes_batch=takes_batch,
-                    gives_batches=gives_batches, gives=gives, errors=errors, is_open=is_open,
+                    gives_batches=gives_batches, gives=gives, or_gives=or_gives, errors=errors, is_open=is_open,
                 )
             )  # fmt: skip
             return handler
@@ -50,13 +51,33 @@ def all_routes() -> list[Route]:
         exchanges,
         groups,
         looking,
+        marks,
         publishing,
         queues,
+        scans,
         schedules,
+        sessions,
+        staging,
         streams,
         system,
         traces,
     )
 
-    modules = (queues, publishing, consuming, groups, streams, looking, dead, exchanges, traces, schedules, system)
+    modules = (
+        queues,
+        publishing,
+        staging,
+        marks,
+        consuming,
+        groups,
+        streams,
+        scans,
+        looking,
+        dead,
+        exchanges,
+        traces,
+        schedules,
+        sessions,
+        system,
+    )
     return [route for module in modules for route in module.ROUTES]

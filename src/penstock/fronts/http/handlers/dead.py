@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from penstock.errors import InvalidArgument, WrongKind
 from penstock.fronts.http.handlers import Routes
@@ -12,7 +12,16 @@ from penstock.fronts.http.handlers.bodies import dead_body
 from penstock.fronts.http.handlers.groups import GROUP
 from penstock.fronts.http.request import Answer, Stream, json_answer
 from penstock.fronts.http.routes import Call
-from penstock.wire.http import CountAnswer, DeadAnswer, DeadChoice, ReasonBody, ReasonsAnswer, encode_json
+from penstock.wire.http import (
+    CountAnswer,
+    DeadAnswer,
+    DeadChoice,
+    DeadRangeBody,
+    DeadRangesAnswer,
+    ReasonBody,
+    ReasonsAnswer,
+    encode_json,
+)
 
 ROUTES = Routes()
 NDJSON_TYPE = "application/x-ndjson"
@@ -34,6 +43,10 @@ class DeadQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """With start: offsets [start, end)."""
     filter: str | None = None
     """A condition on metadata, as for groups."""
+    lane: int | None = None
+    """Only this lane; offsets are those of every lane else."""
+    until_ms: int | None = None
+    """Only what died then or before, in milliseconds since the epoch."""
 
     def offsets(self) -> tuple[int, int] | None:
         if self.start is None and self.end is None:
@@ -48,9 +61,38 @@ async def list_dead(call: Call, query: DeadQuery) -> Answer:
     """Dead letters of a group with why they died."""
     found = await call.broker.dead(
         call.names["queue"], call.names["group"], max=query.max, reason=query.reason, error=query.error,
-        offsets=query.offsets(), filter=query.filter,
+        offsets=query.offsets(), filter=query.filter, lane=query.lane, until_ms=query.until_ms,
     )  # fmt: skip
     return json_answer(DeadAnswer([dead_body(dead) for dead in found]))
+
+
+class RangesQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Where to go on, and how far."""
+
+    lane: int | None = None
+    """With offset: what a page's `next` said."""
+    offset: int | None = None
+    """With lane: what a page's `next` said."""
+    max: int = 10_000
+    """1 to 100 000 ranges."""
+
+    def after(self) -> tuple[int, int] | None:
+        if self.lane is None and self.offset is None:
+            return None
+        if self.lane is None or self.offset is None:
+            raise InvalidArgument("lane and offset go together")
+        return self.lane, self.offset
+
+
+@ROUTES.add("GET", GROUP + "/dead/ranges", {200: DeadRangesAnswer}, errors=[WrongKind])
+async def ranges(call: Call, query: RangesQuery) -> Answer:
+    """Where dead letters are and why they died, page by page, without the messages themselves."""
+    page = await call.broker.dead_ranges(
+        call.names["queue"], call.names["group"], after=query.after(), max=query.max
+    )  # fmt: skip
+    return json_answer(
+        DeadRangesAnswer([convert(one, DeadRangeBody, from_attributes=True) for one in page.ranges], page.next)
+    )
 
 
 @ROUTES.add("GET", GROUP + "/dead/reasons", {200: ReasonsAnswer}, errors=[WrongKind])
@@ -67,7 +109,7 @@ async def redrive(call: Call, body: DeadChoice) -> Answer:
     """Give the chosen dead letters to their group again, with all attempts; how many."""
     count = await call.broker.redrive(
         call.names["queue"], call.names["group"], reason=body.reason, error=body.error, offsets=body.offsets,
-        filter=body.filter,
+        filter=body.filter, lane=body.lane, until_ms=body.until_ms,
     )  # fmt: skip
     return json_answer(CountAnswer(count))
 
@@ -77,7 +119,7 @@ async def purge_dead(call: Call, body: DeadChoice) -> Answer:
     """Let the chosen dead letters go for good; how many."""
     count = await call.broker.purge_dead(
         call.names["queue"], call.names["group"], reason=body.reason, error=body.error, offsets=body.offsets,
-        filter=body.filter,
+        filter=body.filter, lane=body.lane, until_ms=body.until_ms,
     )  # fmt: skip
     return json_answer(CountAnswer(count))
 

@@ -64,6 +64,11 @@ def _place(text: str) -> tuple[int, int]:
     return _number(lane, "after's lane"), _number(offset, "after's offset")
 
 
+def path_number(call: Call, name: str) -> int:
+    """A number that is a part of the path."""
+    return _number(call.names[name], f"the path's {name}")
+
+
 def _number(text: str, what: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 19:
         raise InvalidArgument(f"{what} is {text[:40]!r}; it must be a whole number")
@@ -93,8 +98,4 @@ async def history(call: Call) -> Answer:
 
 
 def _message(call: Call) -> tuple[str, int, int]:
-    return (
-        call.names["queue"],
-        _number(call.names["lane"], "the path's lane"),
-        _number(call.names["offset"], "the path's offset"),
-    )
+    return call.names["queue"], path_number(call, "lane"), path_number(call, "offset")

@@ -57,7 +57,9 @@ async def read(call: Call, body: ReadRequest) -> Answer:
 @ROUTES.add("POST", GROUP + "/commit", {204: None}, errors=[WrongKind])
 async def commit(call: Call, body: CommitRequest) -> Answer:
     """A stream group has processed everything below an offset."""
-    await call.broker.commit(call.names["queue"], call.names["group"], body.offset, lane=body.lane)
+    await call.broker.commit(
+        call.names["queue"], call.names["group"], body.offset, lane=body.lane, only_forward=body.only_forward
+    )
     return NOTHING
 
 

@@ -1,0 +1,61 @@
+"""Marks: small durable documents by name, with versions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Raw, Struct
+
+from penstock.errors import MarkMoved, MessageTooLarge
+from penstock.fronts.http.handlers import Routes
+from penstock.fronts.http.request import NOTHING, Answer, json_answer
+from penstock.fronts.http.routes import Call
+from penstock.node.marks import Mark
+from penstock.wire.staging import MarkBody, MarksAnswer, PutMarkRequest
+
+ROUTES = Routes()
+MARK = "/v1/marks/{mark}"
+
+
+class MarksQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    prefix: str = ""
+    """Only names that begin so."""
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    """A page has at most so many, and at most 8 MiB of values."""
+    after: str = ""
+    """A page's `next`."""
+
+
+def _body(mark: Mark, value: Raw) -> MarkBody:
+    """A mark with its value as it was written: no number is rounded on the way."""
+    return MarkBody(name=mark.name, version=mark.version, value=value, updated_ms=mark.updated_ms)
+
+
+@ROUTES.add("GET", "/v1/marks", {200: MarksAnswer})
+async def list_marks(call: Call, query: MarksQuery) -> Answer:
+    """The marks of a namespace by name, with their values."""
+    page = call.broker.marks_page(query.prefix, after=query.after, max=query.limit)
+    return json_answer(MarksAnswer(marks=[_body(mark, mark.value) for mark in page.marks], next=page.next))
+
+
+@ROUTES.add("GET", MARK, {200: MarkBody})
+async def show_mark(call: Call) -> Answer:
+    """A mark: its value and version."""
+    mark = call.broker.mark(call.names["mark"])
+    [written] = call.broker.marks_page(mark.name, max=1).marks  # no name with this prefix comes before itself
+    return json_answer(_body(written, written.value))
+
+
+@ROUTES.add("PUT", MARK, {200: MarkBody}, errors=[MarkMoved, MessageTooLarge])
+async def put_mark(call: Call, body: PutMarkRequest) -> Answer:
+    """Put a mark, whatever is there or only at the version that is expected; answered when it is durable."""
+    name = call.names["mark"]
+    mark = await call.broker.put_mark(name, body.value, expected_version=body.expected_version)
+    return json_answer(_body(mark, body.value))
+
+
+@ROUTES.add("DELETE", MARK, {204: None})
+async def delete_mark(call: Call) -> Answer:
+    """Delete a mark; a later one of the same name begins at version 1."""
+    await call.broker.delete_mark(call.names["mark"])
+    return NOTHING

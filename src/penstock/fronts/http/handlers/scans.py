@@ -1,0 +1,190 @@
+"""Read whole logs: where lanes begin and end, and their batches by offset, as they are stored or as Arrow.
+
+Nothing here is JSON but the small answers: who reads this much does not want it message by message. Arrow is made on
+a thread, where pyarrow is installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncGenerator, Callable
+from difflib import get_close_matches
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.delivery import Scan
+from penstock.errors import InvalidArgument, OffsetGone
+from penstock.fronts.http.failures import HttpError
+from penstock.fronts.http.handlers import Routes
+from penstock.fronts.http.handlers.looking import path_number
+from penstock.fronts.http.request import Answer, Stream, json_answer
+from penstock.fronts.http.routes import Call
+from penstock.wire.http import BATCHES_TYPE, encode_msgpack
+from penstock.wire.scans import (
+    ARROW_TYPE,
+    META_COLUMNS,
+    NEXT_OFFSET_HEADER,
+    PLACE_COLUMNS,
+    STATE_COLUMNS,
+    ExtentAnswer,
+    LaneBody,
+    LanesAnswer,
+)
+
+ROUTES = Routes()
+LANE: Final = "/v1/queues/{queue}/lanes/{lane}"
+DEFAULT_COLUMNS: Final = (
+    "queue", "lane", "offset", "partition", "payload", "headers", "content_type", "priority", "published_at",
+    "expires_at", "dedup_id", "trace_id", "correlation_id",
+)  # fmt: skip
+PIECE_BYTES: Final = 256 * 1024
+"""What is encoded and sent between two turns of the loop."""
+SLICE_BYTES: Final = 100
+"""What a slice costs beside its bytes; keeps thousands of tiny ones from passing as nothing."""
+_ALL_COLUMNS: Final = (*PLACE_COLUMNS, *META_COLUMNS, *STATE_COLUMNS)
+
+
+class LanesQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    time_ms: int | None = None
+    """Also give each lane's first offset published at this time or later."""
+
+
+@ROUTES.add("GET", "/v1/queues/{queue}/lanes", {200: LanesAnswer})
+async def lanes(call: Call, query: LanesQuery) -> Answer:
+    """The lanes of a queue: which offsets each keeps."""
+    found = await call.broker.lanes(call.names["queue"], query.time_ms)
+    return json_answer(
+        LanesAnswer(
+            queue=found.queue,
+            queue_id=found.queue_id,
+            lanes=[
+                LaneBody(lane=one.lane, first=one.first, end=one.end, bytes=one.bytes, at_time=one.at_time)
+                for one in found.lanes
+            ],
+        )
+    )
+
+
+class ExtentQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    start: int
+    """The offset that a read would begin at."""
+    max_rows: int | None = None
+    """Messages that it may have at most."""
+    max_bytes: int | None = None
+    """Bytes of whole batches that it may have; one batch is always within it."""
+
+
+@ROUTES.add("GET", LANE + "/extent", {200: ExtentAnswer}, errors=[OffsetGone])
+async def extent(call: Call, query: ExtentQuery) -> Answer:
+    """How far a read of a lane's log may go."""
+    found = await call.broker.extent(
+        call.names["queue"],
+        path_number(call, "lane"),
+        query.start,
+        max_rows=query.max_rows,
+        max_bytes=query.max_bytes,
+    )
+    return json_answer(ExtentAnswer(end=found.end, rows=found.rows, bytes=found.bytes))
+
+
+class ScanQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+    start: int
+    """The first offset."""
+    end: int
+    """One past the last; what is not there yet is not waited for."""
+    payload: bool = True
+    """Whether payloads are given: 0 leaves them where they are."""
+    columns: str | None = None
+    """Which columns are wanted, with commas in between: metadata that none of them needs is left out."""
+    where: str | None = None
+    """A [condition](filters.md) on metadata: which messages are wanted."""
+    group: str | None = None
+    """A group of the queue: also say what it is not done with."""
+    max_bytes: int | None = None
+    """Bytes of encoded batches in one answer, 1 to 67 108 864; 8 MiB without it. One batch is always given."""
+
+
+@ROUTES.add("GET", LANE + "/scan", {200: str}, gives=BATCHES_TYPE, or_gives=ARROW_TYPE, errors=[OffsetGone])
+async def scan(call: Call, query: ScanQuery) -> Answer | Stream:
+    """A part of a lane's log: batches as they are stored, or an Arrow stream. Go on from the next offset it names."""
+    columns = _columns(query)
+    to_arrow = _arrow() if _wants_arrow(call) else None
+    found = await call.broker.scan(
+        call.names["queue"],
+        path_number(call, "lane"),
+        query.start,
+        query.end,
+        payload=query.payload and "payload" in columns,
+        metadata=any(name in META_COLUMNS for name in columns),
+        where=query.where,
+        group=query.group,
+        max_bytes=query.max_bytes,
+    )
+    if to_arrow is None:
+        return Stream(_pieces(found), BATCHES_TYPE)
+    body = await asyncio.to_thread(to_arrow, found, columns)
+    return Answer(200, body, ARROW_TYPE, ((NEXT_OFFSET_HEADER, str(found.next_offset)),))
+
+
+async def _pieces(found: Scan) -> AsyncGenerator[bytes, None]:
+    """The scan in MessagePack, a few slices at a time: encoding and sending all at once would hold up others."""
+    head = [found.queue, found.queue_id, found.lane, found.first, found.end, found.next_offset]
+    pieces = [_ARRAY_OF_7, *map(encode_msgpack, head), _ARRAY_LONG.pack(0xDD, len(found.slices))]
+    size = 0
+    for part in found.slices:
+        pieces.append(encode_msgpack(part))
+        size += part.size + SLICE_BYTES
+        if size >= PIECE_BYTES:
+            yield b"".join(pieces)
+            pieces, size = [], 0
+            await asyncio.sleep(0)
+    yield b"".join(pieces)
+
+
+_ARRAY_OF_7: Final = b"\x97"
+_ARRAY_LONG: Final = struct.Struct(">BI")
+
+
+def _columns(query: ScanQuery) -> list[str]:
+    """The columns that are wanted: all of a message's own unless they are named."""
+    if query.columns is None:
+        states = STATE_COLUMNS if query.group is not None else ()
+        return [name for name in (*DEFAULT_COLUMNS, *states) if query.payload or name != "payload"]
+    columns = query.columns.split(",") if query.columns else []
+    for name in columns:
+        if name not in _ALL_COLUMNS:
+            near = get_close_matches(name, _ALL_COLUMNS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_ALL_COLUMNS)}"
+            raise InvalidArgument(f"columns names {name[:100]!r}, which is none; {hint}")
+        if name in STATE_COLUMNS and query.group is None:
+            raise InvalidArgument(f"column {name!r} is what a group makes of a message: say which one with group")
+    if len(set(columns)) != len(columns):
+        raise InvalidArgument(f"columns names one of them twice: {query.columns[:200]!r}")
+    if not query.payload and "payload" in columns:
+        raise InvalidArgument("columns names payload, but payload is 0; leave out one of them")
+    return columns
+
+
+def _wants_arrow(call: Call) -> bool:
+    accept = call.request.header(b"accept").lower()
+    if ARROW_TYPE in accept:
+        return True
+    if not accept or BATCHES_TYPE in accept or "*/*" in accept or "application/*" in accept:
+        return False
+    raise HttpError(
+        406, "not_acceptable", f"Accept is {accept[:100]!r}; a scan is given as {BATCHES_TYPE} or {ARROW_TYPE}"
+    )
+
+
+def _arrow() -> Callable[[Scan, list[str]], bytes]:
+    try:
+        from penstock.arrow.stream import stream_of
+    except ImportError as error:
+        raise HttpError(
+            406, "not_acceptable",
+            f"this server cannot make Arrow: {error}; install it with pip install 'penstock[spark]', or ask for "
+            f"{BATCHES_TYPE}",
+        ) from None  # fmt: skip
+    return stream_of

@@ -1,0 +1,34 @@
+"""Sessions: what belongs to one client and goes with it."""
+
+from __future__ import annotations
+
+from penstock.errors import NotFound, Overloaded
+from penstock.fronts.http.handlers import Routes
+from penstock.fronts.http.request import NOTHING, Answer, json_answer
+from penstock.fronts.http.routes import Call
+from penstock.wire.sessions import SessionAnswer, SessionRequest
+
+ROUTES = Routes()
+ONE_SESSION = "/v1/sessions/{session}"
+
+
+@ROUTES.add("POST", "/v1/sessions", {201: SessionAnswer}, errors=[Overloaded])
+async def begin_session(call: Call, body: SessionRequest) -> Answer:
+    """Begin a session: requests that name it (`?session=…`) may declare exclusive queues, which end with it."""
+    session = call.server.sessions.begin(body.seconds)
+    answer = SessionAnswer(id=session.id, consumer=session.broker.consumer, seconds=session.seconds)
+    return json_answer(answer, 201)
+
+
+@ROUTES.add("PUT", ONE_SESSION, {204: None}, errors=[NotFound])
+async def renew_session(call: Call) -> Answer:
+    """Say that the session's client is still there. Any request that names the session does the same."""
+    with call.server.sessions.used(call.names["session"]):
+        return NOTHING
+
+
+@ROUTES.add("DELETE", ONE_SESSION, {204: None}, errors=[NotFound])
+async def end_session(call: Call) -> Answer:
+    """End a session: its exclusive queues are deleted, what it has leased returns at once."""
+    await call.server.sessions.end(call.names["session"])
+    return NOTHING

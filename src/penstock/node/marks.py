@@ -1,0 +1,185 @@
+"""Marks: small durable documents by name, each with a version that its writers may insist on.
+
+How far a job has come, what a sink has written, where an archive stands: whoever keeps such a thing puts it here,
+alone or in the very commit that publishes what it tells of (`staging.py`). A mark's value is JSON text and stays as it
+was written; this module never looks into it. Marks are few and small: all of them are in memory, in the catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.errors import Forbidden, InvalidArgument, MarkMoved, MessageTooLarge, NotFound
+from penstock.model import INTEGER_MAX, check_integer, check_name
+from penstock.node.catalog import MarkDocument, mark_row
+from penstock.rows import CatalogRow
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from penstock.node.node import Node
+
+VALUE_BYTES_MAX: Final = 1024 * 1024
+MARKS_MAX: Final = 10_000
+MARKS_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of all marks together: they are in memory, and read again whenever the catalog is."""
+PAGE_BYTES: Final = 8 * 1024 * 1024
+
+
+class MarkPut(msgspec.Struct, frozen=True):
+    """A mark to be put: `expected_version` None is whatever is there, 0 that there is none, else that very version."""
+
+    name: str
+    value: Any
+    """Anything that JSON has; `msgspec.Raw` is JSON text already, and kept as it is."""
+    expected_version: int | None = None
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A mark as it stands."""
+
+    name: str
+    version: int
+    """1 when it was made, one more with every change."""
+    value: Any
+    updated_ms: int
+
+
+class MarkPage(msgspec.Struct, frozen=True):
+    """Marks by name with their values as JSON text; `next` is the `after` of the next page, None at the end."""
+
+    marks: list[Mark]
+    next: str | None
+
+
+# Checking ------------------------------------------------------------------------------------------------
+
+
+def check_puts(puts: Sequence[MarkPut]) -> list[tuple[MarkPut, bytes]]:
+    """Each mark with its value as JSON text; raises for what cannot be put, and for a name that comes twice."""
+    names: set[str] = set()
+    checked: list[tuple[MarkPut, bytes]] = []
+    for put in puts:
+        if not isinstance(put, MarkPut):
+            raise InvalidArgument(f"a mark to be put must be a penstock.MarkPut, not {type(put).__name__}")
+        check_name(put.name, "a mark's name")
+        if put.name in names:
+            raise InvalidArgument(f"the mark {put.name!r} is put twice in one commit; put it once, with its last value")
+        names.add(put.name)
+        if put.expected_version is not None:
+            check_integer(put.expected_version, "expected_version", 0, INTEGER_MAX)
+        checked.append((put, _json(put)))
+    return checked
+
+
+def _json(put: MarkPut) -> bytes:
+    try:
+        value = msgspec.json.encode(put.value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"the value of mark {put.name!r} cannot be written as JSON: {error}") from None
+    if len(value) > VALUE_BYTES_MAX:
+        raise MessageTooLarge(f"the value of mark {put.name!r} has {len(value)} bytes; the limit is {VALUE_BYTES_MAX}")
+    try:
+        msgspec.json.decode(value)  # raw text is taken as it is: what nobody could read back must not be kept
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"the value of mark {put.name!r} is no JSON that can be read back: {error}") from None
+    return value
+
+
+# Writing -------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def alone(node: Node, namespace: str, names: Sequence[str]) -> AsyncIterator[None]:
+    """While nobody else changes these marks: what is known of them stays true until a commit has put them."""
+    async with AsyncExitStack() as stack:
+        for name in sorted(names):  # in one order, so that two who want the same ones never wait for each other
+            await stack.enter_async_context(node.declaring("mark", namespace, name))
+        yield
+
+
+def rows_of(node: Node, namespace: str, puts: Sequence[tuple[MarkPut, bytes]]) -> list[CatalogRow]:
+    """The rows that put these marks; raises `MarkMoved` where one is not as its writer expects. Changes nothing."""
+    marks, now_ms = node.catalog.marks, node.clock.now_ms()
+    count, size = len(marks), node.catalog.marks_bytes
+    rows: list[CatalogRow] = []
+    for put, value in puts:
+        known = marks.get((namespace, put.name))
+        version = 0 if known is None else known.document.version
+        if put.expected_version is not None and put.expected_version != version:
+            found = f"is at version {version}" if version else "does not exist"
+            raise MarkMoved(
+                f"mark {put.name!r} {found}, not at {put.expected_version}: somebody else has changed it; read it again"
+            )
+        count += known is None
+        size += len(value) - (0 if known is None else len(known.document.value))
+        document = MarkDocument(version + 1, value, now_ms)
+        id = node.catalog.new_id() if known is None else known.id
+        rows.append(mark_row(id, namespace, put.name, document))
+    if count > max(MARKS_MAX, len(marks)):
+        raise Forbidden(f"there are {len(marks)} marks already, as many as may be; delete some first")
+    if size > max(MARKS_BYTES_MAX, node.catalog.marks_bytes):
+        raise Forbidden(f"all marks would have {size} bytes; the limit is {MARKS_BYTES_MAX}, delete some first")
+    return rows
+
+
+async def put(node: Node, namespace: str, mark: MarkPut) -> Mark:
+    """Put one mark."""
+    checked = check_puts([mark])
+    async with alone(node, namespace, [mark.name]):
+        await node.commit_catalog(rows_of(node, namespace, checked))
+        return one(node, namespace, mark.name)
+
+
+async def delete(node: Node, namespace: str, name: str) -> None:
+    """Forget a mark; a later one of the same name begins at version 1."""
+    async with alone(node, namespace, [name]):
+        known = node.catalog.marks.get((namespace, name))
+        if known is None:
+            raise NotFound(f"there is no mark {name!r}")
+        await node.commit_catalog([], [("mark", known.id)], lambda: node.catalog.remove_mark(namespace, name))
+
+
+# Reading -------------------------------------------------------------------------------------------------
+
+
+def one(node: Node, namespace: str, name: str) -> Mark:
+    known = node.catalog.marks.get((namespace, name))
+    if known is None:
+        raise NotFound(f"there is no mark {name!r}")
+    return _mark(name, known.document, decoded=True)
+
+
+def named(node: Node, namespace: str, prefix: str) -> list[Mark]:
+    """The marks whose names begin so, by name."""
+    marks = node.catalog.marks
+    return [_mark(name, marks[namespace, name].document, decoded=True) for name in _names(node, namespace, prefix)]
+
+
+def page(node: Node, namespace: str, prefix: str, after: str, most: int) -> MarkPage:
+    """The same page by page, of at most so many marks and of bounded size, with values as JSON text."""
+    found: list[Mark] = []
+    size = 0
+    for name in _names(node, namespace, prefix):
+        if name <= after:
+            continue
+        document = node.catalog.marks[namespace, name].document
+        size += len(document.value)
+        if found and (len(found) == most or size > PAGE_BYTES):
+            return MarkPage(found, found[-1].name)
+        found.append(_mark(name, document, decoded=False))
+    return MarkPage(found, None)
+
+
+def _names(node: Node, namespace: str, prefix: str) -> Iterator[str]:
+    chosen = (name for home, name in node.catalog.marks if home == namespace and name.startswith(prefix))
+    return iter(sorted(chosen))
+
+
+def _mark(name: str, document: MarkDocument, *, decoded: bool) -> Mark:
+    value = msgspec.json.decode(document.value) if decoded else msgspec.Raw(document.value)
+    return Mark(name, document.version, value, document.updated_ms)

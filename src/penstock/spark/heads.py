@@ -1,0 +1,60 @@
+"""Asks a server what its queues hold now, not more often than it is good for the server.
+
+Spark asks a stream for its latest offset a hundred times a second while nothing happens; what was seen is given again
+for a while. Next stop: `planning.py`, which plans with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Final
+
+from penstock.errors import NotFound
+from penstock.spark.clients import Access, client_of
+from penstock.spark.options import QueueChoice, chosen_queues
+from penstock.spark.planning import Heads, LaneHead, QueueHead
+
+AGE_S_MIN: Final = 0.05
+AGE_FACTOR: Final = 10
+"""What takes long to ask for is asked for less often: at most a tenth of the time is spent with it."""
+
+
+class HeadReader:
+    """The heads of the chosen queues. Pickled without a connection: `client_of` finds it again."""
+
+    def __init__(self, access: Access, choice: QueueChoice) -> None:
+        self._access = access
+        self._choice = choice
+        self._seen: Heads | None = None
+        self._seen_at = 0.0
+        self._age_s = AGE_S_MIN
+
+    def now(self, time_ms: int | None = None) -> Heads:
+        """What is there at this moment; with a time, also where each lane was then. What is gone is left out."""
+        client = client_of(self._access)
+        existing = list(client.queues()) if self._choice.patterns else []
+        heads: Heads = {}
+        for name in chosen_queues(self._choice, existing):
+            try:
+                found = client.lanes(name, time_ms)
+            except NotFound:
+                continue
+            lanes = {one.lane: LaneHead(one.first, one.end, one.bytes, one.at_time) for one in found.lanes}
+            heads[name] = QueueHead(found.queue_id, lanes)
+        return heads
+
+    def recent(self) -> Heads:
+        """The same, up to a moment old."""
+        began = time.monotonic()
+        if self._seen is None or began - self._seen_at >= self._age_s:
+            self._seen = self.now()
+            self._seen_at = time.monotonic()
+            self._age_s = max(AGE_S_MIN, AGE_FACTOR * (self._seen_at - began))
+        return self._seen
+
+    def check_names(self, found: Collection[str]) -> None:
+        """Raise where a queue that was named is not there."""
+        for name in self._choice.names:
+            if name not in found:
+                raise NotFound(f"there is no queue {name!r} in namespace {self._access.namespace!r}")

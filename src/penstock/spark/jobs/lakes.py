@@ -1,0 +1,182 @@
+"""What jobs on a lake share: which server it belongs to, its tables, and where its lanes stand.
+
+Asks the server; Spark comes in only where a job runs tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from penstock.errors import InvalidArgument, MarkMoved, NotFound
+from penstock.model import DEFAULT_NAMESPACE
+from penstock.spark.clients import Access, client_of
+from penstock.spark.heads import HeadReader
+from penstock.spark.lake.errors import LakeMissing, translated
+from penstock.spark.lake.layout import EVENTS, EVENTS_QUEUE, MESSAGES, SCHEMAS
+from penstock.spark.lake.storage import Storage
+from penstock.spark.lake.table import LakeTable
+from penstock.spark.options import EARLIEST, QueueChoice, queue_choice
+from penstock.spark.planning import Heads
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.client.sync import Client
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+SERVER_MARK: Final = "penstock-server"
+"""The mark that holds a server's identity (of one namespace): made up once, and then never changed."""
+
+
+class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the server and the lake are: what every job on a lake is told."""
+
+    url: str
+    """The server, or several nodes with commas in between."""
+    lake: str
+    """A folder, or the URL of an object store."""
+    queues: str = "*"
+    """Names, patterns or both, with commas in between, as the source's option `queue` takes them."""
+    events: bool = True
+    """Delivery events (`$events`) too."""
+    token: str | None = None
+    namespace: str = DEFAULT_NAMESPACE
+    storage_options: dict[str, str] = {}
+    """For the object store, where its credentials are not in the environment."""
+
+    @property
+    def access(self) -> Access:
+        return Access(self.url, self.token, self.namespace)
+
+    @property
+    def client(self) -> Client:
+        return client_of(self.access)
+
+    @property
+    def choice(self) -> QueueChoice:
+        """The queues, with `$events` among them where events are wanted."""
+        found = queue_choice(self.queues)
+        names = tuple(dict.fromkeys((*found.names, EVENTS_QUEUE))) if self.events else found.names
+        return QueueChoice(names, found.patterns, self.queues)
+
+    def heads(self) -> Heads:
+        """What the server has of the chosen queues; those that are named must be there."""
+        heads = HeadReader(self.access, self.choice).now()
+        HeadReader(self.access, queue_choice(self.queues)).check_names(heads)
+        return heads
+
+    def storage(self, table: str) -> Storage:
+        return Storage(self.lake, self.storage_options).under(table)
+
+    def source(self) -> dict[str, str]:
+        """The options of the source that say where the server is."""
+        token = {} if self.token is None else {"token": self.token}
+        return {"url": self.url, "namespace": self.namespace, **token}
+
+
+def table_of(queue: str) -> str:
+    """In which table a queue's messages land."""
+    return EVENTS if queue == EVENTS_QUEUE else MESSAGES
+
+
+def server_identity(client: Client) -> str:
+    """What tells this server's namespace from every other one, also from one that has the same address later."""
+    while True:
+        try:
+            return str(client.mark(SERVER_MARK).value["id"])
+        except NotFound:
+            pass
+        try:
+            client.put_mark(SERVER_MARK, {"id": uuid.uuid4().hex}, expected_version=0)
+        except MarkMoved:  # another job was first
+            continue
+
+
+def tables_to_write(options: LakeOptions, heads: Heads) -> dict[str, LakeTable]:
+    """The tables that these queues land in, made where they are missing."""
+    server = server_identity(options.client)
+    return {
+        name: LakeTable.open_for(options.storage(name), SCHEMAS[name], server, options.namespace)
+        for name in sorted({table_of(queue) for queue in heads})
+    }
+
+
+def tables_to_read(options: LakeOptions) -> dict[str, LakeTable]:
+    """The tables that are there, if they are this server's; at least the messages or the events must be."""
+    server = server_identity(options.client)
+    found: dict[str, LakeTable] = {}
+    missing: LakeMissing | None = None
+    for name in (MESSAGES, EVENTS):
+        try:
+            found[name] = LakeTable.open(options.storage(name))
+            found[name].check_owner(server, options.namespace)
+        except LakeMissing as error:
+            missing = error
+    if not found:
+        raise LakeMissing(f"there is no lake at {options.lake}: has anything been archived there?") from missing
+    return found
+
+
+def marks(tables: Mapping[str, LakeTable], heads: Heads) -> dict[str, dict[int, int | None]]:
+    """The lake's mark of every lane, by queue and lane; None where the lake has nothing of it."""
+    return {
+        queue: {
+            lane: tables[table_of(queue)].mark(head.id, lane) if table_of(queue) in tables else None
+            for lane in head.lanes
+        }
+        for queue, head in heads.items()
+    }
+
+
+def starting_offsets(found: Mapping[str, Mapping[int, int | None]]) -> str:
+    """The source's option: go on where the lake ends, or begin at the earliest."""
+    return offsets_json(
+        {
+            queue: {lane: EARLIEST if mark is None else mark for lane, mark in lanes.items()}
+            for queue, lanes in found.items()
+        }
+    )
+
+
+def offsets_json(offsets: Mapping[str, Mapping[int, int]]) -> str:
+    return json.dumps(
+        {queue: {str(lane): offset for lane, offset in lanes.items()} for queue, lanes in offsets.items()}
+    )
+
+
+def queues_json(queues: Iterable[str]) -> str:
+    """The source's option for exactly these queues, whatever they are called."""
+    return json.dumps(list(queues))
+
+
+def check_positive(value: float, what: str) -> None:
+    if not value > 0:
+        raise InvalidArgument(f"{what} is {value}; it must be more than 0")
+
+
+def plain(value: Any) -> Any:
+    """As a summary holds it."""
+    return msgspec.to_builtins(value)
+
+
+def in_tasks(
+    spark: SparkSession, function: Callable[[Argument], Result], arguments: Sequence[Argument]
+) -> list[Result]:
+    """Call a function on the executors, once for each argument; a task for each, in any order, results in theirs."""
+    if not arguments:
+        return []
+    try:
+        found: list[Result] = spark.sparkContext.parallelize(arguments, len(arguments)).map(function).collect()
+        return found
+    except Exception as error:
+        known = translated(error)
+        if known is None:
+            raise
+        raise known from error

@@ -1,0 +1,164 @@
+"""Which offsets of which lanes an update of the summaries takes next, and what must be known of them beforehand.
+
+Pieces are bounded by messages, not by events: an event may speak of a hundred thousand of them, and each has times of
+its own.
+
+May not know: how summaries are made, or where they go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from pyspark.sql import functions as F
+
+from penstock.spark.lake.layout import EVENTS_SCHEMA, IDENTITY, chosen
+from penstock.spark.lake.reading import Choice, LaneRange, read_file
+from penstock.spark.lake.source import frame
+from penstock.spark.lake.table import LakeTable, LaneKey
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EVENT_LANES_MAX: Final = 64
+BLOCK: Final = 100
+"""Event offsets that are never cut apart."""
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Offsets [start, end)."""
+
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+
+Spans = dict[LaneKey, Span]
+
+
+class Block(msgspec.Struct, frozen=True):
+    """What some neighbouring events say of one lane of one queue."""
+
+    event_lane: int
+    end: int
+    """The event offset after the block."""
+    queue_id: int
+    lane: int
+    messages: int
+    """How many they hand out and settle."""
+    first: Span | None
+    """Where those are that are handed out for the first time, as it seems; None if none is."""
+
+
+# Lanes of the archive ------------------------------------------------------------------------------------
+
+
+def event_lanes(table: LakeTable | None) -> dict[LaneKey, int]:
+    """The archive's marks of `$events`, by lane."""
+    if table is None:
+        return {}
+    columns = chosen(EVENTS_SCHEMA, ["event_queue_id"])
+    for file in table.files():
+        for rows in read_file(table.storage, file, columns, Choice()):
+            queue_id = int(rows.column("event_queue_id")[0].as_py())
+            marks = {(queue_id, lane): table.mark(queue_id, lane) for lane in range(EVENT_LANES_MAX)}
+            return {lane: mark for lane, mark in marks.items() if mark is not None}
+    return {}
+
+
+def message_lanes(spark: SparkSession, table: LakeTable | None) -> dict[LaneKey, int]:
+    """The archive's marks of all queues that it has messages of, by lane."""
+    if table is None:
+        return {}
+    found: set[LaneKey] = set()
+    known: list[str] = []
+    for file in table.files():
+        if file.queue_ids is None or file.lanes is None or file.queue_ids[0] != file.queue_ids[1]:
+            continue
+        known.append(file.path)
+        found |= {(file.queue_ids[0], lane) for lane in range(file.lanes[0], file.lanes[1] + 1)}
+    if len(known) < len(table.files()):  # a queue that was declared anew shares a file with its namesake
+        rest = frame(spark, table, IDENTITY[:2], Choice(), known).distinct().collect()
+        found |= {(row["queue_id"], row["lane"]) for row in rest}
+    marks = {lane: table.mark(*lane) for lane in found}
+    return {lane: mark for lane, mark in sorted(marks.items()) if mark is not None}
+
+
+# Pieces --------------------------------------------------------------------------------------------------
+
+
+def cut(spans: Mapping[LaneKey, Span], limit: int) -> Spans:
+    """The beginning of all these, at most `limit` offsets long in all."""
+    found: Spans = {}
+    for lane, span in sorted(spans.items()):
+        room = limit - sum(one.length for one in found.values())
+        if room <= 0:
+            break
+        found[lane] = Span(span.start, min(span.end, span.start + room))
+    return found
+
+
+def cut_by_messages(spans: Mapping[LaneKey, Span], blocks: Iterable[Block], limit: int) -> Spans:
+    """The beginning of these spans of events, up to the block that brings `limit` messages; at least a block."""
+    sizes: dict[tuple[int, int], int] = {}
+    for block in blocks:
+        sizes[block.event_lane, block.end] = sizes.get((block.event_lane, block.end), 0) + block.messages
+    found: Spans = {}
+    room = limit
+    for key, span in sorted(spans.items()):
+        found[key] = span
+        for (lane, end), messages in sorted(sizes.items()):
+            if lane != key[1]:
+                continue
+            room -= messages
+            if room <= 0:
+                found[key] = Span(span.start, min(end, span.end))
+                return found
+    return found
+
+
+def surveyed(events: DataFrame) -> list[Block]:
+    """The blocks of some events, on the driver: a row for each hundred events and lane that they speak of."""
+    block = F.expr(f"event_offset div {BLOCK}")
+    is_first = (F.col("kind") == "claimed") & (F.col("attempt") == 1)
+    rows = (
+        events.where(F.col("kind").isin("claimed", "acked"))
+        .groupBy("event_lane", block.alias("block"), "queue_id", "lane")
+        .agg(
+            F.sum("messages").alias("messages"),
+            F.min(F.when(is_first, F.col("start_offset"))).alias("low"),
+            F.max(F.when(is_first, F.col("end_offset"))).alias("high"),
+        )
+        .collect()
+    )
+    return [
+        Block(
+            row["event_lane"], (row["block"] + 1) * BLOCK, row["queue_id"], row["lane"], row["messages"],
+            None if row["low"] is None else Span(row["low"], row["high"]),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def within(blocks: Iterable[Block], spans: Mapping[LaneKey, Span]) -> list[Block]:
+    """The blocks that lie in these spans of events; a block that a span ends in is."""
+    ends = {lane: span.end for (_, lane), span in spans.items()}
+    return [block for block in blocks if block.end - BLOCK < ends.get(block.event_lane, 0)]
+
+
+def first_ranges(blocks: Iterable[Block], marks: Mapping[LaneKey, int]) -> list[LaneRange]:
+    """Where messages are that the blocks seem to hand out for the first time, as far as the marks go."""
+    found: dict[LaneKey, Span] = {}
+    for block in blocks:
+        if block.first is None:
+            continue
+        lane = block.queue_id, block.lane
+        known = found.get(lane, block.first)
+        found[lane] = Span(min(known.start, block.first.start), max(known.end, block.first.end))
+    ranges = [LaneRange(*lane, span.start, min(span.end, marks.get(lane, 0))) for lane, span in sorted(found.items())]
+    return [one for one in ranges if one.start < one.end]

@@ -1,0 +1,82 @@
+"""What `verify` compares of a row, and how rows are summed up to cells: Spark columns for `lake/comparison.py`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from penstock.spark.events import event_rows
+from penstock.spark.lake.comparison import CELL_OFFSETS, Cell, Lane
+from penstock.spark.lake.layout import EVENTS, EVENTS_QUEUE
+
+MESSAGE_IDS: Final = (
+    "partition", "key", "priority", "content_type", "dedup_id", "trace_id", "correlation_id", "delay_ms", "not_before",
+    "ttl_ms", "published_at",
+)  # fmt: skip
+EVENT_IDS: Final = (
+    "event_index", "range_index", "namespace", "queue", "queue_id", "lane", "group", "kind", "start_offset",
+    "end_offset", "at", "consumer", "attempt", "detail",
+)  # fmt: skip
+
+
+def compared_columns(name: str) -> list[str]:
+    """The lake's columns that are compared."""
+    if name == EVENTS:
+        return ["date", "event_queue_id", "event_lane", "event_offset", *EVENT_IDS]
+    return ["queue", "date", "queue_id", "lane", "offset", *MESSAGE_IDS]
+
+
+def told_events(rows: DataFrame) -> DataFrame:
+    """The broker's events with the columns of the lake's."""
+    [queue_id] = [row["queue_id"] for row in rows.select("queue_id").limit(1).collect()] or [0]
+    flat = event_rows(rows.select("lane", "offset", "payload"))
+    return flat.withColumn("event_queue_id", F.lit(queue_id)).withColumn("date", F.to_date("at"))
+
+
+def shaped(rows: DataFrame, name: str, deep: bool) -> DataFrame:
+    """queue, queue_id, lane, offset, date, weight (1 for one row of each message, else 0) and hash."""
+    if name == EVENTS:
+        first = (F.col("event_index") == 0) & (F.col("range_index") == 0)
+        return rows.select(
+            F.lit(EVENTS_QUEUE).alias("queue"),
+            F.col("event_queue_id").alias("queue_id"),
+            F.col("event_lane").alias("lane"),
+            F.col("event_offset").alias("offset"),
+            F.col("date").cast("string").alias("date"),
+            first.cast("int").alias("weight"),
+            F.xxhash64("event_lane", "event_offset", *EVENT_IDS).alias("hash"),
+        )
+    hashed: list[Column | str] = ["queue_id", "lane", "offset", *MESSAGE_IDS]
+    if deep:
+        hashed += ["payload", F.map_entries("typed_headers")]
+    return rows.select(
+        "queue",
+        "queue_id",
+        "lane",
+        "offset",
+        F.to_date("published_at").cast("string").alias("date"),
+        F.lit(1).alias("weight"),
+        F.xxhash64(*hashed).alias("hash"),
+    )
+
+
+def summed(rows: DataFrame, *more: str) -> DataFrame:
+    place = F.col("offset") % CELL_OFFSETS
+    number = F.floor(F.col("offset") / CELL_OFFSETS).cast("bigint")
+    return rows.groupBy("queue", "queue_id", "lane", "date", number.alias("number"), *more).agg(
+        F.sum("weight").alias("messages"),
+        F.min("offset").alias("first"),
+        F.max("offset").alias("last"),
+        F.sum(place * F.col("weight")).alias("places"),
+        F.sum(place * place * F.col("weight")).alias("squares"),
+        F.bit_xor("hash").alias("hash"),
+    )
+
+
+def cell_of(row: Any) -> Cell:
+    return Cell(
+        Lane(row["queue"], row["queue_id"], row["lane"]), row["date"], row["number"], row["messages"], row["first"],
+        row["last"], row["places"], row["squares"], row["hash"],
+    )  # fmt: skip

@@ -1,0 +1,48 @@
+"""Which engine a place names: a file is SQLite's, a URL `postgresql://…` PostgreSQL's, nothing at all is memory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import InvalidArgument
+from penstock.store.contract import Store
+
+POSTGRES: Final = ("postgresql", "postgres")
+_SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+
+
+def scheme_of(place: str | Path) -> str:
+    """The scheme of a URL in small letters; empty for the path of a file."""
+    found = _SCHEME.match(place) if isinstance(place, str) else None
+    return found[1].lower() if found else ""
+
+
+def label_of(place: str | Path) -> str:
+    """The place for people to read: a file's whole path, a URL without its password."""
+    if not scheme_of(place):
+        return str(Path(place).absolute())
+    from penstock.store.postgres_pool import StoreAddress
+
+    return StoreAddress.parse(str(place)).label
+
+
+async def open_engine(place: str | Path | None) -> Store:
+    """An open store."""
+    if place is None:
+        from penstock.store.memory import MemoryStore
+
+        return MemoryStore()
+    scheme = scheme_of(place)
+    if not scheme:
+        from penstock.store.sqlite import SqliteStore
+
+        return await SqliteStore.open(place)
+    if scheme in POSTGRES:
+        from penstock.store.postgres import PostgresStore
+
+        return await PostgresStore.open(str(place))
+    raise InvalidArgument(
+        f"{scheme}:// is no store that Penstock knows; name a file, or postgresql://user@host/database"
+    )

@@ -1,0 +1,23 @@
+"""Shapes of sessions over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+SECONDS_MIN = 1.0
+SECONDS_MAX = 3_600.0
+
+
+class SessionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    seconds: Annotated[float, Meta(ge=SECONDS_MIN, le=SECONDS_MAX)] = 30.0
+    """The session ends when no request has named it for so long."""
+
+
+class SessionAnswer(Struct, frozen=True, kw_only=True):
+    id: str
+    """What requests name as `session`. Whoever knows it may use the session: keep it to yourself."""
+    consumer: str
+    """The name under which the session claims, for everybody to see."""
+    seconds: float

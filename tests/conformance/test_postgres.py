@@ -1,0 +1,372 @@
+"""What only the PostgreSQL engine promises: lost answers, schemas, several processes, text, settings that lose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from penstock.errors import Fenced, InvalidArgument, PenstockError, Unavailable
+from penstock.store import postgres_schema as sql
+from penstock.store.contract import DeadRow
+from penstock.store.postgres import PostgresStore
+from penstock.store.text import kept, restored
+from tests.conformance.samples import LANE, batches, change, commit, full_change, image_of, load_one, own_all
+from tests.databases.postgres import PostgresServer, schema_url, shared_url
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return schema_url(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    """One that a test may kill."""
+    made = PostgresServer()
+    yield made
+    made.close()
+
+
+async def backends(url: str, schema: str, end: bool = False) -> int:
+    """The connections whose last statement was about a schema; ended where that is asked for."""
+    connection = await asyncpg.connect(url.partition("?")[0])
+    try:
+        what = "pg_terminate_backend(pid)" if end else "pid"
+        rows = await connection.fetch(
+            f"SELECT {what} FROM pg_stat_activity WHERE query LIKE '%' || $1 || '%' AND pid <> pg_backend_pid()", schema
+        )
+        return len(rows)
+    finally:
+        await connection.close()
+
+
+async def under_way(url: str) -> None:
+    """Wait until the database works on a commit."""
+    deadline = asyncio.get_running_loop().time() + 30
+    while not await backends(url, f"{schema_of(url)}.apply_commit"):
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.01)
+
+
+def schema_of(url: str) -> str:
+    return url.partition("schema=")[2]
+
+
+# An answer that was lost ---------------------------------------------------------------------------------
+
+
+def test_a_commit_whose_connection_was_cut_is_decided_before_anything_else_is_read(url: str) -> None:
+    """The commit is held up inside of the database; its connection is cut; then the lock is let go."""
+
+    async def scenario() -> None:
+        store = await PostgresStore.open(url)
+        blocker = await asyncpg.connect(url.partition("?")[0])
+        try:
+            epochs = await own_all(store)
+            await store.apply(commit(epochs, full_change()))
+            before = await load_one(store)
+            holding = blocker.transaction()
+            await holding.start()
+            await blocker.execute(f"LOCK TABLE {schema_of(url)}.batches IN SHARE MODE")
+            write = asyncio.ensure_future(
+                store.apply(commit(epochs, change(batches=batches(1, base=7), first=0, end=8)))
+            )
+            await under_way(url)
+            await backends(url, f"{schema_of(url)}.apply_commit", end=True)
+            with pytest.raises(Unavailable):
+                await write
+            await holding.rollback()
+            image = await load_one(store)
+            assert image == before
+            # And the next one is taken, under the new generation.
+            await store.apply(commit(epochs, change(batches=batches(1, base=7), first=0, end=8)))
+            assert (await load_one(store)).end == 8
+        finally:
+            await blocker.close()
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_that_arrives_after_it_was_given_up_is_refused(url: str) -> None:
+    async def scenario() -> None:
+        store = await PostgresStore.open(url)
+        try:
+            epochs = await own_all(store)
+            late = store._generation
+            store._is_unsure = True  # as after a lost answer
+            await load_one(store)
+            assert store._generation == late + 1
+            store._generation = late
+            with pytest.raises(Unavailable, match="given up"):
+                await store.apply(commit(epochs, full_change()))
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_server_is_killed_and_comes_back(server: PostgresServer) -> None:
+    async def scenario() -> None:
+        store = await PostgresStore.open(f"{server.url}?schema=killed", seconds=5.0)
+        try:
+            epochs = await own_all(store)
+            await store.apply(commit(epochs, full_change()))
+            server.stop(9)
+            with pytest.raises(Unavailable):
+                await store.apply(commit(epochs, change(batches=batches(1, base=7), first=0, end=8)))
+            with pytest.raises(Unavailable):
+                await load_one(store)
+            await asyncio.to_thread(server.start)
+            assert await load_one(store) == image_of(full_change())
+            await store.apply(commit(epochs, change(batches=batches(1, base=7), first=0, end=8)))
+            assert (await load_one(store)).end == 8
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+# Several processes ---------------------------------------------------------------------------------------
+
+
+def test_who_acquires_waits_for_the_commit_under_way_and_fences_the_next(url: str) -> None:
+    async def scenario() -> None:
+        first, second = await PostgresStore.open(url), await PostgresStore.open(url)
+        blocker = await asyncpg.connect(url.partition("?")[0])
+        try:
+            epochs = await own_all(first)
+            holding = blocker.transaction()
+            await holding.start()
+            await blocker.execute(f"LOCK TABLE {schema_of(url)}.batches IN SHARE MODE")
+            write = asyncio.ensure_future(first.apply(commit(epochs, full_change())))
+            await under_way(url)
+            taking = asyncio.ensure_future(second.acquire([LANE], "other"))
+            done, _ = await asyncio.wait([taking], timeout=0.3)
+            assert not done, "the slot was taken over under a commit"
+            await holding.rollback()
+            await write
+            await taking
+            assert await load_one(second) == image_of(full_change())
+            with pytest.raises(Fenced, match="other"):
+                await first.apply(commit(epochs, full_change()))
+        finally:
+            await blocker.close()
+            await first.close()
+            await second.close()
+
+    asyncio.run(scenario())
+
+
+def test_many_that_open_a_new_schema_at_once(url: str) -> None:
+    async def scenario() -> None:
+        stores = await asyncio.gather(*(PostgresStore.open(url) for _ in range(6)))
+        try:
+            assert len({store._writer for store in stores}) == 6
+        finally:
+            for store in stores:
+                await store.close()
+
+    asyncio.run(scenario())
+
+
+# What is in the database ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["", "plain", "a\0b", "\x01marked", "\\0", "\\\0\\", "\x01\0\\\\0", "ünï\0"])
+def test_text_with_characters_that_postgresql_has_not(text: str, url: str) -> None:
+    assert restored(kept(text)) == text
+    assert "\0" not in kept(text)
+
+    async def scenario() -> None:
+        store = await PostgresStore.open(url)
+        try:
+            epochs = await own_all(store)
+            row = DeadRow(1, 0, 1, 1, text, text, text, 5)
+            await store.apply(commit(epochs, change(dead=[row])))
+            assert (await load_one(store)).dead == [row]
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("schema", ["", "Upper", "a-b", "a;DROP", 'a"b', "1a", "x" * 64])
+def test_a_schema_that_cannot_stand_in_a_statement_is_refused(schema: str) -> None:
+    with pytest.raises(InvalidArgument, match="schema"):
+        asyncio.run(PostgresStore.open(f"postgresql://nobody@127.0.0.1:1/x?schema={schema}"))
+
+
+def test_tables_of_somebody_else_and_a_newer_version_are_left_alone(url: str) -> None:
+    async def scenario() -> None:
+        connection = await asyncpg.connect(url.partition("?")[0])
+        schema = schema_of(url)
+        try:
+            await connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.mine (x int)")
+            with pytest.raises(InvalidArgument, match="did not make"):
+                await PostgresStore.open(url)
+            await connection.execute(f"DROP TABLE {schema}.mine")
+            await (await PostgresStore.open(url)).close()
+            await connection.execute(f"UPDATE {schema}.schema_version SET version = {len(sql.MIGRATIONS) + 1}")
+            with pytest.raises(InvalidArgument, match="newer Penstock"):
+                await PostgresStore.open(url)
+        finally:
+            await connection.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("query", ["prepared=maybe", "schema=no good"])
+def test_a_wrong_url_is_refused_with_the_value(query: str) -> None:
+    with pytest.raises(InvalidArgument, match=query.partition("=")[2].split()[0]):
+        asyncio.run(PostgresStore.open(f"postgresql://nobody@127.0.0.1:1/x?{query}"))
+
+
+def test_what_is_no_url_is_refused_without_its_password() -> None:
+    with pytest.raises(InvalidArgument, match="Invalid IPv6") as caught:
+        asyncio.run(PostgresStore.open("postgresql://me:hidden@[x/db"))
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_server_that_is_not_there_is_unavailable_and_no_password_is_shown() -> None:
+    with pytest.raises(Unavailable) as caught:
+        asyncio.run(PostgresStore.open("postgresql://me:hidden@127.0.0.1:1/x"))
+    assert "hidden" not in str(caught.value)
+    assert "127.0.0.1:1" in str(caught.value)
+
+
+def test_settings_that_lose_messages_are_refused(url: str) -> None:
+    async def scenario() -> None:
+        connection = await asyncpg.connect(shared_url())
+        try:
+            await connection.execute("CREATE ROLE hasty LOGIN SUPERUSER")
+            await connection.execute("ALTER ROLE hasty SET synchronous_commit = off")
+            with pytest.raises(InvalidArgument, match="synchronous_commit"):
+                await PostgresStore.open(url.replace("penstock@", "hasty@"))
+        finally:
+            await connection.execute("DROP ROLE IF EXISTS hasty")
+            await connection.close()
+
+    asyncio.run(scenario())
+
+
+def test_no_superuser_is_needed_and_no_prepared_statement_where_that_is_asked_for(url: str) -> None:
+    async def scenario() -> None:
+        owner = await asyncpg.connect(shared_url())
+        role = f"plain_{schema_of(url)}"
+        try:
+            await owner.execute(f"CREATE ROLE {role} LOGIN")
+            await owner.execute(f"CREATE DATABASE {role} OWNER {role}")
+        finally:
+            await owner.close()
+        place = shared_url().replace("penstock@", f"{role}@").replace("/postgres", f"/{role}")
+        store = await PostgresStore.open(f"{place}?prepared=no")
+        try:
+            epochs = await own_all(store)
+            await store.apply(commit(epochs, full_change()))
+            assert await load_one(store) == image_of(full_change())
+            kept: Any = await store._pool.fetch("SELECT count(*) FROM pg_prepared_statements")
+            assert kept[0][0] == 0
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+# What must not wedge, nor grow ----------------------------------------------------------------------------
+
+
+class _Releasing:
+    """A pool that cannot take a connection back, as asyncpg's cannot when a cancelled statement never answers."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    async def release(self, connection: Any) -> None:
+        await self._pool.release(connection)
+        raise TimeoutError
+
+
+def test_a_connection_that_cannot_be_taken_back_changes_no_answer(url: str) -> None:
+    async def scenario() -> None:
+        store = await PostgresStore.open(url)
+        try:
+            epochs = await own_all(store)
+            store._pool._pool = _Releasing(store._pool._pool)
+            await store.apply(commit(epochs, full_change()))
+            assert await load_one(store) == image_of(full_change())
+            with pytest.raises(PenstockError, match="nowhere"):
+                await store._pool.fetch("SELECT 1 FROM nowhere")
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_heads_are_not_fetched_beyond_the_bytes_that_are_asked_for(url: str) -> None:
+    async def scenario() -> None:
+        store = await PostgresStore.open(url)
+        try:
+            epochs = await own_all(store)
+            rows = batches(*([1] * 50), meta=b"m" * 10_000)
+            await store.apply(commit(epochs, change(batches=rows, first=0, end=50)))
+            fetched: list[int] = []
+            fetch = store._pool.fetch
+
+            async def counted(*arguments: Any) -> list[Any]:
+                found = await fetch(*arguments)
+                fetched.append(len(found))
+                return found
+
+            store._pool.fetch = counted  # type: ignore[assignment, method-assign]
+            assert await store.heads(LANE, 10, 16_384, 25_000) == [row.head() for row in rows[10:12]]
+            assert await store.heads(LANE, 10, 16_384, 1) == [rows[10].head()]
+            assert fetched == [2, 1]
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_writer_whose_row_was_swept_away_goes_on(url: str) -> None:
+    """Rows of writers that were not seen for a month go when somebody opens the schema: also one that is at work."""
+
+    async def scenario() -> None:
+        store = await PostgresStore.open(url)
+        try:
+            epochs = await own_all(store)
+            await store._pool.fetch(f"UPDATE {schema_of(url)}.writers SET seen = now() - interval '31 days'")
+            await (await PostgresStore.open(url)).close()
+            with pytest.raises(Unavailable):
+                await store.apply(commit(epochs, full_change()))
+            await store.apply(commit(epochs, full_change()))
+            assert await load_one(store) == image_of(full_change())
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_isolation_under_which_no_fence_holds_is_refused(url: str) -> None:
+    """A snapshot that is taken before the locks does not see the epoch that was raised under them."""
+
+    async def scenario() -> None:
+        connection = await asyncpg.connect(shared_url())
+        try:
+            await connection.execute("CREATE ROLE strict LOGIN SUPERUSER")
+            await connection.execute("ALTER ROLE strict SET default_transaction_isolation = 'repeatable read'")
+            with pytest.raises(InvalidArgument, match="default_transaction_isolation"):
+                await PostgresStore.open(url.replace("penstock@", "strict@"))
+        finally:
+            await connection.execute("DROP ROLE IF EXISTS strict")
+            await connection.close()
+
+    asyncio.run(scenario())

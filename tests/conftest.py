@@ -1,0 +1,48 @@
+"""How the tests are shared out among workers, for `penstock test`.
+
+The tests of tests/spark share one Spark session, whose JVM takes seconds to start and half a gigabyte to keep: they go
+to one worker as a whole, and first, for they take longest. All others go one by one to whoever is free.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+TOGETHER: Final = "tests/spark/"
+LONG: Final = ("test_cluster.py", "test_declarative.py", "test_kills.py", "test_sink_killed_driver.py")
+"""Tests that start clusters and drivers of their own and take minutes: run with `--long`, or where they are named."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--long", action="store_true", help="also run the tests that take minutes: clusters, killed drivers"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    named = " ".join(config.invocation_params.args)
+    if config.getoption("--long"):
+        return
+    left_out = [item for item in items if item.path.name in LONG and item.path.name not in named]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """What `--dist loadgroup` means here: pytest-xdist's own goes by marks, and needs a pytest older than ours."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = unit_of
+    return scheduler
+
+
+def unit_of(test: str) -> str:
+    """Tests of the same unit go to the same worker."""
+    return TOGETHER if test.startswith(TOGETHER) else test

@@ -1,0 +1,246 @@
+"""Every option of a read: what it becomes, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import InvalidArgument, InvalidFilter, UnknownOption
+from penstock.spark.option_reference import READ_OPTIONS
+from penstock.spark.options import (
+    EARLIEST,
+    LATEST,
+    ROWS_PER_TRIGGER,
+    TRIGGER_DELAY_MS,
+    Place,
+    QueueChoice,
+    ReadOptions,
+    chosen_queues,
+    moment_ms,
+    read_options,
+)
+from penstock.spark.planning import SLICE_ROWS
+
+
+def batch(**options: str) -> ReadOptions:
+    return read_options({"url": "http://127.0.0.1:1", "queue": "orders", **options}, streaming=False)
+
+
+def stream(**options: str) -> ReadOptions:
+    return read_options({"url": "http://127.0.0.1:1", "queue": "orders", **options}, streaming=True)
+
+
+def test_the_defaults_of_a_batch_read() -> None:
+    options = batch()
+    assert options.url == "http://127.0.0.1:1"
+    assert options.token is None
+    assert options.namespace == "default"
+    assert options.queues == QueueChoice(("orders",), (), "orders")
+    assert options.starting == Place(everywhere=EARLIEST, text="earliest")
+    assert options.ending == Place(everywhere=LATEST, text="latest")
+    assert options.fail_on_data_loss
+    assert options.payload
+    assert (options.columns, options.where, options.group, options.partitions_min) == (None, None, None, None)
+
+
+def test_the_defaults_of_a_stream() -> None:
+    options = stream()
+    assert options.starting == Place(everywhere=LATEST, text="latest")
+    assert options.rows_max == ROWS_PER_TRIGGER == 500_000
+    assert options.delay_ms == TRIGGER_DELAY_MS
+    assert (options.bytes_max, options.rows_min, options.cursor) == (None, None, None)
+
+
+def test_names_are_read_in_any_case() -> None:
+    options = read_options({"URL": "u", "Queue": "q", "STARTINGoffsets": "LATEST"}, streaming=True)
+    assert (options.url, options.queues.names, options.starting.everywhere) == ("u", ("q",), LATEST)
+
+
+def test_each_option_arrives() -> None:
+    options = stream(
+        token="secret",
+        namespace="shop",
+        maxRowsPerTrigger="10",
+        maxBytesPerTrigger="20",
+        minRowsPerTrigger="3",
+        maxTriggerDelay="2m",
+        minPartitions="7",
+        failOnDataLoss="FALSE",
+        columns="offset, payload",
+        includePayload="true",
+        where="region = 'eu'",
+        cursor="report",
+    )
+    assert (options.token, options.namespace) == ("secret", "shop")
+    assert (options.rows_max, options.bytes_max, options.rows_min, options.delay_ms) == (10, 20, 3, 120_000)
+    assert (options.partitions_min, options.fail_on_data_loss) == (7, False)
+    assert (options.columns, options.payload, options.where) == (("offset", "payload"), True, "region = 'eu'")
+    assert options.cursor == "report"
+    assert batch(group="workers").group == "workers"
+
+
+def test_the_reference_has_the_numbers_of_the_code() -> None:
+    assert str(ROWS_PER_TRIGGER) in READ_OPTIONS["maxRowsPerTrigger"]
+    assert str(SLICE_ROWS) in READ_OPTIONS["minPartitions"]
+    assert f"{TRIGGER_DELAY_MS // 60_000} minutes" in READ_OPTIONS["maxTriggerDelay"]
+
+
+def test_a_token_is_not_shown() -> None:
+    assert "secret" not in repr(stream(token="secret"))
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("maxRowPerTriger", "did you mean maxRowsPerTrigger?"),
+        ("maxOffsetsPerTrigger", "did you mean maxRowsPerTrigger?"),
+        ("queues", "did you mean queue?"),
+        ("startingOffset", "did you mean startingOffsets?"),
+        ("includePayloads", "did you mean includePayload?"),
+        ("zzz", "there are url, token, namespace, queue,"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_name(given: str, hint: str) -> None:
+    with pytest.raises(UnknownOption) as error:
+        stream(**{given: "1"})
+    assert hint in str(error.value)
+    assert repr(given.lower()) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["maxRowsPerTrigger", "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "cursor"]
+)
+def test_options_of_streams_are_refused_for_batches(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"option {name} is for streams"):
+        batch(**{name: "1s" if name == "maxTriggerDelay" else "1"})
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "group"])
+def test_options_of_batches_are_refused_for_streams(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"batch reads"):
+        stream(**{name: "latest"})
+
+
+def test_both_kinds_pass_while_it_is_not_known_which_it_is() -> None:
+    given = {"url": "u", "queue": "q", "cursor": "c", "group": "g", "startingOffsets": "latest"}
+    assert read_options(given, streaming=None).cursor == "c"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"minPartitions": "0"}, "option minPartitions is 0; it must be 1 to"),
+        ({"minPartitions": "two"}, "option minPartitions must be a whole number, not 'two'"),
+        ({"failOnDataLoss": "no"}, "option failOnDataLoss must be true or false, not 'no'"),
+        ({"includePayload": "1"}, "option includePayload must be true or false, not '1'"),
+        ({"columns": "offset,offset"}, "option columns names a column twice"),
+        ({"token": " "}, "option token is empty"),
+        ({"startingOffsets": "first"}, "option startingOffsets must be earliest, latest or JSON such as"),
+        ({"startingOffsets": '{"orders": 3}'}, "option startingOffsets must be JSON such as"),
+        ({"startingOffsets": '{"orders": {"x": 3}}'}, "option startingOffsets has a lane 'x' of queue 'orders'"),
+        ({"startingOffsets": '{"orders": {"1024": 3}}'}, "option startingOffsets has a lane '1024'"),
+        ({"startingOffsets": '{"orders": {"0": -3}}'}, "has offset -3 for lane 0 of queue 'orders'"),
+        ({"startingOffsets": "latest"}, "a batch read that starts at the latest offset has no rows"),
+        ({"startingOffsets": '{"orders": {"0": -1}}'}, "a batch read that starts at the latest offset has no rows"),
+        ({"endingOffsets": "earliest"}, "a read that ends at the earliest offset has no rows"),
+        ({"endingOffsets": '{"orders": {"0": -2}}'}, "a read that ends at the earliest offset has no rows"),
+        ({"startingTimestamp": "yesterday"}, "option startingTimestamp must be a time such as"),
+        ({"endingTimestamp": "1969-01-01"}, "it must be in the years 1970 to 9999"),
+        ({"path": "other"}, "queue is given twice"),
+        ({"queue": ""}, "option queue is empty"),
+        ({"queue": "a,,b"}, "option queue has 0 characters"),
+        ({"queue": "[]"}, "option queue is an empty list"),
+        ({"queue": "[1]"}, "option queue must be JSON such as"),
+    ],
+)
+def test_a_wrong_value_is_refused_in_words(options: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidArgument) as error:
+        batch(**options)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"maxRowsPerTrigger": "0"}, "option maxRowsPerTrigger is 0"),
+        ({"maxRowsPerTrigger": "5", "minRowsPerTrigger": "6"}, "no batch can have both"),
+        ({"maxTriggerDelay": "5s"}, "give that option too"),
+        ({"maxTriggerDelay": "5", "minRowsPerTrigger": "6"}, "must be a span such as 500ms"),
+    ],
+)
+def test_a_wrong_value_of_a_stream_is_refused_in_words(options: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidArgument) as error:
+        stream(**options)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["url", "queue"])
+def test_what_must_be_there(name: str) -> None:
+    given = {"url": "u", "queue": "q"}
+    del given[name]
+    with pytest.raises(InvalidArgument, match=f"option {name} is missing"):
+        read_options(given, streaming=False)
+
+
+def test_a_minimum_above_the_usual_maximum_raises_that() -> None:
+    assert stream(minRowsPerTrigger="600000").rows_max == 600_000
+
+
+def test_a_filter_that_does_not_parse_is_refused_at_once() -> None:
+    with pytest.raises(InvalidFilter):
+        batch(where="region = ")
+
+
+def test_a_time_wins_over_offsets() -> None:
+    options = batch(startingTimestamp="1000", startingOffsets='{"orders": {"0": 5}}', endingTimestamp="2000")
+    assert options.starting == Place(time_ms=1000, text="1000")
+    assert options.ending == Place(time_ms=2000, text="2000")
+
+
+def test_offsets_as_json() -> None:
+    text = '{"orders": {"0": 23, "1": -2}}'
+    assert batch(startingOffsets=text).starting == Place(offsets={"orders": {0: 23, 1: EARLIEST}}, text=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms"),
+    [
+        ("0", 0),
+        ("1767225600123", 1_767_225_600_123),
+        ("2026-01-01", 1_767_225_600_000),
+        ("2026-01-01T00:00:00", 1_767_225_600_000),
+        ("2026-01-01T00:00:00.123Z", 1_767_225_600_123),
+        ("2026-01-01T01:00:00+01:00", 1_767_225_600_000),
+    ],
+)
+def test_times(text: str, time_ms: int) -> None:
+    assert moment_ms(text, "startingTimestamp") == time_ms
+
+
+@pytest.mark.parametrize(("text", "span_ms"), [("500ms", 500), ("30 s", 30_000), ("15m", 900_000), ("1H", 3_600_000)])
+def test_spans(text: str, span_ms: int) -> None:
+    assert stream(minRowsPerTrigger="1", maxTriggerDelay=text).delay_ms == span_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "patterns"),
+    [
+        ("orders", ["orders"], []),
+        ("b, a,b", ["b", "a"], []),
+        ("orders-*", [], ["orders-*"]),
+        ("a,orders-?,x[12]", ["a"], ["orders-?", "x[12]"]),
+        ('["a,b", "c*"]', ["a,b", "c*"], []),
+    ],
+)
+def test_queues(text: str, names: list[str], patterns: list[str]) -> None:
+    assert batch(queue=text).queues == QueueChoice(tuple(names), tuple(patterns), text)
+
+
+def test_load_with_a_name_is_the_queue() -> None:
+    assert read_options({"url": "u", "path": "orders"}, streaming=False).queues.names == ("orders",)
+
+
+def test_patterns_choose_among_what_exists() -> None:
+    existing = ["orders-eu", "orders-us", "Orders-xx", "$events", "mail"]
+    assert chosen_queues(batch(queue="orders-*,gone").queues, existing) == ["gone", "orders-eu", "orders-us"]
+    assert chosen_queues(batch(queue="*").queues, existing) == ["Orders-xx", "mail", "orders-eu", "orders-us"]
+    assert chosen_queues(batch(queue="$*").queues, existing) == ["$events"]
