@@ -252,7 +252,7 @@ def backlog(start: Position, end: Position) -> dict[LaneKey, int]:
 
 
 def shares(amounts: Mapping[LaneKey, int], most: int) -> dict[LaneKey, int]:
-    """At most `most` in all: half of it the same for each, so that no short lane waits for long ones; half by amount."""
+    """At most `most` in all: half of it evenly, so that no short lane waits for long ones, the other half by amount."""
     if sum(amounts.values()) <= most:
         return dict(amounts)
     even = most // (2 * len(amounts))
