@@ -206,38 +206,6 @@ def test_a_run_takes_the_row_of_the_run_before(cli: Cli, client: Client) -> None
 # Real jobs -------------------------------------------------------------------------------------------------
 
 
-def run(cli: Cli, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "penstock", "pipeline", *arguments, "--conf", "spark.driver.memory=1g"],
-        env=cli.environment(), cwd=folder, capture_output=True, text=True, check=False, timeout=SPARK_SECONDS,
-    )  # fmt: skip
-
-
-@pytest.mark.timeout(4 * SPARK_SECONDS)
-def test_archive_verify_and_route_from_the_command_line(cli: Cli, tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
-    cli("queue", "create", "orders")
-    cli("queue", "create", "eu")
-    for number in range(4):
-        cli("publish", "orders", str(number), "--header", f"region={'eu' if number % 2 else 'us'}")
-    done = run(cli, tmp_path, "archive", "orders", "--no-events", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["rows"] == 4
-    done = run(cli, tmp_path, "verify", "orders", "--no-events")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0].split() == ["job", "verify"]
-    assert (tmp_path / "lake" / "messages" / "_delta_log").is_dir()
-    done = run(cli, tmp_path, "route", "eu", "--from", "orders", "--where", "region = 'eu'", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["details"]["routed"] == 2
-    assert [one["payload"] for one in cli.log("eu")] == ["1", "3"]
-    states = {one["job"]: one["state"] for one in cli.json("pipeline", "status")}
-    assert states == {"archive": "done", "verify": "done", "route": "done"}
-    done = run(cli, tmp_path, "route", "nowhere", "--from", "orders", "--where", "TRUE")
-    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
-    assert "there is no queue 'nowhere'" in done.stderr
-
-
 @pytest.mark.timeout(2 * SPARK_SECONDS)
 def test_ctrl_c_ends_a_watching_job_in_good_order(cli: Cli, tmp_path: Path) -> None:
     pytest.importorskip("pyspark")

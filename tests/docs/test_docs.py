@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -82,7 +83,7 @@ def play(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    seconds: float = 60,
+    shell: Callable[[Block, Path], str] | None = None,
 ) -> Path:
     """Run the blocks of a page; gives the folder that they ran in."""
     text = page.read_text()
@@ -99,7 +100,7 @@ def play(
         runner = stack.enter_context(asyncio.Runner())
         for block in blocks(text):
             if block.kind == "sh":
-                printed = run_shell(block, page, seconds)
+                printed = (shell or run_shell)(block, page)
             else:
                 run(block, page, namespace, runner)
                 printed = capsys.readouterr().out
@@ -108,13 +109,13 @@ def play(
     return folder
 
 
-def run_shell(block: Block, page: Path, seconds: float = 60) -> str:
+def run_shell(block: Block, page: Path) -> str:
     """As somebody would paste it, the checkout's launcher being the command line of this environment."""
     launcher = f'"{sys.executable}" -m penstock'
     curl = "" if shutil.which("curl") else f'curl() {{ "{sys.executable}" "{CURL}" "$@"; }}\n'
     script = "set -eu -o pipefail\n" + curl + block.source.replace("./penstock", launcher)
     done = subprocess.run(
-        ["bash", "-c", script], env=script_environment(), capture_output=True, text=True, timeout=seconds, check=False
+        ["bash", "-c", script], env=script_environment(), capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, f"{page.name}, line {block.line}: {done.stderr}{done.stdout}"
     # Answers end without a line feed; the page shows each on a line.

@@ -164,8 +164,9 @@ def run_job(job: Job, place: Place) -> None:
 
 def run_in_session(job: Job, place: Place, run: Callable[..., Summary], options: Any, client: Client | None) -> int:
     from penstock.spark.jobs.frame import Progress
-    from penstock.spark.session import spark_session
+    from penstock.spark.session import is_running, spark_session
 
+    is_own = not is_running()  # a session that was there before the job stays after it
     note(f"Starting Spark for {job.name} …")
     spark = spark_session(f"penstock {job.name}", master=place.master, config=place.config)
     try:
@@ -181,9 +182,10 @@ def run_in_session(job: Job, place: Place, run: Callable[..., Summary], options:
             if progress.stopping or job.every_ms is None or pause(progress, job.every_ms):
                 return exit_code(job, summary, progress)
     finally:
-        # Where Spark's own process has ended there is nothing to stop, and what ended it is told already.
-        with suppress(OSError):
-            spark.stop()
+        if is_own:
+            # Where Spark's own process has ended there is nothing to stop, and what ended it is told already.
+            with suppress(OSError):
+                spark.stop()
 
 
 def pause(progress: Progress, milliseconds: int) -> bool:

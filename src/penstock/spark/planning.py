@@ -252,10 +252,18 @@ def backlog(start: Position, end: Position) -> dict[LaneKey, int]:
 
 
 def shares(amounts: Mapping[LaneKey, int], most: int) -> dict[LaneKey, int]:
-    """At most `most` in all, each in proportion to its amount; what rounding leaves goes to the largest remainders."""
-    total = sum(amounts.values())
-    if total <= most:
+    """At most `most` in all: half of it evenly, so that no short lane waits for long ones, the other half by amount."""
+    if sum(amounts.values()) <= most:
         return dict(amounts)
+    even = most // (2 * len(amounts))
+    given = {key: min(amount, even) for key, amount in amounts.items()}
+    more = _in_proportion({key: amount - given[key] for key, amount in amounts.items()}, most - sum(given.values()))
+    return {key: given[key] + more[key] for key in amounts}
+
+
+def _in_proportion(amounts: Mapping[LaneKey, int], most: int) -> dict[LaneKey, int]:
+    """Each in proportion to its amount; what rounding leaves goes to the largest remainders."""
+    total = sum(amounts.values())
     given = {key: amount * most // total for key, amount in amounts.items()}
     left = most - sum(given.values())
     by_remainder = sorted(amounts, key=lambda key: (-(amounts[key] * most % total), key))

@@ -67,13 +67,12 @@ def spark_session(
     shorter; it counts on one machine only.
     """
     try:
-        from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError as failure:
         raise ImportError(f"{failure}. Spark jobs need more packages:  pip install 'penstock[spark]'") from failure
 
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells every call to Java otherwise
-    running = SparkContext._active_spark_context is not None
+    running = is_running()
     prepared = running or "PYSPARK_GATEWAY_PORT" in os.environ
     where = None if prepared and master is None else master or DEFAULT_MASTER
     builder = SparkSession.builder.appName(name)
@@ -86,6 +85,13 @@ def spark_session(
     if where is not None and not is_local(where) and not running:
         session.sparkContext.addPyFile(str(package_archive()))
     return session
+
+
+def is_running() -> bool:
+    """Whether this process has a session."""
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
 
 
 def settings(master: str | None, quick_start: bool = False, config: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -181,8 +181,9 @@ def test_a_backlog_is_what_lies_between() -> None:
     assert advanced(start, {("a", 0): 3}) == {"a": QueuePosition(1, {0: 8, 1: 5}), "b": QueuePosition(2, {0: 0})}
 
 
-def test_shares_are_in_proportion_and_add_up() -> None:
-    assert shares({("q", 0): 900, ("q", 1): 100}, 100) == {("q", 0): 90, ("q", 1): 10}
+def test_shares_are_half_even_and_half_in_proportion_and_add_up() -> None:
+    assert shares({("q", 0): 900, ("q", 1): 100}, 100) == {("q", 0): 71, ("q", 1): 29}
+    assert shares({("q", 0): 10_000_000, ("q", 1): 5}, 100) == {("q", 0): 95, ("q", 1): 5}
     assert shares({("q", 0): 9, ("q", 1): 1}, 10) == {("q", 0): 9, ("q", 1): 1}
     chance = random.Random(4)
     for _ in range(500):
