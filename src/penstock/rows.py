@@ -6,9 +6,12 @@ this file does anything: the core fills the rows, an engine keeps them (`store/c
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+
+Integer = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""A number that every engine can keep."""
 
 SLOTS: Final = 64
 """Fixed hash buckets of lanes; nodes own slots, never single lanes."""
@@ -63,59 +66,59 @@ class BatchRow(msgspec.Struct, frozen=True, gc=False):
         return BatchHead(self.base, self.count, self.published_ms, self.bytes_end, self.size, self.meta)
 
 
-class GroupRow(msgspec.Struct, frozen=True, gc=False):
+class GroupRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A group's cursor on a lane: first offset never handed out; for streams also what was committed."""
 
-    group: int
-    next: int
-    committed: int
+    group: Integer
+    next: Integer
+    committed: Integer
 
 
-class LeaseRow(msgspec.Struct, frozen=True, gc=False):
-    group: int
-    lease: int
-    deadline_ms: int
+class LeaseRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    group: Integer
+    lease: Integer
+    deadline_ms: Integer
     consumer: str
     entries: bytes
 
 
-class WaitingRow(msgspec.Struct, frozen=True, gc=False):
+class WaitingRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The waiting entries of one group whose first offset falls into one chunk of offsets."""
 
-    group: int
-    chunk: int
+    group: Integer
+    chunk: Integer
     entries: bytes
 
 
-class DeadRow(msgspec.Struct, frozen=True, gc=False):
+class DeadRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Consecutive offsets that died together: [start, end)."""
 
-    group: int
-    start: int
-    end: int
-    attempts: int
+    group: Integer
+    start: Integer
+    end: Integer
+    attempts: Integer
     reason: str
     error: str
     consumer: str
-    dead_ms: int
+    dead_ms: Integer
 
 
-class DedupRow(msgspec.Struct, frozen=True, gc=False):
+class DedupRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     key: bytes
-    offset: int
-    expires_ms: int
+    offset: Integer
+    expires_ms: Integer
 
 
-class OutboxRow(msgspec.Struct, frozen=True, gc=False):
+class OutboxRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Something that a commit promised to do elsewhere: `document` says what, in the node's words."""
 
-    id: int
-    lane: int
-    offset: int
+    id: Integer
+    lane: Integer
+    offset: Integer
     document: bytes
 
 
-class TraceRow(msgspec.Struct, frozen=True, gc=False):
+class TraceRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One thing that happened under a trace id. (namespace, trace_id, at_ms, id) is its identity.
 
     Times repeat and so do names: `id` is the writer's own number for the row, and keeps equal ones apart.
@@ -123,26 +126,26 @@ class TraceRow(msgspec.Struct, frozen=True, gc=False):
 
     namespace: str
     trace_id: str
-    at_ms: int
-    id: int
+    at_ms: Integer
+    id: Integer
     kind: str
     queue: str | None = None
-    queue_id: int = 0
+    queue_id: Integer = 0
     """Tells the queue from a later one of the same name; 0 where there is none."""
-    lane: int | None = None
+    lane: Integer | None = None
     """The lane's place in its queue, from 0 on."""
-    offset: int | None = None
+    offset: Integer | None = None
     name: str = ""
     detail: str = ""
     consumer: str = ""
 
 
-class CatalogRow(msgspec.Struct, frozen=True, gc=False):
+class CatalogRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A declared thing. (kind, id) is its identity; `parent` the id of the thing it belongs to, or 0."""
 
     kind: str
-    id: int
-    parent: int
+    id: Integer
+    parent: Integer
     namespace: str
     name: str
     document: bytes

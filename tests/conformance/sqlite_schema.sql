@@ -6,9 +6,11 @@ CREATE TABLE batches (
     bytes_end INTEGER NOT NULL,
     size INTEGER NOT NULL,
     meta BLOB NOT NULL,
-    body BLOB NOT NULL,
+    body BLOB NOT NULL, segment INTEGER, position INTEGER,
     UNIQUE (lane, base)
 ) STRICT;
+
+CREATE INDEX batches_by_segment ON batches (segment) WHERE segment IS NOT NULL;
 
 CREATE TABLE catalog (
     id INTEGER NOT NULL,
@@ -69,6 +71,16 @@ CREATE TABLE leases (
     PRIMARY KEY (lane, group_id, lease_id)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE log (
+    store_id BLOB NOT NULL,
+    turn INTEGER NOT NULL,
+    segment INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    record INTEGER NOT NULL,
+    last_position INTEGER NOT NULL,
+    syncs INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE outbox (
     id INTEGER PRIMARY KEY,
     lane INTEGER NOT NULL,
@@ -77,6 +89,8 @@ CREATE TABLE outbox (
 ) STRICT;
 
 CREATE INDEX outbox_by_lane ON outbox (lane);
+
+CREATE TABLE segments (segment INTEGER PRIMARY KEY, live_bytes INTEGER NOT NULL) STRICT;
 
 CREATE TABLE slots (
     slot INTEGER PRIMARY KEY,

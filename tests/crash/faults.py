@@ -1,22 +1,23 @@
-"""Ways to break a disk under an open broker: a small file system, a limit on file sizes, a connection that fails."""
+"""Ways to break a disk under an open broker: a small file system, a limit on file sizes, a log that fails."""
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
-import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import pytest
 
-from penstock.store import sqlite
+from penstock.store.indexed_log import IndexedLog
+from penstock.store.log_records import Draft
+from penstock.store.log_segments import Segment
 
 Moment = Literal["before", "within", "after"]
-Result = TypeVar("Result")
 
 
 @contextmanager
@@ -55,33 +56,32 @@ class FailingCommits:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.moment: Moment | None = None
         self.left = 0
-        self._real = sqlite._in_transaction
-        monkeypatch.setattr(sqlite, "_in_transaction", self._transaction)
+        self._real = IndexedLog._append
+        self._sync = Segment.sync
+        monkeypatch.setattr(IndexedLog, "_append", lambda log, draft: self._append(log, draft))
+        monkeypatch.setattr(Segment, "sync", lambda segment: self._synced(segment))
+        self._in_sync = False
 
     def fail(self, moment: Moment, count: int = 1) -> None:
         self.moment, self.left = moment, count
 
-    def _transaction(
-        self, connection: sqlite3.Connection, begin: str, work: Callable[[sqlite3.Connection], Result]
-    ) -> Result:
-        if begin != "BEGIN IMMEDIATE" or self.left == 0:
-            return self._real(connection, begin, work)
+    def _append(self, log: IndexedLog, draft: Draft) -> None:
+        if self.left == 0:
+            self._real(log, draft)
+            return
         self.left -= 1
         if self.moment == "before":
             raise io_error()
-        if self.moment == "after":
-            self._real(connection, begin, work)
+        self._in_sync = self.moment == "within"
+        self._real(log, draft)
+        raise io_error()
+
+    def _synced(self, segment: Segment) -> None:
+        if self._in_sync:
+            self._in_sync = False
             raise io_error()
-
-        def half(connection: sqlite3.Connection) -> Result:
-            work(connection)
-            raise io_error()
-
-        return self._real(connection, begin, half)
+        self._sync(segment)
 
 
-def io_error() -> sqlite3.OperationalError:
-    error = sqlite3.OperationalError("disk I/O error")
-    error.sqlite_errorcode = sqlite3.SQLITE_IOERR
-    error.sqlite_errorname = "SQLITE_IOERR"
-    return error
+def io_error() -> OSError:
+    return OSError(errno.EIO, os.strerror(errno.EIO))

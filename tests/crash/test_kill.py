@@ -39,6 +39,12 @@ def test_no_kill_loses_repeats_or_reorders_what_was_answered(tmp_path: Path) -> 
     assert checker.faults[:20] == []
     with closing(sqlite3.connect(tmp_path / "penstock.db")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        live = "SELECT segment, sum(size - length(meta)) FROM batches WHERE segment NOTNULL GROUP BY segment"
+        assert dict(connection.execute("SELECT * FROM segments WHERE live_bytes")) == dict(connection.execute(live))
+        [(newest,)] = connection.execute("SELECT segment FROM log").fetchall()
+    # Segments came and went, those in which something was left among them.
+    assert newest > KILLS // 4
+    assert len(list((tmp_path / "penstock.db-log").glob("*.log"))) < 40
     # The test itself is worth something only if the children got somewhere.
     assert checker.lives > KILLS // 2
     for queue in ("ordered", "source", "risky", "moved"):

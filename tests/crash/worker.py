@@ -23,7 +23,7 @@ from typing import Any
 
 import penstock
 from penstock import Broker, Claim, Message, Verdict
-from penstock.store import sqlite_threads
+from penstock.store import indexed_log, log_segments, log_space, sqlite_threads
 
 LEASE_MS = 150
 DRAIN_SECONDS_MAX = 60
@@ -230,7 +230,13 @@ def one_life(folder: Path, seed: str, life: int, progress: Progress) -> None:
 
 
 def main(folder: Path, seed: str, kills: int) -> None:
-    # A small log, so that kills fall into checkpoints and restarts of the log as well.
+    # Small steps, so that kills fall into all of them: the tables brought up to date, segments begun, emptied and
+    # deleted, checkpoints and restarts of SQLite's own log.
+    indexed_log.INDEX_SECONDS = 0.01  # type: ignore[misc]
+    indexed_log.INDEX_ROWS = 40  # type: ignore[misc]
+    log_segments.SEGMENT_BYTES_FIRST = 1 << 12  # type: ignore[misc]
+    log_segments.SEGMENT_BYTES_MOST = 1 << 13  # type: ignore[misc]
+    log_space.SLACK_SEGMENTS = 0  # type: ignore[misc]
     sqlite_threads.CHECKPOINT_BYTES = 1 << 19  # type: ignore[misc]
     sqlite_threads.LOG_BYTES_MOST = 1 << 21  # type: ignore[attr-defined]
     chance = random.Random(seed)

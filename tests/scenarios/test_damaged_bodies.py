@@ -20,12 +20,15 @@ POSITIONS = [0, 1, 2, HEAD_BYTES - 1, HEAD_BYTES, HEAD_BYTES + 4, HEAD_BYTES + 5
 
 def damage(path: Path, lane: int, position: int) -> None:
     """Flip the bits of one byte of one stored body."""
-    with closing(sqlite3.connect(path)) as connection, connection:
-        where = (lane, DAMAGED)
-        [stored] = connection.execute("SELECT body FROM batches WHERE lane = ? AND base = ?", where).fetchone()
-        body = bytearray(stored)
-        body[position] ^= 0xFF
-        connection.execute("UPDATE batches SET body = ? WHERE lane = ? AND base = ?", (bytes(body), *where))
+    with closing(sqlite3.connect(path)) as connection:
+        [segment, start, size] = connection.execute(
+            "SELECT segment, position, size - length(meta) FROM batches WHERE lane = ? AND base = ?", (lane, DAMAGED)
+        ).fetchone()
+    with Path(f"{path}-log", f"{segment:010d}.log").open("r+b") as log:
+        log.seek(start + position % size)
+        byte = log.read(1)[0]
+        log.seek(start + position % size)
+        log.write(bytes([byte ^ 0xFF]))
 
 
 async def with_damage(home: Home, position: int, size: int) -> Broker:

@@ -68,9 +68,10 @@ def version() -> None:
 def serve(flags: Flags) -> None:
     """Start a server.
 
-    It keeps its data in one SQLite file and speaks HTTP. Options come from a TOML file, from variables such as
-    PENSTOCK_HTTP_PORT, and from flags, each stronger than the one before. Queues, groups, exchanges and schedules that
-    the file declares are made. SIGTERM or Ctrl+C stops the server in good order, a second one at once.
+    It keeps its data in one SQLite file with a log beside it, and speaks HTTP. Options come from a TOML file, from
+    variables such as PENSTOCK_HTTP_PORT, and from flags, each stronger than the one before. Queues, groups, exchanges
+    and schedules that the file declares are made. SIGTERM or Ctrl+C stops the server in good order, a second one at
+    once.
 
     \b
     Examples:

@@ -8,15 +8,16 @@ or rows. Why the settings are what they are, with measurements: `docs/decisions/
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.errors import InvalidArgument, StoreCorrupt, Unavailable
 from penstock.store import sqlite_schema as sql
+from penstock.store.log_segments import sync_folder
 
 PAGE_BYTES: Final = 8192
 """Larger pages make big batches cheaper and one-message commits dearer; fixed when the file is made."""
@@ -26,6 +27,7 @@ RESTART_BUSY_MS: Final = 250
 """How long they wait for readers in other processes; then the log grows on until its next try."""
 
 Connection = sqlite3.Connection
+Result = TypeVar("Result")
 
 _log = logging.getLogger("penstock.store.sqlite")
 
@@ -88,7 +90,7 @@ class File:
         missing = [folder for folder in self.path.parents if not folder.exists()]
         for folder in reversed(missing):
             folder.mkdir(exist_ok=True)
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
 
     def check_in_place(self) -> None:
         """SQLite would go on writing to a file that was moved or deleted, and every commit would be lost."""
@@ -115,7 +117,7 @@ class File:
 
     def translated(self, error: BaseException) -> BaseException:
         """The error that the contract names for what SQLite, the file system or Python's binding said."""
-        if isinstance(error, StoreCorrupt):
+        if isinstance(error, StoreCorrupt) and str(self.path) not in str(error):
             return StoreCorrupt(f"{self.path}: {error}")
         if isinstance(error, (OverflowError, UnicodeEncodeError, *_CALLERS_MISTAKES)):
             return InvalidArgument(f"{self.path}: a value that SQLite cannot keep: {error}")
@@ -136,7 +138,8 @@ class File:
 
 
 _SETTINGS: Final = (
-    "PRAGMA synchronous = FULL",
+    # What is lost of the index is in the log still; `durably` is for what is not.
+    "PRAGMA synchronous = NORMAL",
     "PRAGMA fullfsync = ON",  # macOS: ask the drive too; elsewhere nothing
     "PRAGMA checkpoint_fullfsync = ON",
     "PRAGMA foreign_keys = OFF",
@@ -154,15 +157,29 @@ _CALLERS_MISTAKES: Final = (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.P
 _CORRUPT_CODES: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, None))
 
 
+def in_transaction(connection: Connection, begin: str, work: Callable[[Connection], Result]) -> Result:
+    """Do the work as one, or nothing of it."""
+    connection.execute(begin)
+    try:
+        result = work(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            connection.rollback()
+        raise
+    return result
+
+
+def durably(connection: Connection, work: Callable[[Connection], Result]) -> Result:
+    """Write as one, and all that was written before with it, to the disk."""
+    connection.execute("PRAGMA synchronous = FULL")
+    try:
+        return in_transaction(connection, "BEGIN IMMEDIATE", work)
+    finally:
+        with suppress(sqlite3.Error):
+            connection.execute("PRAGMA synchronous = NORMAL")
+
+
 def primary_code(error: sqlite3.Error) -> int | None:
     code = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new folder's name durable: SQLite does this for its files, not for where they are."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

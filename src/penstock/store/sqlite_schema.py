@@ -6,7 +6,7 @@ migrations as an old one, so there is one way to each schema. Next stop: `sqlite
 | table | one row for | found by |
 | --- | --- | --- |
 | lanes | a lane: first offset kept, next offset to come, bytes ever appended | lane |
-| batches | consecutive messages; small columns first, the body last, so that heads never touch a body | lane, base |
+| batches | consecutive messages; their body is in the log, or where segment is NULL here | lane, base; by segment |
 | groups | a group's cursor on a lane | lane, group_id |
 | leases | offsets in one consumer's hands | lane, group_id, lease_id |
 | waiting | offsets of one chunk that come back later | lane, group_id, chunk |
@@ -16,6 +16,8 @@ migrations as an old one, so there is one way to each schema. Next stop: `sqlite
 | catalog | a declared queue, group, exchange … | id, kind |
 | traces | something that happened under a trace id | namespace, trace_id, at_ms, id; by time |
 | slots | who owns a slot, under which epoch | slot |
+| segments | a file of the log that is written no more, and how many bytes of bodies in it are still needed | segment |
+| log | the one row that says whose turn it is, and up to where the log is in these tables | |
 """
 
 from __future__ import annotations
@@ -137,7 +139,25 @@ _VERSION_2: Final[Migration] = (
     "CREATE INDEX traces_by_time ON traces (at_ms)",
 )
 
-MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2)
+_VERSION_3: Final[Migration] = (
+    # Bodies are in the log; those of older files and of segments that were given up are in `body`.
+    "ALTER TABLE batches ADD COLUMN segment INTEGER",
+    "ALTER TABLE batches ADD COLUMN position INTEGER",
+    "CREATE INDEX batches_by_segment ON batches (segment) WHERE segment IS NOT NULL",
+    "CREATE TABLE segments (segment INTEGER PRIMARY KEY, live_bytes INTEGER NOT NULL) STRICT",
+    """CREATE TABLE log (
+        store_id BLOB NOT NULL,
+        turn INTEGER NOT NULL,
+        segment INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        record INTEGER NOT NULL,
+        last_position INTEGER NOT NULL,
+        syncs INTEGER NOT NULL
+    ) STRICT""",
+    "INSERT INTO log VALUES (randomblob(16), 0, 0, 0, 1, 0, 0)",
+)
+
+MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, _VERSION_3)
 """Entry n brings a file from version n to n + 1. Entries are only ever added: files made by each are out there."""
 
 
@@ -173,10 +193,18 @@ FROM pragma_user_version, pragma_application_id"""
 
 # Fails on a file that may only be read, where BEGIN IMMEDIATE would not; changes nothing.
 TRY_TO_WRITE: Final = "DELETE FROM slots WHERE slot = -1"
+# The log -------------------------------------------------------------------------------------------------
 
-# Put and taken back in one transaction: no row is different, but a page was written, which goes to the disk. An update
-# to the same value would not do, for SQLite leaves a page alone that stays as it is.
-WRITE_NOTHING: Final = ("INSERT INTO slots (slot, epoch, owner) VALUES (-1, 0, '')", TRY_TO_WRITE)
+LOG: Final = "SELECT store_id, turn, segment, position, record, last_position FROM log LIMIT 1"
+PUT_TURN: Final = "UPDATE log SET turn = ?"
+PUT_MARK: Final = "UPDATE log SET segment = ?, position = ?, record = ?, last_position = ? WHERE turn = ?"
+# A commit that changes nothing is not written: this one is, and all before it reach the disk with it.
+COUNT_SYNC: Final = "UPDATE log SET syncs = syncs + 1"
+SEGMENTS: Final = "SELECT segment, live_bytes FROM segments"
+PUT_SEGMENT: Final = "REPLACE INTO segments (segment, live_bytes) VALUES (?, ?)"
+DELETE_SEGMENT: Final = "DELETE FROM segments WHERE segment = ?"
+LIVE_IN_SEGMENT: Final = "SELECT rowid, position, size - length(meta), lane, base FROM batches WHERE segment = ?"
+TAKE_BODY_IN: Final = "UPDATE batches SET body = ?, segment = NULL, position = NULL WHERE rowid = ?"
 
 # Slots ---------------------------------------------------------------------------------------------------
 
@@ -185,13 +213,17 @@ INSERT INTO slots (slot, epoch, owner) VALUES (?, 1, ?)
 ON CONFLICT (slot) DO UPDATE SET epoch = epoch + 1, owner = excluded.owner
 RETURNING epoch"""
 
-SLOT: Final = "SELECT epoch, owner FROM slots WHERE slot = ?"
+SLOTS: Final = "SELECT slot, epoch, owner FROM slots WHERE slot >= 0"
+# What the log says of epochs is newer than a file that lost its last writes.
+PUT_EPOCH: Final = """
+INSERT INTO slots (slot, epoch, owner) VALUES (?, ?, 'the log')
+ON CONFLICT (slot) DO UPDATE SET epoch = excluded.epoch WHERE epoch < excluded.epoch"""
 
 # Whole lanes and groups that go --------------------------------------------------------------------------
 
+DELETE_LOG: Final = "DELETE FROM batches WHERE lane = ? RETURNING segment, size - length(meta)"
 LANE_DELETES: Final = (
     "DELETE FROM lanes WHERE lane = ?",
-    "DELETE FROM batches WHERE lane = ?",
     "DELETE FROM groups WHERE lane = ?",
     "DELETE FROM leases WHERE lane = ?",
     "DELETE FROM waiting WHERE lane = ?",
@@ -217,24 +249,36 @@ DELETE_CATALOG: Final = "DELETE FROM catalog WHERE kind = ? AND id = ?"
 DELETE_OUTBOX: Final = "DELETE FROM outbox WHERE id = ?"
 DELETE_TRACES: Final = "DELETE FROM traces WHERE at_ms <= ?"
 
-# The bound on `base` makes it a range of the index; the other keeps the one batch that reaches past the offset.
-TRIM: Final = "DELETE FROM batches WHERE lane = ?1 AND base < ?2 AND base + count <= ?2"
+# A JSON list of lanes and offsets. One bound makes it a range of the index, the other keeps what reaches past it.
+TRIM: Final = """
+DELETE FROM batches WHERE rowid IN (
+    SELECT held.rowid FROM json_each(?) AS wanted CROSS JOIN batches AS held
+    WHERE held.lane = json_extract(wanted.value, '$[0]') AND held.base < json_extract(wanted.value, '$[1]')
+    AND held.base + held.count <= json_extract(wanted.value, '$[1]')
+) RETURNING segment, size - length(meta)"""
+# Batches that are put again: seldom any, but what they held of a segment is needed no more.
+BASES: Final = """
+SELECT held.lane, held.base FROM json_each(?) AS wanted CROSS JOIN batches AS held
+WHERE held.lane = json_extract(wanted.value, '$[0]')
+AND held.base >= json_extract(wanted.value, '$[1]') AND held.base <= json_extract(wanted.value, '$[2]')"""
+DELETE_BATCH: Final = "DELETE FROM batches WHERE lane = ? AND base = ? RETURNING segment, size - length(meta)"
 
 # Rows that are put ---------------------------------------------------------------------------------------
 
 PUT_LANE: Final = "REPLACE INTO lanes (lane, slot, first, end, bytes_end) VALUES (?, ?, ?, ?, ?)"
 PUT_BATCH: Final = """
-REPLACE INTO batches (lane, base, count, published_ms, bytes_end, size, meta, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
+INSERT INTO batches (lane, base, count, published_ms, bytes_end, size, meta, segment, position, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, x'')"""
 PUT_GROUP: Final = "REPLACE INTO groups (lane, group_id, next, committed) VALUES (?, ?, ?, ?)"
-PUT_LEASE: Final = """
-REPLACE INTO leases (lane, group_id, lease_id, deadline_ms, consumer, entries) VALUES (?, ?, ?, ?, ?, ?)"""
+PUT_LEASE: Final = (
+    "REPLACE INTO leases (lane, group_id, lease_id, deadline_ms, consumer, entries) VALUES (?, ?, ?, ?, ?, ?)"
+)
 PUT_WAITING: Final = "REPLACE INTO waiting (lane, group_id, chunk, entries) VALUES (?, ?, ?, ?)"
 PUT_DEAD: Final = """
 REPLACE INTO dead (lane, group_id, start, end, attempts, reason, error, consumer, dead_ms)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 PUT_DEDUP: Final = "REPLACE INTO dedup (lane, key, offset, expires_ms) VALUES (?, ?, ?, ?)"
-PUT_CATALOG: Final = """
-REPLACE INTO catalog (kind, id, parent, namespace, name, document) VALUES (?, ?, ?, ?, ?, ?)"""
+PUT_CATALOG: Final = "REPLACE INTO catalog (kind, id, parent, namespace, name, document) VALUES (?, ?, ?, ?, ?, ?)"
 PUT_OUTBOX: Final = "REPLACE INTO outbox (id, lane, offset, document) VALUES (?, ?, ?, ?)"
 PUT_TRACE: Final = """
 REPLACE INTO traces (namespace, trace_id, at_ms, id, kind, queue, queue_id, lane, offset, name, detail, consumer)
@@ -273,7 +317,7 @@ FIRST_BATCH: Final = "SELECT base, published_ms FROM batches WHERE lane = ? ORDE
 SIZES: Final = """
 SELECT base, size FROM batches WHERE lane = ?1 AND base >= ?2 AND base < ?4 AND base + count > ?3 ORDER BY base"""
 BATCHES: Final = """
-SELECT base, count, published_ms, bytes_end, meta, body FROM batches
+SELECT base, count, published_ms, bytes_end, size, meta, coalesce(segment, 0), coalesce(position, 0), body FROM batches
 WHERE lane = ? AND base >= ? AND base <= ? ORDER BY base"""
 HEADS: Final = """
 SELECT base, count, published_ms, bytes_end, size, meta FROM batches

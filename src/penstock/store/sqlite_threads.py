@@ -22,7 +22,7 @@ from penstock.store.sqlite_file import LOG_BYTES_MOST, PAGE_BYTES, Connection, F
 CHECKPOINT_BYTES: Final = 16 << 20
 """Log written since the last checkpoint began that starts another one, beside the commits."""
 _COMMIT_PAGES: Final = 8
-"""Pages that a commit touches besides its bodies, for estimating how far the log has grown."""
+"""Pages that a commit touches besides its rows, for estimating how far the log has grown."""
 
 # Errors that say nothing against the connection: once rolled back it is as good as new.
 _HARMLESS_CODES: Final = frozenset(
@@ -140,9 +140,9 @@ class Checkpoints:
         self._since_restart = 0
         self._running: Future[None] | None = None
 
-    def written(self, body_bytes: int) -> None:
-        """Called by the writer's thread after each commit, with the size of its bodies."""
-        count = body_bytes + _COMMIT_PAGES * PAGE_BYTES
+    def written(self, rows_bytes: int) -> None:
+        """Called by the writer's thread after each commit, with about the size of its rows."""
+        count = rows_bytes + _COMMIT_PAGES * PAGE_BYTES
         self._since_checkpoint += count
         self._since_restart += count
         if self._since_restart > LOG_BYTES_MOST:

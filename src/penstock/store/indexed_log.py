@@ -1,0 +1,301 @@
+"""The log and its index together: commits go into the log and are done; behind that they are brought into the tables.
+
+`Recent`s hold what is in the log and not in the tables, the newest last. Whoever's turn it is has them; a store that
+takes the turn reads them from the log. Two locks: `_appending` for the log's end, held while the disk is waited for,
+and `_folding` for the recents, held for moments only, so that the event loop may take it. It may not know what rows
+mean. Next stop: `sqlite.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from threading import Event, Lock
+from typing import Final
+
+from penstock.errors import Fenced, PenstockError
+from penstock.rows import DedupRow
+from penstock.store import sqlite_schema as sql
+from penstock.store.log import Log, Mark
+from penstock.store.log_records import Draft
+from penstock.store.log_space import clean
+from penstock.store.log_turn import Turn
+from penstock.store.recent import Recent
+from penstock.store.sqlite_file import Connection, File, durably, in_transaction
+from penstock.store.sqlite_reads import Pending
+from penstock.store.sqlite_threads import Checkpoints, Threads
+from penstock.store.sqlite_writes import Freed, write_recent
+
+INDEX_SECONDS: Final = 1.0
+"""A commit is in the tables after so long at the latest, where nobody asks for it sooner."""
+INDEX_ROWS: Final = 8192
+INDEX_ROWS_BYTES: Final = 8 << 20
+INDEX_LOG_BYTES: Final = 64 << 20
+"""So many rows, so many bytes of them, or so much of the log, are brought into the tables at once."""
+BEHIND_MOST: Final = 8
+"""When the tables lack so many times that much, because writing them fails, commits wait and fail with them."""
+AT_ONCE_BYTES: Final = 1 << 16
+AT_ONCE_SECONDS: Final = 0.0006
+"""A record up to that size is written by the event loop itself, while the disk syncs within that time."""
+_ROW_LOG_BYTES: Final = 512
+"""What a row adds to SQLite's own log, for estimating when that must be emptied."""
+
+_logger = logging.getLogger("penstock.store.sqlite")
+
+
+class _TurnLost(Exception):
+    """Another store took the turn: what was recent here is in the log for it to find."""
+
+
+class IndexedLog:
+    """The log beside a file, and the file as its index."""
+
+    def __init__(self, file: File, writer: Threads, checkpoints: Checkpoints) -> None:
+        folder = Path(f"{file.path}-log")
+        self._file = file
+        self._writer = writer
+        self._checkpoints = checkpoints
+        self._log = Log(folder)
+        self._turn = Turn(folder)
+        self._appending = Lock()
+        self._folding = Lock()
+        self._recents = [Recent()]
+        self._epochs: dict[int, tuple[int, str]] = {}
+        self._live: dict[int, int] = {}
+        self._hurry = Event()
+        self._scheduled = False
+        self._closing = False
+        self.segments = self._log.segments
+
+    # Appending --------------------------------------------------------------------------------------------
+
+    def append_at_once(self, draft: Draft) -> bool:
+        """Append on the event loop, if that takes no longer than to ask a thread for it; whether it did."""
+        log, turn = self._log, self._turn
+        if draft.size > AT_ONCE_BYTES or log.sync_seconds > AT_ONCE_SECONDS or self._is_far_behind():
+            return False
+        if not self._appending.acquire(blocking=False):
+            return False
+        try:
+            if not log.is_plain or not log.fits(draft.size) or not turn.lock_at_once():
+                return False
+            try:
+                if not turn.is_ours():
+                    return False
+                self._append(draft)
+                return True
+            finally:
+                turn.unlock()
+        finally:
+            self._appending.release()
+
+    def append(self, draft: Draft) -> None:
+        """Append, wherever the log stands. On a thread that may wait, and is not the writer's."""
+        if self._is_far_behind():
+            self.ask_writer(self.bring_up_to_date)
+        with self._appending, self._turn.locked():
+            if self._turn.is_ours():
+                self._append(draft)
+                return
+        self.ask_writer(partial(self._in_turn, lambda _: self._append(draft)))
+
+    def _append(self, draft: Draft) -> None:
+        """With the turn, locked."""
+        self._file.check_in_place()
+        for slot, epoch in draft.commit.epochs.items():
+            held, owner = self._epochs.get(slot, (None, "nobody"))
+            if held != epoch:
+                raise Fenced(f"slot {slot} is at epoch {held} of {owner}, not at epoch {epoch}")
+        entry = self._log.append(draft)
+        with self._folding:
+            recent = self._recents[-1]
+            recent.fold(entry)
+            if _weight(recent) > 1:
+                self._hurry.set()
+            if not self._scheduled:
+                self._schedule()
+
+    def _is_far_behind(self) -> bool:
+        with self._folding:
+            return sum(map(_weight, self._recents)) > BEHIND_MOST
+
+    # What reads must know ---------------------------------------------------------------------------------
+
+    def is_behind(self, concerns: Callable[[Recent], object]) -> bool:
+        """Whether the tables lack something that concerns a reader, or it is not known what they lack."""
+        if not self._turn.is_ours():
+            return True
+        with self._folding:
+            return any(concerns(recent) for recent in self._recents)
+
+    def pending(self, lane: int, start: int, end: int) -> Pending | None:
+        """What the tables lack of a lane's batches; None where they must be brought up to date to say."""
+        if not self._turn.is_ours():
+            return None
+        with self._folding:
+            changed = [recent.lanes[lane] for recent in self._recents if lane in recent.lanes]
+            if any(row.deleted for row in changed):
+                return None
+            trim_to = max((row.trim_to for row in changed if row.trim_to is not None), default=0)
+            if any(row.first_end <= trim_to for row in changed):
+                return None
+            rows = [place for row in changed for place in row.between(max(start, trim_to), end)]
+        return Pending(rows, trim_to)
+
+    def pending_ids(self, lane: int, keys: Sequence[bytes]) -> dict[bytes, DedupRow] | None:
+        """Those of these ids that the tables may lack; None where they must be brought up to date to say."""
+        if not self._turn.is_ours():
+            return None
+        with self._folding:
+            changed = [recent.lanes[lane] for recent in self._recents if lane in recent.lanes]
+            if any(row.deletes_ids for row in changed):
+                return None
+            return {key: row.dedup[key] for row in changed for key in keys if key in row.dedup}
+
+    # On the writer's thread -------------------------------------------------------------------------------
+
+    def ask_writer(self, work: Callable[[Connection], None]) -> None:
+        """Have the writer do something now, and wait for it."""
+        self.hurry()
+        self._writer.start(lambda: self._writer.connected(work)).result()
+
+    def hurry(self) -> None:
+        """Do not let the writer wait: something is to be done now."""
+        with self._folding:
+            if self._scheduled:
+                self._hurry.set()
+
+    def acquire(self, connection: Connection, slots: Sequence[int], owner: str) -> dict[int, int]:
+        def raise_epochs(connection: Connection) -> dict[int, int]:
+            # Read to the end: a statement with RETURNING is not done before that.
+            return {slot: connection.execute(sql.RAISE_EPOCH, (slot, owner)).fetchall()[0][0] for slot in set(slots)}
+
+        self._file.check_in_place()
+        with self._appending, self._turn.locked():
+            if not self._turn.is_ours():
+                self._find_out(connection)
+            taken = durably(connection, raise_epochs)
+            self._epochs.update({slot: (epoch, owner) for slot, epoch in taken.items()})
+        return taken
+
+    def bring_up_to_date(self, connection: Connection) -> None:
+        """Afterwards all commits that were answered are in the tables."""
+        if not self._turn.is_ours() or not self._index(connection):
+            self._in_turn(self._index, connection)
+
+    def _in_turn(self, work: Callable[[Connection], object], connection: Connection) -> None:
+        """Take the turn and do something before anyone else can take it."""
+        with self._appending, self._turn.locked():
+            if not self._turn.is_ours():
+                self._find_out(connection)
+            work(connection)
+
+    def _find_out(self, connection: Connection) -> None:
+        """Take the turn: read what of the log is not in the tables, and be the one who appends from now on."""
+
+        def begin(connection: Connection) -> tuple[bytes, int, Mark]:
+            store_id, last, *mark = connection.execute(sql.LOG).fetchone()
+            number = max(last, self._turn.current()) + 1
+            connection.execute(sql.PUT_TURN, (number,))
+            return store_id, number, Mark(*mark)
+
+        self._turn.give_up()
+        store_id, number, mark = in_transaction(connection, "BEGIN IMMEDIATE", begin)
+        with self._folding:
+            self._recents = [Recent()]
+        self._epochs = {slot: (epoch, owner) for slot, epoch, owner in connection.execute(sql.SLOTS)}
+        self._live = dict(connection.execute(sql.SEGMENTS))
+        for entry in self._log.resume(store_id, mark):
+            recent = self._recents[-1]
+            recent.fold(entry)
+            for slot, epoch in entry.commit.epochs.items():
+                if epoch > self._epochs.get(slot, (0, ""))[0]:
+                    self._epochs[slot] = (epoch, "the log")
+                    recent.epochs[slot] = epoch
+            if _weight(recent) > 1:
+                self._write(connection, number)
+        self._turn.take(number)
+        with self._folding:
+            if self._recents[-1] and not self._scheduled:
+                self._schedule()
+
+    def _index(self, connection: Connection) -> bool:
+        """Bring what is recent into the tables; whether it was still ours to do."""
+        try:
+            self._write(connection, self._turn.number)
+        except _TurnLost:
+            self._turn.give_up()
+            with self._folding:
+                self._recents = [Recent()]
+            return False
+        return True
+
+    def _write(self, connection: Connection, number: int) -> None:
+        with self._folding:
+            if self._recents[-1]:
+                self._recents.append(Recent())
+            full = self._recents[:-1]
+        if not full:
+            return
+
+        def write(connection: Connection) -> dict[int, int]:
+            if connection.execute(sql.LOG).fetchone()[1] != number:
+                raise _TurnLost
+            live: Freed = {}
+            for recent in full:
+                for segment, change in write_recent(connection, recent).items():
+                    live[segment] = live.get(segment, self._live.get(segment, 0)) + change
+            connection.executemany(sql.PUT_SEGMENT, list(live.items()))
+            connection.execute(sql.PUT_MARK, (*full[-1].end, number))
+            return live
+
+        self._live.update(in_transaction(connection, "BEGIN IMMEDIATE", write))
+        with self._folding:
+            del self._recents[: len(full)]
+        self._checkpoints.written(sum(recent.rows * _ROW_LOG_BYTES + recent.rows_bytes for recent in full))
+        self._clean(connection, full[-1].end.segment)
+
+    def _clean(self, connection: Connection, current: int) -> None:
+        """What fails here costs nothing but room, and is tried again."""
+        try:
+            clean(connection, self.segments, self._live, current)
+        except Exception as error:
+            _logger.warning("%s: cannot give back room of the log: %s", self._file.path, error)
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        self._writer.start(self._index_soon)
+
+    def _index_soon(self) -> None:
+        if not self._closing:
+            self._hurry.wait(INDEX_SECONDS)
+        with self._folding:
+            self._scheduled = False
+            self._hurry.clear()
+        try:
+            self._writer.connected(self._index)
+        except PenstockError as error:
+            _logger.warning("bringing commits into the tables: %s; they are safe in the log", error)
+            with self._folding:
+                if not self._closing and not self._scheduled:
+                    self._schedule()
+
+    def finish(self) -> None:
+        """Bring all into the tables, if it can be; called by the writer's thread, at the end."""
+        self._closing = True
+        if self._file.prepared and self._turn.number >= 0:
+            try:
+                self._writer.connected(self._index)
+            except PenstockError as error:
+                _logger.warning("closing: %s; the commits are safe in the log", error)
+
+    def close(self) -> None:
+        self._log.close()
+        self._turn.close()
+
+
+def _weight(recent: Recent) -> float:
+    """How much is to be brought into the tables; 1 is as much as should be at once."""
+    return max(recent.rows / INDEX_ROWS, recent.rows_bytes / INDEX_ROWS_BYTES, recent.log_bytes / INDEX_LOG_BYTES)
