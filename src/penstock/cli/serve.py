@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -43,6 +44,12 @@ Seen with 20,000 queues, each declared, published to, claimed from and acknowled
 0.4 s of collecting instead of 9.5 s, the longest pause 58 ms instead of 746 ms.
 """
 
+SWITCH_SECONDS: Final = 0.0005
+"""How long a thread of the store may keep the event loop waiting for Python's lock; the default is ten times that.
+
+Seen at 2,000 single messages a second, from due to acknowledged: p50 7 to 8 ms instead of 11 to 15, on a busy machine.
+"""
+
 FILES_BESIDE: Final = 200
 """Open files that are no connections: the store's, the library's, one or two to spare."""
 
@@ -62,6 +69,7 @@ def run(flags: Flags) -> None:
                 lock_store(stack, Path(loaded.config.store.path))
             trace(stack, loaded.config)
             raise_file_limit(loaded.config.http.max_connections)
+            sys.setswitchinterval(SWITCH_SECONDS)
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(serve(loaded))
     except CannotStart as error:
