@@ -202,6 +202,25 @@ def simulate(arguments: tuple[str, ...]) -> None:
     checkout.become_script("tests/simulation/run.py", arguments)
 
 
+@commands.command(context_settings=PASS_ON)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def torture(arguments: tuple[str, ...]) -> None:
+    """Run real nodes on a real database while everything dies.
+
+    Nodes are killed and paused, networks split and cut, the database crashes, clocks jump; producers and consumers of
+    every feature go on, and a checker looks for messages lost, doubled, early or out of order. ARGUMENTS are passed on
+    to tests/torture/run.py.
+
+    \b
+    Examples:
+      penstock torture --minutes 30
+      penstock torture --minutes 2 --nodes 1 --seed 7
+    """
+    from penstock.cli import checkout
+
+    checkout.become_script("tests/torture/run.py", arguments)
+
+
 for command in (
     queue, group, exchange, publish, consume, tail, dead, trace, schedule, stats, top, pipeline, completion,
 ):  # fmt: skip

@@ -1,0 +1,164 @@
+"""What a torture run stands on: a database that can be killed, nodes that can be killed and paused, and the networks
+between them, which can be split, slowed and cut. All of it on loopback, each process ended by its own id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Final
+
+from penstock.cli.checkout import script_environment
+from tests.databases.postgres import PostgresServer
+from tests.torture.proxy import Proxy
+
+NODE: Final = Path(__file__).with_name("node.py")
+PATIENCE_S: Final = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class TorturedNode:
+    """One server process, with a proxy between it and the database and one between it and the other nodes."""
+
+    def __init__(self, name: str, folder: Path, database: PostgresServer, *, is_alone: bool) -> None:
+        self.name = name
+        self.port = free_port()
+        self.to_store = Proxy("127.0.0.1", database.port)
+        self.to_node = Proxy("127.0.0.1", self.port)
+        self._folder = folder / name
+        self._folder.mkdir()
+        self._is_alone = is_alone
+        self._clock = self._folder / "clock"
+        self._log = self._folder / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.is_paused = False
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    async def open(self) -> None:
+        await self.to_store.start()
+        await self.to_node.start()
+
+    def start(self) -> None:
+        store = f"postgresql://penstock@127.0.0.1:{self.to_store.port}/postgres?schema=torture"
+        advertise = () if self._is_alone else ("--advertise", f"http://127.0.0.1:{self.to_node.port}")
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(NODE), str(self._clock), "serve", "--store", store, "--port", str(self.port),
+                 *advertise, "--set", "log.level=warning"],
+                cwd=self._folder, env=script_environment(), stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def set_clock(self, seconds: float) -> None:
+        """Make its wall clock so many seconds wrong."""
+        self._clock.write_text(str(seconds))
+
+    async def ready(self) -> None:
+        """Until it serves; it may come and go on the way."""
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
+        while not await asyncio.to_thread(self._answers):
+            if not self.is_running:
+                self.start()
+            if asyncio.get_running_loop().time() > deadline:
+                raise AssertionError(f"{self.name} does not serve: {self.log()}")
+            await asyncio.sleep(0.1)
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (OSError, urllib.error.URLError):
+            return False
+
+    def log(self) -> str:
+        """The last of what it complained about."""
+        lines = self._log.read_text(errors="replace").splitlines()
+        return "\n".join([line for line in lines if line[:2] == "20" or "Error" in line][-30:])
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(PATIENCE_S)
+            self.is_paused = False
+
+    def pause(self) -> None:
+        if self.is_running:
+            os.kill(self._pid, signal.SIGSTOP)
+            self.is_paused = True
+
+    def go_on(self) -> None:
+        if self.is_paused and self.is_running:
+            os.kill(self._pid, signal.SIGCONT)
+        self.is_paused = False
+
+    def terminate(self) -> None:
+        """Ask it to stop in good order."""
+        if self._process is not None and self.is_running:
+            self._process.terminate()
+            try:
+                self._process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise AssertionError(f"{self.name} did not stop: {self.log()}") from None
+
+    @property
+    def _pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+
+class World:
+    """A database and its nodes."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.database = PostgresServer()
+        self.nodes = [
+            TorturedNode(f"node-{number}", folder, self.database, is_alone=nodes == 1) for number in range(nodes)
+        ]
+
+    async def open(self) -> None:
+        for node in self.nodes:
+            await node.open()
+            node.start()
+        for node in self.nodes:
+            await node.ready()
+
+    async def heal(self) -> None:
+        """Everything runs, everything is connected."""
+        if not self.database.is_running:
+            await asyncio.to_thread(self.database.start)
+        for node in self.nodes:
+            node.to_store.heal()
+            node.to_node.heal()
+            node.go_on()
+            if not node.is_running:
+                node.start()
+        for node in self.nodes:
+            await node.ready()
+
+    async def close(self) -> None:
+        for node in self.nodes:
+            node.go_on()
+            node.kill()
+            await node.to_store.close()
+            await node.to_node.close()
+        await asyncio.to_thread(self.database.close)
