@@ -1,7 +1,7 @@
 """Penstock itself: `penstock serve` as a child process, through its own Python client over HTTP.
 
-`penstock` sends and receives encoded batches; `penstock-json` says the same in plain JSON, as any HTTP client would,
-through the connections of the Python client.
+`penstock` sends and receives encoded batches, `penstock-postgres` does so on PostgreSQL; `penstock-json` says the same
+in plain JSON, as any HTTP client would, through the connections of the Python client.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import penstock
 from bench.peers_lib.peer import ROOT, Client, Consumer, Peer
+from bench.peers_lib.postgres import Postgres
 from bench.peers_lib.processes import Process, free_port, wait_for_port
 
 TAKE_S = 0.2
@@ -38,15 +39,39 @@ class Penstock(Peer):
         return penstock.__version__
 
     def start(self, folder: Path) -> None:
+        self.serve(folder, str(folder / "penstock.db"))
+
+    def serve(self, folder: Path, store: str) -> None:
         self.port = free_port()
         command = [sys.executable, "-m", "penstock.cli", "serve", "--port", str(self.port)]
-        command += ["--store", str(folder / "penstock.db"), "--set", "log.level=warning"]
-        self.processes.append(Process(command, folder / "server.log", {"PYTHONPATH": str(ROOT / "src")}, folder))
-        wait_for_port(self.port, self.processes[0])
+        command += ["--store", store, "--set", "log.level=warning"]
+        self.processes.append(Process(command, folder / "penstock.log", {"PYTHONPATH": str(ROOT / "src")}, folder))
+        wait_for_port(self.port, self.processes[-1])
 
     @staticmethod
     def client(port: int) -> Client:
         return PenstockClient(port)
+
+
+class PenstockPostgres(Penstock):
+    """On the very PostgreSQL that the peer `postgres` has: the same version, the same settings."""
+
+    name = "penstock-postgres"
+    confirm = (
+        "PostgreSQL with fsync and synchronous_commit on: a publish, a lease and an acknowledgement are each answered "
+        "after the commit that holds them was forced to disk. CPU and memory are the node's and the database's."
+    )
+
+    def missing(self) -> str | None:
+        return Postgres().missing()
+
+    def start(self, folder: Path) -> None:
+        database = Postgres()
+        below = folder / "database"
+        below.mkdir()
+        database.start(below)
+        self.processes += database.processes
+        self.serve(folder, f"postgresql://bench@127.0.0.1:{database.port}/postgres")
 
 
 class PenstockJson(Penstock):
