@@ -20,7 +20,7 @@ import pytest
 from penstock.errors import Fenced, InvalidArgument, PenstockError, StoreCorrupt, Unavailable
 from penstock.store import sqlite, sqlite_file, sqlite_threads
 from penstock.store import sqlite_schema as schema
-from penstock.store.contract import Commit, GroupRow, LaneChange, LaneImage, LeaseRow
+from penstock.store.contract import Commit, GroupRow, LaneChange, LaneImage, LeaseRow, OutboxRow
 from penstock.store.sqlite import SqliteStore
 from tests.conformance.samples import (
     CATALOG,
@@ -449,18 +449,21 @@ def test_an_older_file_is_migrated_with_its_rows(path: Path) -> None:
 
 
 def test_a_file_from_before_traces_takes_them(path: Path) -> None:
-    async def write() -> None:
-        store = await SqliteStore.open(path, migrations=schema.MIGRATIONS[:1])
-        await store.apply(commit(await own_all(store), full_change()))
-        await store.close()
+    async def make() -> None:
+        await (await SqliteStore.open(path, migrations=schema.MIGRATIONS[:1])).close()
 
     async def trace(store: SqliteStore) -> None:
-        assert await load_one(store) == image_of(full_change())
+        assert (await store.load([5], 1))[0].end == 7
+        assert await store.outbox(0, 10) == [OutboxRow(1, 70, 3, b"d", slot=6)]
+        assert (await store.acquire([5], "me")) == {5: 5}
         await store.apply(commit(await own_all(store), traces=TRACES))
         assert await store.find_trace("default", "t", 10) == TRACES
 
-    asyncio.run(write())
+    asyncio.run(make())
     assert run_sql(path, "PRAGMA user_version") == [(1,)]
+    run_sql(path, "INSERT INTO lanes VALUES (5, 5, 0, 7, 100)")
+    run_sql(path, "INSERT INTO outbox VALUES (1, 70, 3, x'64')")
+    run_sql(path, "INSERT INTO slots VALUES (5, 4, 'before')")
     use(path, trace)
 
 
@@ -515,6 +518,10 @@ def test_no_statement_walks_a_table_or_sorts(path: Path, name: str, statement: s
     fine = {"SCAN json_each", "SCAN wanted", "SCAN used", "SCAN pragma", "SCAN sqlite_master"}
     if name == "CATALOG":
         fine.add("SCAN catalog")
+    # As many rows as there are nodes and slots; and what happens once, when the schema is made.
+    fine |= {"SCAN nodes", "SCAN slots", "SCAN cluster", "SCAN counters"}
+    if name.startswith("_VERSION"):
+        fine |= {"SCAN outbox", "SCAN 2 CONSTANT ROWS", "SCAN 3 CONSTANT ROWS"}
     use(path, nothing)
     plan = plan_of(path, statement)
     for step in plan:

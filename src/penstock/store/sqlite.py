@@ -11,25 +11,30 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from penstock.batch import is_intact
 from penstock.errors import Closed, Fenced
+from penstock.store import sqlite_cluster as cluster
 from penstock.store import sqlite_schema as sql
 from penstock.store.checks import check_commit
 from penstock.store.contract import (
     BatchHead,
     BatchRow,
+    CatalogChanges,
     CatalogRow,
+    ClusterView,
     Commit,
     DeadRow,
     DedupRow,
     GroupRow,
+    Joined,
     LaneChange,
     LaneImage,
     LeaseRow,
+    Member,
     OutboxRow,
     TraceRow,
     WaitingRow,
@@ -84,7 +89,8 @@ class SqliteStore:
         def raise_epochs(connection: Connection) -> dict[int, int]:
             self._file.check_in_place()
             # Read to the end: a statement with RETURNING is not done before that.
-            return {slot: connection.execute(sql.RAISE_EPOCH, (slot, owner)).fetchall()[0][0] for slot in set(slots)}
+            values = (owner, cluster.now_ms())
+            return {slot: connection.execute(sql.RAISE_EPOCH, (slot, *values)).fetchall()[0][0] for slot in set(slots)}
 
         return await self._write(raise_epochs, 0)
 
@@ -122,9 +128,12 @@ class SqliteStore:
     async def catalog(self) -> list[CatalogRow]:
         return await self._read(lambda connection: [CatalogRow(*row) for row in connection.execute(sql.CATALOG)])
 
-    async def outbox(self, after: int, most: int) -> list[OutboxRow]:
+    async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
         def find(connection: Connection) -> list[OutboxRow]:
-            return [OutboxRow(*row) for row in connection.execute(sql.OUTBOX, (after, max(most, 0)))]
+            if slots is None:
+                return [OutboxRow(*row) for row in connection.execute(sql.OUTBOX, (after, max(most, 0)))]
+            rows = (OutboxRow(*row) for row in connection.execute(sql.OUTBOX, (after, -1)))
+            return list(islice((row for row in rows if row.slot in slots), max(most, 0)))
 
         return await self._read(find)
 
@@ -148,6 +157,31 @@ class SqliteStore:
             return sorted({lane for (lane,) in rows})
 
         return await self._read(find)
+
+    # Several nodes ----------------------------------------------------------------------------------------
+
+    async def join(self, member: Member) -> Joined:
+        return await self._write(lambda connection: cluster.join(connection, member), 0)
+
+    async def heartbeat(self, incarnation: int) -> ClusterView:
+        return await self._write(lambda connection: cluster.heartbeat(connection, incarnation), 0)
+
+    async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
+        return await self._write(lambda connection: cluster.take(connection, slots, incarnation), 0)
+
+    async def release(self, slots: Sequence[int], incarnation: int, to: int = 0) -> None:
+        await self._write(lambda connection: cluster.release(connection, slots, incarnation, to), 0)
+
+    async def leave(self, incarnation: int) -> None:
+        await self._write(lambda connection: cluster.leave(connection, incarnation), 0)
+
+    async def reserve_ids(self, count: int, above: int = 0) -> int:
+        return await self._write(lambda connection: cluster.reserve_ids(connection, count, above), 0)
+
+    async def catalog_since(self, version: int) -> CatalogChanges:
+        return await self._read(lambda connection: cluster.catalog_since(connection, version))
+
+    # Life -------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Finish what is under way, empty the log into the file and end every thread. Closing twice is fine."""
@@ -216,10 +250,13 @@ def _write_commit(connection: Connection, commit: Commit) -> None:
     _delete_rows(connection, commit.lanes)
     _put_rows(connection, commit.lanes)
     _run_many(connection, sql.TRIM, [(lane.lane, lane.trim_to) for lane in commit.lanes if lane.trim_to is not None])
+    if commit.catalog or commit.catalog_deleted:
+        connection.execute(sql.RAISE_CATALOG)
     _run_many(connection, sql.DELETE_CATALOG, commit.catalog_deleted)
     _run_many(connection, sql.PUT_CATALOG, [_catalog_values(row) for row in commit.catalog])
     _run_many(connection, sql.DELETE_OUTBOX, [(number,) for number in commit.outbox_deleted])
-    _run_many(connection, sql.PUT_OUTBOX, [(row.id, row.lane, row.offset, row.document) for row in commit.outbox])
+    outbox = [(row.id, row.lane, row.offset, row.document, row.slot) for row in commit.outbox]
+    _run_many(connection, sql.PUT_OUTBOX, outbox)
     if commit.traces_expired_ms is not None:
         connection.execute(sql.DELETE_TRACES, (commit.traces_expired_ms,))
     _run_many(connection, sql.PUT_TRACE, [_trace_values(row) for row in commit.traces])
