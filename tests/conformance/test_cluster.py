@@ -148,6 +148,7 @@ def test_an_owner_that_is_live_keeps_its_slots(engine: Engine, tmp_path: Path) -
 def test_many_who_take_at_once_share_without_overlap(engine: Engine, tmp_path: Path) -> None:
     async def scenario(store: Store) -> None:
         members = [(await store.join(member(f"n{index}"))).incarnation for index in range(4)]
+        found: dict[int, int] = {}
         for _ in range(50):  # one whose turn it is not yet finds the rest the next time
             await asyncio.gather(*(store.take(range(0, 64, 3), one) for one in members))
             found = owners(await store.heartbeat(0))
@@ -161,6 +162,7 @@ def test_many_who_take_at_once_share_without_overlap(engine: Engine, tmp_path: P
 
 def test_incarnations_are_above_every_epoch(engine: Engine, tmp_path: Path) -> None:
     async def scenario(store: Store) -> None:
+        epochs: dict[int, int] = {}
         for _ in range(5):
             epochs = await store.acquire([3], "solo")
         one = await store.join(member("one"))
