@@ -6,6 +6,7 @@ this file does anything: the core fills the rows, an engine keeps them (`store/c
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Annotated, Final
 
 import msgspec
@@ -16,6 +17,9 @@ Integer = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 SLOTS: Final = 64
 """Fixed hash buckets of lanes; nodes own slots, never single lanes."""
 
+REGISTRAR_SLOT: Final = 0
+"""Its owner is the registrar: exchanges, bindings, schedules, marks and staged transactions are changed there."""
+
 DEDUP_KEY_BYTES_MAX: Final = 255
 """A key of an id is no longer than this: every engine can find a row by it."""
 
@@ -23,6 +27,12 @@ DEDUP_KEY_BYTES_MAX: Final = 255
 def slot_of(lane: int) -> int:
     """The slot that a lane belongs to."""
     return lane % SLOTS
+
+
+def home_slot(namespace: str, queue: str) -> int:
+    """The slot in which all lanes of a queue of this name are made: every node finds its owner by the name alone."""
+    digest = blake2b(f"{len(namespace)}/{namespace}/{queue}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % SLOTS
 
 
 class BatchHead(msgspec.Struct, frozen=True, gc=False):
@@ -116,6 +126,8 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     lane: Integer
     offset: Integer
     document: bytes
+    slot: Integer = 0
+    """The slot whose owner must do it."""
 
 
 class TraceRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -215,3 +227,80 @@ class LaneImage(msgspec.Struct, gc=False):
     """False when there are more ids than that: the others are found with `find_dedup`."""
     published_ms: int = 0
     """When the newest batch kept was published; 0 where none is. Times in a lane never fall."""
+
+
+# Who is there, and who owns what -------------------------------------------------------------------------
+
+
+class Member(msgspec.Struct, frozen=True):
+    """What a node says of itself when it joins."""
+
+    name: str
+    url: str
+    """Where other nodes reach it; empty for a broker inside a program, which nobody can reach."""
+    version: str
+    lease_ms: int
+    """It counts as gone when it was not heard of for so long."""
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """What a node is told when it joins."""
+
+    incarnation: int
+    """Unique and rising over the life of the store, and above every epoch that was there."""
+    secret: str
+    """What the nodes of this store know and nobody else does."""
+
+
+class NodeRow(msgspec.Struct, frozen=True):
+    """A node that has joined and not left."""
+
+    incarnation: int
+    name: str
+    url: str
+    version: str
+    lease_ms: int
+    joined_ms: int
+    age_ms: int
+    """Since it was last heard of, by the store's clock."""
+
+    @property
+    def is_live(self) -> bool:
+        return self.age_ms <= self.lease_ms
+
+
+class SlotRow(msgspec.Struct, frozen=True):
+    """Who owns a slot. A slot that nobody ever took has no row."""
+
+    slot: int
+    epoch: int
+    node: int
+    """The owner's incarnation; 0 while nobody owns it."""
+    meant_for: int
+    """The incarnation that it was released to; 0 for whoever comes first."""
+    since_ms: int
+    why: str
+
+
+class ClusterView(msgspec.Struct, frozen=True):
+    """Everything about membership at one moment."""
+
+    now_ms: int
+    """The store's clock."""
+    is_member: bool
+    """False when the node that asked is not there: it was declared dead, or has left."""
+    catalog_version: int
+    nodes: list[NodeRow]
+    slots: list[SlotRow]
+
+
+class CatalogChanges(msgspec.Struct, frozen=True):
+    """What was declared since a version."""
+
+    version: int
+    rows: list[CatalogRow]
+    """As they are now, by rising id."""
+    deleted: list[CatalogRow]
+    """As they were."""
+    is_complete: bool
+    """`rows` is everything there is: what is not among them is gone."""

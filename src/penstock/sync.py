@@ -39,7 +39,8 @@ from penstock.node.traces import Trace
 def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, events: bool = True) -> SyncBroker:
     """Open a broker on an SQLite file, made where it is missing; `None` keeps everything in memory only.
 
-    `postgresql://user@host/database` opens it on a PostgreSQL database, in a schema that `?schema=` names.
+    `postgresql://user@host/database` opens it on a PostgreSQL database, in a schema that `?schema=` names; it must have
+    that for itself, and is refused while servers or other programs use it.
 
     `cache_bytes` bounds the batches kept in memory for consumers that keep up; `events` turns the `$events` stream
     of deliveries on. Close it, or use it as `with penstock.sync.open(path) as broker`.
@@ -409,7 +410,7 @@ class SyncBroker:
     def follow_events(
         self, *, queue: str | None = None, group: str | None = None, after: int | None = None, pause: float = 15.0
     ) -> AsyncIterator[list[tuple[int, Delivery]]]:
-        """What happens to messages of this namespace, live, each with its offset in `$events`.
+        """What happens to messages of this namespace, live, each with its offset in `$events`. Of this node's queues.
 
         From now on, or after an offset. Without an event for `pause` seconds an empty list comes, so that whoever
         passes them on can say that it is still there. Ends when the broker does.

@@ -75,6 +75,19 @@ class HttpSection(msgspec.Struct, frozen=True, kw_only=True):
     """How long answers under way may take after the server was told to stop."""
 
 
+class ClusterSection(msgspec.Struct, frozen=True, kw_only=True):
+    """Several servers on one PostgreSQL store. A single server on a file has no use for any of this."""
+
+    nodes: Annotated[int, Meta(ge=1, le=64)] = 1
+    """Servers that `penstock serve` starts on this machine: the first on `http.port`, others on the ports after it."""
+    advertise: str = ""
+    """The URL at which other servers reach this one; empty: http:// with its `http.host` and port."""
+    heartbeat_ms: Annotated[int, Meta(ge=50, le=60_000)] = 500
+    """How often a server says that it is there."""
+    lease_ms: Annotated[int, Meta(ge=200, le=600_000)] = 2_000
+    """Without a word for so long a server counts as gone, and others take its queues over."""
+
+
 class LimitsSection(msgspec.Struct, frozen=True, kw_only=True):
     """How much may be declared, published and scanned at once."""
 
@@ -133,6 +146,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreSection = StoreSection()
     node: NodeSection = NodeSection()
     http: HttpSection = HttpSection()
+    cluster: ClusterSection = ClusterSection()
     limits: LimitsSection = LimitsSection()
     log: LogSection = LogSection()
     telemetry: TelemetrySection = TelemetrySection()

@@ -14,18 +14,23 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.errors import Closed, Fenced, InvalidArgument, StoreCorrupt
+from penstock.store import postgres_cluster as cluster
 from penstock.store import postgres_schema as sql
 from penstock.store.checks import check_commit
 from penstock.store.contract import (
     BatchHead,
     BatchRow,
+    CatalogChanges,
     CatalogRow,
+    ClusterView,
     Commit,
     DeadRow,
     DedupRow,
     GroupRow,
+    Joined,
     LaneImage,
     LeaseRow,
+    Member,
     OutboxRow,
     TraceRow,
     WaitingRow,
@@ -48,8 +53,9 @@ Row = tuple[Any, ...]
 class PostgresStore:
     """An open schema of a PostgreSQL database. Made by `PostgresStore.open`."""
 
-    def __init__(self, pool: Pool, schema: str) -> None:
+    def __init__(self, pool: Pool, schema: str, url: str = "", seconds: float = SECONDS) -> None:
         self._pool = pool
+        self._members = MemberCalls(url, seconds)
         self._schema = schema
         self._writer = secrets.token_hex(16)
         self._generation = 1
@@ -76,7 +82,7 @@ class PostgresStore:
         """
         address = StoreAddress.parse(url)
         pool = await Pool.open(address, connections=readers + 1, seconds=seconds)
-        store = cls(pool, address.schema)
+        store = cls(pool, address.schema, url, seconds)
         try:
             await store._prepare(migrations)
         except BaseException:
@@ -115,16 +121,12 @@ class PostgresStore:
                 if any(values):
                     await self._pool.execute(self._sql(sql.APPLY), *fence, *values)
                 else:
-                    await self._pool.in_transaction(lambda connection: self._write_nothing(connection, fence))
+                    await self._pool.execute(self._sql(cluster.COMMIT_NOTHING), *fence)
             except (Fenced, InvalidArgument, StoreCorrupt):
                 raise  # the database said no
             except BaseException as error:
                 self._is_unsure = not getattr(error, "is_refused", False)
                 raise
-
-    async def _write_nothing(self, connection: asyncpg.Connection[Any], fence: Row) -> None:
-        await connection.execute(self._sql(sql.CHECK_FENCE), *fence)
-        await connection.execute(self._sql(sql.TOUCH), self._writer)
 
     async def _decide(self) -> None:
         """If the answer of a commit was lost, make sure that it is in force by now or never will be."""
@@ -171,14 +173,11 @@ class PostgresStore:
         return [DedupRow(*row) for row in await self._fetch(sql.DEDUP, lane, list(keys))]
 
     async def catalog(self) -> list[CatalogRow]:
-        rows = await self._fetch(sql.CATALOG)
-        return [
-            CatalogRow(kind, id, parent, restored(namespace), restored(name), document)
-            for kind, id, parent, namespace, name, document in rows
-        ]
+        return [cluster.catalog_row(row) for row in await self._fetch(sql.CATALOG)]
 
-    async def outbox(self, after: int, most: int) -> list[OutboxRow]:
-        return [OutboxRow(*row) for row in await self._fetch(sql.OUTBOX, after, max(most, 0))]
+    async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
+        chosen = None if slots is None else list(slots)
+        return [OutboxRow(*row) for row in await self._fetch(sql.OUTBOX, after, max(most, 0), chosen)]
 
     async def find_trace(self, namespace: str, trace_id: str, most: int) -> list[TraceRow]:
         rows = await self._fetch(sql.TRACE, kept(namespace), kept(trace_id), max(most, 0))
@@ -197,6 +196,46 @@ class PostgresStore:
     async def lanes_in_use(self) -> list[int]:
         return [lane for (lane,) in await self._fetch(sql.LANES_IN_USE)]
 
+    # Several nodes ----------------------------------------------------------------------------------------
+
+    async def join(self, member: Member) -> Joined:
+        values = (member.name, member.url, member.version, member.lease_ms)
+        return Joined(*(await self._member(cluster.JOIN, *values))[0])
+
+    async def heartbeat(self, incarnation: int) -> ClusterView:
+        return cluster.view_of((await self._member(cluster.HEARTBEAT, incarnation))[0])
+
+    async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
+        await self._decide()
+        return dict(await self._member(cluster.TAKE, list(slots), incarnation))
+
+    async def release(self, slots: Sequence[int], incarnation: int, to: int = 0) -> None:
+        await self._member(cluster.RELEASE, list(slots), incarnation, to)
+
+    async def leave(self, incarnation: int) -> None:
+        await self._member(cluster.LEAVE, incarnation)
+
+    async def reserve_ids(self, count: int, above: int = 0) -> int:
+        first: int = (await self._member(cluster.RESERVE_IDS, count, above))[0][0]
+        return first
+
+    async def catalog_since(self, version: int) -> CatalogChanges:
+        async def read(connection: asyncpg.Connection[Any]) -> CatalogChanges:
+            counters = dict(await connection.fetch(self._sql(cluster.COUNTERS)))
+            if version <= 0 or version < counters["forgotten"]:
+                rows = await connection.fetch(self._sql(sql.CATALOG))
+                return CatalogChanges(counters["catalog"], [cluster.catalog_row(row) for row in rows], [], True)
+            rows = await connection.fetch(self._sql(cluster.CATALOG_SINCE), version)
+            deleted = await connection.fetch(self._sql(cluster.DELETED_SINCE), version)
+            found, gone = ([cluster.catalog_row(row) for row in part] for part in (rows, deleted))
+            return CatalogChanges(counters["catalog"], found, gone, False)
+
+        return await self._read(lambda: self._pool.in_transaction(read, is_reading=True))
+
+    async def _member(self, statement: str, *values: Any) -> list[Any]:
+        self._check_open()
+        return await self._members.fetch(self._sql(statement), *values)
+
     # Life -------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -206,6 +245,7 @@ class PostgresStore:
         self._closed = True
         async with self._writing:  # behind the last commit
             await self._pool.say_goodbye(self._sql(sql.END_WRITER), self._writer)
+        await self._members.close()
         await self._pool.close()
 
     async def _fetch(self, statement: str, *values: Any) -> list[Any]:
@@ -222,6 +262,26 @@ class PostgresStore:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f"the store {self._pool.label} is closed")
+
+
+class MemberCalls:
+    """A connection of its own for membership, opened when first wanted: a heartbeat never waits behind reads."""
+
+    def __init__(self, url: str, seconds: float) -> None:
+        self._url = url
+        self._seconds = seconds
+        self._pool: Pool | None = None
+        self._opening = asyncio.Lock()
+
+    async def fetch(self, statement: str, *values: Any) -> list[Any]:
+        async with self._opening:
+            if self._pool is None:
+                self._pool = await Pool.open(StoreAddress.parse(self._url), connections=1, seconds=self._seconds)
+        return await self._pool.fetch(statement, *values)
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            await self._pool.close()
 
 
 async def migrate(connection: asyncpg.Connection[Any], schema: str, migrations: Sequence[sql.Migration]) -> None:
@@ -292,10 +352,11 @@ def commit_values(commit: Commit) -> Row:
         [kind for kind, _ in commit.catalog_deleted],
         [id for _, id in commit.catalog_deleted],
         _latest([
-            (row.kind, row.id, row.parent, kept(row.namespace), kept(row.name), row.document) for row in commit.catalog
+            (row.kind, row.id, row.parent, kept(row.namespace), kept(row.name), row.document, 0)
+            for row in commit.catalog
         ], 2),
         commit.outbox_deleted,
-        _latest([(row.id, row.lane, row.offset, row.document) for row in commit.outbox], 1),
+        _latest([(row.id, row.lane, row.offset, row.document, row.slot) for row in commit.outbox], 1),
         commit.traces_expired_ms,
         _latest([
             (kept(row.namespace), kept(row.trace_id), row.at_ms, row.id, kept(row.kind),

@@ -46,6 +46,7 @@ class Routes(list[Route]):
 def all_routes() -> list[Route]:
     """Every operation, in the order of the documentation."""
     from penstock.fronts.http.handlers import (
+        cluster,
         consuming,
         dead,
         exchanges,
@@ -78,6 +79,7 @@ def all_routes() -> list[Route]:
         traces,
         schedules,
         sessions,
+        cluster,
         system,
     )
     return [route for module in modules for route in module.ROUTES]
