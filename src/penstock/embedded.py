@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.model import DEFAULT_NAMESPACE
 from penstock.node.broker import Broker
-from penstock.node.clock import Clock, SystemClock
+from penstock.node.clock import Clock, StoreClock, SystemClock
 from penstock.node.cluster import ClusterOptions
 from penstock.node.limits import Limits
 from penstock.node.node import CACHE_BYTES, Node
@@ -31,7 +31,7 @@ async def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, event
     store = await open_engine(path)
     if path is None or not scheme_of(path):
         return await open_store(store, SystemClock(), cache_bytes=cache_bytes, events=events)
-    node = Node(store, SystemClock(), cache_bytes=cache_bytes, events=events)
+    node = Node(store, StoreClock(), cache_bytes=cache_bytes, events=events)
     try:
         cluster = await node.open_among(node_name(), ClusterOptions(), is_alone=True)
         await cluster.join("")

@@ -35,7 +35,7 @@ from penstock.errors import PenstockError, StoreCorrupt
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.server import HttpServer
 from penstock.node.broker import Broker
-from penstock.node.clock import SystemClock
+from penstock.node.clock import StoreClock, SystemClock
 from penstock.node.cluster import ClusterOptions
 from penstock.node.limits import Limits
 from penstock.store.opening import open_engine, scheme_of
@@ -227,7 +227,7 @@ async def open_broker(config: Config) -> Broker:
         }  # fmt: skip
         if scheme_of(config.store.path):
             options = ClusterOptions(heartbeat_ms=config.cluster.heartbeat_ms, lease_ms=config.cluster.lease_ms)
-            return await open_member(store, SystemClock(), options=options, **settings)
+            return await open_member(store, StoreClock(), options=options, **settings)
         return await open_store(store, SystemClock(), **settings)
     except StoreCorrupt as error:
         raise CannotStart(f"{error}; choose another file with --store, or restore this one from a backup") from None

@@ -20,6 +20,7 @@ import msgspec
 from penstock.errors import Closed, Elsewhere, Fenced, PenstockError, Unavailable
 from penstock.node import sessions
 from penstock.node import slots as holdings
+from penstock.node.clock import StoreClock
 from penstock.node.following import Following
 from penstock.rows import REGISTRAR_SLOT, SLOTS, ClusterView, Member, NodeRow, SlotRow, home_slot, slot_of
 from penstock.version import VERSION
@@ -232,9 +233,9 @@ class Cluster:
         while not self._node.closed:
             try:
                 await self.beat()
-            except PenstockError as error:
+            except (PenstockError, TimeoutError) as error:
                 self.heartbeats_failed += 1
-                log.warning("no heartbeat: %s", error)
+                log.warning("no heartbeat: %s", error or "the store did not answer in time")
             except Exception:
                 self.heartbeats_failed += 1
                 log.exception("a heartbeat failed in an unexpected way")
@@ -265,6 +266,8 @@ class Cluster:
             view = await asyncio.wait_for(
                 self._node.store.heartbeat(self.incarnation), max(1.0, self.options.lease_ms / 1000)
             )
+            if isinstance(self._node.clock, StoreClock):
+                self._node.clock.follow(view.now_ms, began, time.monotonic())
             await self._take_in(view, began)
         self._tell()
 
