@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from penstock.node import clock
 from penstock.node.clock import StoreClock
 
 
@@ -16,8 +17,8 @@ class Monotonic:
 @pytest.fixture
 def monotonic(monkeypatch: pytest.MonkeyPatch) -> Monotonic:
     made = Monotonic()
-    monkeypatch.setattr(clock.time, "monotonic", lambda: made.now)
-    monkeypatch.setattr(clock.time, "time", lambda: 5_000_000.0)  # the machine's own clock is of no interest
+    monkeypatch.setattr(time, "monotonic", lambda: made.now)
+    monkeypatch.setattr(time, "time", lambda: 5_000_000.0)  # the machine's own clock is of no interest
     return made
 
 
