@@ -8,14 +8,26 @@ that lands is shown to the host, with the node that made it: from there the chec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, Protocol
 
 import msgspec
 
 from penstock.errors import Closed, Fenced, PenstockError, Unavailable
-from penstock.rows import BatchHead, BatchRow, CatalogRow, Commit, DedupRow, LaneImage, OutboxRow, TraceRow
+from penstock.rows import (
+    BatchHead,
+    BatchRow,
+    CatalogRow,
+    Commit,
+    DedupRow,
+    EnqueuedRow,
+    EnqueuedTarget,
+    FailedRow,
+    LaneImage,
+    OutboxRow,
+    TraceRow,
+)
 from penstock.store.memory import MemoryStore
 
 DELAYS_MS: Final = (0, 0, 1, 2, 5, 20)
@@ -153,6 +165,22 @@ class FaultyStore:
     async def oldest_trace(self) -> int | None:
         await self._before("oldest_trace")
         return await self._disk.oldest_trace()
+
+    async def watch_enqueued(self, wake: Callable[[], object]) -> bool:
+        return await self._disk.watch_enqueued(wake)
+
+    async def enqueued(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
+        await self._before("enqueued")
+        rows = await self._disk.enqueued(most, bytes_most, passing)
+        await self._after("enqueued")
+        return rows
+
+    async def failed_enqueued(self, namespace: str, after: int, most: int) -> list[FailedRow]:
+        await self._before("failed_enqueued")
+        return await self._disk.failed_enqueued(namespace, after, most)
+
+    async def count_failed_enqueued(self) -> int:
+        return await self._disk.count_failed_enqueued()
 
     async def lanes_in_use(self) -> list[int]:
         await self._before("lanes_in_use")

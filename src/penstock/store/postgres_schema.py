@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import InvalidArgument
+from penstock.store import postgres_enqueued
 
 DEFAULT_SCHEMA: Final = "penstock"
 FENCED: Final = "PN001"
@@ -249,7 +250,10 @@ _VERSION_1: Final[Migration] = (
     END $$""",
 )
 
-MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1,)
+MIGRATIONS: Final[Sequence[Migration]] = (
+    _VERSION_1,
+    postgres_enqueued.MIGRATION,
+)
 """Entry n brings a schema from version n to n + 1. Entries are only ever added: schemas made by each are out there."""
 
 # Making it -----------------------------------------------------------------------------------------------
@@ -286,6 +290,11 @@ INSERT INTO {s}.slots AS s (slot, epoch, owner) SELECT slot, 1, $2 FROM unnest($
 ON CONFLICT (slot) DO UPDATE SET epoch = s.epoch + 1, owner = excluded.owner RETURNING slot, epoch"""
 CHECK_FENCE: Final = "SELECT {s}.check_fence($1, $2, $3, $4)"
 APPLY: Final = f"SELECT {{s}}.apply_commit({', '.join(f'${number}' for number in range(1, 26))})"
+# One statement is one transaction; what it says of enqueued rows is in force with all the rest, or not at all.
+_SETTLED_FROM: Final = APPLY.count("$") + 1
+APPLY_AND_SETTLE: Final = (
+    f"{APPLY}, {{s}}.settle_enqueued({', '.join(f'${number}' for number in range(_SETTLED_FROM, _SETTLED_FROM + 5))})"
+)
 
 # Lane images ---------------------------------------------------------------------------------------------
 
