@@ -12,6 +12,7 @@ from pathlib import Path
 from penstock.model import DEFAULT_NAMESPACE
 from penstock.node.broker import Broker
 from penstock.node.clock import Clock, SystemClock
+from penstock.node.enqueueing import POLL_S
 from penstock.node.limits import Limits
 from penstock.node.node import CACHE_BYTES, Node
 from penstock.store.contract import Store
@@ -36,9 +37,10 @@ async def open_store(
     cache_bytes: int = CACHE_BYTES,
     events: bool = True,
     limits: Limits = Limits(),  # noqa: B008 - it is frozen
+    enqueue_poll: float = POLL_S,
 ) -> Broker:
     """A broker on a store that is open already; it takes the store over, also when it fails."""
-    node = Node(store, clock, cache_bytes=cache_bytes, events=events, limits=limits)
+    node = Node(store, clock, cache_bytes=cache_bytes, events=events, limits=limits, enqueue_poll=enqueue_poll)
     try:
         await node.open(f"{socket.gethostname()}:{os.getpid()}")
     except BaseException:

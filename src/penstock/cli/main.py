@@ -13,6 +13,7 @@ from penstock.cli.connection import ServerAddress, json_option, server_options
 from penstock.cli.consume import consume
 from penstock.cli.consumer_groups import group
 from penstock.cli.dead import dead
+from penstock.cli.enqueued import enqueued
 from penstock.cli.exchanges import exchange
 from penstock.cli.groups import BenchmarkGroup, SuggestingGroup
 from penstock.cli.pipeline import pipeline
@@ -202,6 +203,6 @@ def simulate(arguments: tuple[str, ...]) -> None:
 
 
 for command in (
-    queue, group, exchange, publish, consume, tail, dead, trace, schedule, stats, top, pipeline, completion,
+    queue, group, exchange, publish, consume, tail, dead, trace, schedule, enqueued, stats, top, pipeline, completion,
 ):  # fmt: skip
     commands.add_command(command)

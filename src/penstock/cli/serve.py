@@ -175,8 +175,9 @@ async def open_broker(config: Config) -> Broker:
     try:
         store = await open_engine(config.store.path)
         return await open_store(
-            store, SystemClock(), cache_bytes=config.node.cache_bytes, events=config.node.events, limits=limits
-        )
+            store, SystemClock(), cache_bytes=config.node.cache_bytes, events=config.node.events, limits=limits,
+            enqueue_poll=config.node.enqueue_poll,
+        )  # fmt: skip
     except StoreCorrupt as error:
         raise CannotStart(f"{error}; choose another file with --store, or restore this one from a backup") from None
     except PenstockError as error:

@@ -18,7 +18,17 @@ from penstock.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.clock import Clock
 from penstock.node.measures import Measures
-from penstock.rows import CatalogRow, Commit, LaneChange, OutboxRow, TraceRow, slot_of
+from penstock.rows import (
+    REGISTRAR_SLOT,
+    CatalogRow,
+    Commit,
+    EnqueuedFailure,
+    LaneChange,
+    OutboxRow,
+    TraceRow,
+    slot_of,
+)
+from penstock.store.checks import changes_enqueued
 from penstock.store.contract import Store
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024
@@ -53,8 +63,9 @@ class Host(Protocol):
 class Pending:
     """What the next commit will hold beside the lanes' own changes."""
 
-    __slots__ = ("after", "bytes", "catalog", "catalog_deleted", "lanes", "lanes_deleted", "outbox_deleted", "probes",
-                 "raw", "traces", "traces_expired_ms", "waiters")  # fmt: skip
+    __slots__ = ("after", "bytes", "catalog", "catalog_deleted", "enqueued_deleted", "enqueued_failed",
+                 "enqueued_retried", "lanes", "lanes_deleted", "outbox_deleted", "probes", "raw", "traces",
+                 "traces_expired_ms", "waiters")  # fmt: skip
 
     def __init__(self) -> None:
         self.lanes: dict[int, Lane] = {}
@@ -67,6 +78,9 @@ class Pending:
         """Changes of lanes that no queue has, by lane: they go into the store as they are."""
         self.traces: list[TraceRow] = []
         self.traces_expired_ms: int | None = None
+        self.enqueued_deleted: list[int] = []
+        self.enqueued_failed: list[EnqueuedFailure] = []
+        self.enqueued_retried: list[int] = []
         self.after: list[Callable[[], None]] = []
         self.probes: list[asyncio.Future[None]] = []
         """Those who ask whether a commit succeeds, whatever is in it."""
@@ -150,6 +164,10 @@ class CommitLoop:
         """Whether the commit under way or the next one holds something of a lane."""
         return lane in self._pending.lanes or lane in self._lanes_under_way
 
+    def owns(self, slot: int) -> bool:
+        """Whether this node may commit to the lanes of a slot."""
+        return slot in self._epochs
+
     def has_room(self, size: int) -> bool:
         """Whether so many more bytes may be pending now; the first may always."""
         return not self._pending.bytes or self._pending.bytes + size <= PENDING_BYTES_MAX
@@ -221,11 +239,17 @@ class CommitLoop:
         durable.outbox_deleted = pending.outbox_deleted
         durable.traces = pending.traces + traces
         durable.traces_expired_ms = pending.traces_expired_ms
+        durable.enqueued_deleted = pending.enqueued_deleted
+        durable.enqueued_failed = pending.enqueued_failed
+        durable.enqueued_retried = pending.enqueued_retried
         for lanes in (durable.lanes, ephemeral.lanes):
             lanes.sort(key=lambda change: change.lane)
         slots = {slot_of(change.lane) for change in durable.lanes} | {slot_of(id) for id in durable.lanes_deleted}
+        if changes_enqueued(durable):
+            # Who is no longer the registrar has read rows that another one takes too.
+            slots.add(REGISTRAR_SLOT)
         # A commit without lanes is fenced all the same: slot 0 stands for the catalog.
-        durable.epochs = {slot: self._epochs[slot] for slot in slots or {0}}
+        durable.epochs = {slot: self._epochs[slot] for slot in slots or {REGISTRAR_SLOT}}
         memory_lanes = [change.lane for change in ephemeral.lanes] + ephemeral.lanes_deleted
         ephemeral.epochs = {slot_of(id): 1 for id in memory_lanes}
         return (durable if _has_rows(durable) else None, ephemeral if _has_rows(ephemeral) else None)
@@ -342,4 +366,5 @@ def _has_rows(commit: Commit) -> bool:
         or commit.outbox_deleted
         or commit.traces
         or commit.traces_expired_ms is not None
+        or changes_enqueued(commit)
     )

@@ -21,6 +21,7 @@ from penstock.node.cache import BatchCache
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue, queue_row
 from penstock.node.clock import Clock
 from penstock.node.commits import CommitLoop
+from penstock.node.enqueueing import POLL_S, Enqueueing
 from penstock.node.lanes import LaneSet
 from penstock.node.limits import Limits
 from penstock.node.measures import Measures
@@ -59,6 +60,7 @@ class Node:
         cache_bytes: int = CACHE_BYTES,
         events: bool = True,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
+        enqueue_poll: float = POLL_S,
     ) -> None:
         self.store = store
         self.limits = limits
@@ -80,6 +82,7 @@ class Node:
         self.traces = Traces(self)
         self.schedules = Schedules(self)
         self.staging = Staging(self)
+        self.enqueueing = Enqueueing(self, enqueue_poll)
         self.readiness = Readiness(self)
         self.survey = Survey(self)
         self.commits: CommitLoop
@@ -119,6 +122,7 @@ class Node:
         self.relay.start()
         self.schedules.open()
         await self.staging.open()
+        await self.enqueueing.open()
 
     async def _drop_exclusive(self) -> None:
         """The sessions that these queues belonged to ended with the process that had them."""
@@ -144,6 +148,7 @@ class Node:
         self.polls.close(Closed("the broker is closing"))
         self.timers.close()
         await self.relay.close()
+        await self.enqueueing.close()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -219,6 +224,7 @@ class Node:
         pending.catalog += rows
         pending.catalog_deleted += deleted or []
         pending.after.append(lambda: self.catalog.put(rows))
+        pending.after.append(lambda: self.enqueueing.declared(rows))
         if after is not None:
             pending.after.append(after)
         await _through(self.commits.wait())
@@ -374,6 +380,7 @@ class Node:
             lane.configure(queue.config, queue.settings())
         self.schedules.reloaded()
         self.staging.reloaded()
+        self.enqueueing.declared(rows)
 
     # Time -------------------------------------------------------------------------------------------------
 

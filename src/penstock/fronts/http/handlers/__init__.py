@@ -48,6 +48,7 @@ def all_routes() -> list[Route]:
     from penstock.fronts.http.handlers import (
         consuming,
         dead,
+        enqueued,
         exchanges,
         groups,
         looking,
@@ -74,6 +75,7 @@ def all_routes() -> list[Route]:
         scans,
         looking,
         dead,
+        enqueued,
         exchanges,
         traces,
         schedules,
