@@ -135,7 +135,9 @@ class Enqueueing:
                     await self._take_all()
                 pause_s = PAUSE_S
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self._poll_s)
+                    # Not `wait_for`: it forgets a cancellation that comes together with what it waits for.
+                    async with asyncio.timeout(self._poll_s):
+                        await self._wake.wait()
             except Exception as error:  # of whatever kind: rows wait in the store, and are looked at again
                 if not self._node.closed:
                     log.warning("enqueued messages cannot be taken now, trying again: %s", error)
