@@ -67,6 +67,8 @@ LAYERS: Final = {
     "delivery": Layer(BELOW_CORE | {"core"}, IMPURE),
     "node": Layer(BELOW_NODE | {"version"}),
     "version": Layer(frozenset()),
+    # For applications: it knows their database, and nothing of the broker.
+    "enqueue": Layer(DATA, IMPURE),
     "telemetry": Layer(DATA | {"delivery"}),
     "embedded": Layer(BELOW_NODE | {"node"}),
     "loop_thread": Layer(DATA),

@@ -126,7 +126,8 @@ def _function(name: str, kind: str, *, more: str, target: str, mandatory: str) -
     END $$"""
 
 
-# A message of `publish_many` has the names that it has in the HTTP API; a name that is none of them is a mistake.
+# A message of `publish_many` has the names that it has in the HTTP API; a name that is none of them is a mistake. Its
+# headers may be an object, or one written as text: PostgreSQL reads no NUL character inside of the whole.
 _MEMBERS: Final = (
     "namespace text, queue text, exchange text, key text, payload text, payload_base64 text, partition text, "
     "headers json, priority integer, delay_ms bigint, not_before_ms bigint, ttl_ms bigint, dedup_id text, "
@@ -195,7 +196,8 @@ MIGRATION: Final[Sequence[str]] = (
         END IF;
         INSERT INTO {{s}}.enqueued ({_COLUMNS})
         SELECT coalesce(m.namespace, 'default'), m.queue, m.exchange, m.key,
-            coalesce(decode(m.payload_base64, 'base64'), convert_to(m.payload, 'UTF8')), m.partition, m.headers,
+            coalesce(decode(m.payload_base64, 'base64'), convert_to(m.payload, 'UTF8')), m.partition,
+            CASE json_typeof(m.headers) WHEN 'string' THEN (m.headers #>> '{{}}')::json ELSE m.headers END,
             coalesce(m.priority, 0), coalesce(m.delay_ms, 0), to_timestamp(m.not_before_ms / 1000.0), m.ttl_ms,
             m.dedup_id, m.content_type, m.correlation_id, m.trace_id, coalesce(m.mandatory, true)
         FROM ROWS FROM (json_to_recordset(messages) AS ({_MEMBERS})) WITH ORDINALITY AS m (
