@@ -179,7 +179,10 @@ def _document(
         target |= {"exchange": check_name(exchange, "an exchange's name"), "mandatory": bool(mandatory)}
     if len(messages) > BATCH_MESSAGES_MAX:
         raise MessageTooLarge(f"{len(messages)} messages in one call; the limit is {BATCH_MESSAGES_MAX}")
-    size = sum(len(message.payload) for message in messages if isinstance(message.payload, bytes))
+    size = 0
+    for message in messages:
+        check_message(message)
+        size += len(message.payload)
     if size > BATCH_BYTES_MAX:
         raise MessageTooLarge(f"{size} bytes in one call; the limit is {BATCH_BYTES_MAX}")
     return _json([target | _members(message) for message in messages])
@@ -190,7 +193,6 @@ def _json(value: object) -> str:
 
 
 def _members(message: Message) -> dict[str, Any]:
-    check_message(message)
     members: dict[str, Any] = {"payload_base64": b64encode(message.payload).decode()}
     for name in _TEXTS:
         text = getattr(message, name)
@@ -295,7 +297,7 @@ def _way(connection: Any) -> Way:
 
 
 def _statement(way: Way, connection: Any, schema: str) -> str:
-    if not isinstance(schema, str) or not _SCHEMA.fullmatch(schema):
+    if not _SCHEMA.fullmatch(schema):
         raise InvalidArgument(
             f"{schema!r} cannot be a schema's name: small letters, digits and underscores, 63 at most"
         )

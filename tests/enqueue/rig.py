@@ -31,7 +31,7 @@ class Place:
         return psycopg.connect(self.url, **options)
 
     @contextmanager
-    def served(self, store: str = "", **variables: str) -> Iterator[tuple[Server, penstock.Client]]:
+    def served(self, store: str = "", **variables: Any) -> Iterator[tuple[Server, penstock.Client]]:
         """A real server in a process of its own, and a client of it."""
         with (
             running(self.folder, "--store", self.store + store, **variables) as server,

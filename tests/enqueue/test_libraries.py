@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import asyncpg
-import django
-import django.conf
 import psycopg
 import pytest
 import sqlalchemy
@@ -22,13 +20,14 @@ from sqlalchemy.orm import Session
 import penstock
 from penstock import Message
 from penstock.enqueue import enqueue, enqueue_async, enqueue_many, enqueue_many_async
+from tests.databases.django_default import django_default
 from tests.enqueue.rig import Place, received
 
 End = Literal["commit", "rollback"]
 Play = Callable[[Place, End], None]
 """Enqueues a; then b, which is rolled back to a savepoint; then c and d together. And ends so."""
 
-REST = [b"c", Message(b"d", headers={"n": 1, "raw": b"\x00"}, partition="p", trace_id="t")]
+REST: list[bytes | Message] = [b"c", Message(b"d", headers={"n": 1, "raw": b"\x00"}, partition="p", trace_id="t")]
 
 
 class Undone(Exception):
@@ -185,32 +184,14 @@ def with_sqlalchemy_scoped_session_of_psycopg(place: Place, end: End) -> None:
 
 
 def with_django(place: Place, end: End) -> None:
-    connection = django_connection(place)
+    connection = django_default(place.url)
     _with_django(connection, connection, place, end)
 
 
 def with_django_cursor(place: Place, end: End) -> None:
-    connection = django_connection(place)
+    connection = django_default(place.url)
     with connection.cursor() as cursor:
         _with_django(connection, cursor, place, end)
-
-
-def django_connection(place: Place) -> Any:
-    """Django's connection `default`: the settings of a process can be made once, so a later test changes the port."""
-    from django.db import connections
-
-    if not django.conf.settings.configured:
-        django.conf.settings.configure(
-            DATABASES={"default": {"ENGINE": "django.db.backends.postgresql"}}, LOGGING_CONFIG=None
-        )
-        django.setup()
-    connection = connections["default"]
-    parts = psycopg.conninfo.conninfo_to_dict(place.url)
-    connection.close()
-    connection.settings_dict |= {
-        "NAME": parts["dbname"], "USER": parts["user"], "HOST": parts["host"], "PORT": parts["port"],
-    }  # fmt: skip
-    return connection
 
 
 def _with_django(connection: Any, given: Any, place: Place, end: End) -> None:

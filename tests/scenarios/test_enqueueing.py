@@ -10,7 +10,7 @@ import pytest
 
 from penstock import Broker, Message
 from penstock.errors import Fenced, InvalidArgument, PenstockError
-from penstock.node import enqueueing
+from penstock.node import enqueueing, publishing
 from penstock.rows import Commit, EnqueuedRow
 from penstock.store.checks import changes_enqueued
 from tests.scenarios.rig import texts
@@ -257,7 +257,7 @@ def test_without_a_call_rows_are_found_by_looking() -> None:
 
 
 def test_a_row_that_the_broker_chokes_on_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded = enqueueing.parts_of_messages
+    encoded = publishing.parts_of_messages
 
     def choking(queue: Any, messages: list[Message]) -> Any:
         if any(message.payload == b"50" for message in messages):
