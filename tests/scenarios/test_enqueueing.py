@@ -196,6 +196,28 @@ def test_a_full_queue_makes_its_own_rows_wait_and_no_others() -> None:
     play(story)
 
 
+def test_rows_behind_one_that_waits_do_not_overtake_it_when_there_is_room_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(machine: Machine) -> None:
+        broker, store = await opened(machine)
+        await broker.declare_queue("full", max_length=2, retain_ms=10**11, dedup_window_ms=0)
+        await broker.publish_many("full", [Message(b"x"), Message(b"y")])
+        refused = enqueueing.Enqueueing._refused
+
+        async def refused_and_freed(self: Any, *arguments: Any) -> None:
+            await refused(self, *arguments)
+            await broker.claim("full", max=2, ack=True)
+
+        monkeypatch.setattr(enqueueing.Enqueueing, "_refused", refused_and_freed)
+        store.enqueue(*(row(id, "full") for id in range(1, 5)))
+        await asyncio.sleep(10)
+        assert await published(broker, "full") == ["x", "y", "1", "2", "3", "4"]
+        await broker.close()
+
+    play(story)
+
+
 def test_rows_keep_their_order_in_a_queue_however_they_come_there() -> None:
     async def story(machine: Machine) -> None:
         broker, store = await opened(machine)
