@@ -271,7 +271,6 @@ def _sqlalchemy_dialect(connection: Any) -> str:
 _WAYS: Final = {
     ("psycopg", False): Way(False, "%s", _run_dbapi, _postgresql),
     ("psycopg", True): Way(True, "%s", _run_psycopg_async, _postgresql),
-    ("psycopg2", False): Way(False, "%s", _run_dbapi, _postgresql),
     ("asyncpg", True): Way(True, "$1", _run_asyncpg, _postgresql),
     ("sqlalchemy", False): Way(False, ":messages", _run_sqlalchemy, _sqlalchemy_dialect),
     ("sqlalchemy", True): Way(True, ":messages", _run_sqlalchemy_async, _sqlalchemy_dialect),
