@@ -273,6 +273,10 @@ class Enqueueing:
         return await self._settle(namespace, ids, is_retry=False)
 
     async def _settle(self, namespace: str, ids: Sequence[int] | None, *, is_retry: bool) -> int:
+        if not self._node.commits.owns(REGISTRAR_SLOT):
+            raise Unavailable(
+                f"enqueued messages are looked after by the owner of slot {REGISTRAR_SLOT}; ask that node"
+            )
         wanted = None if ids is None else set(ids)
         count = after = 0
         while rows := await self._node.store.failed_enqueued(namespace, after, FAILED_AT_ONCE):
