@@ -13,6 +13,7 @@ from penstock.model import DEFAULT_NAMESPACE
 from penstock.node.broker import Broker
 from penstock.node.clock import Clock, StoreClock, SystemClock
 from penstock.node.cluster import ClusterOptions
+from penstock.node.enqueueing import POLL_S
 from penstock.node.limits import Limits
 from penstock.node.node import CACHE_BYTES, Node
 from penstock.store.contract import Store
@@ -52,9 +53,10 @@ async def open_store(
     cache_bytes: int = CACHE_BYTES,
     events: bool = True,
     limits: Limits = Limits(),  # noqa: B008 - it is frozen
+    enqueue_poll: float = POLL_S,
 ) -> Broker:
     """A broker on a store that is open already; it takes the store over, also when it fails."""
-    node = Node(store, clock, cache_bytes=cache_bytes, events=events, limits=limits)
+    node = Node(store, clock, cache_bytes=cache_bytes, events=events, limits=limits, enqueue_poll=enqueue_poll)
     try:
         await node.open(node_name())
     except BaseException:
@@ -70,11 +72,12 @@ async def open_member(
     cache_bytes: int = CACHE_BYTES,
     events: bool = True,
     limits: Limits = Limits(),  # noqa: B008 - it is frozen
+    enqueue_poll: float = POLL_S,
     options: ClusterOptions = ClusterOptions(),  # noqa: B008 - it is frozen
     name: str | None = None,
 ) -> Broker:
     """A broker that will be one of several on a store: `broker.cluster.join` makes it one, when it can be reached."""
-    node = Node(store, clock, cache_bytes=cache_bytes, events=events, limits=limits)
+    node = Node(store, clock, cache_bytes=cache_bytes, events=events, limits=limits, enqueue_poll=enqueue_poll)
     try:
         await node.open_among(name or node_name(), options)
     except BaseException:

@@ -7,7 +7,7 @@ this file does anything: the core fills the rows, an engine keeps them (`store/c
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -18,7 +18,8 @@ SLOTS: Final = 64
 """Fixed hash buckets of lanes; nodes own slots, never single lanes."""
 
 REGISTRAR_SLOT: Final = 0
-"""Its owner is the registrar: exchanges, bindings, schedules, marks and staged transactions are changed there."""
+"""Its owner is the registrar: exchanges, bindings, schedules, marks and staged transactions are changed there, and what
+applications enqueue is taken there."""
 
 DEDUP_KEY_BYTES_MAX: Final = 255
 """A key of an id is no longer than this: every engine can find a row by it."""
@@ -130,6 +131,70 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The slot whose owner must do it."""
 
 
+class EnqueuedRow(msgspec.Struct, frozen=True, gc=False):
+    """A message that an application put into the store within a transaction of its own, and that is not published yet.
+
+    Ids rise as rows are put, but a row is seen when its transaction commits: a lower id may come later.
+    """
+
+    id: int
+    namespace: str
+    queue: str | None
+    """One of queue and exchange is given."""
+    exchange: str | None
+    payload: bytes
+    key: str | None = None
+    partition: str | None = None
+    headers: str | None = None
+    """JSON, as `typed_headers` writes it."""
+    priority: int = 0
+    delay_ms: int = 0
+    not_before_ms: int = 0
+    ttl_ms: int | None = None
+    dedup_id: str | None = None
+    content_type: str | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+    mandatory: bool = True
+    """Whether it is an error that an exchange has no queue for it."""
+    enqueued_ms: int = 0
+
+    @property
+    def target(self) -> EnqueuedTarget:
+        return EnqueuedTarget(self.namespace, self.queue, self.exchange)
+
+
+class EnqueuedTarget(NamedTuple):
+    """Where an enqueued message is to go."""
+
+    namespace: str
+    queue: str | None
+    exchange: str | None
+
+
+class EnqueuedFailure(msgspec.Struct, frozen=True, gc=False):
+    """Why an enqueued message could not be published; its row stays, and is passed over."""
+
+    id: int
+    error: str
+    failed_ms: int
+
+
+class FailedRow(msgspec.Struct, frozen=True, gc=False):
+    """An enqueued message that could not be published, without its payload."""
+
+    id: int
+    namespace: str
+    queue: str | None
+    exchange: str | None
+    key: str | None
+    size: int
+    """Bytes of the payload."""
+    enqueued_ms: int
+    error: str
+    failed_ms: int
+
+
 class TraceRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One thing that happened under a trace id. (namespace, trace_id, at_ms, id) is its identity.
 
@@ -208,6 +273,13 @@ class Commit(msgspec.Struct, gc=False):
     traces: list[TraceRow] = []
     traces_expired_ms: int | None = None
     """Trace rows of this time and older go."""
+    enqueued_deleted: list[int] = []
+    """Ids of enqueued rows that are published by this commit, or given up. All that is about enqueued rows needs the
+    epoch of slot 0: its owner takes them, and nobody else."""
+    enqueued_failed: list[EnqueuedFailure] = []
+    """Enqueued rows that are passed over from now on."""
+    enqueued_retried: list[int] = []
+    """Ids of enqueued rows that are passed over no longer."""
 
 
 class LaneImage(msgspec.Struct, gc=False):

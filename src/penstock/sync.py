@@ -24,6 +24,7 @@ from penstock.model import DEFAULT_GROUP, Binding, Headers, Message
 from penstock.node.arguments import Ranges
 from penstock.node.broker import Broker, LeaseLike, Transaction
 from penstock.node.deadletters import DeadMessage, DeadPage, DeadRanges, DeadReason
+from penstock.node.enqueueing import FailedPage
 from penstock.node.history import HistoryEntry
 from penstock.node.lane_places import Extent, QueueLanes
 from penstock.node.marks import Mark, MarkPage, MarkPut
@@ -505,6 +506,29 @@ class SyncBroker:
     def schedules(self) -> list[Schedule]:
         """The schedules of this namespace by name."""
         return self._thread.do(self._broker.schedules)
+
+    # Enqueued by applications -----------------------------------------------------------------------------
+
+    def enqueued_failed(self, *, after: int = 0, max: int = 100) -> FailedPage:
+        """Messages that applications enqueued in the database and that cannot be published, with the reason.
+
+        By rising id, page by page: go on with `after=page.next`.
+        """
+        return self._thread.run(self._broker.enqueued_failed, after=after, max=max)
+
+    def retry_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        """Try enqueued messages again that could not be published, all of this namespace unless some are named.
+
+        Returns how many. What waits for a queue, an exchange or a binding is tried again when that is declared.
+        """
+        return self._thread.run(self._broker.retry_enqueued, ids)
+
+    def purge_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        """Let enqueued messages go that could not be published, all of this namespace unless some are named.
+
+        Returns how many.
+        """
+        return self._thread.run(self._broker.purge_enqueued, ids)
 
     # Marks ------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from penstock.cli.connection import ServerAddress, json_option, server_options
 from penstock.cli.consume import consume
 from penstock.cli.consumer_groups import group
 from penstock.cli.dead import dead
+from penstock.cli.enqueued import enqueued
 from penstock.cli.exchanges import exchange
 from penstock.cli.groups import BenchmarkGroup, SuggestingGroup
 from penstock.cli.pipeline import pipeline
@@ -225,6 +226,7 @@ def torture(arguments: tuple[str, ...]) -> None:
 
 
 for command in (
-    queue, group, exchange, publish, consume, tail, dead, trace, schedule, stats, top, cluster, pipeline, completion,
+    queue, group, exchange, publish, consume, tail, dead, trace, schedule, enqueued, stats, top, cluster, pipeline,
+    completion,
 ):  # fmt: skip
     commands.add_command(command)

@@ -224,6 +224,7 @@ async def open_broker(config: Config) -> Broker:
         store = await open_engine(config.store.path)
         settings: dict[str, Any] = {
             "cache_bytes": config.node.cache_bytes, "events": config.node.events, "limits": limits,
+            "enqueue_poll": config.node.enqueue_poll,
         }  # fmt: skip
         if scheme_of(config.store.path):
             options = ClusterOptions(heartbeat_ms=config.cluster.heartbeat_ms, lease_ms=config.cluster.lease_ms)

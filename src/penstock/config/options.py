@@ -44,6 +44,8 @@ class NodeSection(msgspec.Struct, frozen=True, kw_only=True):
     """Memory for batches that consumers who keep up are served from."""
     events: bool = True
     """Keep the `$events` stream: what happened to each delivery. Histories and traces are read from it."""
+    enqueue_poll: Seconds = 1.0
+    """Seconds between looks for messages that applications have enqueued in the database, where it does not tell."""
 
 
 class HttpSection(msgspec.Struct, frozen=True, kw_only=True):

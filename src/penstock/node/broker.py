@@ -60,6 +60,7 @@ from penstock.node import history as histories
 from penstock.node import marks as documents
 from penstock.node.arguments import (
     Ranges,
+    check_ids,
     check_is_text,
     check_publish_id,
     check_sequence,
@@ -72,6 +73,7 @@ from penstock.node.arguments import (
 )
 from penstock.node.catalog import Group, Queue
 from penstock.node.deadletters import DeadMessage, DeadPage, DeadRanges, DeadReason
+from penstock.node.enqueueing import FAILED_MAX, FailedPage
 from penstock.node.history import HistoryEntry
 from penstock.node.lane_places import Extent, QueueLanes
 from penstock.node.marks import Mark, MarkPage, MarkPut
@@ -782,6 +784,34 @@ class Broker:
         """The schedules of this namespace by name."""
         self._check_registrar()
         return self._node.schedules.all(self._namespace)
+
+    # Enqueued by applications -----------------------------------------------------------------------------
+
+    async def enqueued_failed(self, *, after: int = 0, max: int = 100) -> FailedPage:
+        """Messages that applications enqueued in the database and that cannot be published, with the reason.
+
+        By rising id, page by page: go on with `after=page.next`.
+        """
+        self._node.check_open()
+        check_integer(after, "after", 0, INTEGER_MAX)
+        check_integer(max, "max", 1, FAILED_MAX)
+        return await self._node.enqueueing.page(self._namespace, after, max)
+
+    async def retry_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        """Try enqueued messages again that could not be published, all of this namespace unless some are named.
+
+        Returns how many. What waits for a queue, an exchange or a binding is tried again when that is declared.
+        """
+        self._node.check_open()
+        return await self._node.enqueueing.retry(self._namespace, check_ids(ids))
+
+    async def purge_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        """Let enqueued messages go that could not be published, all of this namespace unless some are named.
+
+        Returns how many.
+        """
+        self._node.check_open()
+        return await self._node.enqueueing.purge(self._namespace, check_ids(ids))
 
     # Marks ------------------------------------------------------------------------------------------------
 

@@ -235,7 +235,7 @@ class Cluster:
                 await self.beat()
             except (PenstockError, TimeoutError) as error:
                 self.heartbeats_failed += 1
-                log.warning("no heartbeat: %s", error or "the store did not answer in time")
+                log.warning("no heartbeat: %s", str(error) or "the store did not answer in time")
             except Exception:
                 self.heartbeats_failed += 1
                 log.exception("a heartbeat failed in an unexpected way")

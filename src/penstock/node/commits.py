@@ -18,7 +18,17 @@ from penstock.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.clock import Clock
 from penstock.node.measures import Measures
-from penstock.rows import CatalogRow, Commit, LaneChange, OutboxRow, TraceRow, slot_of
+from penstock.rows import (
+    REGISTRAR_SLOT,
+    CatalogRow,
+    Commit,
+    EnqueuedFailure,
+    LaneChange,
+    OutboxRow,
+    TraceRow,
+    slot_of,
+)
+from penstock.store.checks import changes_enqueued
 from penstock.store.contract import Store
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024
@@ -50,8 +60,9 @@ class Host(Protocol):
 class Pending:
     """What the next commit will hold beside the lanes' own changes."""
 
-    __slots__ = ("after", "bytes", "catalog", "catalog_deleted", "lanes", "lanes_deleted", "outbox", "outbox_deleted",
-                 "probes", "raw", "slots", "traces", "traces_expired_ms", "waiters")  # fmt: skip
+    __slots__ = ("after", "bytes", "catalog", "catalog_deleted", "enqueued_deleted", "enqueued_failed",
+                 "enqueued_retried", "lanes", "lanes_deleted", "outbox", "outbox_deleted", "probes", "raw", "slots",
+                 "traces", "traces_expired_ms", "waiters")  # fmt: skip
 
     def __init__(self) -> None:
         self.lanes: dict[int, Lane] = {}
@@ -67,6 +78,9 @@ class Pending:
         """Changes of lanes that no queue has, by lane: they go into the store as they are."""
         self.traces: list[TraceRow] = []
         self.traces_expired_ms: int | None = None
+        self.enqueued_deleted: list[int] = []
+        self.enqueued_failed: list[EnqueuedFailure] = []
+        self.enqueued_retried: list[int] = []
         self.after: list[Callable[[], None]] = []
         self.probes: list[asyncio.Future[None]] = []
         """Those who ask whether a commit succeeds, whatever is in it."""
@@ -246,10 +260,16 @@ class CommitLoop:
         durable.outbox_deleted = pending.outbox_deleted
         durable.traces = pending.traces + traces
         durable.traces_expired_ms = pending.traces_expired_ms
+        durable.enqueued_deleted = pending.enqueued_deleted
+        durable.enqueued_failed = pending.enqueued_failed
+        durable.enqueued_retried = pending.enqueued_retried
         for lanes in (durable.lanes, ephemeral.lanes):
             lanes.sort(key=lambda change: change.lane)
         slots = {slot_of(change.lane) for change in durable.lanes} | {slot_of(id) for id in durable.lanes_deleted}
         slots |= pending.slots
+        if changes_enqueued(durable):
+            # Who is no longer the registrar has read rows that another one takes too.
+            slots.add(REGISTRAR_SLOT)
         # A slot that was lost meanwhile has no epoch here, and epoch 0 is nobody's: the store refuses it.
         durable.epochs = {slot: self._epochs.get(slot, 0) for slot in slots} or self._any_epoch()
         memory_lanes = [change.lane for change in ephemeral.lanes] + ephemeral.lanes_deleted
@@ -373,4 +393,5 @@ def _has_rows(commit: Commit) -> bool:
         or commit.outbox_deleted
         or commit.traces
         or commit.traces_expired_ms is not None
+        or changes_enqueued(commit)
     )

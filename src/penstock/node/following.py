@@ -53,6 +53,7 @@ class Following:
                 self._remove(row)
         rows = [row for row in changes.rows if not self._is_own(row)]
         self._node.catalog.put(rows)
+        self._node.enqueueing.declared(rows)
         gone = [row for row in deleted if row.kind == "queue"]
         if self._node.owns(REGISTRAR_SLOT) and gone:
             self._node.spawn(drop_orphan_bindings(self._node))

@@ -21,6 +21,7 @@ from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
 from penstock.node.clock import Clock
 from penstock.node.cluster import Cluster, ClusterOptions
 from penstock.node.commits import CommitLoop
+from penstock.node.enqueueing import POLL_S, Enqueueing
 from penstock.node.event_log import EventLog
 from penstock.node.lanes import LaneSet
 from penstock.node.limits import Limits
@@ -68,6 +69,7 @@ class Node:
         cache_bytes: int = CACHE_BYTES,
         events: bool = True,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
+        enqueue_poll: float = POLL_S,
     ) -> None:
         self.store = store
         self.limits = limits
@@ -95,6 +97,7 @@ class Node:
         self.traces = Traces(self)
         self.schedules = Schedules(self)
         self.staging = Staging(self)
+        self.enqueueing = Enqueueing(self, enqueue_poll)
         self.readiness = Readiness(self)
         self.survey = Survey(self)
         self.commits: CommitLoop
@@ -128,6 +131,7 @@ class Node:
         await self.traces.open()
         await holdings.mind(self, set(self.epochs))
         self.relay.start()
+        await self.enqueueing.open()
 
     async def open_among(self, owner: str, options: ClusterOptions, *, is_alone: bool = False) -> Cluster:
         """Be ready to be one of several nodes; `join` of what this returns makes it one."""
@@ -136,6 +140,7 @@ class Node:
         await self.cluster.following.refresh()
         await self.traces.open()
         self.relay.start()
+        await self.enqueueing.open()
         return self.cluster
 
     async def _begin(self) -> None:
@@ -170,6 +175,7 @@ class Node:
         self.polls.close(Closed("the broker is closing"))
         self.timers.close()
         await self.relay.close()
+        await self.enqueueing.close()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -277,6 +283,7 @@ class Node:
         pending.catalog += rows
         pending.catalog_deleted += deleted or []
         pending.after.append(lambda: self.catalog.put(rows))
+        pending.after.append(lambda: self.enqueueing.declared(rows))
         if after is not None:
             pending.after.append(after)
         await _through(self.commits.wait())
@@ -430,6 +437,7 @@ class Node:
         if self.owns(REGISTRAR_SLOT):
             self.schedules.reloaded()
             self.staging.reloaded()
+        self.enqueueing.declared(rows)
 
     # Time -------------------------------------------------------------------------------------------------
 

@@ -20,16 +20,18 @@ promises that the rest of Penstock stands on, each checked for every engine by `
 
 Rows of a message's way: `batches` hold the log; `groups` one cursor per lane and group; `leases`, `waiting` and
 `dead` what of it is not done; `dedup` the ids; `outbox` what must still be copied elsewhere; `traces` what
-happened under an id that a message was given; `catalog` what was declared. Entries of leases and waiting rows are
+happened under an id that a message was given; `catalog` what was declared; `enqueued` what applications have put there
+themselves, within transactions of their own, where the engine lets them. Entries of leases and waiting rows are
 opaque bytes made by `core/entries.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from penstock.rows import (
+    REGISTRAR_SLOT,
     SLOTS,
     BatchHead,
     BatchRow,
@@ -39,6 +41,10 @@ from penstock.rows import (
     Commit,
     DeadRow,
     DedupRow,
+    EnqueuedFailure,
+    EnqueuedRow,
+    EnqueuedTarget,
+    FailedRow,
     GroupRow,
     Joined,
     LaneChange,
@@ -54,6 +60,7 @@ from penstock.rows import (
 )
 
 __all__ = [
+    "REGISTRAR_SLOT",
     "SLOTS",
     "BatchHead",
     "BatchRow",
@@ -63,6 +70,10 @@ __all__ = [
     "Commit",
     "DeadRow",
     "DedupRow",
+    "EnqueuedFailure",
+    "EnqueuedRow",
+    "EnqueuedTarget",
+    "FailedRow",
     "GroupRow",
     "Joined",
     "LaneChange",
@@ -121,6 +132,23 @@ class Store(Protocol):
 
     async def oldest_trace(self) -> int | None:
         """The time of the oldest trace row of all; None where there is none."""
+
+    async def watch_enqueued(self, wake: Callable[[], object]) -> bool:
+        """Whether applications can enqueue here. If so, `wake` is called when they have, as soon and as often as the
+        engine can tell; who wants to miss nothing looks now and then all the same. Called once.
+        """
+
+    async def enqueued(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
+        """Enqueued rows with the lowest ids that are there now; at least one, then up to the limits (of payloads).
+
+        Rows that have failed are passed over, and so are those for the targets in `passing`.
+        """
+
+    async def failed_enqueued(self, namespace: str, after: int, most: int) -> list[FailedRow]:
+        """Enqueued rows of a namespace that have failed, with ids above `after`, by rising id."""
+
+    async def count_failed_enqueued(self) -> int:
+        """How many enqueued rows have failed, in all namespaces."""
 
     async def lanes_in_use(self) -> list[int]:
         """Lanes that have leases or waiting rows: those whose timers a new owner must mind."""

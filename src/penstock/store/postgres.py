@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.errors import Closed, Fenced, InvalidArgument, StoreCorrupt
 from penstock.store import postgres_cluster as cluster
+from penstock.store import postgres_enqueued as enqueued_sql
 from penstock.store import postgres_schema as sql
-from penstock.store.checks import check_commit
+from penstock.store.checks import changes_enqueued, check_commit
 from penstock.store.contract import (
     BatchHead,
     BatchRow,
@@ -26,6 +27,9 @@ from penstock.store.contract import (
     Commit,
     DeadRow,
     DedupRow,
+    EnqueuedRow,
+    EnqueuedTarget,
+    FailedRow,
     GroupRow,
     Joined,
     LaneImage,
@@ -36,6 +40,7 @@ from penstock.store.contract import (
     WaitingRow,
     slot_of,
 )
+from penstock.store.postgres_listening import Listener
 from penstock.store.postgres_pool import Pool, StoreAddress
 from penstock.store.text import kept, restored
 
@@ -53,10 +58,13 @@ Row = tuple[Any, ...]
 class PostgresStore:
     """An open schema of a PostgreSQL database. Made by `PostgresStore.open`."""
 
-    def __init__(self, pool: Pool, schema: str, url: str = "", seconds: float = SECONDS) -> None:
+    def __init__(self, pool: Pool, address: StoreAddress, url: str, seconds: float) -> None:
         self._pool = pool
         self._members = MemberCalls(url, seconds)
-        self._schema = schema
+        self._schema = address.schema
+        self._address = address
+        self._seconds = seconds
+        self._listener: Listener | None = None
         self._writer = secrets.token_hex(16)
         self._generation = 1
         self._is_unsure = False
@@ -78,11 +86,11 @@ class PostgresStore:
 
         Any number of processes may open the same one: a slot belongs to who acquired it last, and whoever had it
         before is `Fenced`. With `prepared=no` in the URL no statement is kept prepared, as a pooler older than
-        PgBouncer 1.21 needs it in transaction mode.
+        PgBouncer 1.21 needs it in transaction mode. With `listen=no` no connection waits for notifications.
         """
         address = StoreAddress.parse(url)
         pool = await Pool.open(address, connections=readers + 1, seconds=seconds)
-        store = cls(pool, address.schema, url, seconds)
+        store = cls(pool, address, url, seconds)
         try:
             await store._prepare(migrations)
         except BaseException:
@@ -113,12 +121,15 @@ class PostgresStore:
     async def apply(self, commit: Commit) -> None:
         check_commit(commit)
         values = commit_values(commit)
+        settled = enqueued_values(commit) if changes_enqueued(commit) else ()
         self._check_open()
         async with self._writing:
             await self._decide()
             fence = (self._writer, self._generation, *_fence(commit))
             try:
-                if any(values):
+                if settled:
+                    await self._pool.execute(self._sql(sql.APPLY_AND_SETTLE), *fence, *values, *settled)
+                elif any(values):
                     await self._pool.execute(self._sql(sql.APPLY), *fence, *values)
                 else:
                     await self._pool.execute(self._sql(cluster.COMMIT_NOTHING), *fence)
@@ -193,6 +204,28 @@ class PostgresStore:
         found: int | None = (await self._fetch(sql.OLDEST_TRACE))[0][0]
         return found
 
+    async def watch_enqueued(self, wake: Callable[[], object]) -> bool:
+        self._check_open()
+        if self._address.is_listening:
+            self._listener = Listener(self._address, self._seconds, wake)
+        return True
+
+    async def enqueued(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
+        columns = [[getattr(target, name) for target in passing] for name in EnqueuedTarget._fields]
+        rows = await self._fetch(enqueued_sql.ENQUEUED, max(most, 1), bytes_most, *columns)
+        return [EnqueuedRow(*row) for row in rows]
+
+    async def failed_enqueued(self, namespace: str, after: int, most: int) -> list[FailedRow]:
+        rows = await self._fetch(enqueued_sql.FAILED, namespace, after, max(most, 0))
+        return [
+            FailedRow(id, of, queue, exchange, key, size, enqueued_ms, restored(error), failed_ms)
+            for id, of, queue, exchange, key, size, enqueued_ms, error, failed_ms in rows
+        ]
+
+    async def count_failed_enqueued(self) -> int:
+        count: int = (await self._fetch(enqueued_sql.COUNT_FAILED))[0][0]
+        return count
+
     async def lanes_in_use(self) -> list[int]:
         return [lane for (lane,) in await self._fetch(sql.LANES_IN_USE)]
 
@@ -243,6 +276,8 @@ class PostgresStore:
         if self._closed:
             return
         self._closed = True
+        if self._listener is not None:
+            await self._listener.close()
         async with self._writing:  # behind the last commit
             await self._pool.say_goodbye(self._sql(sql.END_WRITER), self._writer)
         await self._members.close()
@@ -365,6 +400,18 @@ def commit_values(commit: Commit) -> Row:
             for row in commit.traces
         ], 4),
     )  # fmt: skip
+
+
+def enqueued_values(commit: Commit) -> Row:
+    """The arguments of `settle_enqueued`."""
+    failed = {failure.id: failure for failure in commit.enqueued_failed}.values()
+    return (
+        commit.enqueued_deleted,
+        [failure.id for failure in failed],
+        [kept(failure.error) for failure in failed],
+        [failure.failed_ms for failure in failed],
+        commit.enqueued_retried,
+    )
 
 
 def _latest(rows: list[Row], key: int) -> list[Row]:

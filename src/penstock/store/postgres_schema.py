@@ -14,6 +14,7 @@ from typing import Final
 
 from penstock.errors import InvalidArgument
 from penstock.store import postgres_cluster as cluster
+from penstock.store import postgres_enqueued
 
 DEFAULT_SCHEMA: Final = "penstock"
 FENCED: Final = "PN001"
@@ -270,7 +271,7 @@ _VERSION_2: Final[Migration] = (
     ),
 )
 
-MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2)
+MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, postgres_enqueued.MIGRATION)
 """Entry n brings a schema from version n to n + 1. Entries are only ever added: schemas made by each are out there."""
 
 # Making it -----------------------------------------------------------------------------------------------
@@ -306,6 +307,11 @@ SELECT slot, 1, $2, 'acquired by ' || $2::text FROM unnest($1::integer[]) AS slo
 ON CONFLICT (slot) DO UPDATE SET epoch = s.epoch + 1, owner = excluded.owner, node = 0, meant_for = 0,
     why = excluded.why RETURNING slot, epoch"""
 APPLY: Final = f"SELECT {{s}}.apply_commit({', '.join(f'${number}' for number in range(1, 26))})"
+# One statement is one transaction; what it says of enqueued rows is in force with all the rest, or not at all.
+_SETTLED_FROM: Final = APPLY.count("$") + 1
+APPLY_AND_SETTLE: Final = (
+    f"{APPLY}, {{s}}.settle_enqueued({', '.join(f'${number}' for number in range(_SETTLED_FROM, _SETTLED_FROM + 5))})"
+)
 
 # Lane images ---------------------------------------------------------------------------------------------
 

@@ -29,6 +29,9 @@ from penstock.store.contract import (
     ClusterView,
     Commit,
     DedupRow,
+    EnqueuedRow,
+    EnqueuedTarget,
+    FailedRow,
     Joined,
     LaneImage,
     Member,
@@ -157,6 +160,24 @@ class SqliteStore:
 
         await self._indexed(_changes_traces)
         return await self._read(find)
+
+    # The file is the node's own: no application can put a row into it.
+
+    async def watch_enqueued(self, wake: Callable[[], object]) -> bool:  # noqa: ARG002
+        self._check_open()
+        return False
+
+    async def enqueued(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:  # noqa: ARG002
+        self._check_open()
+        return []
+
+    async def failed_enqueued(self, namespace: str, after: int, most: int) -> list[FailedRow]:  # noqa: ARG002
+        self._check_open()
+        return []
+
+    async def count_failed_enqueued(self) -> int:
+        self._check_open()
+        return 0
 
     async def lanes_in_use(self) -> list[int]:
         def find(connection: Connection) -> list[int]:
