@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
@@ -87,6 +86,7 @@ class Cluster:
     def __init__(self, node: Node, name: str, options: ClusterOptions, *, is_alone: bool = False) -> None:
         """`is_alone`: it owns everything or nothing, as a broker inside of a program does that nobody can reach."""
         self._node = node
+        self._loop = asyncio.get_running_loop()
         self._name = name
         self.options = options
         self._is_alone = is_alone
@@ -98,11 +98,13 @@ class Cluster:
         """Slots whose commands are carried out here. The commit loop's epochs also have those that are being let go."""
         self._kept: dict[int, float] = {}
         """slot → until when it is kept although others should have it: it was asked for"""
+        self.unminded: set[int] = set()
+        """Slots that are served, and whose timers and schedules are still to be looked after."""
         self.coming: set[int] = set()
         """Slots that were just taken, and are served as soon as what was on its way to them is there."""
         self.view = ClusterView(0, False, 0, [], [])
         self.heard_until = 0.0
-        """By the monotonic clock: until then nobody can have taken this node's slots."""
+        """By the loop's clock, the machine's monotonic one: until then nobody can have taken this node's slots."""
         self.following = Following(node)
         self._beating = asyncio.Lock()
         self._wanted = asyncio.Event()
@@ -117,7 +119,7 @@ class Cluster:
         """Raise unless this node owns the slot and knows that it does."""
         if slot not in self.owned:
             raise self.elsewhere(slot)
-        if not self._is_alone and time.monotonic() > self.heard_until:
+        if not self._is_alone and self._loop.time() > self.heard_until:
             raise Unavailable(
                 "this node has not heard from the store for its lease; others may own its queues; try again"
             )
@@ -159,9 +161,9 @@ class Cluster:
         self._url = url
         await self._join()
         self._task = asyncio.get_running_loop().create_task(self._run())
-        deadline = time.monotonic() + FIRST_SLOTS_WITHIN_S
-        while not self._is_settled() and time.monotonic() < deadline:
-            deadline = min(deadline, time.monotonic() + self._patience_s())
+        deadline = self._loop.time() + FIRST_SLOTS_WITHIN_S
+        while not self._is_settled() and self._loop.time() < deadline:
+            deadline = min(deadline, self._loop.time() + self._patience_s())
             await self.changed(self.options.heartbeat_ms / 1000)
         if not self._is_settled():
             names = ", ".join(sorted({row.name for row in self.view.nodes if row.incarnation != self.incarnation}))
@@ -191,7 +193,7 @@ class Cluster:
 
     async def _join(self) -> None:
         member = Member(self._name, self._url, VERSION, self.options.lease_ms)
-        began = time.monotonic()
+        began = self._loop.time()
         joined = await self._node.store.join(member)
         self.incarnation, self.secret = joined.incarnation, joined.secret
         self._node.joined(joined.incarnation)
@@ -262,7 +264,7 @@ class Cluster:
     async def beat(self) -> None:
         """Say that this node is there; do what the store's answer asks for."""
         async with self._beating:
-            began = time.monotonic()
+            began = self._loop.time()
             view = await asyncio.wait_for(
                 self._node.store.heartbeat(self.incarnation), max(1.0, self.options.lease_ms / 1000)
             )
@@ -280,12 +282,15 @@ class Cluster:
         self.heard_until = began + self.options.lease_ms / 1000
         epochs = self._node.epochs
         mine = {row.slot: row.epoch for row in view.slots if row.node == self.incarnation}
-        lost = {slot for slot, epoch in epochs.items() if mine.get(slot) != epoch}
+        # Also those whose taking or giving broke off halfway: they are this node's for the store, and served by nobody.
+        lost = {slot for slot, epoch in epochs.items() if mine.get(slot) != epoch or slot not in self.owned}
         if lost:
             self._lose(lost, f"slots {sorted(lost)} are another node's now")
         if view.catalog_version != self.following.version:
             await self.following.refresh()
         await self._balance(view)
+        if self.unminded:
+            await holdings.mind(self._node, set(self.unminded))
         gone = before - {row.incarnation for row in self.view.nodes if row.is_live}
         if gone:
             await holdings.end_sessions(self._node, gone)
@@ -294,6 +299,7 @@ class Cluster:
         """The store has given these to others: nothing that is in memory of them may be used."""
         log.warning("%s: what was in memory of them is dropped", why)
         self.owned -= lost
+        self.unminded -= lost
         self.following.forget()
         holdings.lose(self._node, lost, Fenced(f"{why}; nothing of this was done unless it is found there"))
 
@@ -334,7 +340,7 @@ class Cluster:
         if wanted:
             await self.take(wanted)
         elif len(self.owned) > share and len(live) > 1:
-            now = time.monotonic()
+            now = self._loop.time()
             self._kept = {slot: until for slot, until in self._kept.items() if until > now}
             await self._shed(len(self.owned) - share, live)
 
@@ -386,7 +392,7 @@ class Cluster:
 
     async def ask_for(self, slots: list[int]) -> None:
         """Have slots handed to this node, by who owns them or from nobody, and keep them for a while."""
-        self._kept |= dict.fromkeys(slots, time.monotonic() + KEPT_S)
+        self._kept |= dict.fromkeys(slots, self._loop.time() + KEPT_S)
         by_url: dict[str, list[int]] = {}
         free: list[int] = []
         for slot in slots:

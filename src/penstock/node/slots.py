@@ -38,6 +38,7 @@ async def take_up(node: Node, epochs: dict[int, int], owned: set[int]) -> None:
     finally:
         node.cluster.coming -= slots
     owned |= slots
+    node.cluster.unminded |= slots
     await mind(node, slots)
 
 
@@ -57,6 +58,8 @@ async def mind(node: Node, slots: set[int]) -> None:
         node.schedules.open()
         await node.staging.open()
         node.spawn(drop_orphan_bindings(node))
+    if node.cluster is not None:
+        node.cluster.unminded -= slots
 
 
 async def _drop_exclusive(node: Node, slots: set[int]) -> None:
@@ -100,6 +103,7 @@ async def hand_on(node: Node, slots: set[int]) -> None:
     """Finish what is under way in these slots and forget them; from the first moment on they are `Elsewhere`."""
     assert node.cluster is not None
     node.cluster.owned -= slots
+    node.cluster.unminded -= slots
     await node.events.move()
     _end_waits(node, slots)
     node.schedules.slots_gone(slots)
