@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
@@ -264,12 +265,12 @@ class Cluster:
     async def beat(self) -> None:
         """Say that this node is there; do what the store's answer asks for."""
         async with self._beating:
-            began = self._loop.time()
+            began, asked_at = self._loop.time(), time.monotonic()
             view = await asyncio.wait_for(
                 self._node.store.heartbeat(self.incarnation), max(1.0, self.options.lease_ms / 1000)
             )
             if isinstance(self._node.clock, StoreClock):
-                self._node.clock.follow(view.now_ms, began, time.monotonic())
+                self._node.clock.follow(view.now_ms, asked_at, time.monotonic())
             await self._take_in(view, began)
         self._tell()
 
