@@ -39,6 +39,7 @@ CLIENTS: Final = [
         ("scanning", "Scanning"),
         ("marking", "Marking"),
         ("staging", "Staging"),
+        ("enqueued", "Enqueued"),
     )
 ]
 OTHERS: Final = [

@@ -11,22 +11,39 @@ from pathlib import Path
 
 from penstock.model import DEFAULT_NAMESPACE
 from penstock.node.broker import Broker
-from penstock.node.clock import Clock, SystemClock
+from penstock.node.clock import Clock, StoreClock, SystemClock
+from penstock.node.cluster import ClusterOptions
+from penstock.node.enqueueing import POLL_S
 from penstock.node.limits import Limits
 from penstock.node.node import CACHE_BYTES, Node
 from penstock.store.contract import Store
-from penstock.store.opening import open_engine
+from penstock.store.opening import open_engine, scheme_of
 
 
 async def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, events: bool = True) -> Broker:
     """Open a broker on an SQLite file, made where it is missing; `None` keeps everything in memory only.
 
-    `postgresql://user@host/database` opens it on a PostgreSQL database, in a schema that `?schema=` names.
+    `postgresql://user@host/database` opens it on a PostgreSQL database, in a schema that `?schema=` names; it must have
+    that for itself, and is refused while servers or other programs use it.
 
     `cache_bytes` bounds the batches kept in memory for consumers that keep up; `events` turns the `$events` stream
     of deliveries on. Close it, or use it as `async with await penstock.open(path) as broker`.
     """
-    return await open_store(await open_engine(path), SystemClock(), cache_bytes=cache_bytes, events=events)
+    store = await open_engine(path)
+    if path is None or not scheme_of(path):
+        return await open_store(store, SystemClock(), cache_bytes=cache_bytes, events=events)
+    node = Node(store, StoreClock(), cache_bytes=cache_bytes, events=events)
+    try:
+        cluster = await node.open_among(node_name(), ClusterOptions(), is_alone=True)
+        await cluster.join("")
+    except BaseException:
+        await node.close()
+        raise
+    return Broker(node, DEFAULT_NAMESPACE)
+
+
+def node_name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 async def open_store(
@@ -36,11 +53,33 @@ async def open_store(
     cache_bytes: int = CACHE_BYTES,
     events: bool = True,
     limits: Limits = Limits(),  # noqa: B008 - it is frozen
+    enqueue_poll: float = POLL_S,
 ) -> Broker:
     """A broker on a store that is open already; it takes the store over, also when it fails."""
-    node = Node(store, clock, cache_bytes=cache_bytes, events=events, limits=limits)
+    node = Node(store, clock, cache_bytes=cache_bytes, events=events, limits=limits, enqueue_poll=enqueue_poll)
     try:
-        await node.open(f"{socket.gethostname()}:{os.getpid()}")
+        await node.open(node_name())
+    except BaseException:
+        await store.close()
+        raise
+    return Broker(node, DEFAULT_NAMESPACE)
+
+
+async def open_member(
+    store: Store,
+    clock: Clock,
+    *,
+    cache_bytes: int = CACHE_BYTES,
+    events: bool = True,
+    limits: Limits = Limits(),  # noqa: B008 - it is frozen
+    enqueue_poll: float = POLL_S,
+    options: ClusterOptions = ClusterOptions(),  # noqa: B008 - it is frozen
+    name: str | None = None,
+) -> Broker:
+    """A broker that will be one of several on a store: `broker.cluster.join` makes it one, when it can be reached."""
+    node = Node(store, clock, cache_bytes=cache_bytes, events=events, limits=limits, enqueue_poll=enqueue_poll)
+    try:
+        await node.open_among(name or node_name(), options)
     except BaseException:
         await store.close()
         raise

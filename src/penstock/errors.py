@@ -140,6 +140,19 @@ class Fenced(Unavailable):
     code = "fenced"
 
 
+class Elsewhere(Unavailable):
+    """Another node owns what this is about; nothing was done. The HTTP front sends the request on to it."""
+
+    code = "elsewhere"
+
+    def __init__(self, message: str, slot: int = -1, incarnation: int = 0) -> None:
+        super().__init__(message)
+        self.slot = slot
+        """Whose owner can do it; -1 where it must be a certain node,"""
+        self.incarnation = incarnation
+        """this one."""
+
+
 class Closed(PenstockError):
     """The broker was closed, or is closing."""
 

@@ -6,7 +6,8 @@ this file does anything: the core fills the rows, an engine keeps them (`store/c
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from hashlib import blake2b
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -16,6 +17,10 @@ Integer = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 SLOTS: Final = 64
 """Fixed hash buckets of lanes; nodes own slots, never single lanes."""
 
+REGISTRAR_SLOT: Final = 0
+"""Its owner is the registrar: exchanges, bindings, schedules, marks and staged transactions are changed there, and what
+applications enqueue is taken there."""
+
 DEDUP_KEY_BYTES_MAX: Final = 255
 """A key of an id is no longer than this: every engine can find a row by it."""
 
@@ -23,6 +28,12 @@ DEDUP_KEY_BYTES_MAX: Final = 255
 def slot_of(lane: int) -> int:
     """The slot that a lane belongs to."""
     return lane % SLOTS
+
+
+def home_slot(namespace: str, queue: str) -> int:
+    """The slot in which all lanes of a queue of this name are made: every node finds its owner by the name alone."""
+    digest = blake2b(f"{len(namespace)}/{namespace}/{queue}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % SLOTS
 
 
 class BatchHead(msgspec.Struct, frozen=True, gc=False):
@@ -116,6 +127,72 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     lane: Integer
     offset: Integer
     document: bytes
+    slot: Integer = 0
+    """The slot whose owner must do it."""
+
+
+class EnqueuedRow(msgspec.Struct, frozen=True, gc=False):
+    """A message that an application put into the store within a transaction of its own, and that is not published yet.
+
+    Ids rise as rows are put, but a row is seen when its transaction commits: a lower id may come later.
+    """
+
+    id: int
+    namespace: str
+    queue: str | None
+    """One of queue and exchange is given."""
+    exchange: str | None
+    payload: bytes
+    key: str | None = None
+    partition: str | None = None
+    headers: str | None = None
+    """JSON, as `typed_headers` writes it."""
+    priority: int = 0
+    delay_ms: int = 0
+    not_before_ms: int = 0
+    ttl_ms: int | None = None
+    dedup_id: str | None = None
+    content_type: str | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+    mandatory: bool = True
+    """Whether it is an error that an exchange has no queue for it."""
+    enqueued_ms: int = 0
+
+    @property
+    def target(self) -> EnqueuedTarget:
+        return EnqueuedTarget(self.namespace, self.queue, self.exchange)
+
+
+class EnqueuedTarget(NamedTuple):
+    """Where an enqueued message is to go."""
+
+    namespace: str
+    queue: str | None
+    exchange: str | None
+
+
+class EnqueuedFailure(msgspec.Struct, frozen=True, gc=False):
+    """Why an enqueued message could not be published; its row stays, and is passed over."""
+
+    id: int
+    error: str
+    failed_ms: int
+
+
+class FailedRow(msgspec.Struct, frozen=True, gc=False):
+    """An enqueued message that could not be published, without its payload."""
+
+    id: int
+    namespace: str
+    queue: str | None
+    exchange: str | None
+    key: str | None
+    size: int
+    """Bytes of the payload."""
+    enqueued_ms: int
+    error: str
+    failed_ms: int
 
 
 class TraceRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -196,6 +273,13 @@ class Commit(msgspec.Struct, gc=False):
     traces: list[TraceRow] = []
     traces_expired_ms: int | None = None
     """Trace rows of this time and older go."""
+    enqueued_deleted: list[int] = []
+    """Ids of enqueued rows that are published by this commit, or given up. All that is about enqueued rows needs the
+    epoch of slot 0: its owner takes them, and nobody else."""
+    enqueued_failed: list[EnqueuedFailure] = []
+    """Enqueued rows that are passed over from now on."""
+    enqueued_retried: list[int] = []
+    """Ids of enqueued rows that are passed over no longer."""
 
 
 class LaneImage(msgspec.Struct, gc=False):
@@ -215,3 +299,80 @@ class LaneImage(msgspec.Struct, gc=False):
     """False when there are more ids than that: the others are found with `find_dedup`."""
     published_ms: int = 0
     """When the newest batch kept was published; 0 where none is. Times in a lane never fall."""
+
+
+# Who is there, and who owns what -------------------------------------------------------------------------
+
+
+class Member(msgspec.Struct, frozen=True):
+    """What a node says of itself when it joins."""
+
+    name: str
+    url: str
+    """Where other nodes reach it; empty for a broker inside a program, which nobody can reach."""
+    version: str
+    lease_ms: int
+    """It counts as gone when it was not heard of for so long."""
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """What a node is told when it joins."""
+
+    incarnation: int
+    """Unique and rising over the life of the store, and above every epoch that was there."""
+    secret: str
+    """What the nodes of this store know and nobody else does."""
+
+
+class NodeRow(msgspec.Struct, frozen=True):
+    """A node that has joined and not left."""
+
+    incarnation: int
+    name: str
+    url: str
+    version: str
+    lease_ms: int
+    joined_ms: int
+    age_ms: int
+    """Since it was last heard of, by the store's clock."""
+
+    @property
+    def is_live(self) -> bool:
+        return self.age_ms <= self.lease_ms
+
+
+class SlotRow(msgspec.Struct, frozen=True):
+    """Who owns a slot. A slot that nobody ever took has no row."""
+
+    slot: int
+    epoch: int
+    node: int
+    """The owner's incarnation; 0 while nobody owns it."""
+    meant_for: int
+    """The incarnation that it was released to; 0 for whoever comes first."""
+    since_ms: int
+    why: str
+
+
+class ClusterView(msgspec.Struct, frozen=True):
+    """Everything about membership at one moment."""
+
+    now_ms: int
+    """The store's clock."""
+    is_member: bool
+    """False when the node that asked is not there: it was declared dead, or has left."""
+    catalog_version: int
+    nodes: list[NodeRow]
+    slots: list[SlotRow]
+
+
+class CatalogChanges(msgspec.Struct, frozen=True):
+    """What was declared since a version."""
+
+    version: int
+    rows: list[CatalogRow]
+    """As they are now, by rising id."""
+    deleted: list[CatalogRow]
+    """As they were."""
+    is_complete: bool
+    """`rows` is everything there is: what is not among them is gone."""

@@ -24,6 +24,7 @@ from penstock.model import DEFAULT_GROUP, Binding, Headers, Message
 from penstock.node.arguments import Ranges
 from penstock.node.broker import Broker, LeaseLike, Transaction
 from penstock.node.deadletters import DeadMessage, DeadPage, DeadRanges, DeadReason
+from penstock.node.enqueueing import FailedPage
 from penstock.node.history import HistoryEntry
 from penstock.node.lane_places import Extent, QueueLanes
 from penstock.node.marks import Mark, MarkPage, MarkPut
@@ -39,7 +40,8 @@ from penstock.node.traces import Trace
 def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, events: bool = True) -> SyncBroker:
     """Open a broker on an SQLite file, made where it is missing; `None` keeps everything in memory only.
 
-    `postgresql://user@host/database` opens it on a PostgreSQL database, in a schema that `?schema=` names.
+    `postgresql://user@host/database` opens it on a PostgreSQL database, in a schema that `?schema=` names; it must have
+    that for itself, and is refused while servers or other programs use it.
 
     `cache_bytes` bounds the batches kept in memory for consumers that keep up; `events` turns the `$events` stream
     of deliveries on. Close it, or use it as `with penstock.sync.open(path) as broker`.
@@ -409,7 +411,7 @@ class SyncBroker:
     def follow_events(
         self, *, queue: str | None = None, group: str | None = None, after: int | None = None, pause: float = 15.0
     ) -> AsyncIterator[list[tuple[int, Delivery]]]:
-        """What happens to messages of this namespace, live, each with its offset in `$events`.
+        """What happens to messages of this namespace, live, each with its offset in `$events`. Of this node's queues.
 
         From now on, or after an offset. Without an event for `pause` seconds an empty list comes, so that whoever
         passes them on can say that it is still there. Ends when the broker does.
@@ -504,6 +506,29 @@ class SyncBroker:
     def schedules(self) -> list[Schedule]:
         """The schedules of this namespace by name."""
         return self._thread.do(self._broker.schedules)
+
+    # Enqueued by applications -----------------------------------------------------------------------------
+
+    def enqueued_failed(self, *, after: int = 0, max: int = 100) -> FailedPage:
+        """Messages that applications enqueued in the database and that cannot be published, with the reason.
+
+        By rising id, page by page: go on with `after=page.next`.
+        """
+        return self._thread.run(self._broker.enqueued_failed, after=after, max=max)
+
+    def retry_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        """Try enqueued messages again that could not be published, all of this namespace unless some are named.
+
+        Returns how many. What waits for a queue, an exchange or a binding is tried again when that is declared.
+        """
+        return self._thread.run(self._broker.retry_enqueued, ids)
+
+    def purge_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        """Let enqueued messages go that could not be published, all of this namespace unless some are named.
+
+        Returns how many.
+        """
+        return self._thread.run(self._broker.purge_enqueued, ids)
 
     # Marks ------------------------------------------------------------------------------------------------
 

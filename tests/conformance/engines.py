@@ -7,11 +7,14 @@ unless the engine is not durable.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import asyncpg
+
+from penstock.rows import EnqueuedRow
 from penstock.store.contract import Store
 from penstock.store.memory import MemoryStore
 from penstock.store.postgres import PostgresStore
@@ -28,6 +31,8 @@ class Engine:
     open: Callable[[Path], Awaitable[Store]]
     prepare: Callable[[], object] = lambda: None
     """Whatever must run before a child process opens it too."""
+    enqueue: Callable[[Store, Path, Sequence[EnqueuedRow]], Awaitable[None]] | None = None
+    """Does what the commit of an application's transaction does; None where applications cannot enqueue."""
 
     @asynccontextmanager
     async def opened(self, folder: Path) -> AsyncIterator[Store]:
@@ -49,7 +54,12 @@ class Engine:
 
 
 async def _open_memory(_folder: Path) -> Store:
-    return MemoryStore()
+    return MemoryStore(enqueues=True)
+
+
+async def _enqueue_memory(store: Store, _folder: Path, rows: Sequence[EnqueuedRow]) -> None:
+    assert isinstance(store, MemoryStore)
+    store.enqueue(*rows)
 
 
 async def _open_sqlite(folder: Path) -> Store:
@@ -60,8 +70,28 @@ async def _open_postgres(folder: Path) -> Store:
     return await PostgresStore.open(postgres.schema_url(folder))
 
 
+_INSERT = """
+INSERT INTO {s}.enqueued (
+    id, namespace, queue, exchange, payload, key, partition, headers, priority, delay_ms, not_before, ttl_ms, dedup_id,
+    content_type, correlation_id, trace_id, mandatory
+) OVERRIDING SYSTEM VALUE
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, to_timestamp(nullif($11::bigint, 0) / 1000.0), $12, $13, $14, $15, $16,
+    $17)"""
+
+
+async def _enqueue_postgres(_store: Store, folder: Path, rows: Sequence[EnqueuedRow]) -> None:
+    url, _, schema = postgres.schema_url(folder).partition("?schema=")
+    connection = await asyncpg.connect(url)
+    try:
+        values = [[getattr(row, name) for name in EnqueuedRow.__struct_fields__[:-1]] for row in rows]
+        async with connection.transaction():
+            await connection.executemany(_INSERT.replace("{s}", schema), values)
+    finally:
+        await connection.close()
+
+
 ENGINES = (
-    Engine("memory", durable=False, open=_open_memory),
+    Engine("memory", durable=False, open=_open_memory, enqueue=_enqueue_memory),
     Engine("sqlite", durable=True, open=_open_sqlite),
-    Engine("postgres", durable=True, open=_open_postgres, prepare=postgres.shared_url),
+    Engine("postgres", durable=True, open=_open_postgres, prepare=postgres.shared_url, enqueue=_enqueue_postgres),
 )

@@ -22,6 +22,13 @@ CREATE TABLE catalog (
     PRIMARY KEY (id, kind)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE cluster (secret TEXT NOT NULL) STRICT;
+
+CREATE TABLE counters (
+    name TEXT PRIMARY KEY,
+    value INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE dead (
     lane INTEGER NOT NULL,
     group_id INTEGER NOT NULL,
@@ -81,12 +88,22 @@ CREATE TABLE log (
     syncs INTEGER NOT NULL
 ) STRICT;
 
+CREATE TABLE nodes (
+    incarnation INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    url TEXT NOT NULL,
+    version TEXT NOT NULL,
+    lease_ms INTEGER NOT NULL,
+    joined_ms INTEGER NOT NULL,
+    seen_ms INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE outbox (
     id INTEGER PRIMARY KEY,
     lane INTEGER NOT NULL,
     offset INTEGER NOT NULL,
     document BLOB NOT NULL
-) STRICT;
+, slot INTEGER NOT NULL DEFAULT 0) STRICT;
 
 CREATE INDEX outbox_by_lane ON outbox (lane);
 
@@ -96,7 +113,7 @@ CREATE TABLE slots (
     slot INTEGER PRIMARY KEY,
     epoch INTEGER NOT NULL,
     owner TEXT NOT NULL
-) STRICT;
+, node INTEGER NOT NULL DEFAULT 0, meant_for INTEGER NOT NULL DEFAULT 0, since_ms INTEGER NOT NULL DEFAULT 0, why TEXT NOT NULL DEFAULT '') STRICT;
 
 CREATE TABLE traces (
     namespace TEXT NOT NULL,

@@ -221,7 +221,7 @@ def test_tables_of_somebody_else_and_a_newer_version_are_left_alone(url: str) ->
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("query", ["prepared=maybe", "schema=no good"])
+@pytest.mark.parametrize("query", ["prepared=maybe", "listen=maybe", "schema=no good"])
 def test_a_wrong_url_is_refused_with_the_value(query: str) -> None:
     with pytest.raises(InvalidArgument, match=query.partition("=")[2].split()[0]):
         asyncio.run(PostgresStore.open(f"postgresql://nobody@127.0.0.1:1/x?{query}"))

@@ -686,6 +686,10 @@ def test_a_closed_store_says_so(engine: Engine, tmp_path: Path) -> None:
             lambda: store.outbox(0, 1),
             lambda: store.find_trace("", "", 1),
             lambda: store.oldest_trace(),
+            lambda: store.watch_enqueued(lambda: None),
+            lambda: store.enqueued(1, 1),
+            lambda: store.failed_enqueued("", 0, 1),
+            lambda: store.count_failed_enqueued(),
             lambda: store.lanes_in_use(),
         ]
         for call in calls:

@@ -6,6 +6,7 @@ then it runs as the user nobody.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import functools
@@ -13,6 +14,7 @@ import hashlib
 import importlib.util
 import os
 import pwd
+import secrets
 import select
 import shutil
 import signal
@@ -20,8 +22,11 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+import asyncpg
 
 PATIENCE_S: Final = 60.0
 SHARED: Final = "TEST_POSTGRES_URL"
@@ -145,6 +150,25 @@ def shared_url() -> str:
         atexit.register(server.close)
         os.environ[SHARED] = server.url
     return os.environ[SHARED]
+
+
+@contextlib.contextmanager
+def fresh_database() -> Iterator[str]:
+    """The URL of an empty database of the shared server, until the block ends."""
+    name = f"fresh_{secrets.token_hex(8)}"
+    asyncio.run(_execute(f"CREATE DATABASE {name}"))
+    try:
+        yield shared_url().rpartition("/")[0] + f"/{name}"
+    finally:
+        asyncio.run(_execute(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+async def _execute(statement: str) -> None:
+    connection = await asyncpg.connect(shared_url())
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
 
 
 def schema_url(name: object) -> str:

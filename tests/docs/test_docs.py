@@ -2,7 +2,7 @@
 
 The blocks of a page run in order, Python ones in one namespace, in an empty folder; `await` may stand at the top level,
 as in `python -m asyncio`. Where a ```text block follows a block, it is what the block printed. A page that speaks of
-the server's address gets a server of its own, on a free port.
+the server's address gets a server of its own, on a free port; one that speaks of a database gets that too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import pytest
 
 from penstock.cli.checkout import script_environment
 from tests.cli.servers import running
+from tests.databases.django_default import django_default
+from tests.databases.postgres import fresh_database
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -33,6 +35,8 @@ README_LINES_MAX: Final = 12
 
 CURL: Final = Path(__file__).with_name("curl.py")
 SERVER: Final = "http://127.0.0.1:7333"
+DATABASE: Final = "postgresql://shop@127.0.0.1:5432/shop"
+"""A page that speaks of it gets an empty database, in which its server has its store."""
 SERVER_URL: Final = re.compile(r"http://127\.0\.0\.1:\d+")
 
 
@@ -88,10 +92,16 @@ def play(
     """Run the blocks of a page; gives the folder that they ran in."""
     text = page.read_text()
     with ExitStack() as stack:
+        store: list[str] = []
+        if DATABASE in text:
+            url = stack.enter_context(fresh_database())
+            text = text.replace(DATABASE, url)
+            store = ["--store", url]
+            django_default(url)
         if SERVER in text:
             server_folder = tmp_path / "server"
             server_folder.mkdir()
-            text = text.replace(SERVER, stack.enter_context(running(server_folder)).url)
+            text = text.replace(SERVER, stack.enter_context(running(server_folder, *store)).url)
             monkeypatch.setenv("PENSTOCK_URL", SERVER_URL.findall(text)[0])
         folder = tmp_path / "work"
         folder.mkdir()

@@ -23,8 +23,8 @@ Story = Callable[["Machine"], Awaitable[None]]
 class ShakyStore(MemoryStore):
     """Remembers every commit; the next ones that a test chooses fail, before they are done or after."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, enqueues: bool = False) -> None:
+        super().__init__(enqueues=enqueues)
         self.commits: list[Commit] = []
         self.tries = 0
         self.fail_loads = 0

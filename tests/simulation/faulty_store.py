@@ -8,14 +8,30 @@ that lands is shown to the host, with the node that made it: from there the chec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, Protocol
 
 import msgspec
 
 from penstock.errors import Closed, Fenced, PenstockError, Unavailable
-from penstock.rows import BatchHead, BatchRow, CatalogRow, Commit, DedupRow, LaneImage, OutboxRow, TraceRow
+from penstock.rows import (
+    BatchHead,
+    BatchRow,
+    CatalogChanges,
+    CatalogRow,
+    ClusterView,
+    Commit,
+    DedupRow,
+    EnqueuedRow,
+    EnqueuedTarget,
+    FailedRow,
+    Joined,
+    LaneImage,
+    Member,
+    OutboxRow,
+    TraceRow,
+)
 from penstock.store.memory import MemoryStore
 
 DELAYS_MS: Final = (0, 0, 1, 2, 5, 20)
@@ -138,9 +154,9 @@ class FaultyStore:
         await self._after("catalog")
         return rows
 
-    async def outbox(self, after: int, most: int) -> list[OutboxRow]:
+    async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
         await self._before("outbox")
-        rows = await self._disk.outbox(after, most)
+        rows = await self._disk.outbox(after, most, slots)
         await self._after("outbox")
         return rows
 
@@ -154,9 +170,65 @@ class FaultyStore:
         await self._before("oldest_trace")
         return await self._disk.oldest_trace()
 
+    async def watch_enqueued(self, wake: Callable[[], object]) -> bool:
+        return await self._disk.watch_enqueued(wake)
+
+    async def enqueued(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
+        await self._before("enqueued")
+        rows = await self._disk.enqueued(most, bytes_most, passing)
+        await self._after("enqueued")
+        return rows
+
+    async def failed_enqueued(self, namespace: str, after: int, most: int) -> list[FailedRow]:
+        await self._before("failed_enqueued")
+        return await self._disk.failed_enqueued(namespace, after, most)
+
+    async def count_failed_enqueued(self) -> int:
+        return await self._disk.count_failed_enqueued()
+
     async def lanes_in_use(self) -> list[int]:
         await self._before("lanes_in_use")
         return await self._disk.lanes_in_use()
+
+    async def join(self, member: Member) -> Joined:
+        await self._before("join")
+        joined = await self._disk.join(member)
+        await self._after("join", may_fail=True)
+        return joined
+
+    async def heartbeat(self, incarnation: int) -> ClusterView:
+        await self._before("heartbeat")
+        view = await self._disk.heartbeat(incarnation)
+        await self._after("heartbeat", may_fail=True)
+        return view
+
+    async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
+        await self._before("take")
+        taken = await self._disk.take(slots, incarnation)
+        await self._after("take", may_fail=True)
+        return taken
+
+    async def release(self, slots: Sequence[int], incarnation: int, to: int = 0) -> None:
+        await self._before("release")
+        await self._disk.release(slots, incarnation, to)
+        await self._after("release", may_fail=True)
+
+    async def leave(self, incarnation: int) -> None:
+        await self._before("leave")
+        await self._disk.leave(incarnation)
+        await self._after("leave", may_fail=True)
+
+    async def reserve_ids(self, count: int, above: int = 0) -> int:
+        await self._before("reserve_ids")
+        first = await self._disk.reserve_ids(count, above)
+        await self._after("reserve_ids", may_fail=True)
+        return first
+
+    async def catalog_since(self, version: int) -> CatalogChanges:
+        await self._before("catalog_since")
+        changes = await self._disk.catalog_since(version)
+        await self._after("catalog_since")
+        return changes
 
     async def close(self) -> None:
         """The node lets go; the disk stays as it is."""

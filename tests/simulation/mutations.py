@@ -28,6 +28,7 @@ from penstock.node import claims, deadletters, publishing, transactions
 from penstock.node.catalog import Group, Queue
 from penstock.node.commits import CommitLoop
 from penstock.node.node import Node
+from penstock.node.parts import Part
 from penstock.node.polls import Polls
 from penstock.node.relay import Relay
 from penstock.rows import Commit, DedupRow, LaneChange
@@ -278,7 +279,7 @@ def an_apply_may_be_torn() -> Any:
 
 @mutation
 def transactions_are_two_commits() -> Any:
-    async def commit(node: Node, settles: Any, count: int, parts: Sequence[publishing.Part]) -> Any:
+    async def commit(node: Node, settles: Any, count: int, parts: Sequence[Part]) -> Any:
         results = await publishing.append_all(node, parts)
         await node.commits.wait()
         for lease, verdicts in settles.items():

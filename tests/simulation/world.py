@@ -71,7 +71,7 @@ class World:
         self.plan = plan
         self.loop = loop
         self.clock = SimulatedClock(loop)
-        self.disk = MemoryStore()
+        self.disk = MemoryStore(self.clock.now_ms)
         self._failed_opens = 0
         self.fault_random = Random(f"faults {plan.seed}")
         self.checker = Checker(plan, self.clock.now_ms)

@@ -123,7 +123,7 @@ def test_a_mistyped_command_is_answered_with_the_nearest() -> None:
 
 
 def test_a_name_like_no_command_is_answered_with_all_of_them() -> None:
-    assert "There are: apply, bench, completion, config, consume, " in invoke("xyzzy")[1]
+    assert "There are: apply, bench, cluster, completion, config, consume, " in invoke("xyzzy")[1]
 
 
 # Scripts of the checkout ----------------------------------------------------------------------------------

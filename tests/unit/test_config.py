@@ -39,12 +39,18 @@ def other_value(option: Option) -> Any:
         return next(choice for choice in option.choices if choice != option.default)
     if option.kind is bool:
         return not option.default
+    if option.title == "cluster.advertise":
+        return "http://elsewhere:7333"
     return {int: option.high, float: 7.5, str: "elsewhere"}[option.kind]
 
 
 def allowed(option: Option) -> dict[str, str]:
-    """What must be beside the value: an address that others can reach wants a token."""
-    return {"PENSTOCK_HTTP_TOKEN": "t"} if option.title == "http.host" else {}
+    """What must be beside the value: an address that others can reach wants a token, several servers a database."""
+    return {
+        "http.host": {"PENSTOCK_HTTP_TOKEN": "t"},
+        "cluster.nodes": {"PENSTOCK_STORE_PATH": "postgresql://host/database"},
+        "cluster.heartbeat_ms": {"PENSTOCK_CLUSTER_LEASE_MS": "600000"},
+    }.get(option.title, {})
 
 
 # Sources ----------------------------------------------------------------------------------------------------
@@ -72,6 +78,23 @@ def test_every_option_can_come_from_every_source(option: Option) -> None:
         loaded = load(file, environment | allowed(option), given)
         assert getattr(getattr(loaded.config, option.section), option.name) == value
         assert loaded.sources[key] == source
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[cluster]\nnodes = 2\n", "a file is for one server"),
+        ("[cluster]\nheartbeat_ms = 1001\n", "a lease must outlast two heartbeats"),
+        ('[cluster]\nadvertise = "elsewhere"\n', "it must be like http://"),
+        ('[cluster]\nadvertise = "http://0.0.0.0:7333"\n', "nobody can reach a server there"),
+        ('[cluster]\nadvertise = "http://host:1/path"\n', "it must be like http://"),
+    ],
+)
+def test_servers_that_could_not_work_together_are_refused(text: str, complaint: str) -> None:
+    Path("x.toml").write_text(text)
+    with pytest.raises(FileProblems) as raised:
+        load("x.toml", {})
+    assert [problem for problem in raised.value.problems if complaint in problem]
 
 
 def test_a_stronger_source_wins() -> None:

@@ -51,13 +51,14 @@ class Layer(NamedTuple):
     not_outside: frozenset[str] = frozenset()
 
 
-DATA: Final = frozenset({"model", "errors"})
+DATA: Final = frozenset({"model", "errors", "typed_headers"})
 BELOW_CORE: Final = DATA | {"batch", "rows"}
 BELOW_NODE: Final = BELOW_CORE | {"core", "store", "delivery"}
 
 LAYERS: Final = {
     "model": Layer(DATA, IMPURE),
     "errors": Layer(DATA, IMPURE),
+    "typed_headers": Layer(DATA, IMPURE),
     # The codec keeps a compressor for each thread: it may know threads, though not wait for one.
     "batch": Layer(DATA, IMPURE - {"sys", "threading"}),
     "rows": Layer(DATA, IMPURE),
@@ -66,6 +67,8 @@ LAYERS: Final = {
     "delivery": Layer(BELOW_CORE | {"core"}, IMPURE),
     "node": Layer(BELOW_NODE | {"version"}),
     "version": Layer(frozenset()),
+    # For applications: it knows their database, and nothing of the broker.
+    "enqueue": Layer(DATA, IMPURE),
     "telemetry": Layer(DATA | {"delivery"}),
     "embedded": Layer(BELOW_NODE | {"node"}),
     "loop_thread": Layer(DATA),

@@ -260,7 +260,7 @@ def test_messages_that_a_filter_leaves_out_do_not_hold_the_log() -> None:
         await broker.declare_group("work", "default", filter="color = 'red'")
         await broker.publish("work", Message(b"1", headers={"color": "blue"}))
         assert len(await broker.claim("work", wait=1)) == 0
-        image = (await store.load([1], 0))[0]
+        image = (await store.load(broker._node.catalog.queue("default", "work").lanes, 0))[0]
         assert (image.first, image.groups[0].next) == (1, 1)
 
     play(story)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import click
 
+from penstock.cli.cluster import cluster
 from penstock.cli.completion import completion
 from penstock.cli.connection import ServerAddress, json_option, server_options
 from penstock.cli.consume import consume
 from penstock.cli.consumer_groups import group
 from penstock.cli.dead import dead
+from penstock.cli.enqueued import enqueued
 from penstock.cli.exchanges import exchange
 from penstock.cli.groups import BenchmarkGroup, SuggestingGroup
 from penstock.cli.pipeline import pipeline
@@ -70,14 +72,16 @@ def serve(flags: Flags) -> None:
 
     It keeps its data in one SQLite file with a log beside it, and speaks HTTP. Options come from a TOML file, from
     variables such as PENSTOCK_HTTP_PORT, and from flags, each stronger than the one before. Queues, groups, exchanges
-    and schedules that the file declares are made. SIGTERM or Ctrl+C stops the server in good order, a second one at
-    once.
+    and schedules that the file declares are made. Several servers may share one PostgreSQL store: --nodes starts some
+    on this machine, and those of other machines join by naming the same store. SIGTERM or Ctrl+C stops the server in
+    good order, a second one at once.
 
     \b
     Examples:
       penstock serve
       penstock serve --store /var/lib/penstock/data.db --port 8000
       penstock serve --config penstock.toml --set http.max_connections=500
+      penstock serve --store postgresql://user@host/database --nodes 3
       PENSTOCK_HTTP_TOKEN=… penstock serve --host 0.0.0.0
     """
     from penstock.cli import serve as work
@@ -222,6 +226,7 @@ def torture(arguments: tuple[str, ...]) -> None:
 
 
 for command in (
-    queue, group, exchange, publish, consume, tail, dead, trace, schedule, stats, top, pipeline, completion,
+    queue, group, exchange, publish, consume, tail, dead, trace, schedule, enqueued, stats, top, cluster, pipeline,
+    completion,
 ):  # fmt: skip
     commands.add_command(command)

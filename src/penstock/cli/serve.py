@@ -24,16 +24,19 @@ import msgspec
 
 from penstock import logs, telemetry
 from penstock.cli import lock
-from penstock.cli.announcement import announcement
+from penstock.cli.announcement import announcement, url_of
 from penstock.cli.settings import Flags
+from penstock.client.client import AsyncClient
 from penstock.config import Config, Loaded
+from penstock.config.load import is_unspecified
 from penstock.declare.target import StepFailed, plan_all, take
-from penstock.embedded import open_store
+from penstock.embedded import open_member, open_store
 from penstock.errors import PenstockError, StoreCorrupt
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.server import HttpServer
 from penstock.node.broker import Broker
-from penstock.node.clock import SystemClock
+from penstock.node.clock import StoreClock, SystemClock
+from penstock.node.cluster import ClusterOptions
 from penstock.node.limits import Limits
 from penstock.store.opening import open_engine, scheme_of
 
@@ -50,6 +53,7 @@ SWITCH_SECONDS: Final = 0.0005
 Seen at 2,000 single messages a second, from due to acknowledged: p50 7 to 8 ms instead of 11 to 15, on a busy machine.
 """
 
+STOP_WITH: Final = "PENSTOCK_STOP_WITH"
 FILES_BESIDE: Final = 200
 """Open files that are no connections: the store's, the library's, one or two to spare."""
 
@@ -63,6 +67,10 @@ class CannotStart(Exception):
 def run(flags: Flags) -> None:
     loaded = flags.load()
     logs.set_up(loaded.config.log.level, loaded.config.log.format)
+    if loaded.config.cluster.nodes > 1:
+        from penstock.cli import serve_nodes
+
+        raise SystemExit(serve_nodes.run(flags, loaded.config))
     try:
         with ExitStack() as stack:
             if not scheme_of(loaded.config.store.path):
@@ -140,7 +148,7 @@ async def serve(loaded: Loaded) -> None:
     stop = stop_signal()
     broker = await open_broker(config)
     try:
-        declared = await declare(broker, loaded)
+        declared = {} if broker.cluster is not None else await declare(broker, loaded)
         server = HttpServer(
             broker,
             http_options(config),
@@ -150,10 +158,14 @@ async def serve(loaded: Loaded) -> None:
         )
         await listen(server)
         try:
+            if broker.cluster is not None:
+                declared = await join(broker, loaded, server)
             settle_memory()
             click.echo(announcement(loaded, server.port, declared))
             await stop.wait()
             log.info("stopping: answers under way are finished, waiting claims are answered empty")
+            if broker.cluster is not None:
+                await broker.cluster.leave()  # while this server can still send requests on to who takes over
         finally:
             await server.stop()
     finally:
@@ -173,18 +185,51 @@ def stop_signal() -> asyncio.Event:
             os.kill(os.getpid(), number)
         stop.set()
 
+    def parent_gone(pipe: int) -> None:
+        loop.remove_reader(pipe)
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, caught, number)
+    stop_with = os.environ.get(STOP_WITH, "")
+    if stop_with.isdigit():  # the end of a pipe, which ends when whoever started this server does
+        loop.add_reader(int(stop_with), parent_gone, int(stop_with))
     return stop
+
+
+async def join(broker: Broker, loaded: Loaded, server: HttpServer) -> dict[str, int]:
+    """Become one of the servers of the store, then declare what the file asks for, wherever it belongs."""
+    config, cluster = loaded.config, broker.cluster
+    assert cluster is not None
+    url = config.cluster.advertise or url_of(config.http.host, server.port)
+    if not config.cluster.advertise and is_unspecified(config.http.host):
+        raise CannotStart(
+            f"http.host is {config.http.host!r}, which other servers of the store cannot use to reach this one; "
+            "say where they can with --advertise http://ADDRESS:PORT"
+        )
+    try:
+        await cluster.join(url)
+        if not loaded.declarations:
+            return {}
+        own = url_of(config.http.host, server.port)
+        async with AsyncClient(own, token=config.http.token or None) as client:
+            return await declare(client, loaded)
+    except PenstockError as error:
+        raise CannotStart(str(error)) from None
 
 
 async def open_broker(config: Config) -> Broker:
     limits = Limits(**msgspec.structs.asdict(config.limits))
     try:
         store = await open_engine(config.store.path)
-        return await open_store(
-            store, SystemClock(), cache_bytes=config.node.cache_bytes, events=config.node.events, limits=limits
-        )
+        settings: dict[str, Any] = {
+            "cache_bytes": config.node.cache_bytes, "events": config.node.events, "limits": limits,
+            "enqueue_poll": config.node.enqueue_poll,
+        }  # fmt: skip
+        if scheme_of(config.store.path):
+            options = ClusterOptions(heartbeat_ms=config.cluster.heartbeat_ms, lease_ms=config.cluster.lease_ms)
+            return await open_member(store, StoreClock(), options=options, **settings)
+        return await open_store(store, SystemClock(), **settings)
     except StoreCorrupt as error:
         raise CannotStart(f"{error}; choose another file with --store, or restore this one from a backup") from None
     except PenstockError as error:
@@ -192,7 +237,7 @@ async def open_broker(config: Config) -> Broker:
         raise CannotStart(f"{error}{advice}") from None
 
 
-async def declare(broker: Broker, loaded: Loaded) -> dict[str, int]:
+async def declare(broker: Broker | AsyncClient, loaded: Loaded) -> dict[str, int]:
     """Declare what the configuration's file asks for; how many things were created, changed and left."""
     steps = await plan_all(broker, loaded.declarations)
     for step in steps:

@@ -18,6 +18,8 @@ NAMED: Final = {
     "--store": ("store", "path", "PLACE", "The SQLite file, or postgresql://user@host/database."),
     "--host": ("http", "host", "ADDRESS", "The address to listen on."),
     "--port": ("http", "port", "NUMBER", "The port to listen on; 0 takes a free one."),
+    "--nodes": ("cluster", "nodes", "NUMBER", "Servers to start on this machine, on one PostgreSQL store."),
+    "--advertise": ("cluster", "advertise", "URL", "Where other servers reach this one."),
     "--log-level": ("log", "level", "LEVEL", "debug, info, warning or error."),
     "--log-format": ("log", "format", "FORMAT", "text or json."),
 }

@@ -3,8 +3,8 @@
     async with penstock.AsyncClient("http://127.0.0.1:7333") as client:
         await client.publish("mail", penstock.Message(b"hello"))
 
-The operations are in `declaring.py`, `messages.py`, `looking.py`, `marking.py` and `staging.py`, with the names,
-parameters and results of `Broker`'s; here are opening and closing, and producers, consumers, stream readers,
+The operations are in `declaring.py`, `messages.py`, `looking.py`, `marking.py`, `staging.py` and `enqueued.py`, with
+the names, parameters and results of `Broker`'s; here are opening and closing, and producers, consumers, stream readers,
 transactions and handles. `sync.py` beside this is made from all of it. Next stop: `channel.py`.
 """
 
@@ -24,6 +24,7 @@ from penstock.client.channel import Channel, Retry
 from penstock.client.checks import check_number
 from penstock.client.consumer import BatchHandler, Consumer, Handler
 from penstock.client.declaring import Declaring
+from penstock.client.enqueued import Enqueued
 from penstock.client.handles import ExchangeHandle, QueueHandle
 from penstock.client.looking import Looking
 from penstock.client.marking import Marking
@@ -43,7 +44,7 @@ DEFAULT_URL: Final = "http://127.0.0.1:7333"
 _names: Final = itertools.count(1)
 
 
-class AsyncClient(Declaring, Messages, Looking, Marking, Staging, Scanning):
+class AsyncClient(Declaring, Messages, Looking, Marking, Staging, Scanning, Enqueued):
     """A client of one server, or of several nodes of one, seen from one namespace. Coroutines may share it."""
 
     def __init__(

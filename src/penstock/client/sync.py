@@ -32,6 +32,7 @@ from penstock.model import DEFAULT_GROUP, DEFAULT_NAMESPACE, Binding, Headers, M
 from penstock.node.arguments import Ranges
 from penstock.node.broker import LeaseLike
 from penstock.node.deadletters import DeadMessage, DeadRanges, DeadReason
+from penstock.node.enqueueing import FailedPage
 from penstock.node.history import HistoryEntry
 from penstock.node.lane_places import Extent, QueueLanes
 from penstock.node.marks import Mark, MarkPut
@@ -818,6 +819,27 @@ class Client:
     def staged(self, transaction: str) -> Staged:
         """How a transaction stands: its state, its chunks, and when it expires."""
         return self._thread.run(self._client.staged, transaction)
+
+    def enqueued_failed(self, *, after: int = 0, max: int = 100) -> FailedPage:
+        """Messages that applications enqueued in the database and that cannot be published, with the reason.
+
+        By rising id, page by page: go on with `after=page.next`.
+        """
+        return self._thread.run(self._client.enqueued_failed, after=after, max=max)
+
+    def retry_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        """Try enqueued messages again that could not be published, all of this namespace unless some are named.
+
+        Returns how many. What waits for a queue, an exchange or a binding is tried again when that is declared.
+        """
+        return self._thread.run(self._client.retry_enqueued, ids)
+
+    def purge_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        """Let enqueued messages go that could not be published, all of this namespace unless some are named.
+
+        Returns how many.
+        """
+        return self._thread.run(self._client.purge_enqueued, ids)
 
     async def _give_back(self, claim: Claim) -> None:
         """The caller was interrupted before it saw the claim: back at once, as if never handed out."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -27,6 +28,7 @@ OTHER_VARIABLES: Final = frozenset(
         "PENSTOCK_URL",  # where clients and commands find the server, and what they bring
         "PENSTOCK_TOKEN",
         "PENSTOCK_NAMESPACE",
+        "PENSTOCK_STOP_WITH",  # how `serve --nodes` tells its servers that it has gone
         "PENSTOCK_LAKE",  # where the pipeline's jobs find theirs
         "PENSTOCK_KILLS",  # how long the tests look
         "PENSTOCK_KILL_SEED",
@@ -170,6 +172,52 @@ def _take_text(
 
 
 def _contradictions(values: dict[tuple[str, str], Any], sources: dict[tuple[str, str], Source]) -> list[str]:
+    return [*_open_doors(values, sources), *_cluster_problems(values)]
+
+
+def _cluster_problems(values: dict[tuple[str, str], Any]) -> list[str]:
+    problems: list[str] = []
+    heartbeat_ms, lease_ms = values["cluster", "heartbeat_ms"], values["cluster", "lease_ms"]
+    if lease_ms < 2 * heartbeat_ms:
+        problems.append(
+            f"cluster.lease_ms is {lease_ms} and cluster.heartbeat_ms {heartbeat_ms}: a lease must outlast two "
+            "heartbeats, or servers that are well would be declared dead"
+        )
+    if values["cluster", "nodes"] > 1 and "://" not in values["store", "path"]:
+        problems.append(
+            f"cluster.nodes is {values['cluster', 'nodes']} and store.path {values['store', 'path']!r}: a file is for "
+            "one server; give several a PostgreSQL database, --store postgresql://user@host/database"
+        )
+    url = values["cluster", "advertise"]
+    if url:
+        problems += _url_problems(url)
+    return problems
+
+
+def _url_problems(url: str) -> list[str]:
+    host = ""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme == "http" and parts.path in ("", "/") and parts.port != 0:
+            host = parts.hostname or ""
+    except ValueError:
+        pass
+    if not host:
+        return [f"cluster.advertise is {url!r}; it must be like http://10.0.0.5:7333"]
+    if is_unspecified(host):
+        return [f"cluster.advertise is {url!r}: nobody can reach a server there; name this machine's address"]
+    return []
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether it stands for every address of a machine, and so for none that another could use."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _open_doors(values: dict[tuple[str, str], Any], sources: dict[tuple[str, str], Source]) -> list[str]:
     host = values["http", "host"]
     if is_loopback(host) or values["http", "token"] or values["http", "insecure"]:
         return []

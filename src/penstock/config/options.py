@@ -44,6 +44,8 @@ class NodeSection(msgspec.Struct, frozen=True, kw_only=True):
     """Memory for batches that consumers who keep up are served from."""
     events: bool = True
     """Keep the `$events` stream: what happened to each delivery. Histories and traces are read from it."""
+    enqueue_poll: Seconds = 1.0
+    """Seconds between looks for messages that applications have enqueued in the database, where it does not tell."""
 
 
 class HttpSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +75,19 @@ class HttpSection(msgspec.Struct, frozen=True, kw_only=True):
     """How long a client may take to send one whole request."""
     stop_seconds: Seconds = 10.0
     """How long answers under way may take after the server was told to stop."""
+
+
+class ClusterSection(msgspec.Struct, frozen=True, kw_only=True):
+    """Several servers on one PostgreSQL store. A single server on a file has no use for any of this."""
+
+    nodes: Annotated[int, Meta(ge=1, le=64)] = 1
+    """Servers that `penstock serve` starts on this machine: the first on `http.port`, others on the ports after it."""
+    advertise: str = ""
+    """The URL at which other servers reach this one; empty: http:// with its `http.host` and port."""
+    heartbeat_ms: Annotated[int, Meta(ge=50, le=60_000)] = 500
+    """How often a server says that it is there."""
+    lease_ms: Annotated[int, Meta(ge=200, le=600_000)] = 2_000
+    """Without a word for so long a server counts as gone, and others take its queues over."""
 
 
 class LimitsSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +148,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreSection = StoreSection()
     node: NodeSection = NodeSection()
     http: HttpSection = HttpSection()
+    cluster: ClusterSection = ClusterSection()
     limits: LimitsSection = LimitsSection()
     log: LogSection = LogSection()
     telemetry: TelemetrySection = TelemetrySection()

@@ -152,6 +152,12 @@ def _node_families(numbers: NodeNumbers) -> Iterator[Metric]:
     yield messages
     yield CounterMetricFamily("penstock_commits", "Commits that the store took.", measures.commit_seconds.count)
     yield CounterMetricFamily("penstock_commits_failed", "Commits that failed.", measures.commits_failed)
+    yield CounterMetricFamily(
+        "penstock_enqueued_published", "Messages published that applications had enqueued.", measures.enqueued_published
+    )
+    yield CounterMetricFamily(
+        "penstock_enqueued_failed", "Times that an enqueued message could not be published.", measures.enqueued_failed
+    )
     yield _histogram("penstock_commit_seconds", "Time that the store took for a commit.", measures.commit_seconds)
     yield _histogram("penstock_commit_messages", "Messages published in a commit.", measures.commit_messages)
     yield _histogram("penstock_commit_bytes", "Bytes of batches in a commit.", measures.commit_bytes)
@@ -163,6 +169,8 @@ def _node_families(numbers: NodeNumbers) -> Iterator[Metric]:
         ("pending_bytes", "Bytes published that wait for the next commit to begin.", numbers.pending_bytes),
         ("pending_max_bytes", "Bytes past which publishers wait.", numbers.pending_bytes_max),
         ("lanes_loaded", "Lanes in memory.", numbers.lanes_loaded),
+        ("enqueued_failed_kept", "Enqueued messages that could not be published.", numbers.enqueued_failed),
+        ("enqueued_lag_seconds", "Age of the oldest enqueued message, 0 without one.", numbers.enqueued_lag_seconds),
         ("claims_waiting", "Claims that wait for messages.", numbers.polls_waiting),
         ("reads_waiting", "Stream reads that wait for messages.", numbers.readers_waiting),
     ):

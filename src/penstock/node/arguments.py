@@ -37,6 +37,15 @@ def check_sequence(messages: object) -> None:
         raise InvalidArgument(f"messages must be a list or another sequence, not {type(messages).__name__}")
 
 
+def check_ids(ids: object) -> Sequence[int] | None:
+    """None, or a sequence of ids of rows."""
+    if ids is None:
+        return None
+    if not isinstance(ids, Sequence) or isinstance(ids, str | bytes):
+        raise InvalidArgument(f"ids must be a list of whole numbers, not {type(ids).__name__}")
+    return [check_integer(id, "an id", 0, INTEGER_MAX) for id in ids]
+
+
 def check_publish_id(publish_id: object) -> None:
     check_text(publish_id, "publish_id", ID_CHARACTERS_MAX)
     if publish_id == "":

@@ -50,6 +50,7 @@ from penstock.node import (
     routes,
     scans,
     schedules,
+    sessions,
     statistics,
     streams,
     traces,
@@ -59,6 +60,7 @@ from penstock.node import history as histories
 from penstock.node import marks as documents
 from penstock.node.arguments import (
     Ranges,
+    check_ids,
     check_is_text,
     check_publish_id,
     check_sequence,
@@ -71,10 +73,12 @@ from penstock.node.arguments import (
 )
 from penstock.node.catalog import Group, Queue
 from penstock.node.deadletters import DeadMessage, DeadPage, DeadRanges, DeadReason
+from penstock.node.enqueueing import FAILED_MAX, FailedPage
 from penstock.node.history import HistoryEntry
 from penstock.node.lane_places import Extent, QueueLanes
 from penstock.node.marks import Mark, MarkPage, MarkPut
 from penstock.node.node import Node
+from penstock.node.parts import Part
 from penstock.node.polls import Request
 from penstock.node.schedules import Schedule
 from penstock.node.staged import Committed, Staged, StagedChunk, check_target
@@ -82,6 +86,7 @@ from penstock.node.statistics import QueueStats
 from penstock.node.streams import Page, StreamRead
 from penstock.node.survey import NodeNumbers
 from penstock.node.traces import Trace
+from penstock.rows import REGISTRAR_SLOT, home_slot, slot_of
 
 WAIT_SECONDS_MAX = 3_600
 LeaseLike = Claim | Lease | str
@@ -97,6 +102,8 @@ class Broker:
         self._session = session
         self.consumer = session or f"consumer-{next(_consumers)}"
         """The name under which this broker claims unless another is given."""
+        self.cluster = node.cluster
+        """This node's place among others; None where it has its store for itself."""
         self._claimed: set[tuple[int, str, str]] = set()
         """(queue, group, consumer) of a session's claims: what they hold ends with it."""
 
@@ -141,24 +148,14 @@ class Broker:
         name = self._session
         if name is None or self._node.closed:
             return
-        for queue in list(self._node.catalog.by_id.values()):
-            if queue.session == name and not queue.deleting:
-                await declarations.delete_queue(self._node, queue)
-        attached = {
-            (queue.id, group, consumer)
-            for queue in self._node.catalog.by_id.values()
-            for group, consumer in queue.consumers
-            if consumer == name
-        }
-        for id, group, consumer in sorted(attached | self._claimed):
-            known = self._node.catalog.by_id.get(id)
-            if known is not None and not known.deleting and group in known.groups:
-                await self.in_namespace(known.namespace).detach(known.name, group, consumer=consumer)
+        await sessions.end(self._node, name, self._claimed)
+        if self._node.cluster is not None:
+            await self._node.cluster.session_ended(name)
 
     def _queue(self, name: str) -> Queue:
         self._node.check_open()
         check_is_text(name, "a queue's name")
-        queue = self._node.catalog.queue(self._namespace, name)
+        queue = self._node.find_queue(self._namespace, name)
         if queue.session is not None and queue.session != self._session:
             raise Forbidden(f"queue {name!r} is exclusive to another session")
         return queue
@@ -167,10 +164,23 @@ class Broker:
         """A queue to publish to. Anybody may answer into a session's own queue; reading it is the session's alone."""
         self._node.check_open()
         check_is_text(name, "a queue's name")
-        queue = self._node.catalog.queue(self._namespace, name)
-        if name == EVENTS_QUEUE:
+        queue = self._node.find_queue(self._namespace, name)
+        if queue.name.startswith("$"):
             raise Forbidden(f"queue {name!r} is written by the broker alone")
         return queue
+
+    def _known_target(self, name: str) -> Queue:
+        """The same, whoever owns it: for what is not done in that queue alone."""
+        self._node.check_open()
+        check_is_text(name, "a queue's name")
+        queue = self._node.catalog.queue(self._namespace, name)
+        if queue.name.startswith("$"):
+            raise Forbidden(f"queue {name!r} is written by the broker alone")
+        return queue
+
+    def _check_registrar(self) -> None:
+        self._node.check_open()
+        self._node.check_slot(REGISTRAR_SLOT)
 
     def _check_exchange(self, name: str) -> None:
         self._node.check_open()
@@ -197,6 +207,8 @@ class Broker:
         check_name(name, "a queue's name")
         if (self._namespace, name) in self._node.catalog.queues:
             self._queue(name)
+        else:
+            self._node.check_slot(home_slot(self._namespace, name))
         await declarations.declare_queue(self._node, self._namespace, name, options, self._session)
 
     async def delete_queue(self, name: str) -> None:
@@ -214,11 +226,13 @@ class Broker:
 
     async def declare_exchange(self, name: str, **options: Any) -> None:
         """Create an exchange (see `ExchangeConfig`)."""
+        self._check_registrar()
         self._check_exchange(name)
         await declarations.declare_exchange(self._node, self._namespace, name, options)
 
     async def delete_exchange(self, name: str) -> None:
         """Delete an exchange with the bindings from and to it."""
+        self._check_registrar()
         self._check_exchange(name)
         await declarations.delete_exchange(self._node, self._namespace, name)
 
@@ -259,6 +273,7 @@ class Broker:
         headers: Headers | None,
         match: Literal["all", "any"],
     ) -> Binding:
+        self._check_registrar()
         self._check_exchange(exchange)
         if target_kind not in ("queue", "exchange"):
             raise InvalidArgument(f"target_kind is {target_kind!r}; it must be queue or exchange")
@@ -267,7 +282,7 @@ class Broker:
         if headers is not None:
             check_headers(headers)
         if target_kind == "queue":
-            self._target(target)
+            self._known_target(target)
         else:
             self._check_exchange(target)
         return Binding(
@@ -426,6 +441,12 @@ class Broker:
         await claims.settle(self._node, self._lease(lease), verdicts)
 
     def _lease(self, lease: LeaseLike) -> Lease:
+        found = self._known_lease(lease)
+        self._node.check_slot(slot_of(found.lane))
+        return found
+
+    def _known_lease(self, lease: LeaseLike) -> Lease:
+        """A lease, whoever owns its lane."""
         self._node.check_open()
         if isinstance(lease, Claim):
             if lease.lease is None:
@@ -485,14 +506,7 @@ class Broker:
         home = self._queue(queue)
         name = self.consumer if consumer is None else check_name(consumer, "consumer")
         chosen = self._group(home, group)
-        home.consumers -= {(group, name)}
-        for lane in await self._node.lanes.together(home.lanes):
-            lane.dirty = True
-            lane.groups[chosen.id].consumer_left(self._node.clock.now_ms(), name)
-            self._node.commits.touch(lane)
-        await self._node.commits.wait()
-        if home.config.auto_delete and home.had_consumer and not home.consumers:
-            await declarations.delete_queue(self._node, home)
+        await sessions.consumer_left(self._node, home, chosen, name)
 
     # Streams ----------------------------------------------------------------------------------------------
 
@@ -668,20 +682,20 @@ class Broker:
     def follow_events(
         self, *, queue: str | None = None, group: str | None = None, after: int | None = None, pause: float = 15.0
     ) -> AsyncIterator[list[tuple[int, Delivery]]]:
-        """What happens to messages of this namespace, live, each with its offset in `$events`.
+        """What happens to messages of this namespace, live, each with its offset in `$events`. Of this node's queues.
 
         From now on, or after an offset. Without an event for `pause` seconds an empty list comes, so that whoever
         passes them on can say that it is still there. Ends when the broker does.
         """
-        events = self._node.catalog.queue(DEFAULT_NAMESPACE, EVENTS_QUEUE)
-        return live.follow(self._node, events, self._namespace, queue, group, after, pause)
+        if self._node.cluster is None:
+            self._node.catalog.queue(DEFAULT_NAMESPACE, EVENTS_QUEUE)  # raises where events are not kept
+        return live.follow(self._node, self._namespace, queue, group, after, pause)
 
     async def history(self, queue: str, offset: int, *, lane: int | None = None) -> list[HistoryEntry]:
         """What happened to one message: each hand-out and how it ended, as far back as `$events` is kept."""
         home = self._queue(queue)
         check_integer(offset, "offset", 0, INTEGER_MAX)
-        events = self._node.catalog.queue(DEFAULT_NAMESPACE, EVENTS_QUEUE)
-        return await histories.history(self._node, events, home, lane_of(home, lane), offset)
+        return await histories.history(self._node, home, lane_of(home, lane), offset)
 
     # Traces -----------------------------------------------------------------------------------------------
 
@@ -741,12 +755,12 @@ class Broker:
         minute and hour fires once a day: at the first minute after a gap, and the first of two equal times; all others
         follow real time.
         """
-        self._node.check_open()
+        self._check_registrar()
         document = schedules.check_schedule(
             self._namespace, name, message, queue=queue, exchange=exchange, cron=cron, interval_ms=interval_ms,
             timezone=timezone, paused=paused, description=description, now_ms=self._node.clock.now_ms(),
         )  # fmt: skip
-        if queue is not None and self._target(queue).session is not None:
+        if queue is not None and self._known_target(queue).session is not None:
             raise Forbidden(f"queue {queue!r} is exclusive and goes with its session; a schedule needs one that stays")
         if exchange is not None:
             self._check_exchange(exchange)
@@ -756,32 +770,60 @@ class Broker:
 
     async def delete_schedule(self, name: str) -> None:
         """Delete a schedule; what it published stays."""
-        self._node.check_open()
+        self._check_registrar()
         check_is_text(name, "a schedule's name")
         await self._node.schedules.delete(self._namespace, name)
 
     def schedule(self, name: str) -> Schedule:
         """A schedule, when it fired last and when it fires next."""
-        self._node.check_open()
+        self._check_registrar()
         check_is_text(name, "a schedule's name")
         return self._node.schedules.one(self._namespace, name)
 
     def schedules(self) -> list[Schedule]:
         """The schedules of this namespace by name."""
-        self._node.check_open()
+        self._check_registrar()
         return self._node.schedules.all(self._namespace)
+
+    # Enqueued by applications -----------------------------------------------------------------------------
+
+    async def enqueued_failed(self, *, after: int = 0, max: int = 100) -> FailedPage:
+        """Messages that applications enqueued in the database and that cannot be published, with the reason.
+
+        By rising id, page by page: go on with `after=page.next`.
+        """
+        self._node.check_open()
+        check_integer(after, "after", 0, INTEGER_MAX)
+        check_integer(max, "max", 1, FAILED_MAX)
+        return await self._node.enqueueing.page(self._namespace, after, max)
+
+    async def retry_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        """Try enqueued messages again that could not be published, all of this namespace unless some are named.
+
+        Returns how many. What waits for a queue, an exchange or a binding is tried again when that is declared.
+        """
+        self._node.check_open()
+        return await self._node.enqueueing.retry(self._namespace, check_ids(ids))
+
+    async def purge_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        """Let enqueued messages go that could not be published, all of this namespace unless some are named.
+
+        Returns how many.
+        """
+        self._node.check_open()
+        return await self._node.enqueueing.purge(self._namespace, check_ids(ids))
 
     # Marks ------------------------------------------------------------------------------------------------
 
     def marks(self, prefix: str = "") -> list[Mark]:
         """The marks of this namespace whose names begin with `prefix`, by name."""
-        self._node.check_open()
+        self._check_registrar()
         check_text(prefix, "prefix", NAME_CHARACTERS_MAX)
         return documents.named(self._node, self._namespace, prefix)
 
     def marks_page(self, prefix: str = "", *, after: str = "", max: int = 1_000) -> MarkPage:
         """The same page by page, with values as JSON text: go on with `after=page.next`."""
-        self._node.check_open()
+        self._check_registrar()
         check_text(prefix, "prefix", NAME_CHARACTERS_MAX)
         check_text(after, "after", NAME_CHARACTERS_MAX)
         check_integer(max, "max", 1, 1_000)
@@ -789,7 +831,7 @@ class Broker:
 
     def mark(self, name: str) -> Mark:
         """A mark: its value and version; `NotFound` where there is none."""
-        self._node.check_open()
+        self._check_registrar()
         check_is_text(name, "a mark's name")
         return documents.one(self._node, self._namespace, name)
 
@@ -798,12 +840,12 @@ class Broker:
 
         With `expected_version` only if it has that version now (0: only if there is none); `MarkMoved` otherwise.
         """
-        self._node.check_open()
+        self._check_registrar()
         return await documents.put(self._node, self._namespace, MarkPut(name, value, expected_version))
 
     async def delete_mark(self, name: str) -> None:
         """Delete a mark; a later one of the same name begins at version 1."""
-        self._node.check_open()
+        self._check_registrar()
         check_is_text(name, "a mark's name")
         await documents.delete(self._node, self._namespace, name)
 
@@ -824,7 +866,7 @@ class Broker:
         The first batch under a chunk's name is kept; staging it again changes nothing, and so does staging for a
         transaction that is committed. With `routing_key`, for an exchange, every message of the batch gets that key.
         """
-        self._node.check_open()
+        self._check_registrar()
         place = self._staged(transaction)
         if check_name(chunk, "a chunk's name") == "commit":
             raise InvalidArgument("a chunk cannot be named 'commit', which is what its transaction's path ends with")
@@ -833,7 +875,7 @@ class Broker:
             raise InvalidArgument(f"a batch must be a penstock.EncodedBatch, not {type(batch).__name__}")
         payload_most = PAYLOAD_BYTES_MAX
         if queue is not None:
-            home = self._target(queue)
+            home = self._known_target(queue)
             payload_most = home.config.max_message_bytes
             if home.session is not None:
                 raise Forbidden(f"queue {queue!r} is exclusive and goes with its session; stage for one that stays")
@@ -862,7 +904,7 @@ class Broker:
         order, through any crash; consumers may see its first pieces before its last. `publish_id` names the chunks in
         their queues: published before under the same id and chunk names within the dedup window, they are left out.
         """
-        self._node.check_open()
+        self._check_registrar()
         place = self._staged(transaction)
         check_publish_id(publish_id)
         check_sequence(chunks)
@@ -872,12 +914,12 @@ class Broker:
 
     async def abort_staged(self, transaction: str) -> None:
         """Drop what was staged for a transaction, if there is anything; `AlreadyCommitted` where it is too late."""
-        self._node.check_open()
+        self._check_registrar()
         await self._node.staging.abort(self._staged(transaction))
 
     async def staged(self, transaction: str) -> Staged:
         """How a transaction stands: its state, its chunks, and when it expires."""
-        self._node.check_open()
+        self._check_registrar()
         return await self._node.staging.show(self._staged(transaction))
 
     # Dead letters -----------------------------------------------------------------------------------------
@@ -988,20 +1030,28 @@ class Broker:
         await self._node.readiness.check()
 
 
+def broker_of_session(broker: Broker, name: str, namespace: str) -> Broker:
+    """A broker for one operation in the name of a session that another node has."""
+    node = broker._node
+    acting = Broker(node, check_name(namespace, "a namespace"), check_name(name, "a session"))
+    acting._claimed = node.session_claims.setdefault(name, set())
+    return acting
+
+
 class Transaction:
     """Verdicts and publishes, over any queues, that become one commit: all of it or nothing."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._settles: dict[Lease, list[Verdict]] = {}
-        self._parts: list[publishing.Part] = []
+        self._parts: list[Part] = []
         self._count = 0
         self._ended = False
         self.receipt: Receipt | None = None
 
     def publish(self, queue: str, *messages: Message) -> Transaction:
         """Publish to a queue."""
-        home = self._broker._target(queue)
+        home = self._broker._known_target(queue)
         indexes = list(range(self._count, self._count + len(messages)))
         self._parts += publishing.parts_of_messages(home, list(messages), indexes)
         self._count += len(messages)
@@ -1021,7 +1071,7 @@ class Transaction:
         """Any mix of verdicts on a lease."""
         for verdict in verdicts:
             check_verdict(verdict)
-        self._settles.setdefault(self._broker._lease(lease), []).extend(verdicts)
+        self._settles.setdefault(self._broker._known_lease(lease), []).extend(verdicts)
         return self
 
     def ack(self, lease: LeaseLike, offsets: Ranges = None) -> Transaction:

@@ -73,6 +73,11 @@ class BatchCache:
             self.bytes -= batch.cost
             start = batch.end
 
+    def forget_lanes(self, lanes: set[int]) -> None:
+        """Another node writes to these lanes now: what is kept of them may not be what is stored."""
+        for lane, base in [key for key in self._batches if key[0] in lanes] if lanes else ():
+            self.forget(lane, base)
+
     def forget(self, lane: int, base: int) -> None:
         batch = self._batches.pop((lane, base), None)
         if batch is not None:

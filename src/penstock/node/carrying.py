@@ -18,9 +18,12 @@ import msgspec
 
 from penstock.batch import EncodedBatch, decode_meta, is_intact
 from penstock.errors import Closed, Forbidden, NotFound, PenstockError, QueueFull, StoreCorrupt, Unavailable
-from penstock.node.publishing import Part, append_all, parts_of_batch
+from penstock.node.crossing import nudge
+from penstock.node.parts import Part
+from penstock.node.publishing import append_all, parts_of_batch
 from penstock.node.routes import route_batch
 from penstock.node.stages import Place, StoredTransaction, transaction_row
+from penstock.rows import REGISTRAR_SLOT
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Queue
@@ -82,7 +85,7 @@ class Carrying:
                 await self._piece(place, transaction, most)
                 pause_s, most = PAUSE_S, self.piece_bytes
             except PenstockError as error:
-                if node.closed or node.fenced is not None:
+                if node.closed or node.fenced is not None or not node.owns(REGISTRAR_SLOT):
                     raise
                 log.warning("staged transaction %r waits: %s", place[1], error)
                 most = 0 if isinstance(error, QueueFull) else most  # a chunk may fit where several do not
@@ -109,7 +112,7 @@ class Carrying:
                 raise Unavailable("how far it came was read anew after a failed commit")
 
         # Nothing waits between the step that appends and the one that adds the progress: it is one commit.
-        await append_all(node, parts, check_still_true)
+        nudge(node, await append_all(node, parts, check_still_true))
         if done == len(order):
             await self._end(place, transaction, published)
         else:
@@ -173,7 +176,7 @@ def _queue(node: Node, transaction: StoredTransaction, name: str) -> Queue:
 
 async def _read(node: Node, transaction: StoredTransaction, name: str) -> EncodedBatch:
     chunk = transaction.chunks[name].document
-    rows = await node.store.read(transaction.id, chunk.base, chunk.base + chunk.count, 0)
+    rows = await node.store.read(transaction.lane, chunk.base, chunk.base + chunk.count, 0)
     if not rows or (rows[0].base, rows[0].count) != (chunk.base, chunk.count):
         raise StoreCorrupt(
             f"chunk {name!r} of staged transaction {transaction.name!r} should be in the store, but is not"

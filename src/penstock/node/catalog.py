@@ -9,17 +9,17 @@ is durable, a change here: nobody is told of a queue that a crash could take bac
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from penstock.core.routing import Router
 from penstock.core.settings import Settings, settings_of
-from penstock.errors import NotFound, StoreCorrupt
-from penstock.model import EVENTS_QUEUE, Binding, ExchangeConfig, GroupConfig, Message, QueueConfig
+from penstock.errors import NotFound, StoreCorrupt, Unavailable
+from penstock.model import Binding, ExchangeConfig, GroupConfig, Message, QueueConfig
 from penstock.node.stages import Stages
-from penstock.rows import CatalogRow
+from penstock.rows import SLOTS, CatalogRow, slot_of
 
 SETTINGS_SHARED_MAX = 1_000
 EPHEMERAL_FROM = 1 << 48
@@ -42,7 +42,7 @@ class Queue:
     """A declared queue."""
 
     __slots__ = ("coming", "config", "consumers", "deleting", "groups", "had_consumer", "id", "lanes", "name",
-                 "namespace", "rotation", "session", "used_ms")  # fmt: skip
+                 "namespace", "rotation", "session", "slot", "used_ms")  # fmt: skip
 
     def __init__(self, id: int, namespace: str, name: str, config: QueueConfig, lanes: tuple[int, ...]) -> None:
         self.id = id
@@ -50,6 +50,8 @@ class Queue:
         self.name = name
         self.config = config
         self.lanes = lanes
+        self.slot = slots_of(lanes)
+        """Where all its lanes are; -1 where they are in several, as versions before clusters made them."""
         self.groups: dict[str, Group] = {}
         self.coming: dict[int, Group] = {}
         """Groups whose declaration is on its way: lanes know them already, and things happen to them."""
@@ -70,6 +72,11 @@ class Queue:
 
     def group_by_id(self, id: int) -> Group | None:
         return next((group for group in self.groups.values() if group.id == id), self.coming.get(id))
+
+
+def slots_of(lanes: tuple[int, ...]) -> int:
+    slots = {slot_of(lane) for lane in lanes}
+    return slots.pop() if len(slots) == 1 else -1
 
 
 class QueueDocument(msgspec.Struct, omit_defaults=True):
@@ -135,8 +142,9 @@ def exchange_row(id: int, namespace: str, name: str, config: ExchangeConfig) -> 
     return CatalogRow("exchange", id, 0, namespace, name, msgspec.json.encode(config))
 
 
-def binding_row(id: int, namespace: str, binding: Binding) -> CatalogRow:
-    return CatalogRow("binding", id, 0, namespace, binding.exchange, binding_document(binding))
+def binding_row(id: int, namespace: str, binding: Binding, queue_id: int = 0) -> CatalogRow:
+    """`queue_id` is the target's: a queue of the same name that is declared later is another one."""
+    return CatalogRow("binding", id, queue_id, namespace, binding.exchange, binding_document(binding))
 
 
 def binding_document(binding: Binding) -> bytes:
@@ -168,8 +176,13 @@ class Catalog:
         self.marks_bytes = 0
         self.stages = Stages()
         self._settings: dict[tuple[QueueConfig, GroupConfig], Settings] = {}
-        self._last_id = 0
-        self._last_ephemeral_id = EPHEMERAL_FROM
+        self.orphans: dict[int, None] = {}
+        """Ids of bindings to queues that are gone: their rows are the registrar's to delete."""
+        self.last_id = 0
+        """The highest id that was seen; those to come are above it."""
+        self._next_id = 0
+        self._ids_end = 0
+        self._last_ephemeral_id = 0
 
     # Ids --------------------------------------------------------------------------------------------------
 
@@ -177,17 +190,29 @@ class Catalog:
         """An id that nothing in this catalog has or had."""
         if ephemeral:
             self._last_ephemeral_id += 1
-            return self._last_ephemeral_id
-        self._last_id += 1
-        return self._last_id
+            return EPHEMERAL_FROM + self._last_ephemeral_id
+        if self._next_id >= self._ids_end:
+            raise Unavailable("there are no ids left that were reserved for this node; try again")
+        self._next_id += 1
+        return self._next_id - 1
 
-    def ids_row(self) -> CatalogRow:
-        """The last id that was given away: else one of something deleted could be given again after a restart."""
-        return CatalogRow("ids", 0, 0, "", "", msgspec.msgpack.encode(self._last_id))
+    def new_lane(self, slot: int, *, ephemeral: bool = False) -> int:
+        """The id of a lane in a slot. Lanes of older builds have ids of their own, all below these."""
+        if ephemeral:
+            return EPHEMERAL_FROM + (self.new_id(ephemeral=True) - EPHEMERAL_FROM) * SLOTS + slot
+        return self.new_id() * SLOTS + slot
+
+    @property
+    def ids_left(self) -> int:
+        return self._ids_end - self._next_id
+
+    def reserved(self, first: int, count: int) -> None:
+        """These ids are for this catalog alone; what is left of the ones before is not used."""
+        self._next_id, self._ids_end = first, first + count
 
     def saw_id(self, id: int) -> None:
         if id < EPHEMERAL_FROM:
-            self._last_id = max(self._last_id, id)
+            self.last_id = max(self.last_id, id)
 
     # Look-ups ---------------------------------------------------------------------------------------------
 
@@ -206,7 +231,7 @@ class Catalog:
 
     def _routable(self, namespace: str, name: str) -> bool:
         queue = self.queues.get((namespace, name))
-        return queue is not None and not queue.deleting and name != EVENTS_QUEUE
+        return queue is not None and not queue.deleting and not name.startswith("$")
 
     def _settings_of(self, queue: QueueConfig, group: GroupConfig) -> Settings:
         """Settings are shared: thousands of queues are declared with the same options."""
@@ -242,8 +267,7 @@ class Catalog:
             self.router(row.namespace).declare_exchange(row.name, _exchange_decoder.decode(row.document))
             self.exchange_ids[row.namespace, row.name] = row.id
         elif row.kind == "binding":
-            self.router(row.namespace).bind(_binding_decoder.decode(row.document))
-            self.binding_ids[row.namespace, row.document] = row.id
+            self._put_binding(row)
         elif row.kind == "schedule":
             document = _schedule_decoder.decode(row.document)
             self.schedules[row.namespace, row.name] = StoredSchedule(row.id, document)
@@ -257,6 +281,15 @@ class Catalog:
         else:
             raise StoreCorrupt(f"the catalog has a row of the unknown kind {row.kind!r}")
 
+    def _put_binding(self, row: CatalogRow) -> None:
+        binding = _binding_decoder.decode(row.document)
+        queue = self.queues.get((row.namespace, binding.target)) if row.parent else None
+        if row.parent and (queue is None or queue.id != row.parent):
+            self.orphans[row.id] = None
+            return
+        self.router(row.namespace).bind(binding)
+        self.binding_ids[row.namespace, row.document] = row.id
+
     def _put_queue(self, row: CatalogRow) -> None:
         document = _queue_decoder.decode(row.document)
         queue = self.by_id.get(row.id)
@@ -267,11 +300,48 @@ class Catalog:
             self.by_id[row.id] = queue
             for lane in document.lanes:
                 self.by_lane[lane] = queue
-                self.saw_id(lane)
+                if lane <= row.id + 1:  # of an older build, which numbered lanes and everything else together
+                    self.saw_id(lane)
             return
         queue.config = document.config
         for group in queue.groups.values():
             group.settings = self._settings_of(queue.config, group.config)
+
+    def slot_of_row(self, row: CatalogRow) -> int:
+        """The slot of a queue that is not known yet."""
+        return slots_of(_queue_decoder.decode(row.document).lanes) if row.document else -1
+
+    def rows(self) -> Iterator[CatalogRow]:
+        """What every stored thing is called; documents only where they are part of that."""
+        for queue in self.by_id.values():
+            if queue.id < EPHEMERAL_FROM:
+                yield CatalogRow("queue", queue.id, 0, queue.namespace, queue.name, b"")
+                for group in queue.groups.values():
+                    yield CatalogRow("group", group.id, queue.id, queue.namespace, group.name, b"")
+        for (namespace, document), id in self.binding_ids.items():
+            if id < EPHEMERAL_FROM:
+                yield CatalogRow("binding", id, 0, namespace, "", document)
+        for id in self.orphans:
+            yield CatalogRow("binding", id, 0, "", "", b"")
+        for (namespace, name), id in self.exchange_ids.items():
+            yield CatalogRow("exchange", id, 0, namespace, name, b"")
+        for (namespace, name), schedule in self.schedules.items():
+            yield CatalogRow("schedule", schedule.id, 0, namespace, name, b"")
+        for (namespace, name), mark in self.marks.items():
+            yield CatalogRow("mark", mark.id, 0, namespace, name, b"")
+        yield from self.stages.rows()
+
+    def remove_row(self, row: CatalogRow) -> None:
+        """A schedule, a mark or something staged is gone, unless another has its name by now."""
+        place = (row.namespace, row.name)
+        if row.kind == "schedule":
+            if place in self.schedules and self.schedules[place].id == row.id:
+                del self.schedules[place]
+        elif row.kind == "mark":
+            if place in self.marks and self.marks[place].id == row.id:
+                self.remove_mark(*place)
+        elif row.kind in ("staged", "chunk"):
+            self.stages.remove_row(row)
 
     def remove_mark(self, namespace: str, name: str) -> None:
         mark = self.marks.pop((namespace, name), None)
@@ -319,7 +389,8 @@ class Catalog:
             if (namespace, binding.exchange) in self.exchange_ids and self._routable(namespace, binding.target):
                 self.router(namespace).bind(binding)
                 self.binding_ids[namespace, binding_document(binding)] = id
-        self._last_id = max(self._last_id, fresh._last_id)
+        self.orphans = fresh.orphans
+        self.saw_id(fresh.last_id)
 
     def _unstored_bindings(self) -> list[tuple[str, Binding, int]]:
         """(namespace, binding, id) of those to ephemeral queues: only this node knows them."""
@@ -332,6 +403,13 @@ class Catalog:
     def remove_bindings(self, namespace: str, bindings: Iterable[Binding]) -> None:
         for binding in bindings:
             self.binding_ids.pop((namespace, binding_document(binding)), None)
+
+    def orphan_bindings(self, namespace: str, bindings: Iterable[Binding]) -> None:
+        """The same for those of a queue that is gone, whose rows are still there."""
+        for binding in bindings:
+            id = self.binding_ids.pop((namespace, binding_document(binding)), None)
+            if id is not None and id < EPHEMERAL_FROM:
+                self.orphans[id] = None
 
     def binding_id(self, namespace: str, binding: Binding) -> int | None:
         return self.binding_ids.get((namespace, binding_document(binding)))

@@ -18,7 +18,17 @@ from penstock.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.clock import Clock
 from penstock.node.measures import Measures
-from penstock.rows import CatalogRow, Commit, LaneChange, OutboxRow, TraceRow, slot_of
+from penstock.rows import (
+    REGISTRAR_SLOT,
+    CatalogRow,
+    Commit,
+    EnqueuedFailure,
+    LaneChange,
+    OutboxRow,
+    TraceRow,
+    slot_of,
+)
+from penstock.store.checks import changes_enqueued
 from penstock.store.contract import Store
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024
@@ -43,9 +53,6 @@ class Host(Protocol):
     def committed(self, sealed: list[tuple[Lane, Sealed]]) -> None:
         """A commit is durable."""
 
-    def ids_row(self) -> CatalogRow:
-        """The last id that was given away, to be kept: who had it may be going."""
-
     def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
         """A commit failed: these lanes (and the catalog) must be loaded again."""
 
@@ -53,8 +60,9 @@ class Host(Protocol):
 class Pending:
     """What the next commit will hold beside the lanes' own changes."""
 
-    __slots__ = ("after", "bytes", "catalog", "catalog_deleted", "lanes", "lanes_deleted", "outbox_deleted", "probes",
-                 "raw", "traces", "traces_expired_ms", "waiters")  # fmt: skip
+    __slots__ = ("after", "bytes", "catalog", "catalog_deleted", "enqueued_deleted", "enqueued_failed",
+                 "enqueued_retried", "lanes", "lanes_deleted", "outbox", "outbox_deleted", "probes", "raw", "slots",
+                 "traces", "traces_expired_ms", "waiters")  # fmt: skip
 
     def __init__(self) -> None:
         self.lanes: dict[int, Lane] = {}
@@ -62,11 +70,17 @@ class Pending:
         self.catalog: list[CatalogRow] = []
         self.catalog_deleted: list[tuple[str, int]] = []
         self.lanes_deleted: list[int] = []
+        self.outbox: list[OutboxRow] = []
         self.outbox_deleted: list[int] = []
+        self.slots: set[int] = set()
+        """Slots that it is fenced by beside those of its lanes: what it declares, and what it does for the outbox."""
         self.raw: dict[int, LaneChange] = {}
         """Changes of lanes that no queue has, by lane: they go into the store as they are."""
         self.traces: list[TraceRow] = []
         self.traces_expired_ms: int | None = None
+        self.enqueued_deleted: list[int] = []
+        self.enqueued_failed: list[EnqueuedFailure] = []
+        self.enqueued_retried: list[int] = []
         self.after: list[Callable[[], None]] = []
         self.probes: list[asyncio.Future[None]] = []
         """Those who ask whether a commit succeeds, whatever is in it."""
@@ -92,6 +106,9 @@ class CommitLoop:
         self._memory = memory
         self._clock = clock
         self._epochs = epochs
+        """Those of the slots that this node has, as they are now: they come and go with them."""
+        self._slots_under_way: set[int] = set()
+        self._lost: PenstockError | None = None
         self._loop = asyncio.get_running_loop()
         self._pending = Pending()
         self._under_way: asyncio.Task[None] | None = None
@@ -150,6 +167,24 @@ class CommitLoop:
         """Whether the commit under way or the next one holds something of a lane."""
         return lane in self._pending.lanes or lane in self._lanes_under_way
 
+    def concerns_slots(self, slots: set[int]) -> bool:
+        """Whether the commit under way or the next one holds something of these slots."""
+        pending = self._pending
+        if not slots.isdisjoint(self._slots_under_way) or not slots.isdisjoint(pending.slots):
+            return True
+        return any(slot_of(lane) in slots for lane in (*pending.lanes, *pending.raw, *pending.lanes_deleted))
+
+    def give_up(self, slots: set[int], error: PenstockError) -> None:
+        """These slots are another node's: the next commit, if it holds something of them, fails before it begins.
+
+        The one under way is refused by the store, as far as it is about them.
+        """
+        pending = self._pending
+        named = {*pending.slots, *(slot_of(lane) for lane in (*pending.lanes, *pending.raw, *pending.lanes_deleted))}
+        if not slots.isdisjoint(named):
+            self._lost = error
+            self._schedule()
+
     def has_room(self, size: int) -> bool:
         """Whether so many more bytes may be pending now; the first may always."""
         return not self._pending.bytes or self._pending.bytes + size <= PENDING_BYTES_MAX
@@ -180,6 +215,11 @@ class CommitLoop:
             self._loop.call_soon(self._begin)
             return
         self._scheduled = False
+        if self._lost is not None:
+            error, self._lost = self._lost, None
+            self._fail(Pending(), [], error)
+            self._go_on()
+            return
         pending, self._pending = self._pending, Pending()
         now_ms = self._clock.now_ms()
         sealed: list[tuple[Lane, Sealed]] = []
@@ -201,6 +241,7 @@ class CommitLoop:
             self._answer(pending, sealed)
             return
         self._lanes_under_way = {lane.id for lane, _ in sealed}
+        self._slots_under_way = set() if durable is None else set(durable.epochs)
         self._under_way = self._loop.create_task(self._apply(pending, sealed, durable, ephemeral))
 
     def _split(
@@ -215,20 +256,29 @@ class CommitLoop:
             (ephemeral if id >= EPHEMERAL_FROM else durable).lanes_deleted.append(id)
         durable.catalog = [row for row in pending.catalog if row.id < EPHEMERAL_FROM]
         durable.catalog_deleted = [item for item in pending.catalog_deleted if item[1] < EPHEMERAL_FROM]
-        if durable.catalog_deleted:
-            durable.catalog.append(self._host.ids_row())
-        durable.outbox = outbox
+        durable.outbox = pending.outbox + outbox
         durable.outbox_deleted = pending.outbox_deleted
         durable.traces = pending.traces + traces
         durable.traces_expired_ms = pending.traces_expired_ms
+        durable.enqueued_deleted = pending.enqueued_deleted
+        durable.enqueued_failed = pending.enqueued_failed
+        durable.enqueued_retried = pending.enqueued_retried
         for lanes in (durable.lanes, ephemeral.lanes):
             lanes.sort(key=lambda change: change.lane)
         slots = {slot_of(change.lane) for change in durable.lanes} | {slot_of(id) for id in durable.lanes_deleted}
-        # A commit without lanes is fenced all the same: slot 0 stands for the catalog.
-        durable.epochs = {slot: self._epochs[slot] for slot in slots or {0}}
+        slots |= pending.slots
+        if changes_enqueued(durable):
+            # Who is no longer the registrar has read rows that another one takes too.
+            slots.add(REGISTRAR_SLOT)
+        # A slot that was lost meanwhile has no epoch here, and epoch 0 is nobody's: the store refuses it.
+        durable.epochs = {slot: self._epochs.get(slot, 0) for slot in slots} or self._any_epoch()
         memory_lanes = [change.lane for change in ephemeral.lanes] + ephemeral.lanes_deleted
         ephemeral.epochs = {slot_of(id): 1 for id in memory_lanes}
         return (durable if _has_rows(durable) else None, ephemeral if _has_rows(ephemeral) else None)
+
+    def _any_epoch(self) -> dict[int, int]:
+        """A commit about no slot is fenced all the same where this node has any."""
+        return {slot: self._epochs[slot] for slot in list(self._epochs)[:1]}
 
     async def _apply(
         self,
@@ -247,6 +297,7 @@ class CommitLoop:
             error = await self._try(self._memory, ephemeral)
         self._under_way = None
         self._lanes_under_way = set()
+        self._slots_under_way = set()
         if error is None:
             self._answer(pending, sealed)
         else:
@@ -278,7 +329,7 @@ class CommitLoop:
 
     async def _probe(self, probes: list[asyncio.Future[None]]) -> None:
         """An empty commit. If it fails nothing is in doubt, so nobody is told but those who asked."""
-        error = await self._try(self._store, Commit(epochs={0: self._epochs[0]}))
+        error = await self._try(self._store, Commit(epochs=self._any_epoch()))
         if isinstance(error, Fenced):
             self._host.lost(set(), False, error)
         _settle(probes, error)
@@ -342,4 +393,5 @@ def _has_rows(commit: Commit) -> bool:
         or commit.outbox_deleted
         or commit.traces
         or commit.traces_expired_ms is not None
+        or changes_enqueued(commit)
     )

@@ -20,6 +20,7 @@ from penstock.model import (
     make_config,
 )
 from penstock.node.catalog import Group, Queue, binding_row, exchange_row, group_row, queue_row
+from penstock.rows import home_slot
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
@@ -53,16 +54,18 @@ async def _create_queue(node: Node, namespace: str, name: str, config: QueueConf
         raise Forbidden(f"there are {len(node.catalog.queues)} queues already, as many as may be; delete some first")
     if config.exclusive and session is None:
         raise Forbidden(f"queue {name!r} is exclusive; only a session can declare it")
-    new_id = node.catalog.new_id
-    lanes = tuple(new_id(ephemeral=config.ephemeral) for _ in range(config.lanes))
-    queue = Queue(new_id(ephemeral=config.ephemeral), namespace, name, config, lanes)
+    await node.reserve_ids(config.lanes + 1)
+    slot = home_slot(namespace, name)
+    node.check_slot(slot)
+    lanes = tuple(node.catalog.new_lane(slot, ephemeral=config.ephemeral) for _ in range(config.lanes))
+    queue = Queue(node.catalog.new_id(ephemeral=config.ephemeral), namespace, name, config, lanes)
     queue.session = session if config.exclusive else None
 
     def created() -> None:
         for lane in lanes:
             node.lanes.add_new(lane)
 
-    await node.commit_catalog([queue_row(queue, config)], after=created)
+    await node.commit_catalog([queue_row(queue, config)], after=created, slot=slot)
     made = node.catalog.queue(namespace, name)
     await _count_for_limits(node, made)
     made.used_ms = node.clock.now_ms()
@@ -76,7 +79,8 @@ async def _update_queue(node: Node, queue: Queue, options: dict[str, Any]) -> No
     queue.used_ms = node.clock.now_ms()
     if config != queue.config:
         _check_there(node, queue)
-        await node.commit_catalog([queue_row(queue, config)], after=lambda: _reconfigured(node, queue))
+        slot = max(queue.slot, 0)
+        await node.commit_catalog([queue_row(queue, config)], after=lambda: _reconfigured(node, queue), slot=slot)
         await _count_for_limits(node, queue)
         node.retention.watch(queue)
 
@@ -130,7 +134,7 @@ async def declare_group(node: Node, queue: Queue, name: str, options: dict[str, 
             settings_of(queue.config, config)
             _check_there(node, queue)
             row = group_row(queue, group.id, name, config)
-            await node.commit_catalog([row], after=lambda: _reconfigured(node, queue))
+            await node.commit_catalog([row], after=lambda: _reconfigured(node, queue), slot=max(queue.slot, 0))
         return queue.groups[name]
 
 
@@ -141,14 +145,15 @@ async def _create_group(node: Node, queue: Queue, name: str, config: GroupConfig
     id = node.catalog.new_id(ephemeral=queue.config.ephemeral)
     starts = [await offset_at(node, lane, config.start) for lane in queue.lanes]
     lanes = await node.lanes.together(queue.lanes)
-    node.check_declarations()  # before anything is changed: a lane must not know a group that the catalog does not
+    # Before anything is changed: a lane must not know a group that the catalog does not.
+    node.check_declarations(max(queue.slot, 0))
     _check_there(node, queue)
     for lane, start in zip(lanes, starts, strict=True):
         lane.add_group(id, settings, start)
         node.commits.touch(lane)
     queue.coming[id] = Group(id, name, config, settings)
     try:
-        await node.commit_catalog([group_row(queue, id, name, config)])
+        await node.commit_catalog([group_row(queue, id, name, config)], slot=max(queue.slot, 0))
     finally:
         del queue.coming[id]
     return queue.groups[name]
@@ -174,7 +179,7 @@ async def offset_at(node: Node, lane_id: int, start: Start) -> int:
 async def delete_group(node: Node, queue: Queue, group: Group) -> None:
     async with node.declaring("group", str(queue.id), group.name):
         lanes = await node.lanes.together(queue.lanes)
-        node.check_declarations()
+        node.check_declarations(max(queue.slot, 0))
         for lane in lanes:
             lane.remove_group(group.id)
             node.commits.touch(lane)
@@ -184,7 +189,7 @@ async def delete_group(node: Node, queue: Queue, group: Group) -> None:
             node.measures.forget([group.id])
             node.polls.group_deleted(queue, group)
 
-        await node.commit_catalog([], [("group", group.id)], forget)
+        await node.commit_catalog([], [("group", group.id)], forget, slot=max(queue.slot, 0))
 
 
 # Exchanges and bindings ----------------------------------------------------------------------------------
@@ -233,7 +238,14 @@ async def bind(node: Node, namespace: str, binding: Binding) -> None:
         router.unbind(binding)
         target = node.catalog.queues.get((namespace, binding.target)) if binding.target_kind == "queue" else None
         ephemeral = target is not None and target.config.ephemeral
-        await node.commit_catalog([binding_row(node.catalog.new_id(ephemeral=ephemeral), namespace, binding)])
+        if ephemeral and node.cluster is not None:
+            raise Forbidden(
+                f"queue {binding.target!r} is ephemeral, so only its owner knows it; among several nodes it cannot be "
+                "bound: publish to it by name, or bind one that is stored"
+            )
+        id = node.catalog.new_id(ephemeral=ephemeral)
+        queue_id = 0 if target is None or ephemeral else target.id
+        await node.commit_catalog([binding_row(id, namespace, binding, queue_id)])
 
 
 async def unbind(node: Node, namespace: str, binding: Binding) -> None:

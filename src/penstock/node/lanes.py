@@ -39,13 +39,16 @@ class LaneSet:
         loaded: Callable[[Lane], None],
         idle: Callable[[Lane], bool],
         declared: Callable[[], Awaitable[None]],
+        check_owned: Callable[[int], None] = lambda _lane: None,
     ) -> None:
+        """`check_owned` raises for a lane that another node owns: what is loaded is changed by this node alone."""
         self._catalog = catalog
         self._store = store
         self._memory = memory
         self._on_loaded = loaded
         self._is_idle = idle
         self._wait_for_declarations = declared
+        self._check_owned = check_owned
         self._loaded: dict[int, Lane] = {}
         self._loading: dict[int, asyncio.Future[None]] = {}
         self._pins: dict[int, dict[int, int]] = {}
@@ -123,6 +126,7 @@ class LaneSet:
         """Load a lane; many asked for at once are loaded together."""
         if id not in self._catalog.by_lane:
             raise NotFound(f"there is no lane {id}: its queue was deleted")
+        self._check_owned(id)
         if id in self._loaded:
             return  # an image read meanwhile would be old by the time it is wanted
         future = self._loading.get(id)
@@ -147,7 +151,11 @@ class LaneSet:
         error: PenstockError | None = None
         try:
             for image in await store.load(ids, IDS_IN_MEMORY_MAX):
-                if image.lane in self._catalog.by_lane and image.lane not in self._loaded:
+                if (
+                    image.lane in self._catalog.by_lane
+                    and image.lane not in self._loaded
+                    and self._is_owned(image.lane)
+                ):
                     lane = self._loaded[image.lane] = self._make(image)
                     lane.pins = self._pins.pop(image.lane, lane.pins)
                     self._on_loaded(lane)
@@ -163,6 +171,13 @@ class LaneSet:
             else:
                 future.set_exception(error)
                 future.exception()  # seen: a caller that was cancelled meanwhile leaves nobody to ask
+
+    def _is_owned(self, id: int) -> bool:
+        try:
+            self._check_owned(id)
+        except PenstockError:
+            return False
+        return True
 
     def _make(self, image: LaneImage) -> Lane:
         queue = self._catalog.by_lane[image.lane]

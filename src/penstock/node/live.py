@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from penstock.core.events import Delivery, decode_delivery
-from penstock.errors import OffsetGone
+from penstock.errors import Elsewhere, OffsetGone
 from penstock.node.streams import read_offsets
 
 if TYPE_CHECKING:
@@ -15,22 +15,30 @@ if TYPE_CHECKING:
     from penstock.node.node import Node
 
 EVENTS_AT_ONCE = 500
+MOVING_S = 0.2
 
 
 async def follow(
     node: Node,
-    events: Queue,
     namespace: str,
     queue: str | None,
     group: str | None,
     after: int | None,
     pause_s: float,
 ) -> AsyncIterator[list[tuple[int, Delivery]]]:
-    """Events of a namespace (and queue, and group) as they are written, some at a time; none after a pause."""
-    lane_id = events.lanes[0]
-    offset = await node.lanes.run(lane_id, lambda lane: lane.visible_end)
-    offset = offset if after is None else min(after + 1, offset)
+    """Events of a namespace (and queue, and group) as this node writes them, some at a time; none after a pause."""
+    offset = lane_id = -1
+    events: Queue | None = None
     while not node.closed and not node.draining:
+        written = None if node.events.lane is None else node.catalog.by_lane.get(node.events.lane)
+        if written is None:  # between two queues, for this node has given its own on
+            await asyncio.sleep(MOVING_S)
+            yield []
+            continue
+        if written is not events:
+            events, lane_id = written, written.lanes[0]
+            offset = await node.lanes.run(lane_id, lambda lane: lane.visible_end)
+            offset, after = offset if after is None else min(after + 1, offset), None
         change = node.polls.listen(events)  # before looking: what comes in between is not missed
         try:
             page = await read_offsets(node, events, lane_id, offset, EVENTS_AT_ONCE)
@@ -41,6 +49,8 @@ async def follow(
                 continue
         except OffsetGone:  # a watcher that was away for long goes on with what is left
             offset = await node.lanes.run(lane_id, lambda lane: lane.first)
+            continue
+        except Elsewhere:
             continue
         finally:
             node.polls.unlisten(events, change)

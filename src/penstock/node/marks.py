@@ -96,6 +96,7 @@ def _json(put: MarkPut) -> bytes:
 @asynccontextmanager
 async def alone(node: Node, namespace: str, names: Sequence[str]) -> AsyncIterator[None]:
     """While nobody else changes these marks: what is known of them stays true until a commit has put them."""
+    await node.reserve_ids(len(names))
     async with AsyncExitStack() as stack:
         for name in sorted(names):  # in one order, so that two who want the same ones never wait for each other
             await stack.enter_async_context(node.declaring("mark", namespace, name))

@@ -88,6 +88,10 @@ class Measures:
         self.commit_messages = Histogram(MESSAGES_BOUNDS)
         self.commit_bytes = Histogram(BYTES_BOUNDS)
         self.commits_failed = 0
+        self.enqueued_published = 0
+        """Messages taken from what applications have enqueued,"""
+        self.enqueued_failed = 0
+        """and those that could not be published, each time that they were tried."""
 
     def applied(self, commit: Commit, seconds: float) -> None:
         """The store took a commit."""

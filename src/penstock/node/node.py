@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from penstock.core.events import Delivery, encode_delivery
 from penstock.core.lane import Lane, Sealed
 from penstock.core.log import Missing
 from penstock.errors import Closed, Fenced, PenstockError, Unavailable
-from penstock.model import DEFAULT_NAMESPACE, EVENTS_QUEUE, Message, QueueConfig
+from penstock.node import slots as holdings
 from penstock.node.cache import BatchCache
-from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue, queue_row
+from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
 from penstock.node.clock import Clock
+from penstock.node.cluster import Cluster, ClusterOptions
 from penstock.node.commits import CommitLoop
+from penstock.node.enqueueing import POLL_S, Enqueueing
+from penstock.node.event_log import EventLog
 from penstock.node.lanes import LaneSet
 from penstock.node.limits import Limits
 from penstock.node.measures import Measures
@@ -34,16 +36,24 @@ from penstock.node.staging import Staging
 from penstock.node.survey import Survey
 from penstock.node.timers import Timers
 from penstock.node.traces import Traces
-from penstock.rows import SLOTS, CatalogRow, OutboxRow, TraceRow
+from penstock.rows import REGISTRAR_SLOT, SLOTS, CatalogRow, Member, OutboxRow, TraceRow, slot_of
 from penstock.store.contract import Store
 from penstock.store.memory import MemoryStore
+from penstock.version import VERSION
 
 CACHE_BYTES = 64 * 1024 * 1024
-EVENTS_RETAIN_MS = 7 * 24 * 3600 * 1000
-EVENTS_RETAIN_BYTES = 256 * 1024 * 1024
 LEASES_PER_EPOCH = 1 << 40
+"""Of each incarnation of a node: leases, and rows of the outbox and of traces, have numbers that nobody else gives."""
+IDS_AT_ONCE = 10_000
+IDS_LEFT_MIN = 2_000
+"""Ids that must be at hand before something is declared; with fewer, more are reserved first."""
+SOLO_LEASE_MS = 1
+"""Alone on its store a node is heard of once, when it opens it; what an earlier one left is cleared away then."""
 NAME_LOCKS_MAX = 2_000
 READ_AGAIN_MS = 1_000
+
+_TOLD = frozenset({"queue", "group", "exchange", "binding"})
+"""What other nodes must know of before it is used through them; the rest is asked of the registrar."""
 
 log = logging.getLogger("penstock.node")
 
@@ -59,6 +69,7 @@ class Node:
         cache_bytes: int = CACHE_BYTES,
         events: bool = True,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
+        enqueue_poll: float = POLL_S,
     ) -> None:
         self.store = store
         self.limits = limits
@@ -73,26 +84,36 @@ class Node:
         self.bytes_before: dict[int, tuple[int, int]] = {}
         """lane → (its first offset, bytes appended before it): see `node/lane_places.py`"""
         self.timers = Timers(clock)
-        self.lanes = LaneSet(self.catalog, store, self.memory, self._lane_loaded, self._is_idle, self._declared)
+        self.cluster: Cluster | None = None
+        """None where this node is alone on its store, and owns everything."""
+        self.epochs: dict[int, int] = {}
+        """slot → the epoch under which this node has it"""
+        self.lanes = LaneSet(
+            self.catalog, store, self.memory, self._lane_loaded, self._is_idle, self._declared, self._check_lane
+        )
         self.polls = Polls(self)
         self.retention = Retention(self)
         self.relay = Relay(self)
         self.traces = Traces(self)
         self.schedules = Schedules(self)
         self.staging = Staging(self)
+        self.enqueueing = Enqueueing(self, enqueue_poll)
         self.readiness = Readiness(self)
         self.survey = Survey(self)
         self.commits: CommitLoop
         self.names: dict[tuple[str, str, str], asyncio.Lock] = {}
-        self._events = events
-        self._events_lane: int | None = None
-        self._events_waiting: list[Message] = []
+        self.events = EventLog(self, events)
+        self.session_claims: dict[str, set[tuple[int, str, str]]] = {}
+        """session → (queue, group, consumer) of its claims here, where it is another node that has the session"""
+        self._reserving = asyncio.Lock()
+        self._incarnation = 0
         self._next_lease = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._catalog_reload: asyncio.Task[None] | None = None
         self.fenced: PenstockError | None = None
         self.reading_ahead: set[int] = set()
         self.closed = False
+        self._is_closing = False
         self.draining = False
         """Nobody waits for messages any more: about to stop."""
 
@@ -100,56 +121,70 @@ class Node:
 
     async def open(self, owner: str) -> None:
         """Own every slot, know what was declared, and mind the timers of lanes that have something under way."""
-        epochs = await self.store.acquire(range(SLOTS), owner)
-        await self.memory.acquire(range(SLOTS), owner)
-        self._next_lease = max(epochs.values()) * LEASES_PER_EPOCH
-        self.commits = CommitLoop(self, self.store, self.memory, self.clock, epochs, self.measures)
+        joined = await self.store.join(Member(owner, "", VERSION, SOLO_LEASE_MS))
+        await self.store.take((), joined.incarnation)  # clears away who ended without a word
+        self.epochs.update(await self.store.acquire(range(SLOTS), owner))
+        await self._begin()
+        self.joined(joined.incarnation)
         self.catalog.put(await self.store.catalog())
-        await self.relay.load()  # before anything can die: its row must not replace one that is there
-        await self.traces.open(self._next_lease)  # numbered like leases, and for the same reason
-        await self._drop_exclusive()
-        if self._events:
-            await self._declare_events()
-        timed = [queue for queue in self.catalog.by_id.values() if queue.config.retain_ms or queue.config.ttl_ms]
-        for lane in {*await self.store.lanes_in_use(), *(lane for queue in timed for lane in queue.lanes)}:
-            if lane in self.catalog.by_lane:
-                self.spawn(self.lanes.load(lane))
-        for queue in list(self.catalog.by_id.values()):
-            self.retention.watch(queue)
+        await self.reserve_ids()
+        await self.traces.open()
+        await holdings.mind(self, set(self.epochs))
         self.relay.start()
-        self.schedules.open()
-        await self.staging.open()
+        await self.enqueueing.open()
 
-    async def _drop_exclusive(self) -> None:
-        """The sessions that these queues belonged to ended with the process that had them."""
-        for queue in [queue for queue in self.catalog.by_id.values() if queue.session is not None]:
-            await self.delete_queue(queue)
+    async def open_among(self, owner: str, options: ClusterOptions, *, is_alone: bool = False) -> Cluster:
+        """Be ready to be one of several nodes; `join` of what this returns makes it one."""
+        self.cluster = Cluster(self, owner, options, is_alone=is_alone)
+        await self._begin()
+        await self.cluster.following.refresh()
+        await self.traces.open()
+        self.relay.start()
+        await self.enqueueing.open()
+        return self.cluster
 
-    async def _declare_events(self) -> None:
-        queue = self.catalog.queues.get((DEFAULT_NAMESPACE, EVENTS_QUEUE))
-        if queue is None:
-            config = QueueConfig(
-                retain_ms=EVENTS_RETAIN_MS, retain_bytes=EVENTS_RETAIN_BYTES, description="delivery events"
-            )
-            queue = Queue(self.catalog.new_id(), DEFAULT_NAMESPACE, EVENTS_QUEUE, config, (self.catalog.new_id(),))
-            await self.commit_catalog([queue_row(queue, config)])
-        await self.lanes.load(queue.lanes[0])
-        self._events_lane = queue.lanes[0]
+    async def _begin(self) -> None:
+        await self.memory.acquire(range(SLOTS), "memory")
+        self.commits = CommitLoop(self, self.store, self.memory, self.clock, self.epochs, self.measures)
+
+    def joined(self, incarnation: int) -> None:
+        """This node has a number that none had before: what it numbers from here on is unique."""
+        self._incarnation = incarnation
+        self._next_lease = incarnation * LEASES_PER_EPOCH
+        self.relay.number_from(self._next_lease)
+        self.traces.number_from(self._next_lease)
+
+    async def reserve_ids(self, least: int = 0) -> None:
+        """Have ids at hand for what is about to be declared."""
+        wanted = max(IDS_LEFT_MIN, least)
+        if self.catalog.ids_left >= wanted:
+            return
+        async with self._reserving:
+            if self.catalog.ids_left < wanted:
+                count = max(IDS_AT_ONCE, wanted)
+                self.catalog.reserved(await self.store.reserve_ids(count, self.catalog.last_id), count)
 
     async def close(self) -> None:
         """Commit what is pending, end what waits, release everything. Leases stay as they are."""
-        if self.closed:
+        if self.closed or self._is_closing:
             return
+        self._is_closing = True
+        if self.cluster is not None:
+            await self.cluster.leave()
         self.closed = True
         self.polls.close(Closed("the broker is closing"))
         self.timers.close()
         await self.relay.close()
+        await self.enqueueing.close()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self.lanes.close()
         await self.commits.close()
+        if self.cluster is None:
+            with suppress(PenstockError):
+                await self.store.leave(self._incarnation)
         await self.store.close()
         await self.memory.close()
 
@@ -158,6 +193,30 @@ class Node:
             raise Closed("the broker is closed")
         if self.fenced is not None:
             raise self.fenced
+
+    # Who owns what ----------------------------------------------------------------------------------------
+
+    def owns(self, slot: int) -> bool:
+        return self.cluster is None or slot in self.cluster.owned
+
+    def find_queue(self, namespace: str, name: str) -> Queue:
+        """A queue that this node owns; raises `Elsewhere` where another does."""
+        if self.cluster is not None:
+            return self.cluster.queue(namespace, name)
+        return self.catalog.queue(namespace, name)
+
+    def check_slot(self, slot: int) -> None:
+        """Raise `Elsewhere` unless this node owns the slot."""
+        if self.cluster is not None:
+            self.cluster.check(slot)
+
+    def check_taken(self, slot: int) -> None:
+        """Raise `Elsewhere` unless this node owns the slot, or is just about to."""
+        if self.cluster is not None and slot not in self.cluster.owned and slot not in self.cluster.coming:
+            raise self.cluster.elsewhere(slot)
+
+    def _check_lane(self, id: int) -> None:
+        self.check_taken(slot_of(id))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something in the background; a failure is logged, and ends nothing else."""
@@ -171,7 +230,7 @@ class Node:
             log.warning("background work failed: %s", error)
 
     def new_lease_id(self) -> int:
-        """An id that no lease of this store ever had: epochs never repeat."""
+        """An id that no lease of this store ever had: incarnations never repeat."""
         self._next_lease += 1
         return self._next_lease
 
@@ -185,6 +244,7 @@ class Node:
         """
         async with self._name_lock(kind, namespace, name):
             await self._declared()
+            await self.reserve_ids()
             yield
 
     async def _declared(self) -> None:
@@ -192,10 +252,11 @@ class Node:
         while self._catalog_reload is not None:
             await asyncio.wait([self._catalog_reload])
 
-    def check_declarations(self) -> None:
-        """Raise while it is not known what a failed commit has left declared."""
+    def check_declarations(self, slot: int = REGISTRAR_SLOT) -> None:
+        """Raise while it is not known what a failed commit has left declared, or where this slot is another node's."""
         if self._catalog_reload is not None:
             raise Unavailable("what is declared is being read anew after a failed commit; try again")
+        self.check_slot(slot)
 
     def _name_lock(self, kind: str, namespace: str, name: str) -> asyncio.Lock:
         key = (kind, namespace, name)
@@ -212,48 +273,60 @@ class Node:
         rows: list[CatalogRow],
         deleted: list[tuple[str, int]] | None = None,
         after: Callable[[], None] | None = None,
+        *,
+        slot: int = REGISTRAR_SLOT,
     ) -> None:
-        """Make declarations durable, then known."""
-        self.check_declarations()
+        """Make declarations durable, then known: those about a queue under its slot, others under the registrar's."""
+        self.check_declarations(slot)
         pending = self.commits.pending
+        pending.slots.add(slot)
         pending.catalog += rows
         pending.catalog_deleted += deleted or []
         pending.after.append(lambda: self.catalog.put(rows))
+        pending.after.append(lambda: self.enqueueing.declared(rows))
         if after is not None:
             pending.after.append(after)
         await _through(self.commits.wait())
+        if self.cluster is not None and _is_told(rows, deleted or ()):
+            await self.cluster.declared()
 
     async def delete_queue(self, queue: Queue) -> None:
         """Delete a queue with its lanes, groups and bindings."""
         queue.deleting = True
         try:
             await self.commits.wait()  # groups and bindings on their way are known after it, none comes later
-            self.check_declarations()
+            self.check_declarations(max(queue.slot, 0))
         except PenstockError:
             queue.deleting = False
             raise
         router = self.catalog.router(queue.namespace)
         bindings = router.queue_deleted(queue.name)
         deleted = [("queue", queue.id), *(("group", group.id) for group in queue.groups.values())]
-        for binding in bindings:
+        is_registrar = self.owns(REGISTRAR_SLOT)
+        for binding in bindings if is_registrar else ():  # otherwise the registrar deletes them, when it hears of it
             id = self.catalog.binding_id(queue.namespace, binding)
             if id is not None:
                 deleted.append(("binding", id))
         self.commits.pending.lanes_deleted += queue.lanes
+        if is_registrar:
+            self.commits.pending.slots.add(REGISTRAR_SLOT)
 
         def forget() -> None:
             self.catalog.remove_queue(queue)
-            self.catalog.remove_bindings(queue.namespace, bindings)
+            if is_registrar:
+                self.catalog.remove_bindings(queue.namespace, bindings)
+            else:
+                self.catalog.orphan_bindings(queue.namespace, bindings)
             self.lanes.drop(set(queue.lanes))
             self.measures.forget(group.id for group in queue.groups.values())
             self.polls.queue_deleted(queue)
 
-        await self.commit_catalog([], deleted, forget)
+        await self.commit_catalog([], deleted, forget, slot=max(queue.slot, 0))
 
     # Around a commit (the commit loop's host) -------------------------------------------------------------
 
     def is_sealed_last(self, lane: Lane) -> bool:
-        return lane.id == self._events_lane
+        return lane.id == self.events.lane
 
     def is_current(self, lane: Lane) -> bool:
         return self.lanes.get(lane.id) is lane
@@ -269,26 +342,12 @@ class Node:
                 outbox += self.relay.rows(queue, lane.id, part.died)
             if part.change.batches and lane.id < EPHEMERAL_FROM:
                 traces += self.traces.published(queue, lane.id, part.change.batches)
-            if part.events and self._events and lane.id < EPHEMERAL_FROM:
-                self._events_waiting += _deliveries(queue, lane.id, part)
-        self._seal_events(sealed, now_ms)
+            self.events.happened(queue, lane.id, part)
+        self.events.seal(sealed, now_ms)
         for lane, part in sealed:
             for row in part.change.batches:
                 self.cache.put(lane.id, row, is_checked=True)
         return outbox, traces
-
-    def _seal_events(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> None:
-        """`$events` goes into the very commit that it tells of, or a later one while its lane is loaded anew."""
-        lane = None if self._events_lane is None else self.lanes.get(self._events_lane)
-        if lane is None:
-            return
-        if self._events_waiting:
-            lane.append(now_ms, self._events_waiting)
-            self._events_waiting = []
-        part = lane.seal(now_ms)
-        if part is not None:
-            part.events = []  # what happens to events is no event
-            sealed.append((lane, part))
 
     def committed(self, sealed: list[tuple[Lane, Sealed]]) -> None:
         now_ms = self.clock.now_ms()
@@ -304,7 +363,7 @@ class Node:
 
     def _count(self, lane: Lane, part: Sealed) -> None:
         measures = self.measures
-        if part.change.batches and lane.id != self._events_lane:
+        if part.change.batches and lane.id != self.events.lane:
             measures.published += sum([row.count for row in part.change.batches])
         for group, events in part.events:
             exists = group in measures.groups or self._has_group(lane.id, group)
@@ -314,12 +373,11 @@ class Node:
         queue = self.catalog.by_lane.get(lane)
         return queue is not None and queue.group_by_id(group) is not None
 
-    def ids_row(self) -> CatalogRow:
-        return self.catalog.ids_row()
-
     def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
         log.warning("a commit failed, %d lanes are loaded anew: %s", len(lanes), error)
-        if isinstance(error, Fenced):
+        if isinstance(error, Fenced) and self.cluster is not None:
+            self.cluster.fenced()
+        elif isinstance(error, Fenced):
             self.fenced = error
             self.polls.close(error)
         self.lanes.drop(lanes)
@@ -338,6 +396,8 @@ class Node:
         """Bring a lane back that somebody waits on, as soon as the store answers."""
         pause_s = 0.05
         while not self.closed and self.lanes.get(id) is None and id in self.catalog.by_lane and self.fenced is None:
+            if not self.owns(slot_of(id)):
+                return
             try:
                 await self.lanes.load(id)
             except PenstockError as error:
@@ -372,8 +432,12 @@ class Node:
         for lane in self.lanes.loaded():
             queue = kept.by_lane[lane.id]
             lane.configure(queue.config, queue.settings())
-        self.schedules.reloaded()
-        self.staging.reloaded()
+        if self.cluster is not None:
+            self.cluster.following.forget()  # what others declared since this was read
+        if self.owns(REGISTRAR_SLOT):
+            self.schedules.reloaded()
+            self.staging.reloaded()
+        self.enqueueing.declared(rows)
 
     # Time -------------------------------------------------------------------------------------------------
 
@@ -388,7 +452,7 @@ class Node:
         queue = self.catalog.by_lane.get(lane.id)
         return (
             lane.is_idle()
-            and lane.id != self._events_lane
+            and lane.id != self.events.lane
             and not self.commits.concerns(lane.id)
             and (queue is None or not self.polls.has_waiters(queue))
         )
@@ -441,13 +505,7 @@ async def _through(commit: asyncio.Future[None]) -> None:
         raise cancelled
 
 
-def _deliveries(queue: Queue, lane: int, part: Sealed) -> list[Message]:
-    """One message per group: what happened to it in this commit."""
-    messages: list[Message] = []
-    index = queue.index_of(lane)
-    for group_id, events in part.events:
-        group = queue.group_by_id(group_id)
-        if group is not None:
-            delivery = Delivery(queue.namespace, queue.name, index, group.name, events, queue.id)
-            messages.append(Message(encode_delivery(delivery), content_type="application/json"))
-    return messages
+def _is_told(rows: list[CatalogRow], deleted: Iterable[tuple[str, int]]) -> bool:
+    """Not of the system's own queues: nobody waits to use those."""
+    named = any(row.kind in _TOLD and not row.name.startswith("$") for row in rows)
+    return named or any(kind in _TOLD for kind, _ in deleted)

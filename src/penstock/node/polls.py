@@ -236,6 +236,10 @@ class Polls:
     def queue_deleted(self, queue: Queue) -> None:
         self._end(queue.id, NotFound(f"the queue {queue.name!r} was deleted"))
 
+    def moved(self, queue: Queue, error: PenstockError) -> None:
+        """Another node owns the queue: whoever waits for it waits there."""
+        self._end(queue.id, error)
+
     def group_deleted(self, queue: Queue, group: Group) -> None:
         line = self._lines.get(queue.id, {}).get(group.id, ())
         self._end_line(line, NotFound(f"the group {group.name!r} was deleted"))

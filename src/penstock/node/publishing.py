@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -14,40 +13,13 @@ from penstock.core.log import Missing
 from penstock.delivery import Receipt
 from penstock.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 from penstock.model import BATCH_MESSAGES_MAX, Message, check_message
+from penstock.node import crossing
+from penstock.node.parts import ENCODE_FROM, Part, Results
 from penstock.rows import DedupRow
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Queue
     from penstock.node.node import Node
-
-Results = list[tuple[str, int, Appended, Sequence[int] | None]]
-"""(queue, lane as users name it, what was appended, places in the caller's list)"""
-
-ENCODE_FROM = 32
-"""Fewer messages are stored together with those of other callers; as many as these are a batch of their own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Messages for one lane, checked; `indexes` are their places in the caller's list (None: all of it)."""
-
-    queue: Queue
-    lane: int
-    messages: Sequence[Message]
-    batch: EncodedBatch | None
-    meta: Meta | None
-    indexes: Sequence[int] | None
-    publish_id: str | None = None
-    """Names the whole publish: done again under the same id, it changes nothing."""
-
-    @property
-    def count(self) -> int:
-        return len(self.messages) if self.batch is None else self.batch.count
-
-    @property
-    def size(self) -> int:
-        return sum(len(message.payload) for message in self.messages) if self.batch is None else self.batch.size
-
 
 # From messages to parts ----------------------------------------------------------------------------------
 
@@ -174,12 +146,14 @@ def _rotate(queue: Queue) -> None:
 async def publish(node: Node, count: int, parts: Sequence[Part]) -> Receipt:
     """Append parts to their lanes, all of them or none; returns when they are durable."""
     size = check_limits(node, count, parts)
+    if node.cluster is not None:
+        crossing.check_owners(node, parts)
     results = append_now(node, parts, size)
     if results is None:
         await node.commits.room(size)
         results = await append_all(node, parts)
     await node.commits.wait()
-    return Receipt(count, results)
+    return Receipt(count, results if node.cluster is None else await crossing.landed(node, results))
 
 
 def check_limits(node: Node, count: int, parts: Sequence[Part]) -> int:
@@ -263,7 +237,7 @@ async def append_all(node: Node, parts: Sequence[Part], check: Callable[[], None
 
 async def ready_lanes(node: Node, parts: Sequence[Part]) -> dict[int, Lane] | None:
     """Every part's lane, loaded and with room, at one and the same moment; None to try again."""
-    ids = sorted({part.lane for part in parts})
+    ids = sorted({part.lane for part in parts if not crossing.is_elsewhere(node, part)})
     for id in ids:
         await node.lanes.run(id, lambda lane: check_room(node, lane, parts))
     lanes = {lane.id: lane for lane in await node.lanes.together(ids)}
@@ -280,6 +254,9 @@ def append_ready(
 ) -> Results:
     results: Results = []
     for part, ids in zip(parts, known, strict=True):
+        if part.lane not in lanes:
+            results.append((part.queue.name, part.queue.index_of(part.lane), crossing.send(node, part), part.indexes))
+            continue
         appended = append(node, lanes[part.lane], part, ids)
         results.append((part.queue.name, part.queue.index_of(part.lane), appended, part.indexes))
         node.commits.touch(lanes[part.lane])
@@ -302,7 +279,7 @@ class Known:
 
     def is_true_of(self, lanes: Mapping[int, Lane]) -> bool:
         """Whether these are the lanes that were asked for, and not ones that were loaded since."""
-        return all(lanes[id].dedup is dedup for id, dedup in self._asked.items())
+        return all(id in lanes and lanes[id].dedup is dedup for id, dedup in self._asked.items())
 
     def close(self) -> None:
         for dedup in self._asked.values():
@@ -314,7 +291,8 @@ async def known_ids(node: Node, parts: Sequence[Part]) -> Known:
     known = Known()
     try:
         for part in parts:
-            known.rows.append(await _stored_ids(node, part, known))
+            elsewhere = crossing.is_elsewhere(node, part)
+            known.rows.append(None if elsewhere else await _stored_ids(node, part, known))
     except BaseException:
         known.close()
         raise

@@ -36,6 +36,8 @@ class Readiness:
             raise Unavailable("not ready: the broker is closed")
         if self._node.fenced is not None:
             raise _as_unavailable(self._node.fenced)
+        if self._node.cluster is not None and not self._node.cluster.view.is_member:
+            raise Unavailable("not ready: this node has not joined the others yet")
         now = asyncio.get_running_loop().time()
         if self._answered_at is None or now - self._answered_at >= SHARED_S:
             await self._ask(now)

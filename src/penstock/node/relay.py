@@ -1,23 +1,30 @@
 """The relay: carries out what commits promised in the outbox, exactly once.
 
 A message that died under a group with `dead_letter_to` stays dead in place; its copy is published to the target,
-and the outbox row goes, in one commit. A target that is missing or full is tried again; the row waits.
+and the outbox row goes, in one commit. A target that is missing or full is tried again; the row waits. Among several
+nodes a row is carried out by the owner of its slot: that of the dead message, or for what another node has published to
+one of its queues (`crossing.py`) that of the queue.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from penstock.batch import EncodedBatch, decode
+from penstock.core.dedup import publish_key
+from penstock.core.lane import Appended
 from penstock.errors import InvalidArgument, NotFound, PenstockError, Unroutable
 from penstock.model import Message, dead_letter_target
-from penstock.node.publishing import Part, append_all, parts_of_messages
+from penstock.node.crossing import Landed, Landing, carried_part, is_carried, nudge
+from penstock.node.parts import Part
+from penstock.node.publishing import append_all, parts_of_messages
 from penstock.node.routes import route_message
-from penstock.rows import DeadRow, OutboxRow
+from penstock.rows import DeadRow, OutboxRow, slot_of
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Queue
@@ -26,6 +33,8 @@ if TYPE_CHECKING:
 RETRY_MS = 1_000
 RETRY_MS_MAX = 60_000
 ROWS_AT_ONCE = 100
+LANDED_MAX = 10_000
+LANDINGS_MAX = 100_000
 DEATHS_MAX = 16
 
 log = logging.getLogger("penstock.relay")
@@ -53,10 +62,15 @@ class Relay:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._last_id = 0
+        """Of a row, from this node's own numbers on; rows of older builds have lower ones."""
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._closed = False
         self._pause_ms = RETRY_MS
+        self._passing = asyncio.Lock()
+        """One pass at a time: a row that is read twice would be carried out twice."""
+        self._landed: dict[int, Appended] = {}
+        """Where the messages of rows went that were carried out lately."""
 
     # Into the outbox --------------------------------------------------------------------------------------
 
@@ -72,24 +86,23 @@ class Relay:
                 dead.reason, dead.error, dead.attempts, dead.dead_ms,  # type: ignore[arg-type]
             )  # fmt: skip
             document = msgspec.json.encode(letter)
-            for offset in range(dead.start, dead.end):
-                self._last_id += 1
-                rows.append(OutboxRow(self._last_id, lane, offset, document))
+            slot = slot_of(lane)
+            rows += [OutboxRow(self.new_id(), lane, offset, document, slot) for offset in range(dead.start, dead.end)]
         return rows
+
+    def new_id(self) -> int:
+        """Of a row: no other of this store has it or had it."""
+        self._last_id += 1
+        return self._last_id
 
     # Out of it --------------------------------------------------------------------------------------------
 
-    async def load(self) -> None:
-        """Know the ids in use before the first row is made."""
-        rows = await self._node.store.outbox(0, ROWS_AT_ONCE)
-        while rows:
-            self._last_id = max(self._last_id, rows[-1].id)
-            rows = await self._node.store.outbox(self._last_id, ROWS_AT_ONCE)
+    def number_from(self, last_id: int) -> None:
+        """No row of the store, whoever made it, has a number above this."""
+        self._last_id = last_id
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
-        if self._last_id:
-            self._wake.set()
 
     def wake(self) -> None:
         """There are new rows."""
@@ -111,7 +124,7 @@ class Relay:
             await self._wake.wait()
             self._wake.clear()
             try:
-                left = await self._relay_all()
+                left = await self._pass(self._slots())
             except PenstockError as error:
                 log.warning("dead letters could not be relayed yet: %s", error)
                 left = True
@@ -119,24 +132,83 @@ class Relay:
             if left:
                 self.wake_later()
 
-    async def _relay_all(self) -> bool:
+    async def _pass(self, slots: Sequence[int] | None, *, is_drain: bool = False) -> bool:
         """One pass over the outbox; whether something must be tried again."""
         blocked: dict[tuple[str, str], PenstockError] = {}
         after = 0
-        while rows := await self._node.store.outbox(after, ROWS_AT_ONCE):
-            for row in rows:
-                after = row.id
-                letter = _decoder.decode(row.document)
-                target = (letter.namespace, letter.target)
-                if target not in blocked:  # those behind one that waits wait too: copies keep their order
-                    try:
-                        await self._relay(row, letter)
-                    except PenstockError as error:
-                        blocked[target] = error
-            await self._node.commits.wait()
+        async with self._passing:
+            while rows := await self._node.store.outbox(after, ROWS_AT_ONCE, slots):
+                for row in rows:
+                    after = row.id
+                    if not is_drain or is_carried(row):
+                        await self._carry_out(row, blocked)
+                await self._node.commits.wait()
         for (_, name), reason in blocked.items():
-            log.warning("dead letters for %s wait: %s", name, reason)
+            log.warning("what is to go to %s waits: %s", name, reason)
         return bool(blocked)
+
+    async def _carry_out(self, row: OutboxRow, blocked: dict[tuple[str, str], PenstockError]) -> None:
+        letter = None if is_carried(row) else _decoder.decode(row.document)
+        target = ("", str(row.lane)) if letter is None else (letter.namespace, letter.target)
+        if target in blocked:  # those behind one that waits wait too: they keep their order
+            return
+        try:
+            await (self._land(row) if letter is None else self._relay(row, letter))
+        except PenstockError as error:
+            blocked[target] = error
+
+    async def drain(self, slots: set[int]) -> None:
+        """Carry out what other nodes have published to queues of these slots."""
+        if self._node.cluster is not None and slots:
+            await self._pass(sorted(slots), is_drain=True)
+
+    async def landed(self, landings: Sequence[Landing]) -> list[Landed]:
+        """Where the messages of these rows went, as far as they are carried out: those that are not, are first."""
+        if any(landing.id not in self._landed for landing in landings):
+            await self.drain({slot_of(landing.lane) for landing in landings})
+        waiting = {row.id for row in await self._node.store.outbox(0, LANDINGS_MAX, self._slots())}
+        found: list[Landed] = []
+        for landing in landings:
+            appended = self._landed.get(landing.id)
+            if appended is None and landing.id not in waiting:
+                appended = await self._found_again(landing)
+            if appended is not None:
+                found.append(Landed(landing.id, appended.base, appended.count, appended.duplicates))
+        return found
+
+    async def _found_again(self, landing: Landing) -> Appended:
+        """Another owner of the slot has carried it out: the log knows where, by its name; not if its queue is gone."""
+        node = self._node
+        if landing.lane not in node.catalog.by_lane:
+            return Appended(0, 0)
+        rows = await node.lanes.store_of(landing.lane).find_dedup(landing.lane, [publish_key(landing.publish_id)])
+        return Appended(rows[0].offset if rows else 0, landing.count)
+
+    async def _land(self, row: OutboxRow) -> None:
+        """Append what another node has published to a queue of this one, and delete the row, in one commit."""
+        node = self._node
+        try:
+            part = carried_part(node, row)
+        except NotFound as error:
+            log.warning("what another node has published is dropped: %s", error)
+            node.check_slot(row.slot)
+            self._done(row)
+            return
+        [(_, _, appended, _)] = await append_all(node, [part], lambda: node.check_taken(row.slot))
+        self._done(row)
+        self._landed[row.id] = appended
+        while len(self._landed) > LANDED_MAX:
+            del self._landed[next(iter(self._landed))]
+
+    def _done(self, row: OutboxRow) -> None:
+        """The row goes with the next commit, which is refused if its slot is another node's by then."""
+        pending = self._node.commits.pending
+        pending.slots.add(row.slot)
+        pending.outbox_deleted.append(row.id)
+
+    def _slots(self) -> list[int] | None:
+        """Whose rows are this node's to carry out; None for all."""
+        return None if self._node.cluster is None else sorted(self._node.cluster.owned)
 
     async def _relay(self, row: OutboxRow, letter: DeadLetter) -> None:
         """Copy one message. It is durable with the next commit, which a page of rows shares."""
@@ -144,9 +216,12 @@ class Relay:
         message = await self._message(row)
         parts = [] if message is None else self._parts_with_death(letter, message)
         if parts:
-            await append_all(node, parts)
+            results = await append_all(node, parts, lambda: node.check_slot(row.slot))
+            nudge(node, results)
+        else:
+            node.check_slot(row.slot)
         # No wait in between: the copy and the end of its row are one commit.
-        node.commits.pending.outbox_deleted.append(row.id)
+        self._done(row)
 
     async def _message(self, row: OutboxRow) -> Message | None:
         """The dead message; None if it was purged, with all of its batch, before it could be copied."""

@@ -97,6 +97,8 @@ class Retention:
         span_ms = queue.config.unused_ms
         if span_ms is None or queue.deleting or self._node.catalog.by_id.get(queue.id) is not queue:
             return
+        if not self._node.owns(queue.slot):
+            return  # its owner looks
         is_held = any(group.config.holds for group in queue.groups.values())
         if queue.consumers or is_held or self._node.polls.has_waiters(queue):
             queue.used_ms = self._node.clock.now_ms()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from penstock.batch import EncodedBatch, check, select
 from penstock.errors import Unroutable
 from penstock.model import PAYLOAD_BYTES_MAX, Message, check_message
-from penstock.node.publishing import Part, parts_of_batch, parts_of_messages
+from penstock.node.parts import Part
+from penstock.node.publishing import parts_of_batch, parts_of_messages
 
 if TYPE_CHECKING:
     from penstock.node.node import Node

@@ -31,9 +31,12 @@ from penstock.model import (
     check_text,
 )
 from penstock.node.catalog import ScheduleDocument, schedule_row
-from penstock.node.publishing import Part, append_all, parts_of_messages
+from penstock.node.crossing import nudge
+from penstock.node.parts import Part
+from penstock.node.publishing import append_all, parts_of_messages
 from penstock.node.routes import route_message
 from penstock.node.ticks import Timing, check_timing
+from penstock.rows import REGISTRAR_SLOT
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
@@ -89,6 +92,14 @@ class Schedules:
         """Mind the ticks of everything declared; what was missed while no node ran fires now."""
         for place in self._node.catalog.schedules:
             self._arm(place)
+
+    def slots_gone(self, slots: set[int]) -> None:
+        """Where the registrar's is among them, another node fires from now on."""
+        if REGISTRAR_SLOT in slots:
+            for place in self._node.catalog.schedules:
+                self._node.timers.cancel(("schedule", *place))
+            self._next.clear()
+            self._due.clear()
 
     def reloaded(self) -> None:
         """The catalog was read anew after a failed commit: which ticks were fired is known only now."""
@@ -163,7 +174,7 @@ class Schedules:
             timers.at(max(next_ms, not_before_ms), key, partial(self._is_due, place))
 
     def _is_due(self, place: _Place) -> None:
-        if self._node.fenced is not None:
+        if self._node.fenced is not None or not self._node.owns(REGISTRAR_SLOT):
             return  # the store has another owner, who fires them now
         self._due[place] = None
         if not self._firing:
@@ -190,7 +201,7 @@ class Schedules:
             await self._fire_latest(place)
         except Exception as error:
             node = self._node
-            if not node.closed and node.fenced is None:
+            if not node.closed and node.fenced is None and node.owns(REGISTRAR_SLOT):
                 log.warning("schedule %r of namespace %r could not fire, trying again: %s", place[1], place[0], error)
                 again_ms = node.clock.now_ms() + RETRY_MS
                 node.timers.at(again_ms, ("schedule", *place), partial(self._is_due, place))
@@ -227,7 +238,7 @@ class Schedules:
         parts = self._parts(namespace, document, message)
         await node.commits.room(sum(part.size for part in parts))
         # Checked in the step that appends: a state that could not be committed with them must not follow.
-        await append_all(node, parts, node.check_declarations)
+        nudge(node, await append_all(node, parts, node.check_declarations))
 
     def _parts(self, namespace: str, document: ScheduleDocument, message: Message) -> list[Part]:
         if document.queue is not None:

@@ -1,12 +1,13 @@
 """Staged transactions as the catalog knows them: their rows, and what is in memory of each.
 
-A transaction is a row of the kind `staged` whose id is also that of a lane of its own; each chunk is one batch on that
-lane, stored as it came, and a row of the kind `chunk` that says where it lies and where it goes. No queue has that
+A transaction is a row of the kind `staged` with a lane of its own, in the registrar's slot; each chunk is one batch on
+that lane, stored as it came, and a row of the kind `chunk` that says where it lies and where it goes. No queue has that
 lane, so nobody ever sees it; it goes as a whole. What happens to a transaction is decided in `staging.py`, not here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -42,6 +43,8 @@ class TransactionDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_on
     queues: dict[str, int] = {}
     """The ids of the queues that chunks name: one that is deleted later is not the one declared after it."""
     publish_id: str | None = None
+    lane: int = 0
+    """Where its chunks are; 0 in those of older builds: the lane of the row's own id."""
     marks: tuple[str, ...] = ()
     """The names of those that it put: who puts one of them next waits until all is published."""
 
@@ -67,6 +70,10 @@ class StoredTransaction:
         self.end = 0
         self.bytes = 0
         self.touched_ms = document.created_ms
+
+    @property
+    def lane(self) -> int:
+        return self.document.lane or self.id
 
     @property
     def is_decided(self) -> bool:
@@ -128,6 +135,22 @@ class Stages:
     def remove(self, transaction: StoredTransaction) -> None:
         self.by_place.pop((transaction.namespace, transaction.name), None)
         self._by_id.pop(transaction.id, None)
+
+    def rows(self) -> Iterator[CatalogRow]:
+        """What each transaction and chunk is called."""
+        for transaction in self.by_place.values():
+            yield CatalogRow("staged", transaction.id, 0, transaction.namespace, transaction.name, b"")
+            for name, chunk in transaction.chunks.items():
+                yield CatalogRow("chunk", chunk.id, transaction.id, transaction.namespace, name, b"")
+
+    def remove_row(self, row: CatalogRow) -> None:
+        transaction = self._by_id.get(row.id if row.kind == "staged" else row.parent)
+        if transaction is None:
+            return
+        if row.kind == "staged":
+            self.remove(transaction)
+        elif row.name in transaction.chunks and transaction.chunks[row.name].id == row.id:
+            del transaction.chunks[row.name]
 
     @property
     def bytes(self) -> int:

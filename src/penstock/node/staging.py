@@ -35,8 +35,10 @@ from penstock.errors import (
 from penstock.model import PAYLOAD_BYTES_MAX
 from penstock.node import marks
 from penstock.node.carrying import Carrying, parts_of_chunk
+from penstock.node.crossing import landed
 from penstock.node.marks import MarkPut
-from penstock.node.publishing import Part, append_all
+from penstock.node.parts import Part
+from penstock.node.publishing import append_all
 from penstock.node.staged import Committed, Staged, StagedChunk
 from penstock.node.stages import (
     ChunkDocument,
@@ -46,7 +48,7 @@ from penstock.node.stages import (
     chunk_row,
     transaction_row,
 )
-from penstock.rows import BatchRow, CatalogRow, DedupRow
+from penstock.rows import REGISTRAR_SLOT, BatchRow, CatalogRow, DedupRow
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
@@ -105,6 +107,7 @@ class Staging:
         if target.routing_key is not None:
             batch = with_key(batch, target.routing_key)
         await node.commits.room(batch.size)
+        await node.reserve_ids()
         while True:
             transaction = node.catalog.stages.by_place.get(place)
             if transaction is not None and (transaction.is_decided or name in transaction.chunks):
@@ -125,7 +128,8 @@ class Staging:
         count = len(self._node.catalog.stages.by_place)
         if count >= TRANSACTIONS_MAX:
             raise Overloaded(f"{count} transactions are staged, as many as may be; commit or abort some")
-        document = TransactionDocument(created_ms=self._node.clock.now_ms())
+        lane = self._node.catalog.new_lane(REGISTRAR_SLOT)
+        document = TransactionDocument(created_ms=self._node.clock.now_ms(), lane=lane)
         return StoredTransaction(transaction_row(self._node.catalog.new_id(), place, document), document)
 
     async def _keep(self, transaction: StoredTransaction, target: StagedChunk, batch: EncodedBatch) -> None:
@@ -142,7 +146,7 @@ class Staging:
         if place not in node.catalog.stages.by_place:
             rows.append(transaction_row(transaction.id, place, transaction.document))
         transaction.comes(target.chunk, document)
-        change = node.commits.pending.change_of(transaction.id)
+        change = node.commits.pending.change_of(transaction.lane)
         change.batches.append(BatchRow(document.base, batch.count, now_ms, transaction.bytes, batch.meta, batch.body))
         change.end, change.bytes_end = transaction.end, transaction.bytes
         await node.commit_catalog(rows, after=lambda: self._kept(place))
@@ -228,8 +232,9 @@ class Staging:
             rows.extend(marks.rows_of(node, place[0], puts))
 
         # Nothing waits between the step that appends and the one that adds the rest: it is one commit.
-        await append_all(node, parts, check_still_true)
+        results = await append_all(node, parts, check_still_true)
         await self.end(place, transaction, published, rows)
+        await landed(node, results)  # what belongs to other nodes is decided with it; who asked finds it there
         return Committed(published, False)
 
     async def end(
@@ -250,7 +255,7 @@ class Staging:
             await node.commit_catalog(list(rows))
             return
         chunks = [("chunk", chunk.id) for chunk in transaction.chunks.values()]
-        node.commits.pending.lanes_deleted.append(transaction.id)
+        node.commits.pending.lanes_deleted.append(transaction.lane)
         await node.commit_catalog(
             list(rows), [("staged", transaction.id), *chunks], lambda: node.catalog.stages.remove(transaction)
         )
@@ -302,6 +307,8 @@ class Staging:
 
     async def _expire(self, place: Place) -> None:
         node = self._node
+        if not node.owns(REGISTRAR_SLOT):
+            return
         try:
             async with self._alone(place):
                 transaction = node.catalog.stages.by_place.get(place)
@@ -348,6 +355,8 @@ class Staging:
     async def _forget(self) -> None:
         """Let go of transactions that were committed long ago."""
         node = self._node
+        if not node.owns(REGISTRAR_SLOT):
+            return
         node.commits.pending.change_of(LEDGER_LANE).dedup_expired_ms = node.clock.now_ms()
         try:
             await node.commits.wait()

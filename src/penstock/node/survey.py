@@ -76,6 +76,8 @@ class NodeNumbers(msgspec.Struct):
     cache_misses: int
     cache_bytes: int
     cache_bytes_max: int
+    enqueued_failed: int
+    enqueued_lag_seconds: float
 
 
 class Survey:
@@ -120,6 +122,8 @@ class Survey:
             cache_misses=cache.misses,
             cache_bytes=cache.bytes,
             cache_bytes_max=cache.bytes_max,
+            enqueued_failed=node.enqueueing.failed,
+            enqueued_lag_seconds=node.enqueueing.lag_seconds(),
         )
 
     def _in_memory(self) -> list[Queue]:

@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.batch import meta_column
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.model import DEFAULT_NAMESPACE, EVENTS_QUEUE, ID_CHARACTERS_MAX, check_text
+from penstock.model import ID_CHARACTERS_MAX, check_text
 from penstock.node.history import Place, histories
 from penstock.rows import BatchRow, TraceRow
 
@@ -68,9 +68,12 @@ class Traces:
         self._node = node
         self._last_id = 0
 
-    async def open(self, last_id: int) -> None:
+    def number_from(self, last_id: int) -> None:
         """Number rows from here on; `last_id` is above all that earlier owners of the store gave out."""
         self._last_id = last_id
+
+    async def open(self) -> None:
+        """Mind what is old."""
         oldest_ms = await self._node.store.oldest_trace()
         if oldest_ms is not None:
             self._expire_at(oldest_ms + TRACE_RETAIN_MS)
@@ -170,19 +173,18 @@ async def trace(node: Node, namespace: str, trace_id: str, most: int) -> Trace:
 
 async def _deliveries(node: Node, rows: Sequence[TraceRow]) -> list[TraceEntry]:
     """What happened to the messages that were published, from one pass over `$events`, where that is kept."""
-    events = node.catalog.queues.get((DEFAULT_NAMESPACE, EVENTS_QUEUE))
     names: dict[Place, str | None] = {}
     times: list[int] = []
     for row in rows:
         if row.kind == "published" and row.lane is not None and row.offset is not None and len(names) < PLACES_MAX:
             names[row.queue_id, row.lane, row.offset] = row.queue
             times.append(row.at_ms)
-    if events is None or not names:
+    if not names:
         return []
     return [
         TraceEntry(
             entry.at_ms, entry.kind, names[place], place[1], place[2], entry.group, entry.consumer, entry.attempt,
             detail=entry.detail,
         )
-        for place, entry in await histories(node, events, names, min(times))
+        for place, entry in await histories(node, names, min(times))
     ]  # fmt: skip

@@ -9,17 +9,18 @@ from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.core.work import Verdict
 from penstock.delivery import Lease, Receipt
+from penstock.node import crossing
 from penstock.node.claims import check_lane
+from penstock.node.parts import Part, Results
 from penstock.node.publishing import (
     Known,
-    Part,
-    Results,
     append_ready,
     check_limits,
     check_room,
     known_ids,
     ready_lanes,
 )
+from penstock.rows import slot_of
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 async def commit(node: Node, settles: Mapping[Lease, Sequence[Verdict]], count: int, parts: Sequence[Part]) -> Receipt:
     """Check everything, then do everything, without a wait between the two."""
+    if node.cluster is not None:
+        await crossing.gather(node, {slot_of(lease.lane) for lease in settles})
+        if not settles:
+            crossing.check_owners(node, parts)
     await node.commits.room(check_limits(node, count, parts))
     while True:
         known = await known_ids(node, parts)
@@ -36,7 +41,7 @@ async def commit(node: Node, settles: Mapping[Lease, Sequence[Verdict]], count: 
             known.close()
         if results is not None:
             await node.commits.wait()
-            return Receipt(count, results)
+            return Receipt(count, results if node.cluster is None else await crossing.landed(node, results))
 
 
 async def _try(

@@ -7,7 +7,7 @@ It may not know any engine, nor what is stored: a commit is judged by itself. Ne
 from __future__ import annotations
 
 from penstock.errors import InvalidArgument
-from penstock.store.contract import Commit, slot_of
+from penstock.store.contract import REGISTRAR_SLOT, Commit, slot_of
 
 
 def check_commit(commit: Commit) -> None:
@@ -19,3 +19,9 @@ def check_commit(commit: Commit) -> None:
     for lane in (*changed, *commit.lanes_deleted):
         if slot_of(lane) not in commit.epochs:
             raise InvalidArgument(f"the commit changes lane {lane} but names no epoch for its slot {slot_of(lane)}")
+    if changes_enqueued(commit) and REGISTRAR_SLOT not in commit.epochs:
+        raise InvalidArgument(f"the commit changes enqueued rows but names no epoch for slot {REGISTRAR_SLOT}")
+
+
+def changes_enqueued(commit: Commit) -> bool:
+    return bool(commit.enqueued_deleted or commit.enqueued_failed or commit.enqueued_retried)

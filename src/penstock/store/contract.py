@@ -12,49 +12,77 @@ promises that the rest of Penstock stands on, each checked for every engine by `
 6. Offsets, names, keys and bytes come back as they were put: nothing is trimmed, folded or re-encoded.
 7. A commit without rows is a question whether the store can commit: it is fenced, and fails where a commit with rows
    would, so a durable engine writes something durable for it too.
+8. Membership (`join` to `leave`) is atomic, each call by itself, and judged by the store's clock alone. No incarnation
+   and no reserved id is ever given twice. A slot has one owner; `take` gets only those that nobody has or whose owner
+   was not heard of for its lease, and then that owner is no member any more: it must join again.
+9. Every commit that changes the catalog raises its version, in the order in which such commits come into force: who has
+   read up to a version misses nothing before it.
 
 Rows of a message's way: `batches` hold the log; `groups` one cursor per lane and group; `leases`, `waiting` and
 `dead` what of it is not done; `dedup` the ids; `outbox` what must still be copied elsewhere; `traces` what
-happened under an id that a message was given; `catalog` what was declared. Entries of leases and waiting rows are
+happened under an id that a message was given; `catalog` what was declared; `enqueued` what applications have put there
+themselves, within transactions of their own, where the engine lets them. Entries of leases and waiting rows are
 opaque bytes made by `core/entries.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from penstock.rows import (
+    REGISTRAR_SLOT,
     SLOTS,
     BatchHead,
     BatchRow,
+    CatalogChanges,
     CatalogRow,
+    ClusterView,
     Commit,
     DeadRow,
     DedupRow,
+    EnqueuedFailure,
+    EnqueuedRow,
+    EnqueuedTarget,
+    FailedRow,
     GroupRow,
+    Joined,
     LaneChange,
     LaneImage,
     LeaseRow,
+    Member,
+    NodeRow,
     OutboxRow,
+    SlotRow,
     TraceRow,
     WaitingRow,
     slot_of,
 )
 
 __all__ = [
+    "REGISTRAR_SLOT",
     "SLOTS",
     "BatchHead",
     "BatchRow",
+    "CatalogChanges",
     "CatalogRow",
+    "ClusterView",
     "Commit",
     "DeadRow",
     "DedupRow",
+    "EnqueuedFailure",
+    "EnqueuedRow",
+    "EnqueuedTarget",
+    "FailedRow",
     "GroupRow",
+    "Joined",
     "LaneChange",
     "LaneImage",
     "LeaseRow",
+    "Member",
+    "NodeRow",
     "OutboxRow",
+    "SlotRow",
     "Store",
     "TraceRow",
     "WaitingRow",
@@ -96,8 +124,8 @@ class Store(Protocol):
     async def catalog(self) -> list[CatalogRow]:
         """Everything declared, by rising id."""
 
-    async def outbox(self, after: int, most: int) -> list[OutboxRow]:
-        """Outbox rows with an id above `after`, by rising id."""
+    async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
+        """Outbox rows with an id above `after`, of these slots unless of all, by rising id."""
 
     async def find_trace(self, namespace: str, trace_id: str, most: int) -> list[TraceRow]:
         """The oldest rows of a trace, `most` of them, by rising time and id."""
@@ -105,8 +133,51 @@ class Store(Protocol):
     async def oldest_trace(self) -> int | None:
         """The time of the oldest trace row of all; None where there is none."""
 
+    async def watch_enqueued(self, wake: Callable[[], object]) -> bool:
+        """Whether applications can enqueue here. If so, `wake` is called when they have, as soon and as often as the
+        engine can tell; who wants to miss nothing looks now and then all the same. Called once.
+        """
+
+    async def enqueued(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
+        """Enqueued rows with the lowest ids that are there now; at least one, then up to the limits (of payloads).
+
+        Rows that have failed are passed over, and so are those for the targets in `passing`.
+        """
+
+    async def failed_enqueued(self, namespace: str, after: int, most: int) -> list[FailedRow]:
+        """Enqueued rows of a namespace that have failed, with ids above `after`, by rising id."""
+
+    async def count_failed_enqueued(self) -> int:
+        """How many enqueued rows have failed, in all namespaces."""
+
     async def lanes_in_use(self) -> list[int]:
         """Lanes that have leases or waiting rows: those whose timers a new owner must mind."""
+
+    # Several nodes: may be called at any time, also while an `apply` is under way -----------------------------
+
+    async def join(self, member: Member) -> Joined:
+        """Become a member, without any slots."""
+
+    async def heartbeat(self, incarnation: int) -> ClusterView:
+        """Say that this member is there, and see who else is and who owns what. 0 only looks."""
+
+    async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
+        """Own those of these slots that nobody has: raise and return their epochs. Nothing for one who is no member.
+
+        Members that were not heard of for their lease are none any more, and their slots nobody's, before that.
+        """
+
+    async def release(self, slots: Sequence[int], incarnation: int, to: int = 0) -> None:
+        """Let go of those of these slots that this member owns; meant for the member `to` where one is named."""
+
+    async def leave(self, incarnation: int) -> None:
+        """Let go of everything, and be no member any more."""
+
+    async def reserve_ids(self, count: int, above: int = 0) -> int:
+        """The first of so many consecutive ids, all above a number, that are given to nobody else ever."""
+
+    async def catalog_since(self, version: int) -> CatalogChanges:
+        """What was declared and deleted since a version; everything where that is too long ago, or 0."""
 
     async def close(self) -> None:
         """Release everything. Nothing more is called after it."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.errors import Fenced, PenstockError
 from penstock.rows import DedupRow
@@ -43,6 +43,8 @@ _ROW_LOG_BYTES: Final = 512
 """What a row adds to SQLite's own log, for estimating when that must be emptied."""
 
 _logger = logging.getLogger("penstock.store.sqlite")
+
+Result = TypeVar("Result")
 
 
 class _TurnLost(Exception):
@@ -167,18 +169,17 @@ class IndexedLog:
             if self._scheduled:
                 self._hurry.set()
 
-    def acquire(self, connection: Connection, slots: Sequence[int], owner: str) -> dict[int, int]:
-        def raise_epochs(connection: Connection) -> dict[int, int]:
-            # Read to the end: a statement with RETURNING is not done before that.
-            return {slot: connection.execute(sql.RAISE_EPOCH, (slot, owner)).fetchall()[0][0] for slot in set(slots)}
-
+    def change_slots(self, connection: Connection, work: Callable[[Connection], Result]) -> Result:
+        """Change who owns slots: durable before it returns, and known to every commit from then on."""
         self._file.check_in_place()
         with self._appending, self._turn.locked():
             if not self._turn.is_ours():
                 self._find_out(connection)
-            taken = durably(connection, raise_epochs)
-            self._epochs.update({slot: (epoch, owner) for slot, epoch in taken.items()})
-        return taken
+            result = durably(connection, work)
+            for slot, epoch, owner in connection.execute(sql.HELD):
+                if epoch >= self._epochs.get(slot, (0, ""))[0]:
+                    self._epochs[slot] = (epoch, owner)
+        return result
 
     def bring_up_to_date(self, connection: Connection) -> None:
         """Afterwards all commits that were answered are in the tables."""
@@ -205,7 +206,7 @@ class IndexedLog:
         store_id, number, mark = in_transaction(connection, "BEGIN IMMEDIATE", begin)
         with self._folding:
             self._recents = [Recent()]
-        self._epochs = {slot: (epoch, owner) for slot, epoch, owner in connection.execute(sql.SLOTS)}
+        self._epochs = {slot: (epoch, owner) for slot, epoch, owner in connection.execute(sql.HELD)}
         self._live = dict(connection.execute(sql.SEGMENTS))
         for entry in self._log.resume(store_id, mark):
             recent = self._recents[-1]

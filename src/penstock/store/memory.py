@@ -8,8 +8,9 @@ before all of it was checked, which makes `apply` atomic also when it raises. Ne
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
+from time import time_ns
 from typing import TypeVar
 
 from penstock.errors import Closed, Fenced
@@ -17,51 +18,68 @@ from penstock.store.checks import check_commit
 from penstock.store.contract import (
     BatchHead,
     BatchRow,
+    CatalogChanges,
     CatalogRow,
+    ClusterView,
     Commit,
     DeadRow,
     DedupRow,
+    EnqueuedFailure,
+    EnqueuedRow,
+    EnqueuedTarget,
+    FailedRow,
     GroupRow,
+    Joined,
     LaneChange,
     LaneImage,
     LeaseRow,
+    Member,
     OutboxRow,
     TraceRow,
     WaitingRow,
 )
+from penstock.store.memory_cluster import CatalogTable, Members
 
 Row = TypeVar("Row")
 
 
 class MemoryStore:
-    """A store that lives as long as its object."""
+    """A store that lives as long as its object; `now_ms` is its clock, by which members are judged."""
 
-    def __init__(self) -> None:
-        self._epochs: dict[int, int] = {}
-        self._owners: dict[int, str] = {}
+    def __init__(self, now_ms: Callable[[], int] | None = None, *, enqueues: bool = False) -> None:
+        """With `enqueues`, rows put by `enqueue` are what an application has committed."""
+        self._now_ms = now_ms or _system_ms
+        self._members = Members(self._now_ms)
         self._lanes: dict[int, _Lane] = {}
-        self._catalog: dict[tuple[str, int], CatalogRow] = {}
+        self._catalog = CatalogTable()
         self._outbox: dict[int, OutboxRow] = {}
         self._traces = _Traces()
+        self._enqueued: dict[int, EnqueuedRow] = {}
+        self._failed: dict[int, EnqueuedFailure] = {}
+        self._enqueues = enqueues
+        self._wake: Callable[[], object] = lambda: None
         self._closed = False
 
     def clone(self) -> MemoryStore:
         """An open copy that shares nothing that changes: a crash image, or what a restart finds."""
-        copy = MemoryStore()
-        copy._epochs = dict(self._epochs)
-        copy._owners = dict(self._owners)
+        copy = MemoryStore(self._now_ms, enqueues=self._enqueues)
+        copy._members = self._members.clone()
         copy._lanes = {number: lane.clone() for number, lane in self._lanes.items()}
-        copy._catalog = dict(self._catalog)
+        copy._catalog = self._catalog.clone()
         copy._outbox = dict(self._outbox)
         copy._traces = self._traces.clone()
+        copy._enqueued = dict(self._enqueued)
+        copy._failed = dict(self._failed)
         return copy
+
+    def enqueue(self, *rows: EnqueuedRow) -> None:
+        """What the commit of an application's transaction does."""
+        self._enqueued.update((row.id, row) for row in rows)
+        self._wake()
 
     async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
         self._check_open()
-        taken = {slot: self._epochs.get(slot, 0) + 1 for slot in slots}
-        self._epochs.update(taken)
-        self._owners.update(dict.fromkeys(taken, owner))
-        return taken
+        return self._members.acquire(slots, owner)
 
     async def apply(self, commit: Commit) -> None:
         self._check_open()
@@ -77,10 +95,7 @@ class MemoryStore:
             if lane is None:
                 lane = self._lanes[change.lane] = _Lane()
             lane.apply(change)
-        for key in commit.catalog_deleted:
-            self._catalog.pop(key, None)
-        for declared in commit.catalog:
-            self._catalog[declared.kind, declared.id] = declared
+        self._catalog.apply(commit.catalog, commit.catalog_deleted)
         for number in commit.outbox_deleted:
             self._outbox.pop(number, None)
         for promised in commit.outbox:
@@ -89,6 +104,17 @@ class MemoryStore:
             self._traces.expire(commit.traces_expired_ms)
         for happened in commit.traces:
             self._traces.put(happened)
+        self._settle_enqueued(commit)
+
+    def _settle_enqueued(self, commit: Commit) -> None:
+        for number in commit.enqueued_deleted:
+            self._enqueued.pop(number, None)
+            self._failed.pop(number, None)
+        for failure in commit.enqueued_failed:
+            if failure.id in self._enqueued:
+                self._failed[failure.id] = failure
+        for number in commit.enqueued_retried:
+            self._failed.pop(number, None)
 
     async def load(self, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
         self._check_open()
@@ -134,11 +160,12 @@ class MemoryStore:
 
     async def catalog(self) -> list[CatalogRow]:
         self._check_open()
-        return sorted(self._catalog.values(), key=lambda row: (row.id, row.kind))
+        return self._catalog.in_order()
 
-    async def outbox(self, after: int, most: int) -> list[OutboxRow]:
+    async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
         self._check_open()
-        return [self._outbox[number] for number in sorted(self._outbox) if number > after][: max(most, 0)]
+        rows = [self._outbox[number] for number in sorted(self._outbox) if number > after]
+        return [row for row in rows if slots is None or row.slot in slots][: max(most, 0)]
 
     async def find_trace(self, namespace: str, trace_id: str, most: int) -> list[TraceRow]:
         self._check_open()
@@ -148,9 +175,73 @@ class MemoryStore:
         self._check_open()
         return self._traces.oldest()
 
+    async def watch_enqueued(self, wake: Callable[[], object]) -> bool:
+        self._check_open()
+        self._wake = wake
+        return self._enqueues
+
+    async def enqueued(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
+        self._check_open()
+        found: list[EnqueuedRow] = []
+        size = 0
+        for number in sorted(self._enqueued.keys() - self._failed.keys()):
+            row = self._enqueued[number]
+            if row.target in passing:
+                continue
+            size += len(row.payload)
+            if found and (len(found) >= most or size > bytes_most):
+                break
+            found.append(row)
+        return found
+
+    async def failed_enqueued(self, namespace: str, after: int, most: int) -> list[FailedRow]:
+        self._check_open()
+        rows = [self._enqueued[number] for number in sorted(self._failed) if number > after]
+        return [
+            FailedRow(
+                row.id, row.namespace, row.queue, row.exchange, row.key, len(row.payload), row.enqueued_ms,
+                self._failed[row.id].error, self._failed[row.id].failed_ms,
+            )
+            for row in rows if row.namespace == namespace
+        ][: max(most, 0)]  # fmt: skip
+
+    async def count_failed_enqueued(self) -> int:
+        self._check_open()
+        return len(self._failed)
+
     async def lanes_in_use(self) -> list[int]:
         self._check_open()
         return sorted(number for number, lane in self._lanes.items() if lane.in_use())
+
+    # Several nodes ----------------------------------------------------------------------------------------
+
+    async def join(self, member: Member) -> Joined:
+        self._check_open()
+        return self._members.join(member)
+
+    async def heartbeat(self, incarnation: int) -> ClusterView:
+        self._check_open()
+        return self._members.heartbeat(incarnation, self._catalog.version)
+
+    async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
+        self._check_open()
+        return self._members.take(slots, incarnation)
+
+    async def release(self, slots: Sequence[int], incarnation: int, to: int = 0) -> None:
+        self._check_open()
+        self._members.release(slots, incarnation, to)
+
+    async def leave(self, incarnation: int) -> None:
+        self._check_open()
+        self._members.leave(incarnation)
+
+    async def reserve_ids(self, count: int, above: int = 0) -> int:
+        self._check_open()
+        return self._members.reserve_ids(count, above)
+
+    async def catalog_since(self, version: int) -> CatalogChanges:
+        self._check_open()
+        return self._catalog.since(version)
 
     async def close(self) -> None:
         """Refuse every later call. The rows stay, for `clone`."""
@@ -162,9 +253,9 @@ class MemoryStore:
 
     def _check_epochs(self, epochs: dict[int, int]) -> None:
         for slot, epoch in epochs.items():
-            held = self._epochs.get(slot)
+            held = self._members.slots[slot].epoch if slot in self._members.slots else None
             if held != epoch:
-                owner = self._owners.get(slot, "nobody")
+                owner = self._members.owners.get(slot, "nobody")
                 raise Fenced(f"slot {slot} is at epoch {held} of {owner}, not at epoch {epoch}")
 
     def _batches_after(self, lane: int, start: int) -> Iterable[BatchRow]:
@@ -178,6 +269,10 @@ class MemoryStore:
             index += 1
         for position in range(index, len(bases)):
             yield known.batches[bases[position]]
+
+
+def _system_ms() -> int:
+    return time_ns() // 1_000_000
 
 
 class _Traces:

@@ -14,23 +14,33 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.errors import Closed, Fenced, InvalidArgument, StoreCorrupt
+from penstock.store import postgres_cluster as cluster
+from penstock.store import postgres_enqueued as enqueued_sql
 from penstock.store import postgres_schema as sql
-from penstock.store.checks import check_commit
+from penstock.store.checks import changes_enqueued, check_commit
 from penstock.store.contract import (
     BatchHead,
     BatchRow,
+    CatalogChanges,
     CatalogRow,
+    ClusterView,
     Commit,
     DeadRow,
     DedupRow,
+    EnqueuedRow,
+    EnqueuedTarget,
+    FailedRow,
     GroupRow,
+    Joined,
     LaneImage,
     LeaseRow,
+    Member,
     OutboxRow,
     TraceRow,
     WaitingRow,
     slot_of,
 )
+from penstock.store.postgres_listening import Listener
 from penstock.store.postgres_pool import Pool, StoreAddress
 from penstock.store.text import kept, restored
 
@@ -48,9 +58,13 @@ Row = tuple[Any, ...]
 class PostgresStore:
     """An open schema of a PostgreSQL database. Made by `PostgresStore.open`."""
 
-    def __init__(self, pool: Pool, schema: str) -> None:
+    def __init__(self, pool: Pool, address: StoreAddress, url: str, seconds: float) -> None:
         self._pool = pool
-        self._schema = schema
+        self._members = MemberCalls(url, seconds)
+        self._schema = address.schema
+        self._address = address
+        self._seconds = seconds
+        self._listener: Listener | None = None
         self._writer = secrets.token_hex(16)
         self._generation = 1
         self._is_unsure = False
@@ -72,11 +86,11 @@ class PostgresStore:
 
         Any number of processes may open the same one: a slot belongs to who acquired it last, and whoever had it
         before is `Fenced`. With `prepared=no` in the URL no statement is kept prepared, as a pooler older than
-        PgBouncer 1.21 needs it in transaction mode.
+        PgBouncer 1.21 needs it in transaction mode. With `listen=no` no connection waits for notifications.
         """
         address = StoreAddress.parse(url)
         pool = await Pool.open(address, connections=readers + 1, seconds=seconds)
-        store = cls(pool, address.schema)
+        store = cls(pool, address, url, seconds)
         try:
             await store._prepare(migrations)
         except BaseException:
@@ -107,24 +121,23 @@ class PostgresStore:
     async def apply(self, commit: Commit) -> None:
         check_commit(commit)
         values = commit_values(commit)
+        settled = enqueued_values(commit) if changes_enqueued(commit) else ()
         self._check_open()
         async with self._writing:
             await self._decide()
             fence = (self._writer, self._generation, *_fence(commit))
             try:
-                if any(values):
+                if settled:
+                    await self._pool.execute(self._sql(sql.APPLY_AND_SETTLE), *fence, *values, *settled)
+                elif any(values):
                     await self._pool.execute(self._sql(sql.APPLY), *fence, *values)
                 else:
-                    await self._pool.in_transaction(lambda connection: self._write_nothing(connection, fence))
+                    await self._pool.execute(self._sql(cluster.COMMIT_NOTHING), *fence)
             except (Fenced, InvalidArgument, StoreCorrupt):
                 raise  # the database said no
             except BaseException as error:
                 self._is_unsure = not getattr(error, "is_refused", False)
                 raise
-
-    async def _write_nothing(self, connection: asyncpg.Connection[Any], fence: Row) -> None:
-        await connection.execute(self._sql(sql.CHECK_FENCE), *fence)
-        await connection.execute(self._sql(sql.TOUCH), self._writer)
 
     async def _decide(self) -> None:
         """If the answer of a commit was lost, make sure that it is in force by now or never will be."""
@@ -171,14 +184,11 @@ class PostgresStore:
         return [DedupRow(*row) for row in await self._fetch(sql.DEDUP, lane, list(keys))]
 
     async def catalog(self) -> list[CatalogRow]:
-        rows = await self._fetch(sql.CATALOG)
-        return [
-            CatalogRow(kind, id, parent, restored(namespace), restored(name), document)
-            for kind, id, parent, namespace, name, document in rows
-        ]
+        return [cluster.catalog_row(row) for row in await self._fetch(sql.CATALOG)]
 
-    async def outbox(self, after: int, most: int) -> list[OutboxRow]:
-        return [OutboxRow(*row) for row in await self._fetch(sql.OUTBOX, after, max(most, 0))]
+    async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
+        chosen = None if slots is None else list(slots)
+        return [OutboxRow(*row) for row in await self._fetch(sql.OUTBOX, after, max(most, 0), chosen)]
 
     async def find_trace(self, namespace: str, trace_id: str, most: int) -> list[TraceRow]:
         rows = await self._fetch(sql.TRACE, kept(namespace), kept(trace_id), max(most, 0))
@@ -194,8 +204,70 @@ class PostgresStore:
         found: int | None = (await self._fetch(sql.OLDEST_TRACE))[0][0]
         return found
 
+    async def watch_enqueued(self, wake: Callable[[], object]) -> bool:
+        self._check_open()
+        if self._address.is_listening:
+            self._listener = Listener(self._address, self._seconds, wake)
+        return True
+
+    async def enqueued(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
+        columns = [[getattr(target, name) for target in passing] for name in EnqueuedTarget._fields]
+        rows = await self._fetch(enqueued_sql.ENQUEUED, max(most, 1), bytes_most, *columns)
+        return [EnqueuedRow(*row) for row in rows]
+
+    async def failed_enqueued(self, namespace: str, after: int, most: int) -> list[FailedRow]:
+        rows = await self._fetch(enqueued_sql.FAILED, namespace, after, max(most, 0))
+        return [
+            FailedRow(id, of, queue, exchange, key, size, enqueued_ms, restored(error), failed_ms)
+            for id, of, queue, exchange, key, size, enqueued_ms, error, failed_ms in rows
+        ]
+
+    async def count_failed_enqueued(self) -> int:
+        count: int = (await self._fetch(enqueued_sql.COUNT_FAILED))[0][0]
+        return count
+
     async def lanes_in_use(self) -> list[int]:
         return [lane for (lane,) in await self._fetch(sql.LANES_IN_USE)]
+
+    # Several nodes ----------------------------------------------------------------------------------------
+
+    async def join(self, member: Member) -> Joined:
+        values = (member.name, member.url, member.version, member.lease_ms)
+        return Joined(*(await self._member(cluster.JOIN, *values))[0])
+
+    async def heartbeat(self, incarnation: int) -> ClusterView:
+        return cluster.view_of((await self._member(cluster.HEARTBEAT, incarnation))[0])
+
+    async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
+        await self._decide()
+        return dict(await self._member(cluster.TAKE, list(slots), incarnation))
+
+    async def release(self, slots: Sequence[int], incarnation: int, to: int = 0) -> None:
+        await self._member(cluster.RELEASE, list(slots), incarnation, to)
+
+    async def leave(self, incarnation: int) -> None:
+        await self._member(cluster.LEAVE, incarnation)
+
+    async def reserve_ids(self, count: int, above: int = 0) -> int:
+        first: int = (await self._member(cluster.RESERVE_IDS, count, above))[0][0]
+        return first
+
+    async def catalog_since(self, version: int) -> CatalogChanges:
+        async def read(connection: asyncpg.Connection[Any]) -> CatalogChanges:
+            counters = dict(await connection.fetch(self._sql(cluster.COUNTERS)))
+            if version <= 0 or version < counters["forgotten"]:
+                rows = await connection.fetch(self._sql(sql.CATALOG))
+                return CatalogChanges(counters["catalog"], [cluster.catalog_row(row) for row in rows], [], True)
+            rows = await connection.fetch(self._sql(cluster.CATALOG_SINCE), version)
+            deleted = await connection.fetch(self._sql(cluster.DELETED_SINCE), version)
+            found, gone = ([cluster.catalog_row(row) for row in part] for part in (rows, deleted))
+            return CatalogChanges(counters["catalog"], found, gone, False)
+
+        return await self._read(lambda: self._pool.in_transaction(read, is_reading=True))
+
+    async def _member(self, statement: str, *values: Any) -> list[Any]:
+        self._check_open()
+        return await self._members.fetch(self._sql(statement), *values)
 
     # Life -------------------------------------------------------------------------------------------------
 
@@ -204,8 +276,11 @@ class PostgresStore:
         if self._closed:
             return
         self._closed = True
+        if self._listener is not None:
+            await self._listener.close()
         async with self._writing:  # behind the last commit
             await self._pool.say_goodbye(self._sql(sql.END_WRITER), self._writer)
+        await self._members.close()
         await self._pool.close()
 
     async def _fetch(self, statement: str, *values: Any) -> list[Any]:
@@ -222,6 +297,26 @@ class PostgresStore:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f"the store {self._pool.label} is closed")
+
+
+class MemberCalls:
+    """A connection of its own for membership, opened when first wanted: a heartbeat never waits behind reads."""
+
+    def __init__(self, url: str, seconds: float) -> None:
+        self._url = url
+        self._seconds = seconds
+        self._pool: Pool | None = None
+        self._opening = asyncio.Lock()
+
+    async def fetch(self, statement: str, *values: Any) -> list[Any]:
+        async with self._opening:
+            if self._pool is None:
+                self._pool = await Pool.open(StoreAddress.parse(self._url), connections=1, seconds=self._seconds)
+        return await self._pool.fetch(statement, *values)
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            await self._pool.close()
 
 
 async def migrate(connection: asyncpg.Connection[Any], schema: str, migrations: Sequence[sql.Migration]) -> None:
@@ -292,10 +387,11 @@ def commit_values(commit: Commit) -> Row:
         [kind for kind, _ in commit.catalog_deleted],
         [id for _, id in commit.catalog_deleted],
         _latest([
-            (row.kind, row.id, row.parent, kept(row.namespace), kept(row.name), row.document) for row in commit.catalog
+            (row.kind, row.id, row.parent, kept(row.namespace), kept(row.name), row.document, 0)
+            for row in commit.catalog
         ], 2),
         commit.outbox_deleted,
-        _latest([(row.id, row.lane, row.offset, row.document) for row in commit.outbox], 1),
+        _latest([(row.id, row.lane, row.offset, row.document, row.slot) for row in commit.outbox], 1),
         commit.traces_expired_ms,
         _latest([
             (kept(row.namespace), kept(row.trace_id), row.at_ms, row.id, kept(row.kind),
@@ -304,6 +400,18 @@ def commit_values(commit: Commit) -> Row:
             for row in commit.traces
         ], 4),
     )  # fmt: skip
+
+
+def enqueued_values(commit: Commit) -> Row:
+    """The arguments of `settle_enqueued`."""
+    failed = {failure.id: failure for failure in commit.enqueued_failed}.values()
+    return (
+        commit.enqueued_deleted,
+        [failure.id for failure in failed],
+        [kept(failure.error) for failure in failed],
+        [failure.failed_ms for failure in failed],
+        commit.enqueued_retried,
+    )
 
 
 def _latest(rows: list[Row], key: int) -> list[Row]:

@@ -39,6 +39,8 @@ class StoreAddress:
     """Whether statements are kept prepared on their connection."""
     label: str
     """For people: no password in it."""
+    is_listening: bool = True
+    """Whether a connection of its own waits for notifications."""
 
     @classmethod
     def parse(cls, url: str) -> StoreAddress:
@@ -48,12 +50,19 @@ class StoreAddress:
             raise InvalidArgument(f"the store's URL cannot be used: {error}") from None
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         schema = check_schema(query.pop("schema", DEFAULT_SCHEMA))
-        prepared = query.pop("prepared", "yes").lower()
-        if prepared not in (*_YES, *_NO):
-            raise InvalidArgument(f"prepared={prepared!r} in the store's URL must be yes or no")
+        is_prepared = _choice(query, "prepared")
+        is_listening = _choice(query, "listen")
         place = parts.netloc.rpartition("@")[2]
         rest = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(query)))
-        return cls(rest, schema, prepared in _YES, f"postgresql://{place}{parts.path}?schema={schema}")
+        return cls(rest, schema, is_prepared, f"postgresql://{place}{parts.path}?schema={schema}", is_listening)
+
+
+def _choice(query: dict[str, str], name: str) -> bool:
+    """Takes an option out of a URL's query; yes unless it says no."""
+    text = query.pop(name, "yes").lower()
+    if text not in (*_YES, *_NO):
+        raise InvalidArgument(f"{name}={text!r} in the store's URL must be yes or no")
+    return text in _YES
 
 
 class Pool:

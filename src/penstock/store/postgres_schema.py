@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import InvalidArgument
+from penstock.store import postgres_cluster as cluster
+from penstock.store import postgres_enqueued
 
 DEFAULT_SCHEMA: Final = "penstock"
 FENCED: Final = "PN001"
@@ -47,6 +49,121 @@ _PASSING: Final = (
 _SHORT: Final = "WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000)"
 
 Migration = Sequence[str]
+
+# One call a commit, whatever is in it: one round trip, and one transaction by itself. What stands in <> has changed
+# from version to version of the schema.
+_APPLY_COMMIT: Final = """<create> FUNCTION {s}.apply_commit(
+        writer text, generation bigint, fence_slots integer[], fence_epochs bigint[],
+        gone_lanes bigint[], gone_groups bigint[][], gone_leases bigint[][], gone_waiting bigint[][],
+        gone_dead bigint[][], expired_dedup bigint[][], new_lanes {s}.lanes[], new_groups {s}.groups[],
+        new_leases {s}.leases[], new_waiting {s}.waiting[], new_dead {s}.dead[], new_dedup {s}.dedup[],
+        new_batches {s}.batches[],
+        trims bigint[][], gone_catalog_kinds text[], gone_catalog_ids bigint[], new_catalog {s}.catalog[],
+        gone_outbox bigint[], new_outbox {s}.outbox[], expired_traces bigint, new_traces {s}.traces[]
+    ) RETURNS void LANGUAGE plpgsql AS $$
+    #variable_conflict use_column
+    <declare>BEGIN
+        PERFORM {s}.check_fence(writer, generation, fence_slots, fence_epochs);
+        IF cardinality(gone_lanes) > 0 THEN
+            DELETE FROM {s}.lanes WHERE lane = ANY (gone_lanes);
+            DELETE FROM {s}.batches WHERE lane = ANY (gone_lanes);
+            DELETE FROM {s}.groups WHERE lane = ANY (gone_lanes);
+            DELETE FROM {s}.leases WHERE lane = ANY (gone_lanes);
+            DELETE FROM {s}.waiting WHERE lane = ANY (gone_lanes);
+            DELETE FROM {s}.dead WHERE lane = ANY (gone_lanes);
+            DELETE FROM {s}.dedup WHERE lane = ANY (gone_lanes);
+            DELETE FROM {s}.outbox WHERE lane = ANY (gone_lanes);
+        END IF;
+        IF cardinality(gone_groups) > 0 THEN
+            DELETE FROM {s}.groups t USING {s}.pairs(gone_groups) k WHERE t.lane = k.a AND t.group_id = k.b;
+            DELETE FROM {s}.leases t USING {s}.pairs(gone_groups) k WHERE t.lane = k.a AND t.group_id = k.b;
+            DELETE FROM {s}.waiting t USING {s}.pairs(gone_groups) k WHERE t.lane = k.a AND t.group_id = k.b;
+            DELETE FROM {s}.dead t USING {s}.pairs(gone_groups) k WHERE t.lane = k.a AND t.group_id = k.b;
+        END IF;
+        IF cardinality(gone_leases) > 0 THEN
+            DELETE FROM {s}.leases t USING {s}.triples(gone_leases) k
+            WHERE t.lane = k.a AND t.group_id = k.b AND t.lease_id = k.c;
+        END IF;
+        IF cardinality(gone_waiting) > 0 THEN
+            DELETE FROM {s}.waiting t USING {s}.triples(gone_waiting) k
+            WHERE t.lane = k.a AND t.group_id = k.b AND t.chunk = k.c;
+        END IF;
+        IF cardinality(gone_dead) > 0 THEN
+            DELETE FROM {s}.dead t USING {s}.triples(gone_dead) k
+            WHERE t.lane = k.a AND t.group_id = k.b AND t.start = k.c;
+        END IF;
+        IF cardinality(expired_dedup) > 0 THEN
+            DELETE FROM {s}.dedup t USING {s}.pairs(expired_dedup) k WHERE t.lane = k.a AND t.expires_ms <= k.b;
+        END IF;
+        IF cardinality(new_lanes) > 0 THEN
+            INSERT INTO {s}.lanes SELECT * FROM unnest(new_lanes) ON CONFLICT (lane) DO UPDATE
+            SET first = excluded.first, "end" = excluded."end", bytes_end = excluded.bytes_end;
+        END IF;
+        IF cardinality(new_groups) > 0 THEN
+            INSERT INTO {s}.groups SELECT * FROM unnest(new_groups) ON CONFLICT (lane, group_id) DO UPDATE
+            SET next = excluded.next, committed = excluded.committed;
+        END IF;
+        IF cardinality(new_leases) > 0 THEN
+            INSERT INTO {s}.leases SELECT * FROM unnest(new_leases) ON CONFLICT (lane, group_id, lease_id) DO UPDATE
+            SET deadline_ms = excluded.deadline_ms, consumer = excluded.consumer, entries = excluded.entries;
+        END IF;
+        IF cardinality(new_waiting) > 0 THEN
+            INSERT INTO {s}.waiting SELECT * FROM unnest(new_waiting) ON CONFLICT (lane, group_id, chunk) DO UPDATE
+            SET entries = excluded.entries;
+        END IF;
+        IF cardinality(new_dead) > 0 THEN
+            INSERT INTO {s}.dead SELECT * FROM unnest(new_dead) ON CONFLICT (lane, group_id, start) DO UPDATE
+            SET "end" = excluded."end", attempts = excluded.attempts, reason = excluded.reason, error = excluded.error,
+                consumer = excluded.consumer, dead_ms = excluded.dead_ms;
+        END IF;
+        IF cardinality(new_dedup) > 0 THEN
+            INSERT INTO {s}.dedup SELECT * FROM unnest(new_dedup) ON CONFLICT (lane, key) DO UPDATE
+            SET "offset" = excluded."offset", expires_ms = excluded.expires_ms;
+        END IF;
+        IF cardinality(new_batches) > 0 THEN
+            INSERT INTO {s}.batches SELECT * FROM unnest(new_batches) ON CONFLICT (lane, base) DO UPDATE
+            SET count = excluded.count, published_ms = excluded.published_ms, bytes_end = excluded.bytes_end,
+                size = excluded.size, meta = excluded.meta, body = excluded.body;
+        END IF;
+        IF cardinality(trims) > 0 THEN
+            DELETE FROM {s}.batches t USING {s}.pairs(trims) k
+            WHERE t.lane = k.a AND t.base < k.b AND t.base + t.count <= k.b;
+        END IF;
+<catalog>
+        IF cardinality(gone_outbox) > 0 THEN
+            DELETE FROM {s}.outbox WHERE id = ANY (gone_outbox);
+        END IF;
+        IF cardinality(new_outbox) > 0 THEN
+            INSERT INTO {s}.outbox SELECT * FROM unnest(new_outbox) ON CONFLICT (id) DO UPDATE
+            SET lane = excluded.lane, "offset" = excluded."offset", document = excluded.document<slot>;
+        END IF;
+        IF expired_traces IS NOT NULL THEN
+            DELETE FROM {s}.traces WHERE at_ms <= expired_traces;
+        END IF;
+        IF cardinality(new_traces) > 0 THEN
+            INSERT INTO {s}.traces SELECT * FROM unnest(new_traces)
+            ON CONFLICT (namespace, trace_id, at_ms, id) DO UPDATE SET
+                kind = excluded.kind, queue = excluded.queue, queue_id = excluded.queue_id, lane = excluded.lane,
+                "offset" = excluded."offset", name = excluded.name, detail = excluded.detail,
+                consumer = excluded.consumer;
+        END IF;
+    END $$"""
+
+_CATALOG_1: Final = """        IF cardinality(gone_catalog_ids) > 0 THEN
+            DELETE FROM {s}.catalog t USING unnest(gone_catalog_kinds, gone_catalog_ids) AS k (kind, id)
+            WHERE t.kind = k.kind AND t.id = k.id;
+        END IF;
+        IF cardinality(new_catalog) > 0 THEN
+            INSERT INTO {s}.catalog SELECT * FROM unnest(new_catalog) ON CONFLICT (id, kind) DO UPDATE
+            SET parent = excluded.parent, namespace = excluded.namespace, name = excluded.name,
+                document = excluded.document;
+        END IF;"""
+
+
+def _apply_commit(create: str, declare: str, catalog: str, slot: str) -> str:
+    text = _APPLY_COMMIT.replace("<create>", create).replace("<declare>", declare)
+    return text.replace("<catalog>", catalog.strip("\n")).replace("<slot>", slot)
+
 
 _VERSION_1: Final[Migration] = (
     f"""CREATE TABLE {{s}}.lanes (
@@ -121,111 +238,7 @@ _VERSION_1: Final[Migration] = (
                 USING ERRCODE = '{FENCED}';
         END IF;
     END $$""",
-    # One call a commit, whatever is in it: one round trip, and one transaction by itself.
-    """CREATE FUNCTION {s}.apply_commit(
-        writer text, generation bigint, fence_slots integer[], fence_epochs bigint[],
-        gone_lanes bigint[], gone_groups bigint[][], gone_leases bigint[][], gone_waiting bigint[][],
-        gone_dead bigint[][], expired_dedup bigint[][], new_lanes {s}.lanes[], new_groups {s}.groups[],
-        new_leases {s}.leases[], new_waiting {s}.waiting[], new_dead {s}.dead[], new_dedup {s}.dedup[],
-        new_batches {s}.batches[],
-        trims bigint[][], gone_catalog_kinds text[], gone_catalog_ids bigint[], new_catalog {s}.catalog[],
-        gone_outbox bigint[], new_outbox {s}.outbox[], expired_traces bigint, new_traces {s}.traces[]
-    ) RETURNS void LANGUAGE plpgsql AS $$
-    #variable_conflict use_column
-    BEGIN
-        PERFORM {s}.check_fence(writer, generation, fence_slots, fence_epochs);
-        IF cardinality(gone_lanes) > 0 THEN
-            DELETE FROM {s}.lanes WHERE lane = ANY (gone_lanes);
-            DELETE FROM {s}.batches WHERE lane = ANY (gone_lanes);
-            DELETE FROM {s}.groups WHERE lane = ANY (gone_lanes);
-            DELETE FROM {s}.leases WHERE lane = ANY (gone_lanes);
-            DELETE FROM {s}.waiting WHERE lane = ANY (gone_lanes);
-            DELETE FROM {s}.dead WHERE lane = ANY (gone_lanes);
-            DELETE FROM {s}.dedup WHERE lane = ANY (gone_lanes);
-            DELETE FROM {s}.outbox WHERE lane = ANY (gone_lanes);
-        END IF;
-        IF cardinality(gone_groups) > 0 THEN
-            DELETE FROM {s}.groups t USING {s}.pairs(gone_groups) k WHERE t.lane = k.a AND t.group_id = k.b;
-            DELETE FROM {s}.leases t USING {s}.pairs(gone_groups) k WHERE t.lane = k.a AND t.group_id = k.b;
-            DELETE FROM {s}.waiting t USING {s}.pairs(gone_groups) k WHERE t.lane = k.a AND t.group_id = k.b;
-            DELETE FROM {s}.dead t USING {s}.pairs(gone_groups) k WHERE t.lane = k.a AND t.group_id = k.b;
-        END IF;
-        IF cardinality(gone_leases) > 0 THEN
-            DELETE FROM {s}.leases t USING {s}.triples(gone_leases) k
-            WHERE t.lane = k.a AND t.group_id = k.b AND t.lease_id = k.c;
-        END IF;
-        IF cardinality(gone_waiting) > 0 THEN
-            DELETE FROM {s}.waiting t USING {s}.triples(gone_waiting) k
-            WHERE t.lane = k.a AND t.group_id = k.b AND t.chunk = k.c;
-        END IF;
-        IF cardinality(gone_dead) > 0 THEN
-            DELETE FROM {s}.dead t USING {s}.triples(gone_dead) k
-            WHERE t.lane = k.a AND t.group_id = k.b AND t.start = k.c;
-        END IF;
-        IF cardinality(expired_dedup) > 0 THEN
-            DELETE FROM {s}.dedup t USING {s}.pairs(expired_dedup) k WHERE t.lane = k.a AND t.expires_ms <= k.b;
-        END IF;
-        IF cardinality(new_lanes) > 0 THEN
-            INSERT INTO {s}.lanes SELECT * FROM unnest(new_lanes) ON CONFLICT (lane) DO UPDATE
-            SET first = excluded.first, "end" = excluded."end", bytes_end = excluded.bytes_end;
-        END IF;
-        IF cardinality(new_groups) > 0 THEN
-            INSERT INTO {s}.groups SELECT * FROM unnest(new_groups) ON CONFLICT (lane, group_id) DO UPDATE
-            SET next = excluded.next, committed = excluded.committed;
-        END IF;
-        IF cardinality(new_leases) > 0 THEN
-            INSERT INTO {s}.leases SELECT * FROM unnest(new_leases) ON CONFLICT (lane, group_id, lease_id) DO UPDATE
-            SET deadline_ms = excluded.deadline_ms, consumer = excluded.consumer, entries = excluded.entries;
-        END IF;
-        IF cardinality(new_waiting) > 0 THEN
-            INSERT INTO {s}.waiting SELECT * FROM unnest(new_waiting) ON CONFLICT (lane, group_id, chunk) DO UPDATE
-            SET entries = excluded.entries;
-        END IF;
-        IF cardinality(new_dead) > 0 THEN
-            INSERT INTO {s}.dead SELECT * FROM unnest(new_dead) ON CONFLICT (lane, group_id, start) DO UPDATE
-            SET "end" = excluded."end", attempts = excluded.attempts, reason = excluded.reason, error = excluded.error,
-                consumer = excluded.consumer, dead_ms = excluded.dead_ms;
-        END IF;
-        IF cardinality(new_dedup) > 0 THEN
-            INSERT INTO {s}.dedup SELECT * FROM unnest(new_dedup) ON CONFLICT (lane, key) DO UPDATE
-            SET "offset" = excluded."offset", expires_ms = excluded.expires_ms;
-        END IF;
-        IF cardinality(new_batches) > 0 THEN
-            INSERT INTO {s}.batches SELECT * FROM unnest(new_batches) ON CONFLICT (lane, base) DO UPDATE
-            SET count = excluded.count, published_ms = excluded.published_ms, bytes_end = excluded.bytes_end,
-                size = excluded.size, meta = excluded.meta, body = excluded.body;
-        END IF;
-        IF cardinality(trims) > 0 THEN
-            DELETE FROM {s}.batches t USING {s}.pairs(trims) k
-            WHERE t.lane = k.a AND t.base < k.b AND t.base + t.count <= k.b;
-        END IF;
-        IF cardinality(gone_catalog_ids) > 0 THEN
-            DELETE FROM {s}.catalog t USING unnest(gone_catalog_kinds, gone_catalog_ids) AS k (kind, id)
-            WHERE t.kind = k.kind AND t.id = k.id;
-        END IF;
-        IF cardinality(new_catalog) > 0 THEN
-            INSERT INTO {s}.catalog SELECT * FROM unnest(new_catalog) ON CONFLICT (id, kind) DO UPDATE
-            SET parent = excluded.parent, namespace = excluded.namespace, name = excluded.name,
-                document = excluded.document;
-        END IF;
-        IF cardinality(gone_outbox) > 0 THEN
-            DELETE FROM {s}.outbox WHERE id = ANY (gone_outbox);
-        END IF;
-        IF cardinality(new_outbox) > 0 THEN
-            INSERT INTO {s}.outbox SELECT * FROM unnest(new_outbox) ON CONFLICT (id) DO UPDATE
-            SET lane = excluded.lane, "offset" = excluded."offset", document = excluded.document;
-        END IF;
-        IF expired_traces IS NOT NULL THEN
-            DELETE FROM {s}.traces WHERE at_ms <= expired_traces;
-        END IF;
-        IF cardinality(new_traces) > 0 THEN
-            INSERT INTO {s}.traces SELECT * FROM unnest(new_traces)
-            ON CONFLICT (namespace, trace_id, at_ms, id) DO UPDATE SET
-                kind = excluded.kind, queue = excluded.queue, queue_id = excluded.queue_id, lane = excluded.lane,
-                "offset" = excluded."offset", name = excluded.name, detail = excluded.detail,
-                consumer = excluded.consumer;
-        END IF;
-    END $$""",
+    _apply_commit("CREATE", "", _CATALOG_1, ""),
     """CREATE FUNCTION {s}.pairs(keys bigint[][]) RETURNS TABLE (a bigint, b bigint) LANGUAGE sql IMMUTABLE
     AS $$ SELECT keys[i][1], keys[i][2] FROM generate_subscripts(keys, 1) AS i $$""",
     """CREATE FUNCTION {s}.triples(keys bigint[][]) RETURNS TABLE (a bigint, b bigint, c bigint) LANGUAGE sql IMMUTABLE
@@ -249,7 +262,16 @@ _VERSION_1: Final[Migration] = (
     END $$""",
 )
 
-MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1,)
+# Several nodes: who is there, who owns what, what was declared since when, and whose turn a row of the outbox is.
+_VERSION_2: Final[Migration] = (
+    *cluster.TABLES,
+    *cluster.FUNCTIONS,
+    _apply_commit(
+        "CREATE OR REPLACE", "DECLARE new_version bigint;\n    ", cluster.APPLY_CATALOG, ", slot = excluded.slot"
+    ),
+)
+
+MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, postgres_enqueued.MIGRATION)
 """Entry n brings a schema from version n to n + 1. Entries are only ever added: schemas made by each are out there."""
 
 # Making it -----------------------------------------------------------------------------------------------
@@ -276,16 +298,20 @@ NEXT_GENERATION: Final = """
 INSERT INTO {s}.writers AS w VALUES ($1, $2, now())
 ON CONFLICT (writer) DO UPDATE SET generation = greatest(w.generation + 1, excluded.generation), seen = now()
 RETURNING generation"""
-# A commit without rows must reach the disk like any other.
-TOUCH: Final = "UPDATE {s}.writers SET seen = now() WHERE writer = $1"
 LOCK_SLOTS: Final = """
 SELECT pg_advisory_xact_lock('{s}.slots'::regclass::oid::integer, slot)
 FROM (SELECT unnest($1::integer[]) AS slot ORDER BY 1) AS sorted"""
 RAISE_EPOCHS: Final = """
-INSERT INTO {s}.slots AS s (slot, epoch, owner) SELECT slot, 1, $2 FROM unnest($1::integer[]) AS slot
-ON CONFLICT (slot) DO UPDATE SET epoch = s.epoch + 1, owner = excluded.owner RETURNING slot, epoch"""
-CHECK_FENCE: Final = "SELECT {s}.check_fence($1, $2, $3, $4)"
+INSERT INTO {s}.slots AS s (slot, epoch, owner, why)
+SELECT slot, 1, $2, 'acquired by ' || $2::text FROM unnest($1::integer[]) AS slot
+ON CONFLICT (slot) DO UPDATE SET epoch = s.epoch + 1, owner = excluded.owner, node = 0, meant_for = 0,
+    why = excluded.why RETURNING slot, epoch"""
 APPLY: Final = f"SELECT {{s}}.apply_commit({', '.join(f'${number}' for number in range(1, 26))})"
+# One statement is one transaction; what it says of enqueued rows is in force with all the rest, or not at all.
+_SETTLED_FROM: Final = APPLY.count("$") + 1
+APPLY_AND_SETTLE: Final = (
+    f"{APPLY}, {{s}}.settle_enqueued({', '.join(f'${number}' for number in range(_SETTLED_FROM, _SETTLED_FROM + 5))})"
+)
 
 # Lane images ---------------------------------------------------------------------------------------------
 
@@ -339,7 +365,9 @@ FIND_TIME: Final = "SELECT {s}.find_time($1, $2)"
 
 DEDUP: Final = 'SELECT key, "offset", expires_ms FROM {s}.dedup WHERE lane = $1 AND key = ANY ($2::bytea[])'
 CATALOG: Final = "SELECT kind, id, parent, namespace, name, document FROM {s}.catalog ORDER BY id, kind"
-OUTBOX: Final = 'SELECT id, lane, "offset", document FROM {s}.outbox WHERE id > $1 ORDER BY id LIMIT $2'
+OUTBOX: Final = """
+SELECT id, lane, "offset", document, slot FROM {s}.outbox WHERE id > $1 AND ($3::integer[] IS NULL OR slot = ANY ($3))
+ORDER BY id LIMIT $2"""
 TRACE: Final = """
 SELECT namespace, trace_id, at_ms, id, kind, queue, queue_id, lane, "offset", name, detail, consumer FROM {s}.traces
 WHERE namespace = $1 AND trace_id = $2 ORDER BY at_ms, id LIMIT $3"""

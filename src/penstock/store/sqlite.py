@@ -12,28 +12,36 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final, TypeVar
 
 from penstock.errors import Closed, StoreCorrupt
+from penstock.store import sqlite_cluster as cluster
 from penstock.store import sqlite_reads as reads
 from penstock.store import sqlite_schema as sql
 from penstock.store.checks import check_commit
 from penstock.store.contract import (
     BatchHead,
     BatchRow,
+    CatalogChanges,
     CatalogRow,
+    ClusterView,
     Commit,
     DedupRow,
+    EnqueuedRow,
+    EnqueuedTarget,
+    FailedRow,
+    Joined,
     LaneImage,
+    Member,
     OutboxRow,
     TraceRow,
 )
 from penstock.store.indexed_log import IndexedLog
 from penstock.store.log_records import Draft, draft
 from penstock.store.recent import Recent
-from penstock.store.sqlite_file import Connection, File, in_transaction
+from penstock.store.sqlite_file import Connection, File, durably, in_transaction
 from penstock.store.sqlite_threads import Checkpoints, Gate, Threads
 
 BUSY_MS: Final = 5000
@@ -82,8 +90,7 @@ class SqliteStore:
         return store
 
     async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
-        self._check_open()
-        return await self._write(lambda connection: self._log.acquire(connection, slots, owner))
+        return await self._change_slots(lambda connection: cluster.acquire(connection, slots, owner))
 
     async def apply(self, commit: Commit) -> None:
         self._check_open()
@@ -128,9 +135,12 @@ class SqliteStore:
         await self._indexed(lambda recent: recent.catalog)
         return await self._read(lambda connection: [CatalogRow(*row) for row in connection.execute(sql.CATALOG)])
 
-    async def outbox(self, after: int, most: int) -> list[OutboxRow]:
+    async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
         def find(connection: Connection) -> list[OutboxRow]:
-            return [OutboxRow(*row) for row in connection.execute(sql.OUTBOX, (after, max(most, 0)))]
+            if slots is None:
+                return [OutboxRow(*row) for row in connection.execute(sql.OUTBOX, (after, max(most, 0)))]
+            rows = (OutboxRow(*row) for row in connection.execute(sql.OUTBOX, (after, -1)))
+            return list(islice((row for row in rows if row.slot in slots), max(most, 0)))
 
         await self._indexed(lambda recent: recent.outbox or any(row.deleted for row in recent.lanes.values()))
         return await self._read(find)
@@ -151,6 +161,24 @@ class SqliteStore:
         await self._indexed(_changes_traces)
         return await self._read(find)
 
+    # The file is the node's own: no application can put a row into it.
+
+    async def watch_enqueued(self, wake: Callable[[], object]) -> bool:  # noqa: ARG002
+        self._check_open()
+        return False
+
+    async def enqueued(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:  # noqa: ARG002
+        self._check_open()
+        return []
+
+    async def failed_enqueued(self, namespace: str, after: int, most: int) -> list[FailedRow]:  # noqa: ARG002
+        self._check_open()
+        return []
+
+    async def count_failed_enqueued(self) -> int:
+        self._check_open()
+        return 0
+
     async def lanes_in_use(self) -> list[int]:
         def find(connection: Connection) -> list[int]:
             rows = chain(connection.execute(sql.LEASED_LANES), connection.execute(sql.WAITING_LANES))
@@ -158,6 +186,37 @@ class SqliteStore:
 
         await self._indexed(lambda recent: recent.lanes)
         return await self._read(find)
+
+    # Several nodes ----------------------------------------------------------------------------------------
+
+    async def join(self, member: Member) -> Joined:
+        return await self._write_durably(lambda connection: cluster.join(connection, member))
+
+    async def heartbeat(self, incarnation: int) -> ClusterView:
+        def beat(connection: Connection) -> ClusterView:
+            # Nothing of it must outlive a loss of power, after which nobody is there.
+            return in_transaction(connection, "BEGIN IMMEDIATE", partial(cluster.heartbeat, incarnation=incarnation))
+
+        await self._indexed(lambda recent: recent.catalog)
+        return await self._write(beat)
+
+    async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
+        return await self._change_slots(lambda connection: cluster.take(connection, slots, incarnation))
+
+    async def release(self, slots: Sequence[int], incarnation: int, to: int = 0) -> None:
+        await self._change_slots(lambda connection: cluster.release(connection, slots, incarnation, to))
+
+    async def leave(self, incarnation: int) -> None:
+        await self._change_slots(lambda connection: cluster.leave(connection, incarnation))
+
+    async def reserve_ids(self, count: int, above: int = 0) -> int:
+        return await self._write_durably(lambda connection: cluster.reserve_ids(connection, count, above))
+
+    async def catalog_since(self, version: int) -> CatalogChanges:
+        await self._indexed(lambda recent: recent.catalog)
+        return await self._read(lambda connection: cluster.catalog_since(connection, version))
+
+    # Life -------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Finish what is under way, bring all of the log into the file and end every thread. Closing twice is fine."""
@@ -210,6 +269,18 @@ class SqliteStore:
                 tries -= 1
                 if not tries:
                     raise StoreCorrupt(f"{gone} is missing; a file and its log belong together: restore both") from gone
+
+    async def _change_slots(self, work: Callable[[Connection], Result]) -> Result:
+        self._check_open()
+        return await self._write(lambda connection: self._log.change_slots(connection, work))
+
+    async def _write_durably(self, work: Callable[[Connection], Result]) -> Result:
+        def write(connection: Connection) -> Result:
+            self._file.check_in_place()
+            return durably(connection, work)
+
+        self._check_open()
+        return await self._write(write)
 
     async def _write(self, work: Callable[[Connection], Result]) -> Result:
         self._log.hurry()

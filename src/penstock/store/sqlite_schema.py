@@ -15,7 +15,9 @@ migrations as an old one, so there is one way to each schema. Next stop: `sqlite
 | outbox | something promised to happen elsewhere | id |
 | catalog | a declared queue, group, exchange … | id, kind |
 | traces | something that happened under a trace id | namespace, trace_id, at_ms, id; by time |
-| slots | who owns a slot, under which epoch | slot |
+| slots | who owns a slot, under which epoch, and how that came | slot |
+| nodes | a node that has joined and not left | incarnation |
+| counters | the last incarnation and id given away, the catalog's version | name |
 | segments | a file of the log that is written no more, and how many bytes of bodies in it are still needed | segment |
 | log | the one row that says whose turn it is, and up to where the log is in these tables | |
 """
@@ -27,6 +29,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import StoreCorrupt
+from penstock.rows import SLOTS
 
 APPLICATION_ID: Final = 0x504E5354
 """`PNST` in the file's header: tells a Penstock file from someone else's SQLite database."""
@@ -157,7 +160,32 @@ _VERSION_3: Final[Migration] = (
     "INSERT INTO log VALUES (randomblob(16), 0, 0, 0, 1, 0, 0)",
 )
 
-MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, _VERSION_3)
+_VERSION_4: Final[Migration] = (
+    """CREATE TABLE nodes (
+        incarnation INTEGER PRIMARY KEY,
+        name TEXT NOT NULL,
+        url TEXT NOT NULL,
+        version TEXT NOT NULL,
+        lease_ms INTEGER NOT NULL,
+        joined_ms INTEGER NOT NULL,
+        seen_ms INTEGER NOT NULL
+    ) STRICT""",
+    """CREATE TABLE counters (
+        name TEXT PRIMARY KEY,
+        value INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID""",
+    "INSERT INTO counters (name, value) VALUES ('incarnation', 0), ('ids', 0), ('catalog', 1)",
+    "CREATE TABLE cluster (secret TEXT NOT NULL) STRICT",
+    "INSERT INTO cluster (secret) VALUES (lower(hex(randomblob(16))))",
+    "ALTER TABLE slots ADD COLUMN node INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE slots ADD COLUMN meant_for INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE slots ADD COLUMN since_ms INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE slots ADD COLUMN why TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE outbox ADD COLUMN slot INTEGER NOT NULL DEFAULT 0",
+    f"UPDATE outbox SET slot = lane % {SLOTS}",  # noqa: S608 - a number of ours
+)
+
+MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
 """Entry n brings a file from version n to n + 1. Entries are only ever added: files made by each are out there."""
 
 
@@ -209,15 +237,47 @@ TAKE_BODY_IN: Final = "UPDATE batches SET body = ?, segment = NULL, position = N
 # Slots ---------------------------------------------------------------------------------------------------
 
 RAISE_EPOCH: Final = """
-INSERT INTO slots (slot, epoch, owner) VALUES (?, 1, ?)
-ON CONFLICT (slot) DO UPDATE SET epoch = epoch + 1, owner = excluded.owner
+INSERT INTO slots (slot, epoch, owner, since_ms, why) VALUES (?1, 1, ?2, ?3, 'acquired by ' || ?2)
+ON CONFLICT (slot) DO UPDATE SET
+    epoch = epoch + 1, owner = excluded.owner, node = 0, meant_for = 0, since_ms = excluded.since_ms, why = excluded.why
 RETURNING epoch"""
 
-SLOTS: Final = "SELECT slot, epoch, owner FROM slots WHERE slot >= 0"
+HELD: Final = "SELECT slot, epoch, owner FROM slots WHERE slot >= 0"
 # What the log says of epochs is newer than a file that lost its last writes.
 PUT_EPOCH: Final = """
 INSERT INTO slots (slot, epoch, owner) VALUES (?, ?, 'the log')
 ON CONFLICT (slot) DO UPDATE SET epoch = excluded.epoch WHERE epoch < excluded.epoch"""
+
+# Several nodes -------------------------------------------------------------------------------------------
+
+NEXT_INCARNATION: Final = """
+UPDATE counters SET value = max(value, (SELECT coalesce(max(epoch), 0) FROM slots)) + 1 WHERE name = 'incarnation'
+RETURNING value"""
+SECRET: Final = "SELECT secret FROM cluster"
+JOIN: Final = """
+INSERT INTO nodes (incarnation, name, url, version, lease_ms, joined_ms, seen_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)"""
+BEAT: Final = "UPDATE nodes SET seen_ms = ?2 WHERE incarnation = ?1"
+NODES: Final = """
+SELECT incarnation, name, url, version, lease_ms, joined_ms, ?1 - seen_ms FROM nodes ORDER BY incarnation"""
+SLOT_ROWS: Final = "SELECT slot, epoch, node, meant_for, since_ms, why FROM slots WHERE slot >= 0 ORDER BY slot"
+COUNTER: Final = "SELECT value FROM counters WHERE name = ?"
+MEMBER: Final = "SELECT name FROM nodes WHERE incarnation = ?"
+DEAD_NODES: Final = """
+SELECT incarnation, name, ?2 - seen_ms FROM nodes WHERE incarnation <> ?1 AND ?2 - seen_ms > lease_ms"""
+DELETE_NODE: Final = "DELETE FROM nodes WHERE incarnation = ?"
+LET_GO: Final = "UPDATE slots SET node = 0, meant_for = 0, since_ms = ?2, why = ?3 WHERE node = ?1"
+TAKE: Final = """
+INSERT INTO slots (slot, epoch, owner, node, meant_for, since_ms, why) VALUES (?1, ?2, ?3, ?2, 0, ?4, 'taken by ' || ?3)
+ON CONFLICT (slot) DO UPDATE SET
+    epoch = max(epoch + 1, ?2), owner = ?3, node = ?2, meant_for = 0, since_ms = ?4,
+    why = 'taken by ' || ?3 || CASE WHEN why = '' THEN '' ELSE
+        ' (' || CASE WHEN instr(why, ' (') THEN substr(why, 1, instr(why, ' (') - 1) ELSE why END || ')' END
+WHERE node = ?2 OR node NOT IN (SELECT incarnation FROM nodes)
+RETURNING epoch"""
+RELEASE: Final = """
+UPDATE slots SET node = 0, meant_for = ?3, since_ms = ?4, why = 'released by ' || ?5 WHERE slot = ?1 AND node = ?2"""
+RESERVE_IDS: Final = "UPDATE counters SET value = max(value, ?2) + ?1 WHERE name = 'ids' RETURNING value"
+RAISE_CATALOG: Final = "UPDATE counters SET value = value + 1 WHERE name = 'catalog'"
 
 # Whole lanes and groups that go --------------------------------------------------------------------------
 
@@ -279,7 +339,7 @@ REPLACE INTO dead (lane, group_id, start, end, attempts, reason, error, consumer
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 PUT_DEDUP: Final = "REPLACE INTO dedup (lane, key, offset, expires_ms) VALUES (?, ?, ?, ?)"
 PUT_CATALOG: Final = "REPLACE INTO catalog (kind, id, parent, namespace, name, document) VALUES (?, ?, ?, ?, ?, ?)"
-PUT_OUTBOX: Final = "REPLACE INTO outbox (id, lane, offset, document) VALUES (?, ?, ?, ?)"
+PUT_OUTBOX: Final = "REPLACE INTO outbox (id, lane, offset, document, slot) VALUES (?, ?, ?, ?, ?)"
 PUT_TRACE: Final = """
 REPLACE INTO traces (namespace, trace_id, at_ms, id, kind, queue, queue_id, lane, offset, name, detail, consumer)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
@@ -327,7 +387,7 @@ WHERE lane = ?1 AND base >= ?2 AND base + count > ?3 ORDER BY base LIMIT ?4"""
 
 DEDUP: Final = "SELECT key, offset, expires_ms FROM dedup WHERE lane = ? AND key = ?"
 CATALOG: Final = "SELECT kind, id, parent, namespace, name, document FROM catalog ORDER BY id, kind"
-OUTBOX: Final = "SELECT id, lane, offset, document FROM outbox WHERE id > ? ORDER BY id LIMIT ?"
+OUTBOX: Final = "SELECT id, lane, offset, document, slot FROM outbox WHERE id > ? ORDER BY id LIMIT ?"
 TRACE: Final = """
 SELECT namespace, trace_id, at_ms, id, kind, queue, queue_id, lane, offset, name, detail, consumer FROM traces
 WHERE namespace = ? AND trace_id = ? ORDER BY at_ms, id LIMIT ?"""

@@ -85,6 +85,8 @@ def _put_batches(connection: Connection, lanes: dict[int, dict[int, Place]], cha
 
 
 def _write_rest(connection: Connection, recent: Recent) -> None:
+    if recent.catalog:
+        connection.execute(sql.RAISE_CATALOG)
     _run_many(connection, sql.DELETE_CATALOG, [key for key, row in recent.catalog.items() if row is None])
     _run_many(connection, sql.PUT_CATALOG, [_catalog_values(row) for row in recent.catalog.values() if row])
     _run_many(connection, sql.DELETE_OUTBOX, [(id,) for id, row in recent.outbox.items() if row is None])
@@ -133,7 +135,7 @@ def _dedup_values(lane: int, row: DedupRow) -> Row:
 
 
 def _outbox_values(row: OutboxRow) -> Row:
-    return (row.id, row.lane, row.offset, row.document)
+    return (row.id, row.lane, row.offset, row.document, row.slot)
 
 
 def _catalog_values(row: CatalogRow) -> Row:

@@ -19,10 +19,11 @@ import httptools
 from penstock.fronts.http.failures import HttpError, answer_to
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
+from penstock.wire.cluster import CONSUMER, FORWARDED, SECRET, SESSION_NAME, WAITED
 
 WANTED: Final = frozenset(
     (b"accept", b"authorization", b"content-encoding", b"content-type", b"host", b"last-event-id", b"origin",
-     b"traceparent", b"x-request-id")
+     b"traceparent", b"x-request-id", CONSUMER, FORWARDED, SECRET, SESSION_NAME, WAITED)
 )  # fmt: skip
 """The headers that anybody here looks at; others are read and forgotten."""
 HEADERS_MAX: Final = 100

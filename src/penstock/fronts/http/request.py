@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from http import HTTPStatus
 from typing import Final
 
+from penstock.wire.cluster import WAITED
 from penstock.wire.http import JSON_TYPE, encode_json
 
 _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
@@ -14,7 +15,8 @@ _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for 
 class Request:
     """One request, received whole."""
 
-    __slots__ = ("body", "headers", "id", "is_last", "is_old", "is_waiting", "keep_alive", "method", "target")
+    __slots__ = ("began", "body", "headers", "id", "is_last", "is_old", "is_waiting", "keep_alive", "method", "target",
+                 "waits")  # fmt: skip
 
     def __init__(
         self,
@@ -38,11 +40,18 @@ class Request:
         """It waits for what may not come for long: of no use to a client that has gone."""
         self.is_last = False
         """Its client has closed its side, and may have gone."""
+        self.waits = False
+        """It has waited, or was going to, here or at another node."""
+        self.began = 0.0
         self.id = ""
 
     def wait(self, seconds: float) -> float:
-        """How long it waits for messages: not at all where nobody may be there to take them."""
-        return 0.0 if self.is_last and seconds > 0 else seconds
+        """How long it waits for messages: what it has waited for at another node counts; and not at all where nobody
+        may be there to take them."""
+        if self.is_last and seconds > 0:
+            return 0.0
+        waited = self.headers.get(WAITED)
+        return seconds if waited is None else max(0.0, seconds - _seconds(waited))
 
     def header(self, name: bytes) -> str:
         """A header's text, empty where it was not sent."""
@@ -117,6 +126,13 @@ def _ended(parts: list[bytes], headers: tuple[tuple[str, str], ...], keep_alive:
 
 def json_answer(body: object, status: int = 200) -> Answer:
     return Answer(status, encode_json(body))
+
+
+def _seconds(text: bytes) -> float:
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        return 0.0
 
 
 NOTHING: Final = Answer(204)

@@ -18,12 +18,14 @@ from typing import Final
 import msgspec
 
 from penstock import telemetry
-from penstock.errors import InvalidArgument, Overloaded, PenstockError
+from penstock.errors import Elsewhere, InvalidArgument, Overloaded, PenstockError
 from penstock.fronts import metrics
 from penstock.fronts.http import page
 from penstock.fronts.http.connection import Connection
 from penstock.fronts.http.failures import HttpError, answer_to
+from penstock.fronts.http.forwarding import Forwarding
 from penstock.fronts.http.handlers import all_routes
+from penstock.fronts.http.handlers.cluster import check_secret
 from penstock.fronts.http.openapi import document
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
@@ -31,7 +33,8 @@ from penstock.fronts.http.routes import NAMESPACE, SESSION, Call, Route, Router,
 from penstock.fronts.http.sessions import Sessions
 from penstock.logs import request_id
 from penstock.model import DEFAULT_NAMESPACE
-from penstock.node.broker import Broker
+from penstock.node.broker import Broker, broker_of_session
+from penstock.wire.cluster import CONSUMER, SECRET, SESSION_NAME
 from penstock.wire.http import encode_json
 
 SWEEP_SECONDS: Final = 1.0
@@ -74,6 +77,10 @@ class HttpServer:
         self._brokers: dict[str, Broker] = {DEFAULT_NAMESPACE: broker}
         self._request_prefix = secrets.token_hex(4)
         self._request_numbers = itertools.count(1)
+        self.forwarding = None if broker.cluster is None else Forwarding(broker.cluster, self.options.token)
+        """The way to other nodes; None where there are none."""
+        if self.forwarding is not None and broker.cluster is not None:
+            broker.cluster.peers = self.forwarding
         self.sessions = Sessions(broker, self.options.max_sessions, self._loop.time)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -109,6 +116,8 @@ class HttpServer:
             connection.abort()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self.forwarding is not None:
+            self.forwarding.peers.close()
         await self._server.wait_closed()
 
     def sweep(self) -> None:
@@ -162,12 +171,11 @@ class HttpServer:
                 raise HttpError(415, "unsupported_media_type", "the body is compressed; send it as it is")
             namespace = query.pop(NAMESPACE, DEFAULT_NAMESPACE)
             session = query.pop(SESSION, None)
-            if session is None:
-                call = Call(self, self._namespaced(namespace), request, names, connection.peer)
-                answer = await _answer(route, call, query)
+            if self.forwarding is None:
+                answer = await self._here(connection, request, route, names, query, namespace, session)
             else:
-                with self.sessions.used(session, namespace) as broker:
-                    answer = await _answer(route, Call(self, broker, request, names, broker.consumer), query)
+                request.began = began
+                answer = await self._among(connection, request, route, names, query, namespace, session)
         except EXPECTED as error:
             answer = answer_to(error)
         except Exception as error:
@@ -175,6 +183,49 @@ class HttpServer:
             answer = answer_to(error)
         self._measure(route, answer, request, self._loop.time() - began)
         return answer
+
+    async def _here(
+        self, connection: Connection, request: Request, route: Route, names: dict[str, str], query: dict[str, str],
+        namespace: str, session: str | None,
+    ) -> Answer | Stream:  # fmt: skip
+        """The answer of this node."""
+        if session is None:
+            call = Call(self, self._namespaced(namespace), request, names, connection.peer)
+            return await _answer(route, call, query)
+        with self.sessions.used(session, namespace) as broker:
+            return await _answer(route, Call(self, broker, request, names, broker.consumer), query)
+
+    async def _among(
+        self, connection: Connection, request: Request, route: Route, names: dict[str, str], query: dict[str, str],
+        namespace: str, session: str | None,
+    ) -> Answer | Stream:  # fmt: skip
+        """The answer of this node or, where that owns what the request is about, of another."""
+        assert self.forwarding is not None
+        name: str | None = None
+        consumer = request.header(CONSUMER) or connection.peer
+
+        async def here() -> Answer | Stream:
+            nonlocal name
+            if SESSION_NAME in request.headers:
+                broker = self._of_session(request, namespace)
+                return await _answer(route, Call(self, broker, request, names, broker.consumer), query)
+            if session is None:
+                call = Call(self, self._namespaced(namespace), request, names, consumer)
+                return await _answer(route, call, query)
+            with self.sessions.used(session, namespace) as broker:
+                name = broker.consumer
+                return await _answer(route, Call(self, broker, request, names, name), query)
+
+        try:
+            return await here()
+        except Elsewhere as error:
+            return await self.forwarding.answer(request, error, consumer, name, here)
+
+    def _of_session(self, request: Request, namespace: str) -> Broker:
+        """A broker in the name of a session that another node has; only nodes may say so."""
+        assert self.broker.cluster is not None
+        check_secret(self.broker.cluster, request.headers.get(SECRET, b""))
+        return broker_of_session(self.broker, request.header(SESSION_NAME), namespace)
 
     def _measure(self, route: Route | None, answer: Answer | Stream, request: Request, seconds: float) -> None:
         """Count it, and log it where that is wanted."""
@@ -214,7 +265,7 @@ class HttpServer:
         if waiting >= self.options.max_long_polls:
             raise Overloaded(f"{waiting} claims and reads are waiting already; try again later, or without wait")
         self.measures.long_polls += 1
-        request.is_waiting = True
+        request.is_waiting = request.waits = True
 
     def end_wait(self, request: Request) -> None:
         request.is_waiting = False

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from penstock.errors import NotFound, Overloaded, PenstockError
+from penstock.errors import Elsewhere, NotFound, Overloaded, PenstockError
 from penstock.model import DEFAULT_NAMESPACE
 from penstock.node.broker import Broker
+from penstock.node.slots import session_name
 
 NAMESPACES_KEPT: Final = 100
 """Of one session: how many its client may name is not for the server's memory to say."""
@@ -55,9 +56,12 @@ class Sessions:
         """A new session that ends when nobody has named it for so many seconds."""
         if len(self._sessions) >= self._most:
             raise Overloaded(f"there are {self._most} sessions already, as many as http.max_sessions allows")
-        id = secrets.token_urlsafe(24)
+        cluster = self._broker.cluster
+        id, name = secrets.token_urlsafe(24), f"session-{secrets.token_hex(8)}"
+        if cluster is not None:  # both say which node has it
+            id, name = f"{cluster.incarnation}.{id}", session_name(cluster.incarnation, secrets.token_hex(8))
         # Its name as a consumer is another one: everybody sees that, and whoever knows the id may use the session.
-        session = Session(id, self._broker.begin_session(f"session-{secrets.token_hex(8)}"), seconds)
+        session = Session(id, self._broker.begin_session(name), seconds)
         session.deadline = self._now() + seconds
         self._sessions[id] = session
         return session
@@ -65,11 +69,25 @@ class Sessions:
     def find(self, id: str) -> Session:
         """A session that has not ended."""
         session = self._sessions.get(id)
-        if session is None:
+        if session is None or not self._is_of_this_life(id):
+            self._check_here(id)
             raise NotFound(
                 f"there is no session {id[:64]!r}: it has ended, or was never begun; its exclusive queues are gone"
             )
         return session
+
+    def _check_here(self, id: str) -> None:
+        """Raise `Elsewhere` for a session that another node has."""
+        cluster, holder = self._broker.cluster, id.partition(".")[0]
+        if cluster is not None and holder.isascii() and holder.isdigit() and len(holder) < 20:
+            node = cluster.node_of(int(holder))
+            if node is not None and node.is_live and node.incarnation != cluster.incarnation:
+                raise Elsewhere(f"the session is at {node.name}", incarnation=node.incarnation)
+
+    def _is_of_this_life(self, id: str) -> bool:
+        """Whether it began since this node last joined: others have ended those from before."""
+        cluster = self._broker.cluster
+        return cluster is None or id.startswith(f"{cluster.incarnation}.")
 
     @contextmanager
     def used(self, id: str, namespace: str = DEFAULT_NAMESPACE) -> Iterator[Broker]:

@@ -46,8 +46,10 @@ class Routes(list[Route]):
 def all_routes() -> list[Route]:
     """Every operation, in the order of the documentation."""
     from penstock.fronts.http.handlers import (
+        cluster,
         consuming,
         dead,
+        enqueued,
         exchanges,
         groups,
         looking,
@@ -74,10 +76,12 @@ def all_routes() -> list[Route]:
         scans,
         looking,
         dead,
+        enqueued,
         exchanges,
         traces,
         schedules,
         sessions,
+        cluster,
         system,
     )
     return [route for module in modules for route in module.ROUTES]

@@ -1,0 +1,313 @@
+"""Transactional enqueue: publish inside your own database transaction, on the connection that you already have.
+
+    with psycopg.connect(…) as connection:
+        connection.execute("UPDATE orders SET state = 'paid' WHERE id = %s", [42])
+        penstock.enqueue.enqueue(connection, "mail", b"order 42 is paid")
+
+Rolled back, nothing is published; committed, it is published exactly once. This needs the database that the server's
+store is in, and no server: a node takes the messages when the transaction has committed. Connections, cursors and
+sessions of psycopg, asyncpg, SQLAlchemy and Django are told apart by their type's module; none of these libraries is
+imported here, and nothing of the broker. All messages of a call travel as one bound value of one statement.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypedDict, Unpack
+
+from penstock.errors import InvalidArgument, MessageTooLarge
+from penstock.model import (
+    BATCH_BYTES_MAX,
+    BATCH_MESSAGES_MAX,
+    DEFAULT_NAMESPACE,
+    Headers,
+    Message,
+    check_message,
+    check_name,
+)
+from penstock.typed_headers import json_headers
+
+DEFAULT_SCHEMA: Final = "penstock"
+
+_SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_TEXTS: Final = ("key", "partition", "dedup_id", "content_type", "correlation_id", "trace_id")
+_NUMBERS: Final = ("priority", "delay_ms", "not_before_ms", "ttl_ms")
+
+STATEMENTS: Final = {"postgresql": "SELECT {schema}.publish_many(CAST({place} AS json))"}
+"""How each kind of database is told: the one value is a JSON array of messages."""
+
+
+class MessageFields(TypedDict, total=False):
+    """What a message may have besides its payload; see `penstock.Message`."""
+
+    partition: str | None
+    key: str | None
+    headers: Headers | None
+    priority: int
+    delay_ms: int
+    not_before_ms: int
+    ttl_ms: int | None
+    dedup_id: str | None
+    content_type: str | None
+    correlation_id: str | None
+    trace_id: str | None
+
+
+# What applications call ----------------------------------------------------------------------------------
+
+
+def enqueue(
+    connection: Any,
+    queue: str | None,
+    message: bytes | Message,
+    *,
+    exchange: str | None = None,
+    mandatory: bool = True,
+    namespace: str = DEFAULT_NAMESPACE,
+    schema: str = DEFAULT_SCHEMA,
+    **fields: Unpack[MessageFields],
+) -> None:
+    """Publish a message to a queue when the connection's transaction commits.
+
+    `connection` is one of psycopg, SQLAlchemy (also a Session) or Django, or a cursor of psycopg or Django; for those
+    of asyncio there is `enqueue_async`. The message is a payload with its fields, or a `penstock.Message`. For an
+    exchange, `queue` is None; with `mandatory`, a message for which the exchange has no queue is kept as failed,
+    otherwise dropped. `schema` is the one of the server's store.
+    """
+    enqueue_many(
+        connection, queue, [_message(message, fields)], exchange=exchange, mandatory=mandatory, namespace=namespace,
+        schema=schema,
+    )  # fmt: skip
+
+
+def enqueue_many(
+    connection: Any,
+    queue: str | None,
+    messages: Iterable[bytes | Message],
+    *,
+    exchange: str | None = None,
+    mandatory: bool = True,
+    namespace: str = DEFAULT_NAMESPACE,
+    schema: str = DEFAULT_SCHEMA,
+) -> int:
+    """Publish messages in their order when the connection's transaction commits, by one statement; how many."""
+    way = _way(connection)
+    if way.is_async:
+        raise InvalidArgument(f"{_kind(connection)} is for asyncio: await enqueue_async or enqueue_many_async instead")
+    made = [_message(message, {}) for message in messages]
+    document = _document(made, queue, exchange, mandatory, namespace)
+    if made:
+        statement = _statement(way, connection, schema)
+        way.run(connection, statement, document)
+    return len(made)
+
+
+async def enqueue_async(
+    connection: Any,
+    queue: str | None,
+    message: bytes | Message,
+    *,
+    exchange: str | None = None,
+    mandatory: bool = True,
+    namespace: str = DEFAULT_NAMESPACE,
+    schema: str = DEFAULT_SCHEMA,
+    **fields: Unpack[MessageFields],
+) -> None:
+    """`enqueue` for connections of asyncio: those of asyncpg, psycopg's AsyncConnection and AsyncCursor, SQLAlchemy's
+    AsyncConnection and AsyncSession.
+    """
+    await enqueue_many_async(
+        connection, queue, [_message(message, fields)], exchange=exchange, mandatory=mandatory, namespace=namespace,
+        schema=schema,
+    )  # fmt: skip
+
+
+async def enqueue_many_async(
+    connection: Any,
+    queue: str | None,
+    messages: Iterable[bytes | Message],
+    *,
+    exchange: str | None = None,
+    mandatory: bool = True,
+    namespace: str = DEFAULT_NAMESPACE,
+    schema: str = DEFAULT_SCHEMA,
+) -> int:
+    """`enqueue_many` for connections of asyncio."""
+    way = _way(connection)
+    if not way.is_async:
+        raise InvalidArgument(f"{_kind(connection)} is not for asyncio: call enqueue or enqueue_many instead")
+    made = [_message(message, {}) for message in messages]
+    document = _document(made, queue, exchange, mandatory, namespace)
+    if made:
+        statement = _statement(way, connection, schema)
+        await way.run(connection, statement, document)
+    return len(made)
+
+
+# Messages as a document ----------------------------------------------------------------------------------
+
+
+def _message(message: bytes | Message, fields: MessageFields) -> Message:
+    if isinstance(message, Message):
+        if fields:
+            raise InvalidArgument(f"{', '.join(fields)} cannot be given beside a Message: put it into the message")
+        return message
+    if not isinstance(message, bytes):
+        raise InvalidArgument(
+            f"a message must be bytes or a penstock.Message, not {type(message).__name__}; encode text with .encode()"
+        )
+    try:
+        return Message(message, **fields)
+    except TypeError as error:
+        raise InvalidArgument(f"a message cannot be made: {error}") from None
+
+
+def _document(
+    messages: Sequence[Message], queue: str | None, exchange: str | None, mandatory: bool, namespace: str
+) -> str:
+    """The JSON array that stands for messages, in the words of the HTTP API."""
+    if (queue is None) == (exchange is None):
+        given = "neither" if queue is None else "both"
+        raise InvalidArgument(f"messages need one of queue and exchange to be published to, not {given}")
+    target: dict[str, Any] = {"namespace": check_name(namespace, "namespace")}
+    if queue is not None:
+        target["queue"] = check_name(queue, "a queue's name")
+    else:
+        target |= {"exchange": check_name(exchange, "an exchange's name"), "mandatory": bool(mandatory)}
+    if len(messages) > BATCH_MESSAGES_MAX:
+        raise MessageTooLarge(f"{len(messages)} messages in one call; the limit is {BATCH_MESSAGES_MAX}")
+    size = 0
+    for message in messages:
+        check_message(message)
+        size += len(message.payload)
+    if size > BATCH_BYTES_MAX:
+        raise MessageTooLarge(f"{size} bytes in one call; the limit is {BATCH_BYTES_MAX}")
+    return _json([target | _members(message) for message in messages])
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _members(message: Message) -> dict[str, Any]:
+    members: dict[str, Any] = {"payload_base64": b64encode(message.payload).decode()}
+    for name in _TEXTS:
+        text = getattr(message, name)
+        if text is not None:
+            if "\0" in text:
+                raise InvalidArgument(f"{name} {text[:40]!r} has a NUL character, which databases do not keep")
+            members[name] = text
+    members |= {name: getattr(message, name) for name in _NUMBERS if getattr(message, name)}
+    if message.ttl_ms == 0:
+        members["ttl_ms"] = 0
+    if message.headers is not None:
+        try:
+            # As text in the text: a NUL character is kept in JSON, and by no function that looks into it.
+            members["headers"] = _json(json_headers(message.headers))
+        except ValueError:
+            raise InvalidArgument("a header is NaN or infinite, which no database keeps as JSON") from None
+    return members
+
+
+# Connections ---------------------------------------------------------------------------------------------
+
+
+class Way(NamedTuple):
+    """How a kind of connection is given a statement."""
+
+    is_async: bool
+    place: str
+    """What stands in the statement for its one value."""
+    run: Callable[[Any, str, str], Any]
+    dialect: Callable[[Any], str]
+
+
+def _run_dbapi(connection: Any, statement: str, document: str) -> None:
+    if hasattr(connection, "execute"):  # a cursor, or psycopg's connection
+        connection.execute(statement, [document])
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(statement, [document])
+
+
+async def _run_psycopg_async(connection: Any, statement: str, document: str) -> None:
+    await connection.execute(statement, [document])
+
+
+async def _run_asyncpg(connection: Any, statement: str, document: str) -> None:
+    await connection.fetchval(statement, document)
+
+
+def _run_sqlalchemy(connection: Any, statement: str, document: str) -> None:
+    connection.execute(_sqlalchemy_text(statement), {"messages": document})
+
+
+async def _run_sqlalchemy_async(connection: Any, statement: str, document: str) -> None:
+    await connection.execute(_sqlalchemy_text(statement), {"messages": document})
+
+
+def _sqlalchemy_text(statement: str) -> Any:
+    from sqlalchemy import text  # it is there: the connection is one of its own
+
+    return text(statement)
+
+
+def _postgresql(_connection: Any) -> str:
+    return "postgresql"
+
+
+def _django_dialect(connection: Any) -> str:
+    return str(getattr(connection, "db", connection).vendor)
+
+
+def _sqlalchemy_dialect(connection: Any) -> str:
+    bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
+    return str(bind.dialect.name)
+
+
+_WAYS: Final = {
+    ("psycopg", False): Way(False, "%s", _run_dbapi, _postgresql),
+    ("psycopg", True): Way(True, "%s", _run_psycopg_async, _postgresql),
+    ("asyncpg", True): Way(True, "$1", _run_asyncpg, _postgresql),
+    ("sqlalchemy", False): Way(False, ":messages", _run_sqlalchemy, _sqlalchemy_dialect),
+    ("sqlalchemy", True): Way(True, ":messages", _run_sqlalchemy_async, _sqlalchemy_dialect),
+    ("django", False): Way(False, "%s", _run_dbapi, _django_dialect),
+}
+_NO_TRANSACTION: Final = frozenset({"Pool", "ConnectionPool", "Engine", "AsyncEngine", "ConnectionHandler"})
+"""Types of these libraries that are no connection, but hand them out."""
+
+
+def _way(connection: Any) -> Way:
+    for kind in type(connection).__mro__:
+        library = kind.__module__.partition(".")[0]
+        if kind.__name__ in _NO_TRANSACTION and library != "builtins":
+            break
+        is_async = library == "asyncpg" or kind.__name__.lower().startswith("async")
+        way = _WAYS.get((library, is_async))
+        if way is not None:
+            return way
+    raise InvalidArgument(
+        f"{_kind(connection)} is no connection that can be enqueued on; there are connections and cursors of psycopg "
+        "and Django, connections of asyncpg, connections and sessions of SQLAlchemy"
+    )
+
+
+def _statement(way: Way, connection: Any, schema: str) -> str:
+    if not _SCHEMA.fullmatch(schema):
+        raise InvalidArgument(
+            f"{schema!r} cannot be a schema's name: small letters, digits and underscores, 63 at most"
+        )
+    dialect = way.dialect(connection)
+    template = STATEMENTS.get(dialect)
+    if template is None:
+        raise InvalidArgument(
+            f"the connection is to {dialect}; a store that can be enqueued in is of {', '.join(STATEMENTS)}"
+        )
+    return template.format(schema=schema, place=way.place)
+
+
+def _kind(connection: Any) -> str:
+    return f"{type(connection).__module__}.{type(connection).__qualname__}"

@@ -1,0 +1,105 @@
+"""The nodes of a store: who is there, who owns what; and what nodes ask of each other."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Any
+
+import msgspec
+
+from penstock.errors import Forbidden
+from penstock.fronts.http.handlers import Routes
+from penstock.fronts.http.request import NOTHING, Answer, json_answer
+from penstock.fronts.http.routes import Call
+from penstock.node.cluster import Cluster
+from penstock.node.crossing import Landing
+from penstock.rows import SLOTS
+from penstock.wire.cluster import (
+    SECRET,
+    ClusterAnswer,
+    HandoverRequest,
+    LandedRequest,
+    NodeBody,
+    SessionEnd,
+    SlotBody,
+)
+
+ROUTES = Routes()
+
+
+@ROUTES.add("GET", "/v1/cluster", {200: ClusterAnswer})
+async def show_cluster(call: Call) -> Answer:
+    """The nodes of this store, which slots each owns, and how that came."""
+    cluster = call.server.broker.cluster
+    if cluster is None:
+        return json_answer(ClusterAnswer(is_clustered=False, nodes=[], slots=[]))
+    view = cluster.view
+    owners = {row.slot: row for row in view.slots}
+    nodes = [
+        NodeBody(
+            name=row.name, url=row.url, incarnation=row.incarnation, age_ms=row.age_ms, is_live=row.is_live,
+            is_here=row.incarnation == cluster.incarnation, version=row.version,
+            slots=sum(slot.node == row.incarnation for slot in view.slots),
+        )
+        for row in view.nodes
+    ]  # fmt: skip
+    slots: list[SlotBody] = []
+    for slot in range(SLOTS):
+        row = owners.get(slot)
+        node = None if row is None else cluster.node_of(row.node)
+        state = "free" if node is None else "owned" if node.is_live else "stale"
+        slots.append(
+            SlotBody(
+                slot=slot, owner="" if node is None else node.name, epoch=0 if row is None else row.epoch, state=state,
+                why="nobody has taken it yet" if row is None else row.why, since_ms=0 if row is None else row.since_ms,
+            )
+        )  # fmt: skip
+    return json_answer(ClusterAnswer(is_clustered=True, nodes=nodes, slots=slots))
+
+
+@ROUTES.add("POST", "/v1/cluster/poke", {204: None}, errors=[Forbidden])
+async def poke(call: Call) -> Answer:
+    """Let this node look at the store now. For other nodes; harmless from anybody who may use the API."""
+    await _cluster(call).poked()
+    return NOTHING
+
+
+@ROUTES.add("POST", "/v1/cluster/handover", {204: None}, errors=[Forbidden])
+async def hand_over(call: Call, body: HandoverRequest) -> Answer:
+    """Hand slots on to the node that asks for them. For other nodes alone."""
+    cluster = trusted(call)
+    await cluster.give(body.slots, body.to)
+    return NOTHING
+
+
+@ROUTES.add("POST", "/v1/cluster/landed", {200: list[dict[str, Any]]}, errors=[Forbidden])
+async def land(call: Call, body: LandedRequest) -> Answer:
+    """Carry out what another node has published to queues of this one, and say where it went. For other nodes alone."""
+    cluster = trusted(call)
+    return json_answer(await cluster.landed(msgspec.convert(body.landings, list[Landing])))
+
+
+@ROUTES.add("POST", "/v1/cluster/sessions/end", {204: None}, errors=[Forbidden])
+async def end_session_of_another(call: Call, body: SessionEnd) -> Answer:
+    """End what a session of another node has in queues of this one. For other nodes alone."""
+    await trusted(call).end_session(body.session)
+    return NOTHING
+
+
+def trusted(call: Call) -> Cluster:
+    """The cluster, where the request comes from another node of it; everybody else is refused."""
+    cluster = _cluster(call)
+    check_secret(cluster, call.request.headers.get(SECRET, b""))
+    return cluster
+
+
+def check_secret(cluster: Cluster, given: bytes) -> None:
+    if not cluster.secret or not hmac.compare_digest(given, cluster.secret.encode()):
+        raise Forbidden("this is for the nodes of the same store alone")
+
+
+def _cluster(call: Call) -> Cluster:
+    cluster = call.server.broker.cluster
+    if cluster is None:
+        raise Forbidden("this server has its store for itself: there are no others that could ask")
+    return cluster

@@ -1,0 +1,42 @@
+"""A publish as it is appended: messages for one lane, checked. Plain data, made by `publishing.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.batch import EncodedBatch, Meta
+from penstock.core.lane import Appended
+from penstock.model import Message
+
+if TYPE_CHECKING:
+    from penstock.node.catalog import Queue
+
+Results = list[tuple[str, int, Appended, Sequence[int] | None]]
+"""(queue, lane as users name it, what was appended, places in the caller's list)"""
+
+ENCODE_FROM = 32
+"""Fewer messages are stored together with those of other callers; as many as these are a batch of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Messages for one lane, checked; `indexes` are their places in the caller's list (None: all of it)."""
+
+    queue: Queue
+    lane: int
+    messages: Sequence[Message]
+    batch: EncodedBatch | None
+    meta: Meta | None
+    indexes: Sequence[int] | None
+    publish_id: str | None = None
+    """Names the whole publish: done again under the same id, it changes nothing."""
+
+    @property
+    def count(self) -> int:
+        return len(self.messages) if self.batch is None else self.batch.count
+
+    @property
+    def size(self) -> int:
+        return sum(len(message.payload) for message in self.messages) if self.batch is None else self.batch.size

@@ -1,0 +1,64 @@
+"""What `/v1/cluster` answers, and the headers with which nodes speak to each other."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+FORWARDED: Final = b"x-penstock-forwarded"
+"""The incarnation of the node that sends a request on: whoever gets it does not send it on again."""
+WAITED: Final = b"x-penstock-waited"
+"""Seconds that a request has waited elsewhere already."""
+CONSUMER: Final = b"x-penstock-consumer"
+"""The other end of the connection on which it came: who claims, unless the request says so."""
+SECRET: Final = b"x-penstock-secret"
+"""What only nodes of the same store know."""
+SESSION_NAME: Final = b"x-penstock-session"
+"""The session in whose name it comes; believed only together with the secret."""
+
+
+class NodeBody(Struct, kw_only=True):
+    name: str
+    url: str
+    incarnation: int
+    age_ms: int
+    """Since it was last heard of, by the store's clock."""
+    is_live: bool
+    is_here: bool
+    """It is the node that answers."""
+    slots: int
+    version: str
+
+
+class SlotBody(Struct, kw_only=True):
+    slot: int
+    owner: str
+    """Empty while nobody owns it."""
+    epoch: int
+    state: str
+    """owned, free, or stale: its owner is not heard of any more."""
+    why: str
+    since_ms: int
+
+
+class ClusterAnswer(Struct, kw_only=True):
+    is_clustered: bool
+    """False where a single node has the store for itself."""
+    nodes: list[NodeBody]
+    slots: list[SlotBody]
+
+
+class HandoverRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    slots: list[int]
+    to: int
+    """The incarnation of the node that asks for them."""
+
+
+class LandedRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    landings: list[dict[str, Any]]
+    """Rows of the outbox: id, lane, count, publish_id."""
+
+
+class SessionEnd(Struct, kw_only=True, forbid_unknown_fields=True):
+    session: str

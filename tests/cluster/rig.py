@@ -1,0 +1,84 @@
+"""Several servers on one PostgreSQL: child processes on free ports, each stopped, paused and killed by its own id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.cli.servers import Server, until
+from tests.databases import postgres
+
+
+class Nodes:
+    """Servers on one store."""
+
+    def __init__(self, folder: Path, stack: ExitStack, options: tuple[str, ...] = ()) -> None:
+        self._folder = folder
+        self._stack = stack
+        self._options = options
+        self.store = postgres.schema_url(folder)
+        self.all: list[Server] = []
+
+    def start(self, *options: str) -> Server:
+        """One more server; returns when it is a member."""
+        folder = self._folder / f"server-{len(self.all)}"
+        folder.mkdir()
+        arguments = ("--port", "0", "--store", self.store, *self._options, *options)
+        server = Server(folder, arguments, {})
+        self._stack.callback(end, server)
+        self.all.append(server)
+        return server.wait_ready()
+
+    def cluster(self, server: Server | None = None) -> dict[str, Any]:
+        status, answer = (server or self.all[0]).request("GET", "/v1/cluster")
+        assert status == 200, answer
+        found: dict[str, Any] = answer
+        return found
+
+    def slots(self, server: Server | None = None) -> dict[str, int]:
+        """How many slots each URL owns, as one server sees it."""
+        return {node["url"]: node["slots"] for node in self.cluster(server)["nodes"] if node["is_live"]}
+
+    def until_balanced(self, *servers: Server) -> None:
+        share = -(-64 // len(servers))
+
+        def is_balanced() -> bool:
+            for server in servers:
+                found = self.slots(server)
+                if set(found) != {one.url for one in servers} or sum(found.values()) != 64:
+                    return False
+                if max(found.values()) > share:
+                    return False
+            return True
+
+        until(is_balanced, "the servers share the slots")
+
+    def owner_of(self, queue: str, asked: Server) -> Server:
+        from penstock.rows import home_slot
+
+        slot = home_slot("default", queue)
+        found = self.cluster(asked)
+        name = next(one["owner"] for one in found["slots"] if one["slot"] == slot)
+        url = next(node["url"] for node in found["nodes"] if node["name"] == name)
+        return next(server for server in self.all if server.process.poll() is None and server.url == url)
+
+    def queue_of(self, server: Server, prefix: str = "q") -> str:
+        """The name of a queue that this server owns."""
+        for number in range(10_000):
+            if self.owner_of(f"{prefix}{number}", server) is server:
+                return f"{prefix}{number}"
+        raise AssertionError("no name leads to this server")
+
+
+def end(server: Server) -> None:
+    if server.process.poll() is None:
+        server.process.kill()
+    server.end()
+
+
+@contextmanager
+def nodes(folder: Path, *options: str) -> Iterator[Nodes]:
+    with ExitStack() as stack:
+        yield Nodes(folder, stack, options)

@@ -1,0 +1,15 @@
+"""Several nodes on the virtual clock: whatever happens to them, nothing is lost, doubled or out of order."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.cluster_world import run_cluster
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nodes_that_come_and_go_lose_nothing(seed: int) -> None:
+    world = run_cluster(seed)
+    assert world.violations == []
+    assert sum(map(len, world.confirmed.values())) > 500
+    assert world.faults > 3
