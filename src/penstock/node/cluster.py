@@ -102,6 +102,7 @@ class Cluster:
         self.coming: set[int] = set()
         """Slots that were just taken, and are served as soon as what was on its way to them is there."""
         self.view = ClusterView(0, False, 0, [], [])
+        self._heard_at = 0.0
         self.heard_until = 0.0
         """By the loop's clock, the machine's monotonic one: until then nobody can have taken this node's slots."""
         self.following = Following(node)
@@ -138,6 +139,11 @@ class Cluster:
         queue = self._node.catalog.queues.get((namespace, name))
         self.check(home_slot(namespace, name) if queue is None else queue.slot)
         return self._node.catalog.queue(namespace, name)
+
+    @property
+    def heartbeat_age_s(self) -> float:
+        """Since the store last heard of this node."""
+        return max(0.0, self._loop.time() - self._heard_at)
 
     @property
     def is_registrar(self) -> bool:
@@ -231,7 +237,7 @@ class Cluster:
 
     async def _run(self) -> None:
         beats = 0
-        while not self._node.closed:
+        while not self._node.closed and not self._is_leaving:  # a cancellation can get lost in `wait_for`
             try:
                 await self.beat()
             except PenstockError as error:
@@ -276,6 +282,7 @@ class Cluster:
         if not view.is_member:
             await self._rejoin()
             return
+        self._heard_at = began
         self.heard_until = began + self.options.lease_ms / 1000
         epochs = self._node.epochs
         mine = {row.slot: row.epoch for row in view.slots if row.node == self.incarnation}
