@@ -103,6 +103,7 @@ class Cluster:
         """Slots that were just taken, and are served as soon as what was on its way to them is there."""
         self.view = ClusterView(0, False, 0, [], [])
         self._heard_at = 0.0
+        self._patient_until = 0.0
         self.heard_until = 0.0
         """By the loop's clock, the machine's monotonic one: until then nobody can have taken this node's slots."""
         self.following = Following(node)
@@ -202,6 +203,7 @@ class Cluster:
         joined = await self._node.store.join(member)
         self.incarnation, self.secret = joined.incarnation, joined.secret
         self._node.joined(joined.incarnation)
+        self._heard_at = began
         self.heard_until = began + self.options.lease_ms / 1000
         log.info("%s joined as node %d", self._name, self.incarnation)
 
@@ -240,9 +242,9 @@ class Cluster:
         while not self._node.closed and not self._is_leaving:  # a cancellation can get lost in `wait_for`
             try:
                 await self.beat()
-            except PenstockError as error:
+            except (PenstockError, TimeoutError) as error:
                 self.heartbeats_failed += 1
-                log.warning("no heartbeat: %s", error)
+                log.warning("no heartbeat: %s", str(error) or "the store did not answer in time")
             except Exception:
                 self.heartbeats_failed += 1
                 log.exception("a heartbeat failed in an unexpected way")
@@ -282,8 +284,11 @@ class Cluster:
         if not view.is_member:
             await self._rejoin()
             return
+        lease_s = self.options.lease_ms / 1000
+        if began - self._heard_at > lease_s:
+            self._patient_until = began + lease_s  # the store was away, for the others too: let them be heard of first
         self._heard_at = began
-        self.heard_until = began + self.options.lease_ms / 1000
+        self.heard_until = began + lease_s
         epochs = self._node.epochs
         mine = {row.slot: row.epoch for row in view.slots if row.node == self.incarnation}
         # Also those whose taking or giving broke off halfway: they are this node's for the store, and served by nobody.
@@ -326,6 +331,8 @@ class Cluster:
         live = [row for row in view.nodes if row.is_live and (row.url or row.incarnation == self.incarnation)]
         incarnations = {row.incarnation for row in view.nodes if row.is_live}
         if self._is_alone and len(incarnations) > 1:
+            return
+        if self._loop.time() < self._patient_until and len(incarnations) < len(view.nodes):
             return
         if any(not row.url for row in live if row.incarnation != self.incarnation) and not self.owned:
             return
