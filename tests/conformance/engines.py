@@ -14,9 +14,10 @@ from pathlib import Path
 
 from penstock.store.contract import Store
 from penstock.store.memory import MemoryStore
+from penstock.store.mysql import MysqlStore
 from penstock.store.postgres import PostgresStore
 from penstock.store.sqlite import SqliteStore
-from tests.databases import postgres
+from tests.databases import mariadb, postgres
 
 Scenario = Callable[[Store], Awaitable[None]]
 
@@ -28,6 +29,8 @@ class Engine:
     open: Callable[[Path], Awaitable[Store]]
     prepare: Callable[[], object] = lambda: None
     """Whatever must run before a child process opens it too."""
+    missing: Callable[[], str | None] = lambda: None
+    """Why it cannot be tried here."""
 
     @asynccontextmanager
     async def opened(self, folder: Path) -> AsyncIterator[Store]:
@@ -60,8 +63,19 @@ async def _open_postgres(folder: Path) -> Store:
     return await PostgresStore.open(postgres.schema_url(folder))
 
 
+async def _open_mysql(folder: Path) -> Store:
+    return await MysqlStore.open(mariadb.database_url(folder))
+
+
 ENGINES = (
     Engine("memory", durable=False, open=_open_memory),
     Engine("sqlite", durable=True, open=_open_sqlite),
     Engine("postgres", durable=True, open=_open_postgres, prepare=postgres.shared_url),
+    Engine(
+        "mysql",
+        durable=True,
+        open=_open_mysql,
+        prepare=mariadb.shared_url,
+        missing=lambda: None if mariadb.is_there() else mariadb.MISSING,
+    ),
 )

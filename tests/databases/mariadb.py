@@ -30,7 +30,7 @@ USER: Final = "penstock"
 PASSWORD: Final = "p@ss/word"
 SETTINGS: Final = {
     "innodb-flush-log-at-trx-commit": "1", "innodb-buffer-pool-size": "64M", "innodb-log-file-size": "48M",
-    "max-connections": "300", "skip-name-resolve": "1", "performance-schema": "0",
+    "max-connections": "300", "skip-name-resolve": "1", "performance-schema": "0", "innodb-file-per-table": "0",
 }  # fmt: skip
 _TABLES: Final = ("mysql_system_tables.sql", "mysql_system_tables_data.sql")
 _USERS: Final = f"""CREATE USER IF NOT EXISTS '{USER}'@'%' IDENTIFIED BY '{PASSWORD}';

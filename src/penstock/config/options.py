@@ -34,7 +34,7 @@ class StoreSection(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str = "data/penstock.db"
     """The SQLite file, relative to the folder that the server is started in; made, with its folder, where missing. Or
-    `postgresql://user:password@host/database?schema=penstock`."""
+    `postgresql://user:password@host/database?schema=penstock`, or `mysql://user:password@host/database`."""
 
 
 class NodeSection(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ from penstock.store.contract import (
     slot_of,
 )
 from penstock.store.postgres_pool import Pool, StoreAddress
+from penstock.store.sweeping import Sweeper, apply_swept
 from penstock.store.text import kept, restored
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class PostgresStore:
         """The answer of a commit was lost: it may come into force as long as it was not given up."""
         self._deciding = asyncio.Lock()
         self._writing = asyncio.Lock()
+        self._sweeper = Sweeper(self._sweep)
         self._closed = False
 
     @classmethod
@@ -82,6 +84,7 @@ class PostgresStore:
         except BaseException:
             await pool.close()
             raise
+        store._sweeper.wake()  # what an earlier process did not come to
         return store
 
     async def _prepare(self, migrations: Sequence[sql.Migration]) -> None:
@@ -102,7 +105,9 @@ class PostgresStore:
 
         self._check_open()
         await self._decide()
-        return await self._pool.in_transaction(raise_epochs)
+        epochs = await self._pool.in_transaction(raise_epochs)
+        self._sweeper.wake()  # what the owner before did not come to
+        return epochs
 
     async def apply(self, commit: Commit) -> None:
         check_commit(commit)
@@ -113,7 +118,7 @@ class PostgresStore:
             fence = (self._writer, self._generation, *_fence(commit))
             try:
                 if any(values):
-                    await self._pool.execute(self._sql(sql.APPLY), *fence, *values)
+                    await self._apply(commit, (*fence, *values))
                 else:
                     await self._pool.in_transaction(lambda connection: self._write_nothing(connection, fence))
             except (Fenced, InvalidArgument, StoreCorrupt):
@@ -121,6 +126,17 @@ class PostgresStore:
             except BaseException as error:
                 self._is_unsure = not getattr(error, "is_refused", False)
                 raise
+
+    async def _apply(self, commit: Commit, values: Row) -> None:
+        lanes = [change.lane for change in commit.lanes]
+        rows = await apply_swept(lambda: self._pool.fetch(self._sql(sql.APPLY), *values), lanes, self._sweep)
+        if rows[0][0]:
+            self._sweeper.wake()
+
+    async def _sweep(self, lane: int | None = None) -> bool:
+        """Remove a slice of what is left of a lane, or of any that nobody else sweeps; whether there was anything."""
+        found: bool = (await self._pool.fetch(self._sql(sql.SWEEP), lane))[0][0]
+        return found
 
     async def _write_nothing(self, connection: asyncpg.Connection[Any], fence: Row) -> None:
         await connection.execute(self._sql(sql.CHECK_FENCE), *fence)
@@ -204,6 +220,7 @@ class PostgresStore:
         if self._closed:
             return
         self._closed = True
+        await self._sweeper.close()
         async with self._writing:  # behind the last commit
             await self._pool.say_goodbye(self._sql(sql.END_WRITER), self._writer)
         await self._pool.close()
@@ -250,6 +267,8 @@ async def migrate(connection: asyncpg.Connection[Any], schema: str, migrations: 
         for statement in statements:
             await connection.execute(named(statement))
     if version < len(migrations):
+        for statement in sql.FUNCTIONS:
+            await connection.execute(named(statement))
         await connection.execute(named(sql.SET_VERSION), len(migrations))
 
 
@@ -321,7 +340,8 @@ async def _load(
     connection: asyncpg.Connection[Any], named: Callable[[str], str], lanes: Sequence[int], dedup_most: int
 ) -> list[LaneImage]:
     images = {lane: LaneImage(lane) for lane in lanes}
-    wanted = list(images)
+    gone = {lane for (lane,) in await connection.fetch(named(sql.GONE_LANES), list(images))}
+    wanted = [lane for lane in images if lane not in gone]
     for lane, first, end, bytes_end, published_ms in await connection.fetch(named(sql.LANES), wanted):
         image = images[lane]
         image.first, image.end, image.bytes_end, image.published_ms = first, end, bytes_end, published_ms
