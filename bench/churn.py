@@ -12,6 +12,7 @@ import asyncio
 import random
 import time
 from array import array
+from itertools import cycle
 from typing import Any, Final, NamedTuple, Protocol
 
 import penstock
@@ -109,11 +110,17 @@ class Run:
         return [self._publish(number) for number in numbers] + [self._consume(number) for number in numbers]
 
     async def _publish(self, number: int) -> None:
-        filler = random.Random(number).randbytes(PAYLOAD_BYTES - 8)
+        # Nothing to compress: each message has its own piece of it.
+        filler = random.Random(number).randbytes(1 << 20)
+        length, places = PAYLOAD_BYTES - 8, range(0, (1 << 20) - PAYLOAD_BYTES, PAYLOAD_BYTES)
         for batch in range(self._batches_each):
             await self._ahead[number].acquire()
             ids = array("Q", range(batch * self._batch, (batch + 1) * self._batch)).tobytes()
-            messages = [Message(ids[at : at + 8] + filler) for at in range(0, len(ids), 8)]
+            pieces = cycle(places[batch * self._batch % len(places) :])
+            messages = [
+                Message(ids[at : at + 8] + filler[place : place + length])
+                for at, place in zip(range(0, len(ids), 8), pieces, strict=False)
+            ]
             await self._broker.publish_batch(self.queues[number], encode(messages))
 
     async def _consume(self, number: int) -> None:

@@ -221,6 +221,34 @@ def test_tables_of_somebody_else_and_a_newer_version_are_left_alone(url: str) ->
     asyncio.run(scenario())
 
 
+def test_a_schema_of_the_first_version_is_brought_up_to_date_with_what_is_in_it(url: str) -> None:
+    async def scenario() -> None:
+        store = await PostgresStore.open(url)
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, full_change()))
+        await store.close()
+        connection = await asyncpg.connect(url.partition("?")[0])
+        schema = schema_of(url)
+        try:
+            # Back to what the first version had: no leftovers, and a function of the same name that gave nothing back.
+            await connection.execute(f"""
+                DROP TABLE {schema}.leftovers; DROP INDEX {schema}.outbox_by_lane; DROP FUNCTION {schema}.sweep;
+                DROP FUNCTION {schema}.apply_commit;
+                CREATE FUNCTION {schema}.apply_commit(x integer) RETURNS void LANGUAGE sql AS $$ SELECT NULL::void $$;
+                UPDATE {schema}.schema_version SET version = 1""")
+        finally:
+            await connection.close()
+        store = await PostgresStore.open(url)
+        try:
+            assert await load_one(store) == image_of(full_change())
+            await store.apply(commit(await own_all(store), lanes_deleted=[LANE]))
+            assert (await load_one(store)).end == 0
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("query", ["prepared=maybe", "schema=no good"])
 def test_a_wrong_url_is_refused_with_the_value(query: str) -> None:
     with pytest.raises(InvalidArgument, match=query.partition("=")[2].split()[0]):
