@@ -19,6 +19,8 @@ from penstock.store import mysql_schema as sql
 from penstock.store.contract import BatchRow, CatalogRow, Commit, DedupRow, OutboxRow, TraceRow
 from penstock.store.mysql import MysqlStore
 from penstock.store.mysql_pool import StoreAddress
+from penstock.store.mysql_server import check_version, losses
+from penstock.store.opening import label_of, open_engine
 from tests.conformance.samples import (
     LANE,
     TRACES,
@@ -494,3 +496,49 @@ def test_closing_leaves_no_thread_and_no_connection(url: str) -> None:
     name = StoreAddress.parse(url).database
     left = "SELECT count(*) FROM information_schema.processlist WHERE db = %s AND id <> connection_id()"
     asyncio.run(until(lambda: count(url, left, name) == 0))
+
+
+def test_a_url_opens_this_engine_and_is_shown_without_its_password(url: str) -> None:
+    async def main() -> None:
+        for scheme in ("mysql", "mariadb"):
+            store = await open_engine(url.replace("mysql://", f"{scheme}://"))
+            assert isinstance(store, MysqlStore)
+            await store.close()
+
+    asyncio.run(main())
+    address = StoreAddress.parse(url)
+    assert label_of(url) == f"mysql://127.0.0.1:{address.port}/{address.database}"
+
+
+@pytest.mark.parametrize(
+    ("version", "is_enough"),
+    [("10.5.22-MariaDB", False), ("10.6.0-MariaDB-log", True), ("11.4.2-MariaDB-ubu2404", True), ("8.0.18", False),
+     ("8.0.19", True), ("8.4.3-cloud", True), ("5.7.44-log", False)],
+)  # fmt: skip
+def test_versions_that_are_too_old_are_refused(version: str, is_enough: bool) -> None:
+    if is_enough:
+        check_version(version, "here")
+    else:
+        with pytest.raises(InvalidArgument, match=version):
+            check_version(version, "here")
+
+
+SAFE = {"innodb_flush_log_at_trx_commit": "1"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({}, None),
+        ({"innodb_doublewrite": "OFF"}, "innodb_doublewrite"),
+        ({"innodb_doublewrite": "DETECT_AND_RECOVER"}, None),
+        ({"log_bin": "ON", "sync_binlog": "0"}, "sync_binlog"),
+        ({"log_bin": "OFF", "sync_binlog": "0"}, None),
+        ({"log_bin": "ON", "sync_binlog": "1", "binlog_format": "STATEMENT"}, "binlog_format"),
+        ({"wsrep_on": "ON"}, "wsrep_on"),
+        ({"group_replication_single_primary_mode": "OFF"}, "group_replication_single_primary_mode"),
+        ({"innodb_flush_method": "nosync"}, "innodb_flush_method"),
+    ],
+)
+def test_what_counts_as_a_setting_that_loses(settings: dict[str, str], named: str | None) -> None:
+    assert [name for name, _, _ in losses(SAFE | settings)] == ([named] if named else [])

@@ -22,21 +22,21 @@ log = logging.getLogger("penstock.store.mysql")
 def check_server(connection: Connection, label: str) -> int:
     """Refuse a server that loses what it answered, or is too old; how long a packet may be."""
     settings = dict(connection.fetch(b"SHOW VARIABLES"))
-    _check_version(settings["version"], label)
+    check_version(settings["version"], label)
     packet_most = int(settings["max_allowed_packet"])
     if packet_most < PACKET_LEAST:
         raise InvalidArgument(
             f"{label} has max_allowed_packet = {packet_most}; it takes {PACKET_LEAST} at the least to keep every "
             f"batch:  SET GLOBAL max_allowed_packet = {PACKET_LEAST}, and the same in the server's configuration"
         )
-    for name, wanted, why in _losses(settings):
+    for name, wanted, why in losses(settings):
         raise InvalidArgument(f"{label} has {name} = {settings[name]}: {why}. Set it to {wanted}.")
     if settings.get("innodb_flush_method") == "O_DIRECT_NO_FSYNC":
         log.warning("%s has innodb_flush_method = O_DIRECT_NO_FSYNC: safe only on disks that lose nothing", label)
     return packet_most
 
 
-def _losses(settings: dict[str, str]) -> list[tuple[str, str, str]]:
+def losses(settings: dict[str, str]) -> list[tuple[str, str, str]]:
     """Settings under which messages that were answered could be lost, or a node write to what is another's."""
     lost, fenced = "messages that were answered could be lost", "a node that lost its queues could still write to them"
     found: list[tuple[str, str, str]] = []
@@ -60,7 +60,7 @@ def _losses(settings: dict[str, str]) -> list[tuple[str, str, str]]:
     return found
 
 
-def _check_version(version: str, label: str) -> None:
+def check_version(version: str, label: str) -> None:
     kind = "MariaDB" if "mariadb" in version.lower() else "MySQL"
     numbers = tuple(int(part) for part in version.partition("-")[0].split(".") if part.isdigit())
     least = _VERSIONS_LEAST[kind]
