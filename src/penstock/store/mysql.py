@@ -126,22 +126,23 @@ class MysqlStore:
             except BaseException as error:
                 self._is_unsure = not getattr(error, "is_refused", False)
                 raise
-        if commit.lanes_deleted or any(lane.trim_to is not None for lane in commit.lanes):
-            self._sweeper.wake()
 
     async def _apply(self, commit: Commit) -> None:
         lanes = [change.lane for change in commit.lanes]
-        await apply_swept(lambda: self._write(lambda connection: self._commit(connection, commit)), lanes, self._sweep)
-
-    def _commit(self, connection: Connection, commit: Commit) -> None:
-        statements = itertools.chain(
-            (writing.BEGIN,),
-            writing.fence(commit, self._writer, self._generation),
-            writing.changes(commit, self._writer),
-            (writing.END,),
+        has_left = await apply_swept(
+            lambda: self._write(lambda connection: self._commit(connection, commit)), lanes, self._sweep
         )
+        if has_left:
+            self._sweeper.wake()
+
+    def _commit(self, connection: Connection, commit: Commit) -> bool:
+        """Apply it; whether rows are left that have to be swept."""
+        fence = writing.fence(commit, self._writer, self._generation)
+        statements = [writing.BEGIN, *fence, *writing.changes(commit, self._writer), writing.END]
         try:
-            all_of(writing.packets(statements, self._packet_most), connection)
+            answers = all_of(writing.packets(statements, self._packet_most), connection)
+            noted = zip(statements, answers, strict=True)
+            return any(answer.changed for statement, answer in noted if statement.startswith(writing.NOTE_LEFTOVERS))
         except Exception as error:
             if number_of(error) != OUT_OF_RANGE:
                 raise

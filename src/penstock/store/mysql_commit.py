@@ -19,6 +19,8 @@ from penstock.store.mysql_schema import ALL, SLICE, SMALL_ROWS
 
 BEGIN: Final = b"START TRANSACTION"
 END: Final = b"COMMIT"
+NOTE_LEFTOVERS: Final = b"INSERT INTO leftovers"
+"""How statements begin that note what has to be swept: if one changed a row, there is something."""
 BODY_PART_BYTES: Final = 4 << 20
 """A longer body lies in several rows: neither a statement nor an answer may be longer than max_allowed_packet."""
 STATEMENT_BYTES: Final = 1 << 20
@@ -207,7 +209,8 @@ def _trimmed(trims: Sequence[tuple[int, int]]) -> Iterator[bytes]:
         for place, (lane, below) in enumerate(trims)
     )
     yield (
-        b"INSERT INTO leftovers SELECT k.a, 0, k.b FROM " + numbers(trims, 2)
+        NOTE_LEFTOVERS
+        + b" SELECT k.a, 0, k.b FROM " + numbers(trims, 2)
         + b" WHERE (SELECT x.base + x.`count` FROM batches x WHERE x.lane = k.a ORDER BY x.base LIMIT 1) <= k.b"
           b" ON DUPLICATE KEY UPDATE leftovers.below = greatest(leftovers.below, k.b)"
     )  # fmt: skip
