@@ -16,7 +16,7 @@ from penstock.errors import Fenced, InvalidArgument, Unavailable
 from penstock.rows import DEDUP_KEY_BYTES_MAX
 from penstock.store import mysql_commit
 from penstock.store import mysql_schema as sql
-from penstock.store.contract import BatchRow, CatalogRow, Commit, DedupRow, OutboxRow, TraceRow
+from penstock.store.contract import BatchRow, CatalogRow, Commit, DedupRow, Member, OutboxRow, TraceRow
 from penstock.store.mysql import MysqlStore
 from penstock.store.mysql_pool import StoreAddress, translated
 from penstock.store.mysql_server import check_version, losses
@@ -33,6 +33,7 @@ from tests.conformance.samples import (
     load_one,
     own_all,
 )
+from tests.conformance.test_cluster import until_stale
 from tests.databases import mariadb
 from tests.databases.mariadb import MariadbServer, database_url
 from tests.databases.proxy import Proxy
@@ -542,6 +543,60 @@ SAFE = {"innodb_flush_log_at_trx_commit": "1"}
 )
 def test_what_counts_as_a_setting_that_loses(settings: dict[str, str], named: str | None) -> None:
     assert [name for name, _, _ in losses(SAFE | settings)] == ([named] if named else [])
+
+
+# Several nodes -------------------------------------------------------------------------------------------
+
+
+def test_membership_does_not_wait_for_a_commit_under_way(url: str) -> None:
+    """A long commit delays no heartbeat; its slots are left for the next time, and all others are taken."""
+
+    async def scenario(store: MysqlStore) -> None:
+        slot = LANE % 64
+        slow = (await store.join(Member("slow", "", "1", 1))).incarnation
+        epochs = await store.take(range(64), slow)
+        async with opened(url) as other:
+            new = (await other.join(Member("new", "", "1", 600_000))).incarnation
+            with connected(url) as blocker:
+                blocker.execute("LOCK TABLES batches READ")
+                write = asyncio.ensure_future(store.apply(commit({slot: epochs[slot]}, full_change())))
+                await until(waits_for_a_lock(url))
+                async with asyncio.timeout(10):
+                    assert (await store.heartbeat(slow)).is_member
+                    await until_stale(other, slow)
+                    taken = await other.take(range(64), new)
+                    assert set(taken) == set(range(64)) - {slot}
+                    assert await other.take([slot], new) == {}
+                assert not write.done()
+                blocker.execute("UNLOCK TABLES")
+            await write
+            assert (await other.take([slot], new))[slot] > epochs[slot]
+            assert await load_one(other) == image_of(full_change())
+            with pytest.raises(Fenced, match=f"slot {slot} is at epoch"):
+                await store.apply(commit({slot: epochs[slot]}, change(**NEXT)))
+
+    run(scenario, url)
+
+
+def test_deletions_from_the_catalog_are_forgotten_in_the_end(url: str) -> None:
+    async def scenario(store: MysqlStore) -> None:
+        epochs = await own_all(store)
+        rows = [CatalogRow("queue", id, 0, "default", f"q{id}", b"") for id in (1, 2, 3)]
+        await store.apply(commit(epochs, catalog=rows))
+        before = (await store.catalog_since(0)).version
+        await store.apply(commit(epochs, catalog_deleted=[("queue", 1)]))
+        changes = await store.catalog_since(before)
+        assert (changes.deleted, changes.is_complete) == ([rows[0]], False)
+        with connected(url) as cursor:
+            cursor.execute("UPDATE catalog_deleted SET deleted_ms = deleted_ms - 3600001")
+        await store.apply(commit(epochs, catalog_deleted=[("queue", 2)]))
+        changes = await store.catalog_since(before)
+        assert (changes.rows, changes.is_complete) == ([rows[2]], True)
+        assert count(url, "SELECT count(*) FROM catalog_deleted") == 1
+        changes = await store.catalog_since(changes.version - 1)
+        assert (changes.deleted, changes.is_complete) == ([rows[1]], False)
+
+    run(scenario, url)
 
 
 def test_errors_are_told_apart_where_django_uses_the_driver_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,3 +219,24 @@ def test_a_mistake_is_an_error_of_the_application(
         places = ", ".join(["%s"] * len(values))
         with pytest.raises(pymysql.MySQLError, match=said):
             cursor.execute(f"INSERT INTO enqueued ({columns}) VALUES ({places})", values)
+
+
+def test_the_right_to_insert_is_enough_and_gives_nothing_else(served: tuple[str, penstock.Client]) -> None:
+    url, client = served
+    schema = schema_of(url)
+    with mariadb.connected(url, autocommit=True) as owner, owner.cursor() as cursor:
+        cursor.execute("CREATE USER shop@'%' IDENTIFIED BY 'shop'")
+        cursor.execute("CREATE DATABASE shop")
+        try:
+            cursor.execute("GRANT ALL ON shop.* TO shop@'%'")
+            cursor.execute(f"GRANT INSERT ON {schema}.enqueued TO shop@'%'")
+            address = StoreAddress.parse(url)
+            with mariadb.connected(f"mysql://shop:shop@{address.host}:{address.port}/shop") as connection:
+                enqueue_many(connection, "mail", [b"1", b"2"], schema=schema)
+                connection.commit()
+                with connection.cursor() as reading, pytest.raises(pymysql.MySQLError, match="denied"):
+                    reading.execute(f"SELECT * FROM {schema}.enqueued")
+        finally:
+            cursor.execute("DROP USER shop@'%'")
+            cursor.execute("DROP DATABASE shop")
+    assert received(client, "mail", 2) == ["1", "2"]

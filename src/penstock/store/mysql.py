@@ -9,9 +9,8 @@ Next stop: the node.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from penstock.errors import Closed, Fenced, InvalidArgument, StoreCorrupt, Unavailable
@@ -37,7 +36,7 @@ from penstock.store.contract import (
     OutboxRow,
     TraceRow,
 )
-from penstock.store.mysql_images import load
+from penstock.store.mysql_images import find_time, joined, load
 from penstock.store.mysql_literals import filled, filled_by_name
 from penstock.store.mysql_pool import GOODBYE_SECONDS, OUT_OF_RANGE, Connection, Pool, StoreAddress, all_of, number_of
 from penstock.store.mysql_server import check_server, migrate
@@ -213,7 +212,7 @@ class MysqlStore:
             return []
         values = {"lane": lane, "start": start, "end": end, "bytes_most": bytes_most}
         rows = await self._near(sql.BATCHES, values)
-        return list(_joined(rows))
+        return list(joined(rows))
 
     async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
         values = {"lane": lane, "start": start, "batches_most": max(batches_most, 1), "bytes_most": bytes_most}
@@ -224,28 +223,7 @@ class MysqlStore:
         return await self._read(lambda connection: connection.fetch(*statements))
 
     async def find_time(self, lane: int, time_ms: int) -> int | None:
-        def halve(connection: Connection) -> int | None:
-            def before(base: int) -> tuple[int, int] | None:
-                found = connection.fetch(filled_by_name(sql.BATCH_BEFORE, {"lane": lane, "base": base}))
-                return found[0] if found else None
-
-            values = {"lane": lane, "start": 0}
-            opening = [filled_by_name(each, values) for each in (sql.GONE, sql.START, sql.FROM_BATCH, sql.FIRST_BATCH)]
-            first, last = connection.fetch(*opening), before(sql.ALL)
-            if not first or last is None or last[1] < time_ms:
-                return None
-            low, high = first[0][0], last[0]
-            while low < high:
-                middle = low + (high - low) // 2
-                base, published_ms = before(middle) or (low, time_ms)
-                if published_ms < time_ms:
-                    low = middle + 1
-                else:
-                    high = base
-            found: int = high
-            return found
-
-        return await self._read(halve)
+        return await self._read(lambda connection: find_time(connection, lane, time_ms))
 
     async def find_dedup(self, lane: int, keys: Sequence[bytes]) -> list[DedupRow]:
         if not keys:
@@ -366,15 +344,3 @@ class MysqlStore:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f"the store {self._pool.label} is closed")
-
-
-def _joined(rows: Sequence[Any]) -> Iterator[BatchRow]:
-    """Batches from the rows of their parts."""
-    for _, parts in itertools.groupby(rows, key=lambda row: row[0]):
-        first, *others = parts
-        base, count, published_ms, bytes_end, _part, wanted, meta, body = first
-        # A batch that was put again in fewer parts leaves rows behind that count no more.
-        pieces = [body, *(row[7] for row in others if row[4] < wanted)]
-        if len(pieces) != wanted:
-            raise StoreCorrupt(f"the batch at {base} has {len(pieces)} of its {wanted} parts")
-        yield BatchRow(base, count, published_ms, bytes_end, meta, body if wanted == 1 else b"".join(pieces))

@@ -153,7 +153,7 @@ SELECT b.base, b.`count`, b.published_ms, b.bytes_end, b.size, b.meta FROM (
     ) AS near
 ) AS sized STRAIGHT_JOIN batches b ON b.lane = %(lane)s AND b.base = sized.base AND b.part = 0
 WHERE sized.number = 1 OR sized.total <= %(bytes_most)s ORDER BY b.base"""
-# Publish times never fall as offsets rise: `mysql.py` halves the offsets, with a look at the batch in the middle.
+# Publish times never fall as offsets rise: `mysql_images.py` halves the offsets, with a look at the middle.
 FIRST_BATCH: Final = f"SELECT base, published_ms FROM batches WHERE {_NEAR} ORDER BY base LIMIT 1"
 BATCH_BEFORE: Final = """
 SELECT base, published_ms FROM batches WHERE lane = %(lane)s AND base <= %(base)s ORDER BY base DESC LIMIT 1"""
