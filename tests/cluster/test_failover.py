@@ -9,6 +9,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+import pytest
+
 from penstock.client.channel import NO_RETRY, Retry
 from penstock.client.client import AsyncClient
 from penstock.delivery import Claim
@@ -16,6 +18,7 @@ from penstock.errors import LeaseLost, PenstockError
 from penstock.model import Message
 from tests.cli.servers import Server, until
 from tests.cluster.rig import nodes
+from tests.databases import mariadb, postgres
 
 PARTITIONS = 7
 LEASE_S = 2.0
@@ -115,8 +118,18 @@ def declare(server: Server, queue: str) -> None:
     assert status == 201, answer
 
 
-def test_an_owner_that_is_killed_is_taken_over(tmp_path: Path) -> None:
-    with nodes(tmp_path) as cluster:
+@pytest.fixture(params=["postgres", "mysql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of each kind that several servers can share."""
+    if request.param == "postgres":
+        return postgres.schema_url(tmp_path)
+    if not mariadb.is_there():
+        pytest.skip(mariadb.MISSING)
+    return mariadb.database_url(tmp_path)
+
+
+def test_an_owner_that_is_killed_is_taken_over(tmp_path: Path, store: str) -> None:
+    with nodes(tmp_path, store=store) as cluster:
         first, second, third = cluster.start(), cluster.start(), cluster.start()
         cluster.until_balanced(first, second, third)
         queue = cluster.queue_of(second)
@@ -135,8 +148,8 @@ def test_an_owner_that_is_killed_is_taken_over(tmp_path: Path) -> None:
         assert load.longest_gap() < 3.0
 
 
-def test_an_owner_that_is_paused_is_fenced_and_joins_again(tmp_path: Path) -> None:
-    with nodes(tmp_path) as cluster:
+def test_an_owner_that_is_paused_is_fenced_and_joins_again(tmp_path: Path, store: str) -> None:
+    with nodes(tmp_path, store=store) as cluster:
         first, second = cluster.start(), cluster.start()
         cluster.until_balanced(first, second)
         queue = cluster.queue_of(second)
