@@ -102,8 +102,9 @@ def enqueued(most: int, bytes_most: int, passing: Sequence[EnqueuedTarget]) -> b
 
 
 def enqueued_row(row: Any) -> EnqueuedRow:
-    *values, mandatory, enqueued_ms = row
-    return EnqueuedRow(*values, bool(mandatory), enqueued_ms)
+    values = list(row)
+    values[-2] = bool(values[-2])  # `mandatory`: its booleans are numbers
+    return EnqueuedRow(*values)
 
 
 FAILED: Final = """
