@@ -102,8 +102,9 @@ def enqueued(most: int, bytes_most: int, passing: Sequence[EnqueuedTarget]) -> b
 
 
 def enqueued_row(row: Any) -> EnqueuedRow:
-    *values, mandatory, enqueued_ms = row
-    return EnqueuedRow(*values, bool(mandatory), enqueued_ms)
+    *rest, mandatory, enqueued_ms = row
+    values = (*rest, bool(mandatory), enqueued_ms)
+    return EnqueuedRow(*values)
 
 
 FAILED: Final = """
