@@ -9,8 +9,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-import pytest
-
 from penstock.client.channel import NO_RETRY, Retry
 from penstock.client.client import AsyncClient
 from penstock.delivery import Claim
@@ -18,7 +16,6 @@ from penstock.errors import LeaseLost, PenstockError
 from penstock.model import Message
 from tests.cli.servers import Server, until
 from tests.cluster.rig import nodes
-from tests.databases import mariadb, postgres
 
 PARTITIONS = 7
 LEASE_S = 2.0
@@ -116,16 +113,6 @@ async def with_fault(load: Load, fault: Callable[[], Awaitable[None]], seconds: 
 def declare(server: Server, queue: str) -> None:
     status, answer = server.request("PUT", f"/v1/queues/{queue}", {"ordered": True, "lease_ms": int(LEASE_S * 1000)})
     assert status == 201, answer
-
-
-@pytest.fixture(params=["postgres", "mysql"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database of each kind that several servers can share."""
-    if request.param == "postgres":
-        return postgres.schema_url(tmp_path)
-    if not mariadb.is_there():
-        pytest.skip(mariadb.MISSING)
-    return mariadb.database_url(tmp_path)
 
 
 def test_an_owner_that_is_killed_is_taken_over(tmp_path: Path, store: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -14,7 +14,7 @@ from penstock.model import Message
 from penstock.node.broker import Broker
 from penstock.node.clock import SystemClock
 from penstock.node.cluster import Cluster, ClusterOptions
-from penstock.rows import home_slot
+from penstock.rows import LaneImage, home_slot
 from penstock.store.memory import MemoryStore
 
 SLOT = home_slot("default", "work")
@@ -93,5 +93,83 @@ def test_a_commit_under_an_old_epoch_is_refused_and_the_node_goes_on_with_what_i
             await broker.publish(other, Message(b"m"))  # this is still its own
             await broker.publish("work", Message(b"n"))  # and that nobody's, so it has taken it again
             assert (await broker.claim("work", ack=True)).payloads() == [b"n"]
+
+    asyncio.run(story())
+
+
+class SlowStore(SharedStore):
+    """Its next `load` answers late, with what was true when it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: asyncio.Event | None = None
+
+    async def load(self, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
+        found = await super().load(lanes, dedup_most)
+        gate, self.answers = self.answers, None
+        if gate is not None:
+            await gate.wait()
+        return found
+
+
+async def passed_on(store: MemoryStore, giving: Cluster, taking: Cluster) -> None:
+    """A slot that the first has lost is taken by the second."""
+    await store.release([SLOT], giving.incarnation, taking.incarnation)
+    await taking.beat()
+    assert SLOT in taking.owned
+
+
+def test_a_lane_that_was_read_before_another_node_had_it_is_read_again() -> None:
+    async def story() -> None:
+        store = SlowStore()
+        async with member(store, "one") as (first, giving), member(store, "two") as (second, taking):
+            if SLOT in taking.owned:
+                first, giving, second, taking = second, taking, first, giving
+            await first.declare_queue("work")
+            await first.declare_group("work", "default")
+            await first.publish("work", Message(b"m"))
+            await taking.beat()
+            await giving.beat()
+            lanes = first._node.catalog.queue("default", "work").lanes
+            first._node.lanes.drop(set(lanes))
+            gate = store.answers = asyncio.Event()
+            claiming = asyncio.ensure_future(first.claim("work"))
+            await asyncio.sleep(0.01)  # the lane is asked for, and m is not handed out yet
+            giving._lose({SLOT}, "for the test")
+            await passed_on(store, giving, taking)
+            assert (await second.claim("work", ack=True)).payloads() == [b"m"]
+            to = taking.node_of(giving.incarnation)
+            assert to is not None
+            await taking.hand_over({SLOT}, to)
+            await giving.beat()
+            assert SLOT in giving.owned
+            gate.set()
+            assert (await claiming).payloads() == []
+
+    asyncio.run(story())
+
+
+def test_what_a_refused_commit_would_have_stored_is_not_handed_out() -> None:
+    async def story() -> None:
+        store = SharedStore()
+        async with member(store, "one") as (first, giving), member(store, "two") as (second, taking):
+            if SLOT in taking.owned:
+                first, giving, second, taking = second, taking, first, giving
+            await first.declare_queue("work")
+            await first.declare_group("work", "default")
+            await taking.beat()
+            await giving.beat()
+            await store.release([SLOT], giving.incarnation, taking.incarnation)
+            await taking.beat()
+            with pytest.raises(Fenced):
+                await first.publish("work", Message(b"refused"))
+            giving._lose({SLOT}, "for the test")
+            await second.publish("work", Message(b"stored"))
+            to = taking.node_of(giving.incarnation)
+            assert to is not None
+            await taking.hand_over({SLOT}, to)
+            await giving.beat()
+            assert SLOT in giving.owned
+            assert (await first.claim("work", ack=True)).payloads() == [b"stored"]
 
     asyncio.run(story())

@@ -102,8 +102,8 @@ def enqueued(most: int, bytes_most: int, passing: Sequence[EnqueuedTarget]) -> b
 
 
 def enqueued_row(row: Any) -> EnqueuedRow:
-    values = list(row)
-    values[-2] = bool(values[-2])  # `mandatory`: its booleans are numbers
+    *rest, mandatory, enqueued_ms = row
+    values = (*rest, bool(mandatory), enqueued_ms)
     return EnqueuedRow(*values)
 
 
