@@ -21,6 +21,9 @@ REST_S: Final = 0.02
 """At the least between two slices: the database is for the commits first."""
 AGAIN_S: Final = 5.0
 """After a slice that failed."""
+LOOKS: Final = 10
+LOOK_S: Final = 0.2
+"""A look that finds nothing says little: what a commit holds at that moment is passed over. So often it is repeated."""
 
 SWEEPS_MOST: Final = 3
 """How often a commit waits for what is left of its lane's past to be swept, before it fails."""
@@ -72,7 +75,8 @@ class Sweeper:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._is_wanted:
+        empty = 0
+        while self._is_wanted or empty < LOOKS:
             self._is_wanted = False
             started = loop.time()
             try:
@@ -82,8 +86,7 @@ class Sweeper:
                 self._is_wanted = True
                 await asyncio.sleep(AGAIN_S)
                 continue
-            if found:
-                self._is_wanted = True
-                # As long at rest as at work.
-                await asyncio.sleep(max(REST_S, loop.time() - started))
+            empty = 0 if found else empty + 1
+            # As long at rest as at work.
+            await asyncio.sleep(max(REST_S, loop.time() - started) if found else LOOK_S)
         self._task = None
