@@ -158,12 +158,7 @@ def test_ctrl_c_while_a_pipe_is_silent_says_how_far_it_came(cli: Cli, queue: str
         process.stdin.write(b"a\nb\n")
         process.stdin.flush()
         wait_for_messages(cli, queue, 2)
-        code, told = interrupt(process)
-        # The server has them; whether its answer has come back as well by now is not said.
-        assert (code, told in ("2 messages published before that.\n", "0 messages published before that.\n")) == (
-            130,
-            True,
-        )
+        assert interrupt(process) == (130, "2 messages published before that.\n")
 
 
 def test_publishing_a_long_file_shows_progress_on_a_terminal_alone(cli: Cli, queue: str, tmp_path: Path) -> None:

@@ -314,7 +314,8 @@ FUNCTIONS: Final[Migration] = (
         END LOOP;
         RETURN high;
     END $$""",
-    # Removes a slice of what is left of a lane, or of any that nobody else sweeps; says whether there was anything.
+    # Removes a slice of what is left of a lane, or of any that nobody else holds; says whether there was anything, held
+    # by others or not.
     f"""CREATE FUNCTION {{s}}.sweep(of_lane bigint) RETURNS boolean LANGUAGE plpgsql AS $$
     DECLARE
         left_over record; last bigint; removed bigint; total bigint := 0;
@@ -324,7 +325,7 @@ FUNCTIONS: Final[Migration] = (
         ELSE
             SELECT * INTO left_over FROM {{s}}.leftovers WHERE lane = of_lane FOR UPDATE;
         END IF;
-        IF NOT FOUND THEN RETURN false; END IF;
+        IF NOT FOUND THEN RETURN of_lane IS NULL AND EXISTS (SELECT FROM {{s}}.leftovers); END IF;
         WITH gone AS (
             DELETE FROM {{s}}.batches t WHERE t.lane = left_over.lane AND t.base = ANY (ARRAY(
                 SELECT b.base FROM {{s}}.batches b WHERE b.lane = left_over.lane AND b.base >= left_over.above

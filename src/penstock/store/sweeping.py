@@ -21,9 +21,6 @@ REST_S: Final = 0.02
 """At the least between two slices: the database is for the commits first."""
 AGAIN_S: Final = 5.0
 """After a slice that failed."""
-LOOKS: Final = 10
-LOOK_S: Final = 0.2
-"""A look that finds nothing says little: what a commit holds at that moment is passed over. So often it is repeated."""
 
 SWEEPS_MOST: Final = 3
 """How often a commit waits for what is left of its lane's past to be swept, before it fails."""
@@ -75,8 +72,7 @@ class Sweeper:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        empty = 0
-        while self._is_wanted or empty < LOOKS:
+        while self._is_wanted:
             self._is_wanted = False
             started = loop.time()
             try:
@@ -86,7 +82,8 @@ class Sweeper:
                 self._is_wanted = True
                 await asyncio.sleep(AGAIN_S)
                 continue
-            empty = 0 if found else empty + 1
-            # As long at rest as at work.
-            await asyncio.sleep(max(REST_S, loop.time() - started) if found else LOOK_S)
+            if found:
+                self._is_wanted = True
+                # As long at rest as at work.
+                await asyncio.sleep(max(REST_S, loop.time() - started))
         self._task = None
