@@ -226,16 +226,12 @@ class Machine(RuleBasedStateMachine):
         assert sorted(self.wait(self.store.lanes_in_use())) == self.naive.lanes_in_use()
 
 
-SERVERS = ("postgres", "mysql")
-"""Engines whose every question is a way to another process and back: a third of the histories takes them as long."""
-
-
 def test_engine_and_naive_model_agree(engine: Engine) -> None:
     machine = type("Machine", (Machine,), {"engine": engine})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=20 if engine.name in SERVERS else 60,
+            max_examples=60,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
