@@ -204,11 +204,13 @@ async def settle(node: Node, lease: Lease, verdicts: Sequence[Verdict]) -> None:
     await committed
 
 
-async def extend(node: Node, lease: Lease, lease_ms: int) -> int:
-    """Keep a lease for another span from now; its new deadline, once durable."""
+async def extend(node: Node, lease: Lease, lease_ms: int | None) -> int:
+    """Keep a lease for another span from now, the group's unless given; its new deadline, once durable."""
 
     def command(lane: Lane) -> tuple[int, asyncio.Future[None]]:
-        deadline_ms = lane.work(lease.group).extend(node.clock.now_ms(), lease.id, lease_ms)
+        group = lane.work(lease.group)
+        span_ms = group.settings.lease_ms if lease_ms is None else lease_ms
+        deadline_ms = group.extend(node.clock.now_ms(), lease.id, span_ms)
         return deadline_ms, node.commits.changed(lane)
 
     check_lane(node, lease)
