@@ -73,6 +73,8 @@ async def _deliver(node: Node, queue: Queue, grab: Grab, request: Request) -> Cl
     """Fetch the bodies while the commit is under way; answer when both are there."""
     lane = grab.lane
     try:
+        if any(entry.end > lane.visible_end for entry in grab.entries):
+            await grab.committed  # they are published in the same commit: there is nothing to read before it
         slices = cached_slices(node, lane, grab.entries) or await slices_of(
             node, lane, grab.entries, ahead=_is_ahead(grab)
         )
