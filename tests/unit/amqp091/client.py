@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from pamqp import frame
-from pamqp.base import Frame
 from pamqp.body import ContentBody
 from pamqp.commands import Basic, Channel, Connection
 from pamqp.header import ContentHeader
-from pamqp.heartbeat import Heartbeat
 
 from penstock.wire.amqp091.codes import PROTOCOL_HEADER
 from penstock.wire.amqp091.connection import ServerConnection
-from penstock.wire.amqp091.events import ChannelOpened, Event, Login, OpenVhost
+from penstock.wire.amqp091.events import ChannelOpened, Event, Failed, Login, OpenVhost
 from penstock.wire.amqp091.limits import Limits
 
-CAPABILITIES = {"connection.blocked": True, "authentication_failure_close": True}
+CAPABILITIES: dict[str, Any] = {"connection.blocked": True, "authentication_failure_close": True}
 START_OK = Connection.StartOk(
     client_properties={"product": "test", "capabilities": CAPABILITIES}, mechanism="PLAIN", response="\0me\0secret"
 )
@@ -98,13 +96,9 @@ class Client:
     def failure(self, data: bytes) -> int:
         """The code with which the connection is closed for these bytes."""
         found = self.server.receive(data)
-        [code] = [event.code for event in found if type(event).__name__ == "Failed"]
+        [code] = [event.code for event in found if isinstance(event, Failed)]
         [(channel, close)] = [(to, part) for to, part in self.answers() if isinstance(part, Connection.Close)]
         assert channel == 0
         assert close.reply_code == code
         assert list(self.server.channels) == []
-        assert isinstance(code, int)
         return code
-
-
-__all__ = ["Client", "Frame", "Heartbeat", "published", "raw_frame", "read", "written"]

@@ -103,6 +103,8 @@ def test_a_refused_login_is_told_who_can_be_told() -> None:
     assert [type(event) for event in client.write(0, Connection.CloseOk())] == [Lost]
     assert client.server.finished
 
+
+def test_a_refused_login_of_a_client_that_cannot_be_told() -> None:
     client = Client()
     client.log_in(Connection.StartOk(client_properties={}, response="\0me\0secret"))
     client.server.refuse_login("wrong password")

@@ -83,7 +83,7 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, float):
         return struct.pack(">d", one) == struct.pack(">d", other) or (math.isnan(one) and math.isnan(other))
     if isinstance(one, decimal.Decimal):
-        return one.as_tuple() == other.as_tuple()
+        return bool(one.as_tuple() == other.as_tuple())
     return bool(one == other)
 
 
