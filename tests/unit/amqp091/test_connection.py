@@ -15,6 +15,7 @@ from penstock.wire.amqp091.events import (
     ChannelClosed,
     ChannelOpened,
     Closed,
+    Failed,
     Login,
     Lost,
     Method,
@@ -138,6 +139,7 @@ def test_a_close_that_the_owner_answers() -> None:
     client = Client(answers_closes=False).open(1)
     assert len(client.write(1, Channel.Close(200, "bye", 0, 0))) == 1
     assert client.answers() == []
+    assert list(client.server.channels) == []
     client.server.close_ok(1)
     client.answer(Channel.CloseOk)
     client.server.close_ok(1)
@@ -149,6 +151,14 @@ def test_a_close_that_the_owner_answers() -> None:
     client.server.close_ok(0)
     client.answer(Connection.CloseOk)
     assert client.server.finished
+
+
+def test_a_channel_is_not_open_again_before_its_close_is_answered() -> None:
+    client = Client(answers_closes=False).open(1)
+    client.write(1, Channel.Close(200, "bye", 0, 0))
+    [failed] = client.write(1, Channel.Open())
+    assert isinstance(failed, Failed)
+    assert failed.code == 504
 
 
 def test_closing() -> None:

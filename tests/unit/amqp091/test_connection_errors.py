@@ -39,6 +39,9 @@ WRONG: dict[str, tuple[int, bytes]] = {
     "a heartbeat with a payload": (501, raw_frame(8, 0, b"x")),
     "a content header of another class": (501, PUBLISH + raw_frame(2, 1, header_payload(class_id=50))),
     "a content header with a weight": (501, PUBLISH + raw_frame(2, 1, header_payload(weight=1))),
+    "a weight, and its body": (501, PUBLISH + raw_frame(2, 1, header_payload(weight=1)) + BODY),
+    "a wrong end octet in a whole message": (501, PUBLISH + HEADER[:-1] + b"\0" + BODY),
+    "a wrong end octet at the end of a message": (501, PUBLISH + HEADER + BODY[:-1] + b"\0"),
     "a content header without flags": (501, PUBLISH + raw_frame(2, 1, header_payload(properties=b""))),
     "a method frame without a method": (502, raw_frame(1, 1, b"\0\x3c\0")),
     "an empty method frame": (502, raw_frame(1, 1, b"")),
@@ -159,10 +162,11 @@ def test_a_close_during_the_handshake_is_answered() -> None:
     assert client.server.finished
 
 
-def test_a_message_that_is_too_large_costs_its_channel_and_only_it() -> None:
+@pytest.mark.parametrize("cut", [500, 2000])
+def test_a_message_that_is_too_large_costs_its_channel_and_only_it(cut: int) -> None:
     client = Client(Limits(max_message_bytes=1000)).open(1, 2)
     assert len(client.server.receive(published(bytes(1000)))) == 1
-    [closed] = client.server.receive(published(bytes(1001), cut=500))
+    [closed] = client.server.receive(published(bytes(1001), cut=cut))
     assert isinstance(closed, ChannelClosed)
     assert (closed.channel, closed.code, closed.by_client) == (1, 311, False)
     close = client.answer(Channel.Close)
@@ -207,12 +211,15 @@ def test_unfinished_messages_of_all_channels_together_have_a_limit() -> None:
     server = client.server
     for channel in (1, 2, 3):
         assert server.receive(published(bytes(1000), channel=channel, cut=800)[:-208]) == []
-    # One is finished, one is closed: there is room again.
+    # One is finished, then one is closed: there is room for one more each time.
     server.receive(raw_frame(3, 1, bytes(200)))
+    assert server.receive(published(bytes(1000), channel=4, cut=800)[:-208]) == []
     server.channel_error(2, 404, "no")
     client.answers()
-    assert server.receive(published(bytes(1000), channel=4, cut=800)[:-208]) == []
-    assert client.failure(published(bytes(1000), channel=1, cut=999)[:-9]) == 506
+    assert server.receive(published(bytes(1000), channel=1, cut=800)[:-208]) == []
+    client.write(2, Channel.CloseOk(), Channel.Open())
+    client.answers()
+    assert client.failure(published(bytes(1000), channel=2, cut=101)[: -(101 + 8 + 99)]) == 506
 
 
 def test_a_small_frame_is_agreed_upon_and_a_larger_one_an_error() -> None:

@@ -42,6 +42,7 @@ GOOD_FRAMES = [
         ContentHeader(body_size=2**40),
         ContentBody(b"hello"),
         ContentBody(b"hel"),
+        ContentBody(b"lo"),
         ContentBody(b""),
         Basic.Ack(1),
         Basic.Nack(1),
@@ -55,6 +56,9 @@ GOOD_FRAMES = [
 ]
 FRAMES = st.one_of(
     st.sampled_from(GOOD_FRAMES),
+    # Whole messages, and messages that end early, more often than chance would have them.
+    st.integers(1, 2).map(lambda channel: published(b"hello", channel=channel, cut=3)),
+    st.integers(1, 2).map(lambda channel: published(b"hello" * 700, channel=channel, cut=3000)[:-508]),
     st.builds(
         raw_frame,
         st.sampled_from((1, 2, 3, 8, 0, 255)),
