@@ -14,6 +14,7 @@ from penstock.model import (
     INTEGER_MAX,
     LANES_MAX,
     PAYLOAD_BYTES_MAX,
+    PRIORITY_MAX,
     SPAN_MS_MAX,
     TIME_MS_MAX,
     ExchangeConfig,
@@ -51,6 +52,7 @@ QUEUE: dict[str, tuple[list[Any], list[Any]]] = {
         [None, f"queue:{NAME}", f"exchange:{NAME}", f"exchange:x/{NAME}", "exchange:x/", "exchange:", "exchange:/k"],
         ["", "q", "queue:", f"queue:{NAME}n", f"exchange:{NAME}n", f"exchange:x/{NAME}n", "topic:x"],
     ),
+    "dead_kept": ([False, True], ["x"]),
     "paused": ([False, True], ["x"]),
     "ttl_ms": ([None, 0, SPAN_MS_MAX], [-1, SPAN_MS_MAX + 1]),
     "expired": (["drop", "dead"], ["", "keep"]),
@@ -203,7 +205,9 @@ def test_an_unknown_option_is_named_with_those_there_are(memory_home: Home) -> N
         ):
             with pytest.raises(UnknownOption, match=r"unknown option 'leese_ms'; .*\w+ has .*(lease_ms|alternate)"):
                 await operation
-        assert set(ExchangeConfig.__struct_fields__) == {"kind", "alternate", "internal", "description"}
+        assert set(ExchangeConfig.__struct_fields__) == {
+            "kind", "alternate", "internal", "auto_delete", "ephemeral", "description",
+        }  # fmt: skip
         for bad in ({"kind": "random"}, {"alternate": ""}, {"internal": 1}, {"description": "x" * 10_000}):
             with pytest.raises(InvalidArgument, match=next(iter(bad))):
                 await broker.declare_exchange("x", **bad)
