@@ -503,10 +503,12 @@ class Broker:
         """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is.
 
         With `exclusive` it is the queue's only one: `Forbidden` where another is there, and for all that come after it.
+        The group '' is none: for who reads from an offset on.
         """
         home = self._queue(queue)
         name = self.consumer if consumer is None else check_name(consumer, "consumer")
-        await self._work_group(home, group)
+        if group:
+            await self._work_group(home, group)
         place = (group, name)
         if home.only_consumer not in (None, place):
             raise Forbidden(f"queue {queue!r} has a consumer that is there alone, by its own wish")
@@ -526,7 +528,7 @@ class Broker:
         """
         home = self._queue(queue)
         name = self.consumer if consumer is None else check_name(consumer, "consumer")
-        chosen = self._group(home, group)
+        chosen = self._group(home, group) if group else None
         await sessions.consumer_left(self._node, home, chosen, name, keep=keep)
         if not keep:
             self._claimed.discard((home.id, group, name))

@@ -157,9 +157,7 @@ async def commit_group(node: Node, group: Group, lane_id: int, offset: int, *, o
 # Reads by offset -----------------------------------------------------------------------------------------
 
 
-async def read_offsets(
-    node: Node, queue: Queue, lane_id: int, start: int, most: int, wait_ms: int = 0
-) -> StreamRead:
+async def read_offsets(node: Node, queue: Queue, lane_id: int, start: int, most: int, wait_ms: int = 0) -> StreamRead:
     """Messages from an offset on, as they were written, waiting up to `wait_ms` for the first; no group, no state."""
     lane = await node.lanes.run(lane_id, lambda lane: lane)
     if wait_ms and start >= lane.visible_end:
