@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from pamqp.base import Frame
 
 _FRAME: Final = Struct(">BHI")
-_SETTLED: Final = Struct(">IQB")
+_INDEX: Final = Struct(">I")
+_SETTLED: Final = Struct(">QB")
 
 _CONNECTION_CLASS: Final = b"\x00\x0a"
 _CHANNEL_CLASS: Final = b"\x00\x14"
@@ -161,13 +162,13 @@ class ServerConnection(Assembler):
                 self._deafen(f"a frame's end octet is {data[after - 1]:#04x}, not 0xce", found)
                 break
             try:
-                if kind == codes.METHOD and size > 12 and opened.get(channel, self) is None:
-                    index, tag, bits = _SETTLED.unpack_from(data, position + 7)
+                if kind == codes.METHOD and size > 8 and opened.get(channel, self) is None:
+                    (index,) = _INDEX.unpack_from(data, position + 7)
                     if index == codes.BASIC_PUBLISH:
                         position = self._publish(channel, data, position + 11, after, found)
                         continue
                     if size == 13 and index in _SETTLING:
-                        found.append(_settled(index, channel, tag, bits))
+                        found.append(_settled(index, channel, *_SETTLED.unpack_from(data, position + 11)))
                         position = after
                         continue
                 self._frame(kind, channel, data[position + 7 : after - 1], found)
