@@ -205,10 +205,12 @@ def test_an_unknown_option_is_named_with_those_there_are(memory_home: Home) -> N
         ):
             with pytest.raises(UnknownOption, match=r"unknown option 'leese_ms'; .*\w+ has .*(lease_ms|alternate)"):
                 await operation
-        assert set(ExchangeConfig.__struct_fields__) == {
-            "kind", "alternate", "internal", "auto_delete", "ephemeral", "description",
-        }  # fmt: skip
-        for bad in ({"kind": "random"}, {"alternate": ""}, {"internal": 1}, {"description": "x" * 10_000}):
+        known = {"kind", "alternate", "internal", "auto_delete", "ephemeral", "description"}
+        assert set(ExchangeConfig.__struct_fields__) == known
+        for bad in (
+            {"kind": "random"}, {"alternate": ""}, {"internal": 1}, {"description": "x" * 10_000},
+            {"auto_delete": "yes"}, {"ephemeral": 1},
+        ):  # fmt: skip
             with pytest.raises(InvalidArgument, match=next(iter(bad))):
                 await broker.declare_exchange("x", **bad)
         await broker.declare_exchange("x", alternate="y" * 255, description="x" * DESCRIPTION_CHARACTERS_MAX)
