@@ -83,6 +83,11 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Deliver the messages of one partition strictly one lease after the other."""
     prioritized: bool = False
     """Deliver higher `priority` first (FIFO inside one). Off, priority is only metadata."""
+    priority_max: int = PRIORITY_MAX
+    """Higher priorities count as this one (prioritized queues only)."""
+    stream: bool = False
+    """Keep the log whatever work groups have done with it, within the `retain_…` limits. AMQP and MQTT consumers read
+    such a queue as a stream."""
     ephemeral: bool = False
     """Memory only: faster, and gone when the node stops."""
     exclusive: bool = False
@@ -118,7 +123,10 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     rate: float | None = None
     """Messages handed out per second, per group and lane."""
     dead_letter_to: str | None = None
-    """`queue:NAME` or `exchange:NAME` or `exchange:NAME/KEY`: dead messages are also copied there."""
+    """`queue:NAME` or `exchange:NAME` or `exchange:NAME/KEY`: dead messages are also copied there. `exchange:` is the
+    default exchange: the queue that a message's own key names."""
+    dead_kept: bool = True
+    """Dead messages stay in place until redriven or purged. Off, they are gone: with `dead_letter_to`, once copied."""
     paused: bool = False
     """Hand out nothing; what is leased can still be settled."""
 
@@ -170,6 +178,7 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     max_in_flight: int | None = None
     rate: float | None = None
     dead_letter_to: str | None = None
+    dead_kept: bool | None = None
     expired: Expired | None = None
     auto_commit: bool = True
     """Stream groups: the next read of a consumer commits what it read before."""
@@ -188,6 +197,10 @@ class ExchangeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """The exchange that takes what no binding of this one matched."""
     internal: bool = False
     """Reached only through other exchanges."""
+    auto_delete: bool = False
+    """Deleted when the last of its bindings goes."""
+    ephemeral: bool = False
+    """Gone when the broker starts anew. Among several nodes it stays until it is deleted."""
     description: str = ""
     """For people; Penstock does not read it."""
 
@@ -382,6 +395,7 @@ def check_config(config: QueueConfig | GroupConfig | ExchangeConfig) -> None:
     if isinstance(config, QueueConfig):
         check_text(config.description, "description", DESCRIPTION_CHARACTERS_MAX)
         check_integer(config.lanes, "lanes", 1, LANES_MAX)
+        check_integer(config.priority_max, "priority_max", 1, PRIORITY_MAX)
         check_integer(config.max_message_bytes, "max_message_bytes", 0, PAYLOAD_BYTES_MAX)
         if config.primary_group is not None:
             check_name(config.primary_group, "primary_group")
@@ -402,7 +416,9 @@ def dead_letter_target(text: str) -> tuple[str, str, str | None]:
     if kind == "exchange" and separator:
         name, slash, key = name.partition("/")
         check_text(key, "dead_letter_to's key", NAME_CHARACTERS_MAX)
-        return kind, check_name(name, "dead_letter_to's exchange"), key if slash else None
+        if name:  # without one it is the default exchange, which leads to the queue that the key names
+            check_name(name, "dead_letter_to's exchange")
+        return kind, name, key if slash else None
     raise InvalidArgument(
         f"dead_letter_to is {text!r}; it must be queue:NAME (not the system's $…), exchange:NAME or exchange:NAME/KEY"
     )

@@ -224,11 +224,13 @@ class SyncBroker:
         partition: str | None = None,
         consumer: str | None = None,
         ack: bool = False,
+        priority: int = 0,
     ) -> Claim:
         """Lease up to `max` messages, waiting up to `wait` seconds for the first `min` of them.
 
         The messages are this consumer's until the lease ends; settle them before, or extend it. With `ack` they are
-        done as they are handed out: at most once. Without a message in time the claim is empty.
+        done as they are handed out: at most once. Without a message in time the claim is empty. Of several claims that
+        wait, those with a higher `priority` are served first.
         """
         return self._thread.run_or_undo(
             self._give_back,
@@ -242,6 +244,7 @@ class SyncBroker:
             partition=partition,
             consumer=consumer,
             ack=ack,
+            priority=priority,
         )
 
     def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
@@ -271,8 +274,10 @@ class SyncBroker:
         """These back at once, as if never handed out."""
         self._thread.run(self._broker.release, lease, offsets)
 
-    def extend(self, lease: LeaseLike, seconds: float) -> int:
-        """Keep the lease for another span from now; its new deadline in milliseconds since the epoch."""
+    def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
+        """Keep the lease for another span from now (the queue's, unless given); its new deadline in milliseconds since
+        the epoch.
+        """
         return self._thread.run(self._broker.extend, lease, seconds)
 
     def transaction(self) -> SyncTransaction:
@@ -281,13 +286,28 @@ class SyncBroker:
 
     # Consumers that are known to come and go --------------------------------------------------------------
 
-    def attach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> str:
-        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is."""
-        return self._thread.run(self._broker.attach, queue, group, consumer=consumer)
+    def attach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
+    ) -> str:
+        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is.
 
-    def detach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
-        """Say that a consumer has gone: what it holds returns at once, counted as an attempt."""
-        self._thread.run(self._broker.detach, queue, group, consumer=consumer)
+        With `exclusive` it is the queue's only one: `Forbidden` where another is there, and for all that come after it.
+        The group '' is none: for who reads from an offset on.
+        """
+        return self._thread.run(self._broker.attach, queue, group, consumer=consumer, exclusive=exclusive)
+
+    def detach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, keep: bool = False
+    ) -> None:
+        """Say that a consumer has gone: what it holds returns at once, counted as an attempt.
+
+        With `keep` it takes no more, and may still settle what it holds; detached again without, that returns too.
+        """
+        self._thread.run(self._broker.detach, queue, group, consumer=consumer, keep=keep)
+
+    def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+        """Answer the claims that wait for this consumer now: with nothing, unless messages were on their way to it."""
+        self._thread.run(self._broker.stop_waiting, queue, group, consumer=consumer)
 
     # Streams ----------------------------------------------------------------------------------------------
 
@@ -314,9 +334,13 @@ class SyncBroker:
         time_ms: int | None = None,
         max: int = 100,
         lane: int | None = None,
+        wait: float = 0.0,
     ) -> StreamRead:
-        """Messages of the log from an offset or a time on (from the beginning without either); no group needed."""
-        return self._thread.run(self._broker.read_from, queue, offset, time_ms=time_ms, max=max, lane=lane)
+        """Messages of the log from an offset or a time on (from the beginning without either); no group needed.
+
+        Where there are none yet, it waits up to `wait` seconds for the first.
+        """
+        return self._thread.run(self._broker.read_from, queue, offset, time_ms=time_ms, max=max, lane=lane, wait=wait)
 
     def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
         """Where each lane of a queue begins and ends; with `time_ms` also the first offset from that time on."""

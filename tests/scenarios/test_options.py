@@ -14,6 +14,7 @@ from penstock.model import (
     INTEGER_MAX,
     LANES_MAX,
     PAYLOAD_BYTES_MAX,
+    PRIORITY_MAX,
     SPAN_MS_MAX,
     TIME_MS_MAX,
     ExchangeConfig,
@@ -29,6 +30,8 @@ QUEUE: dict[str, tuple[list[Any], list[Any]]] = {
     "lanes": ([1, LANES_MAX], [0, LANES_MAX + 1]),
     "ordered": ([False, True], ["yes"]),
     "prioritized": ([False, True], [1]),
+    "priority_max": ([1, PRIORITY_MAX], [0, PRIORITY_MAX + 1]),
+    "stream": ([False, True], ["x"]),
     "ephemeral": ([False, True], [None]),
     "exclusive": ([False], [0]),
     "auto_delete": ([False, True], ["no"]),
@@ -46,9 +49,10 @@ QUEUE: dict[str, tuple[list[Any], list[Any]]] = {
     "max_in_flight": ([None, 1, INTEGER_MAX], [0, INTEGER_MAX + 1]),
     "rate": ([None, 0.001, 1e9], [0.0, 0.0009, 1.1e9, float("nan")]),
     "dead_letter_to": (
-        [None, f"queue:{NAME}", f"exchange:{NAME}", f"exchange:x/{NAME}", "exchange:x/"],
-        ["", "q", "queue:", f"queue:{NAME}n", f"exchange:x/{NAME}n", "topic:x", "exchange:/k"],
+        [None, f"queue:{NAME}", f"exchange:{NAME}", f"exchange:x/{NAME}", "exchange:x/", "exchange:", "exchange:/k"],
+        ["", "q", "queue:", f"queue:{NAME}n", f"exchange:{NAME}n", f"exchange:x/{NAME}n", "topic:x"],
     ),
+    "dead_kept": ([False, True], ["x"]),
     "paused": ([False, True], ["x"]),
     "ttl_ms": ([None, 0, SPAN_MS_MAX], [-1, SPAN_MS_MAX + 1]),
     "expired": (["drop", "dead"], ["", "keep"]),
@@ -201,8 +205,12 @@ def test_an_unknown_option_is_named_with_those_there_are(memory_home: Home) -> N
         ):
             with pytest.raises(UnknownOption, match=r"unknown option 'leese_ms'; .*\w+ has .*(lease_ms|alternate)"):
                 await operation
-        assert set(ExchangeConfig.__struct_fields__) == {"kind", "alternate", "internal", "description"}
-        for bad in ({"kind": "random"}, {"alternate": ""}, {"internal": 1}, {"description": "x" * 10_000}):
+        known = {"kind", "alternate", "internal", "auto_delete", "ephemeral", "description"}
+        assert set(ExchangeConfig.__struct_fields__) == known
+        for bad in (
+            {"kind": "random"}, {"alternate": ""}, {"internal": 1}, {"description": "x" * 10_000},
+            {"auto_delete": "yes"}, {"ephemeral": 1},
+        ):  # fmt: skip
             with pytest.raises(InvalidArgument, match=next(iter(bad))):
                 await broker.declare_exchange("x", **bad)
         await broker.declare_exchange("x", alternate="y" * 255, description="x" * DESCRIPTION_CHARACTERS_MAX)

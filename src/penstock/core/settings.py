@@ -20,6 +20,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kind: GroupKind
     ordered: bool
     prioritized: bool
+    priority_max: int
     lease_ms: int
     max_attempts: int
     backoff_ms: int
@@ -32,6 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_in_flight: int | None
     rate: float | None
     dead_letter_to: str | None
+    dead_kept: bool
     ttl_ms: int | None
     expired: Expired
     auto_commit: bool
@@ -42,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 _inherited = ("ordered", "prioritized", "lease_ms", "max_attempts", "backoff_ms", "backoff_factor", "backoff_max_ms",
               "backoff_jitter", "single_active_consumer", "max_in_flight", "rate", "dead_letter_to",
-              "expired")  # fmt: skip
+              "dead_kept", "expired")  # fmt: skip
 
 
 def settings_of(queue: QueueConfig, group: GroupConfig) -> Settings:
@@ -53,6 +55,7 @@ def settings_of(queue: QueueConfig, group: GroupConfig) -> Settings:
         values[name] = getattr(queue, name) if own is None else own
     return Settings(
         kind=group.kind,
+        priority_max=queue.priority_max,
         delay_ms=queue.delay_ms,
         debounce_ms=queue.debounce_ms,
         ttl_ms=queue.ttl_ms,

@@ -394,14 +394,16 @@ class Broker:
         partition: str | None = None,
         consumer: str | None = None,
         ack: bool = False,
+        priority: int = 0,
     ) -> Claim:
         """Lease up to `max` messages, waiting up to `wait` seconds for the first `min` of them.
 
         The messages are this consumer's until the lease ends; settle them before, or extend it. With `ack` they are
-        done as they are handed out: at most once. Without a message in time the claim is empty.
+        done as they are handed out: at most once. Without a message in time the claim is empty. Of several claims that
+        wait, those with a higher `priority` are served first.
         """
         home = self._queue(queue)
-        request = self._request(max, min, lease_seconds, partition, consumer, ack)
+        request = self._request(max, min, lease_seconds, partition, consumer, ack, priority)
         wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
         check_is_text(group, "a group's name")
         chosen = home.groups.get(group) or await self._work_group(home, group)
@@ -420,6 +422,7 @@ class Broker:
         partition: str | None,
         consumer: str | None,
         ack: bool,
+        priority: int,
     ) -> Request:
         check_integer(most, "max", 1, BATCH_MESSAGES_MAX)
         check_integer(minimum, "min", 1, most)
@@ -428,7 +431,8 @@ class Broker:
         if partition == "":
             raise InvalidArgument("partition is empty; leave it out to claim from all partitions")
         name = self.consumer if consumer is None else check_name(consumer, "consumer")
-        return Request(most, minimum, name, lease_ms, partition, bool(ack))
+        check_integer(priority, "priority", -INTEGER_MAX, INTEGER_MAX)
+        return Request(most, minimum, name, lease_ms, partition, bool(ack), priority)
 
     async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
         """Carry out any mix of verdicts on messages of a lease, all or none.
@@ -481,9 +485,11 @@ class Broker:
         """These back at once, as if never handed out."""
         await self.settle(lease, verdicts_of("release", offsets))
 
-    async def extend(self, lease: LeaseLike, seconds: float) -> int:
-        """Keep the lease for another span from now; its new deadline in milliseconds since the epoch."""
-        span_ms = milliseconds(seconds, "seconds", 1, SPAN_MS_MAX)
+    async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
+        """Keep the lease for another span from now (the queue's, unless given); its new deadline in milliseconds since
+        the epoch.
+        """
+        span_ms = None if seconds is None else milliseconds(seconds, "seconds", 1, SPAN_MS_MAX)
         return await claims.extend(self._node, self._lease(lease), span_ms)
 
     def transaction(self) -> Transaction:
@@ -493,21 +499,47 @@ class Broker:
 
     # Consumers that are known to come and go --------------------------------------------------------------
 
-    async def attach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> str:
-        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is."""
+    async def attach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
+    ) -> str:
+        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is.
+
+        With `exclusive` it is the queue's only one: `Forbidden` where another is there, and for all that come after it.
+        The group '' is none: for who reads from an offset on.
+        """
         home = self._queue(queue)
         name = self.consumer if consumer is None else check_name(consumer, "consumer")
-        await self._work_group(home, group)
-        home.consumers |= {(group, name)}
+        if group:
+            await self._work_group(home, group)
+        place = (group, name)
+        if home.only_consumer not in (None, place):
+            raise Forbidden(f"queue {queue!r} has a consumer that is there alone, by its own wish")
+        if exclusive and home.consumers - {place}:
+            raise Forbidden(f"queue {queue!r} has {len(home.consumers - {place})} consumers; none can be alone there")
+        home.consumers |= {place}
         home.had_consumer = True
+        home.only_consumer = place if exclusive else None
         return name
 
-    async def detach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
-        """Say that a consumer has gone: what it holds returns at once, counted as an attempt."""
+    async def detach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, keep: bool = False
+    ) -> None:
+        """Say that a consumer has gone: what it holds returns at once, counted as an attempt.
+
+        With `keep` it takes no more, and may still settle what it holds; detached again without, that returns too.
+        """
         home = self._queue(queue)
         name = self.consumer if consumer is None else check_name(consumer, "consumer")
-        chosen = self._group(home, group)
-        await sessions.consumer_left(self._node, home, chosen, name)
+        chosen = self._group(home, group) if group else None
+        await sessions.consumer_left(self._node, home, chosen, name, keep=keep)
+        if not keep:
+            self._claimed.discard((home.id, group, name))
+
+    async def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+        """Answer the claims that wait for this consumer now: with nothing, unless messages were on their way to it."""
+        home = self._queue(queue)
+        name = self.consumer if consumer is None else check_name(consumer, "consumer")
+        self._node.polls.stop_waiting(home, self._group(home, group), name)
 
     # Streams ----------------------------------------------------------------------------------------------
 
@@ -536,14 +568,18 @@ class Broker:
 
     async def read_from(
         self, queue: str, offset: int | None = None, *, time_ms: int | None = None, max: int = 100,
-        lane: int | None = None,
+        lane: int | None = None, wait: float = 0.0,
     ) -> StreamRead:  # fmt: skip
-        """Messages of the log from an offset or a time on (from the beginning without either); no group needed."""
+        """Messages of the log from an offset or a time on (from the beginning without either); no group needed.
+
+        Where there are none yet, it waits up to `wait` seconds for the first.
+        """
         home = self._queue(queue)
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
+        wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
         lane_id = lane_of(home, lane)
         start = await self._place(lane_id, offset, time_ms)
-        return await streams.read_offsets(self._node, home, lane_id, start, max)
+        return await streams.read_offsets(self._node, home, lane_id, start, max, wait_ms)
 
     async def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
         """Where each lane of a queue begins and ends; with `time_ms` also the first offset from that time on."""
