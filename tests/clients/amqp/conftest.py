@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 
 from tests.clients.amqp.rig import ELSEWHERE, Address, serving
+
+if TYPE_CHECKING:
+    from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 
 
 @pytest.fixture(scope="module")
