@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.fronts.amqp091.faults import ChannelFault, precondition
+from penstock.fronts.amqp091.faults import ChannelFault, ConnectionFault, precondition
 from penstock.model import ATTEMPTS_MAX, INTEGER_MAX, PRIORITY_MAX, SPAN_MS_MAX, ExchangeConfig, QueueConfig
 from penstock.wire.amqp091 import codes
 
@@ -218,7 +218,7 @@ def exchange_options(
 ) -> dict[str, Any]:
     """The options of an exchange; raises a fault for what cannot be honoured."""
     if kind not in EXCHANGE_KINDS:
-        raise ChannelFault(codes.COMMAND_INVALID, f"unknown exchange type '{kind}'")
+        raise ConnectionFault(codes.COMMAND_INVALID, f"unknown exchange type '{kind}'")
     left = dict(arguments)
     options: dict[str, Any] = {
         "kind": kind, "ephemeral": not durable, "auto_delete": auto_delete, "internal": internal,
