@@ -30,6 +30,7 @@ class Program:
     def run(self) -> None:
         self.connection.ioloop.call_later(DEADLINE_SECONDS, self.connection.ioloop.stop)
         self.connection.ioloop.start()
+        self.connection.ioloop.close()
 
     def on_open(self, connection: Any) -> None:
         connection.channel(on_open_callback=self.on_publisher)
@@ -94,6 +95,7 @@ def closing_code(address: Address, misuse: Callable[[Any], None]) -> int:
     connection = SelectConnection(address.parameters(), on_open_callback=on_open, on_close_callback=on_close)
     connection.ioloop.call_later(DEADLINE_SECONDS, connection.ioloop.stop)
     connection.ioloop.start()
+    connection.ioloop.close()
     [reason] = reasons
     code = reason.reply_code
     assert isinstance(code, int)
