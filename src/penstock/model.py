@@ -191,6 +191,10 @@ class ExchangeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """The exchange that takes what no binding of this one matched."""
     internal: bool = False
     """Reached only through other exchanges."""
+    auto_delete: bool = False
+    """Deleted when the last of its bindings goes."""
+    ephemeral: bool = False
+    """Gone when the broker starts anew. Among several nodes it stays until it is deleted."""
     description: str = ""
     """For people; Penstock does not read it."""
 

@@ -130,16 +130,18 @@ class Messages(Requests):
         partition: str | None = None,
         consumer: str | None = None,
         ack: bool = False,
+        priority: int = 0,
     ) -> Claim:
         """Lease up to `max` messages, waiting up to `wait` seconds for the first `min` of them.
 
         The messages are this consumer's until the lease ends; settle them before, or extend it. With `ack` they are
-        done as they are handed out: at most once. Without a message in time the claim is empty.
+        done as they are handed out: at most once. Without a message in time the claim is empty. Of several claims that
+        wait, those with a higher `priority` are served first.
         """
         name = self._consumer if consumer is None else consumer
         body = ClaimRequest(
             group=group, max=max, min=min, wait=wait, lease_seconds=lease_seconds, partition=partition, consumer=name,
-            ack=ack,
+            ack=ack, priority=priority,
         )  # fmt: skip
         # A claim that acknowledges is done when it is sent: repeated, it would lose what the first one took.
         request = self._waiting(self._target("queues", queue, "claim"), body, wait, is_repeatable=not ack)

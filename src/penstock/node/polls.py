@@ -34,6 +34,8 @@ class Request(NamedTuple):
     lease_ms: int | None
     partition: str | None
     settle: bool
+    priority: int = 0
+    """Of several that wait, those with a higher one are served first."""
 
 
 class Grab(NamedTuple):
@@ -120,7 +122,7 @@ class Polls:
         loop = asyncio.get_running_loop()
         waiter = Waiter(queue, request, loop.create_future())
         line = self._lines.setdefault(queue.id, {}).setdefault(group.id, deque())
-        line.append(waiter)
+        _stand_in(line, waiter)
         self.count += 1
         timer = loop.call_later(wait_ms / 1000.0, self._give_up, waiter)
         try:
@@ -155,7 +157,7 @@ class Polls:
                 del self._lines[queue_id]
 
     def serve(self, lane: Lane) -> None:
-        """Give a lane's messages to those who wait for them, first come, first served."""
+        """Give a lane's messages to those who wait for them: by priority, then first come, first served."""
         queue = self._node.catalog.by_lane.get(lane.id)
         if queue is None:
             return
@@ -268,6 +270,14 @@ class Polls:
         for waiter in line:
             if not waiter.future.done():
                 waiter.future.set_exception(error)
+
+
+def _stand_in(line: deque[Waiter], waiter: Waiter) -> None:
+    """Behind all who rank as high; nearly always the end of the line."""
+    place = len(line)
+    while place and line[place - 1].request.priority < waiter.request.priority:
+        place -= 1
+    line.insert(place, waiter)
 
 
 def give_back(node: Node, grab: Grab) -> None:

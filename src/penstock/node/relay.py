@@ -1,9 +1,9 @@
 """The relay: carries out what commits promised in the outbox, exactly once.
 
 A message that died under a group with `dead_letter_to` stays dead in place; its copy is published to the target,
-and the outbox row goes, in one commit; with it goes the message where the group does not keep its dead. A target that is missing or full is tried again; the row waits. Among several
-nodes a row is carried out by the owner of its slot: that of the dead message, or for what another node has published to
-one of its queues (`crossing.py`) that of the queue.
+and the outbox row goes, in one commit; with it goes the message where the group does not keep its dead. A target that
+is missing or full is tried again; the row waits. Among several nodes a row is carried out by the owner of its slot:
+that of the dead message, or for what another node has published to one of its queues (`crossing.py`) that of the queue.
 """
 
 from __future__ import annotations

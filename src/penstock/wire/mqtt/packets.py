@@ -165,15 +165,4 @@ class Lost(Struct, frozen=True, gc=False):
     text: str
 
 
-Event: TypeAlias = (
-    Connect
-    | Publish
-    | PubAck
-    | PubRec
-    | PubRel
-    | PubComp
-    | Subscribe
-    | Unsubscribe
-    | Disconnect
-    | Lost
-)
+Event: TypeAlias = Connect | Publish | PubAck | PubRec | PubRel | PubComp | Subscribe | Unsubscribe | Disconnect | Lost
