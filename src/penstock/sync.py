@@ -274,8 +274,10 @@ class SyncBroker:
         """These back at once, as if never handed out."""
         self._thread.run(self._broker.release, lease, offsets)
 
-    def extend(self, lease: LeaseLike, seconds: float) -> int:
-        """Keep the lease for another span from now; its new deadline in milliseconds since the epoch."""
+    def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
+        """Keep the lease for another span from now (the queue's, unless given); its new deadline in milliseconds since
+        the epoch.
+        """
         return self._thread.run(self._broker.extend, lease, seconds)
 
     def transaction(self) -> SyncTransaction:

@@ -490,8 +490,10 @@ class Client:
         """These back at once, as if never handed out."""
         self._thread.run(self._client.release, lease, offsets)
 
-    def extend(self, lease: LeaseLike, seconds: float) -> int:
-        """Keep the lease for another span from now; its new deadline in milliseconds since the epoch."""
+    def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
+        """Keep the lease for another span from now (the queue's, unless given); its new deadline in milliseconds since
+        the epoch.
+        """
         return self._thread.run(self._client.extend, lease, seconds)
 
     def read(

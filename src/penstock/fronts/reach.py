@@ -147,7 +147,7 @@ class Reach(Broker):
     async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
         await self._anywhere(super().settle(lease, verdicts), lambda: self._there.settle(lease, verdicts))
 
-    async def extend(self, lease: LeaseLike, seconds: float) -> int:
+    async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
         return await self._anywhere(super().extend(lease, seconds), lambda: self._there.extend(lease, seconds))
 
     def transaction(self) -> Transaction:

@@ -485,9 +485,11 @@ class Broker:
         """These back at once, as if never handed out."""
         await self.settle(lease, verdicts_of("release", offsets))
 
-    async def extend(self, lease: LeaseLike, seconds: float) -> int:
-        """Keep the lease for another span from now; its new deadline in milliseconds since the epoch."""
-        span_ms = milliseconds(seconds, "seconds", 1, SPAN_MS_MAX)
+    async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
+        """Keep the lease for another span from now (the queue's, unless given); its new deadline in milliseconds since
+        the epoch.
+        """
+        span_ms = None if seconds is None else milliseconds(seconds, "seconds", 1, SPAN_MS_MAX)
         return await claims.extend(self._node, self._lease(lease), span_ms)
 
     def transaction(self) -> Transaction:

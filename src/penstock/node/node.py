@@ -333,6 +333,9 @@ class Node:
     def is_sealed_last(self, lane: Lane) -> bool:
         return lane.id == self.events.lane
 
+    def before_seal(self, lane: Lane) -> None:
+        self.polls.serve_unsealed(lane)
+
     def is_current(self, lane: Lane) -> bool:
         return self.lanes.get(lane.id) is lane
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.entries import Entry
@@ -170,6 +171,22 @@ class Polls:
                 self._serve_line(lane, group_id, groups[group_id])
             except Missing as missing:
                 self._feed(lane, missing.start)
+
+    def serve_unsealed(self, lane: Lane) -> None:
+        """Give what is about to be committed to those who wait for it: their claims become part of the same commit,
+        and are answered after it, as its publishers are.
+        """
+        queue = self._node.catalog.by_lane.get(lane.id)
+        groups = None if queue is None else self._lines.get(queue.id)
+        if not groups:
+            return
+        visible_end = lane.show_all(self._node.clock.now_ms())
+        try:
+            for group_id in list(groups):
+                with suppress(Missing):  # what must be read first is served after the commit
+                    self._serve_line(lane, group_id, groups[group_id])
+        finally:
+            lane.visible_end = visible_end
 
     def _serve_line(self, lane: Lane, group_id: int, line: deque[Waiter]) -> None:
         for waiter in list(line):

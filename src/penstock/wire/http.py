@@ -279,10 +279,10 @@ class SettleRequest(Struct, forbid_unknown_fields=True):
 
 
 class ExtendRequest(Struct, forbid_unknown_fields=True):
-    """Keep a lease for so many seconds from now."""
+    """Keep a lease for another span from now."""
 
-    seconds: float
-    """From now on."""
+    seconds: float | None = None
+    """From now on; without it, as long as the queue's leases last."""
 
 
 class ExtendAnswer(Struct):
