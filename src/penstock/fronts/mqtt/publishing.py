@@ -16,6 +16,7 @@ import msgspec
 from penstock.delivery import Receipt
 from penstock.errors import Closed, NotFound, PenstockError
 from penstock.fronts.mqtt.faults import Refusal, log, refusal_of
+from penstock.fronts.mqtt.measures import MqttMeasures
 from penstock.fronts.mqtt.retained import RetainedMessages
 from penstock.fronts.mqtt.subscriptions import QUEUE_PREFIX
 from penstock.model import NAME_CHARACTERS_MAX, Message
@@ -62,12 +63,14 @@ def address(topic: str) -> tuple[str, str | None]:
 class Publishing:
     """The way to the broker for all connections."""
 
-    def __init__(self, broker: Broker, retained: RetainedMessages, sessions_queue: str, *, declare: bool) -> None:
+    def __init__(
+        self, broker: Broker, retained: RetainedMessages, sessions_queue: str, measures: MqttMeasures, *, declare: bool
+    ) -> None:
         self._broker = broker
         self._retained = retained
         self._sessions_queue = sessions_queue
         self._declare = declare
-        self.published = 0
+        self._measures = measures
 
     async def publish(self, wanted: Sequence[Wanted]) -> None:
         """Carry all of it out, in this order; each then says whether it was refused. Raises only `Closed`."""
@@ -98,6 +101,7 @@ class Publishing:
             except PenstockError as again:
                 error = again
         one.refusal = refusal_of(error)
+        self._measures.refused += 1
         log.info("a message to %r was refused: %s", one.topic, one.refusal.text)
 
     async def _check_room(self, wanted: Sequence[Wanted]) -> None:
@@ -120,11 +124,14 @@ class Publishing:
 
     async def _commit(self, wanted: Sequence[Wanted]) -> None:
         messages = [one.message for one in wanted if one.message is not None]
-        self.published += len(messages)
         if len(messages) == len(wanted) and not any(one.retain or one.rows or one.queue for one in wanted):
             receipt = await self._broker.publish_to(EXCHANGE, messages)
+            self._measures.published += len(messages)
             _note_unmatched(wanted, receipt)
             return
+        retained = [one for one in wanted if one.retain and one.message is not None]
+        if retained:
+            await self._retained.table.make()
         transaction = self._broker.transaction()
         for queue, run in groupby(wanted, key=lambda one: one.queue):
             run_messages = [one.message for one in run if one.message is not None]
@@ -132,7 +139,6 @@ class Publishing:
                 transaction.publish(queue, *run_messages)
             else:
                 transaction.publish_to(EXCHANGE, *run_messages)
-        retained = [one for one in wanted if one.retain and one.message is not None]
         if retained:
             rows = [self._retained.row(one.topic, one.message) for one in retained if one.message is not None]
             transaction.publish(self._retained.table.queue, *rows)
@@ -140,6 +146,7 @@ class Publishing:
         if recorded:
             transaction.publish(self._sessions_queue, *recorded)
         await transaction.commit()
+        self._measures.published += len(messages)
 
 
 def _note_unmatched(wanted: Sequence[Wanted], receipt: Receipt) -> None:

@@ -16,7 +16,6 @@ from penstock.fronts.key_filter import KeyFilter, key_filter
 from penstock.fronts.mqtt.delivering import LEASE_SECONDS, WAIT_SECONDS, Outgoing, Source
 from penstock.fronts.mqtt.faults import Refusal
 from penstock.fronts.mqtt.settling import Settling
-from penstock.fronts.mqtt.subscribing import answer_of
 from penstock.fronts.mqtt.subscriptions import QUEUE_PREFIX, Subscription
 from penstock.fronts.mqtt.window import Flight, Window
 from penstock.wire.mqtt.packets import UserProperties
@@ -211,12 +210,11 @@ def _topic(queue: str, key: str) -> tuple[str, UserProperties]:
 async def prepare(broker: Broker, subscription: Subscription, *, declare: bool, is_new: bool) -> tuple[KeyFilter, str]:
     """Make sure of the queue and the group; its filter and kind. Raises `Refusal` where another filter holds."""
     pattern = key_filter(subscription.pattern)
-    if not await answer_of(broker.has_queue(subscription.queue)):
+    if not broker.has_queue(subscription.queue):
         if not declare:
             raise NotFound(f"there is no queue {subscription.queue!r}; declare it first")
         await broker.declare_queue(subscription.queue)
-    groups: dict[str, dict[str, Any]] = await answer_of(broker.groups(subscription.queue))
-    known = groups.get(subscription.group)
+    known = broker.groups(subscription.queue).get(subscription.group)
     if known is None:
         return pattern, await _make_group(broker, subscription, pattern)
     if subscription.pattern and known.get("filter") != pattern.condition:

@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.errors import AlreadyExists, Closed, InvalidArgument, PenstockError
 from penstock.fronts.mqtt.connection import Connection
 from penstock.fronts.mqtt.delivering import RENEW_SECONDS
 from penstock.fronts.mqtt.faults import log
+from penstock.fronts.mqtt.measures import MqttMeasures, MqttNumbers, families
 from penstock.fronts.mqtt.options import MqttOptions, check_exposure
 from penstock.fronts.mqtt.publishing import EXCHANGE, Publishing
 from penstock.fronts.mqtt.queues import Unsettled
 from penstock.fronts.mqtt.retained import RetainedMessages
 from penstock.fronts.mqtt.sessions import Sessions
-from penstock.fronts.mqtt.subscribing import answer_of
 from penstock.node.broker import Broker
 from penstock.wire.mqtt.connection import Limits
 from penstock.wire.mqtt.reasons import Reason
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 BACKLOG: Final = 4_096
 TICK_SECONDS: Final = 1.0
@@ -35,13 +39,14 @@ REFUSED_MAX: Final = 256
 RENEWED_AT_ONCE: Final = 100
 
 
-class MqttMeasures:
-    """What an MQTT server counts."""
+class CannotListen(Exception):
+    """A port of the options that cannot be listened on, and why."""
 
-    def __init__(self) -> None:
-        self.connections_accepted = 0
-        self.connections_refused = 0
-        self.delivered = 0
+    def __init__(self, option: str, port: int, cause: OSError) -> None:
+        super().__init__(f"mqtt.{option} {port}: {cause}")
+        self.option = option
+        self.port = port
+        self.cause = cause
 
 
 class MqttServer:
@@ -67,8 +72,9 @@ class MqttServer:
         )
         self.sessions = Sessions(self.broker, self.options, lambda: self.publishing, self.now_ms)
         self.publishing = Publishing(
-            self.broker, self.retained, self.sessions.documents.table.queue, declare=self.options.declare_queues
-        )
+            self.broker, self.retained, self.sessions.documents.table.queue, self.measures,
+            declare=self.options.declare_queues,
+        )  # fmt: skip
         self.connections: set[Connection] = set()
         self._loop = asyncio.get_running_loop()
         self._servers: list[asyncio.Server] = []
@@ -77,6 +83,14 @@ class MqttServer:
         self._renewer: asyncio.Task[None] | None = None
         self.port = 0
         self.websocket_port = 0
+
+    def metrics(self) -> Iterator[Metric]:
+        """What `/metrics` shows of it."""
+        numbers = MqttNumbers(
+            len(self.connections), len(self.sessions.documents.all), len(self.retained), self.retained.bytes,
+            len(self.unsettled.sources),
+        )  # fmt: skip
+        return families(self.measures, numbers)
 
     def now_ms(self) -> int:
         """By the clock of the machine, as the times of messages are."""
@@ -87,7 +101,7 @@ class MqttServer:
     async def start(self) -> None:
         """Declare what the front needs, end what a crash left open, and listen."""
         await self._declare()
-        await self.retained.table.open()
+        await self.retained.table.catch_up()
         await self.sessions.begin()
         await self.sessions.sweep()
         self.port = await self._listen(self.options.port, is_websocket=False)
@@ -100,16 +114,20 @@ class MqttServer:
     async def _declare(self) -> None:
         with suppress(AlreadyExists):  # with another description or alternate: it is as good
             await self.broker.declare_exchange(EXCHANGE, kind="mqtt", description="Topics of MQTT.")
-        if (await answer_of(self.broker.exchanges()))[EXCHANGE].get("kind") != "mqtt":
+        if self.broker.exchanges()[EXCHANGE].get("kind") != "mqtt":
             raise InvalidArgument(
                 f"the exchange {EXCHANGE!r} of namespace {self.options.namespace!r} is not of kind mqtt; delete it, or "
                 "choose another mqtt.namespace"
             )
 
     async def _listen(self, port: int, *, is_websocket: bool) -> int:
-        server = await self._loop.create_server(
-            lambda: Connection(self, is_websocket=is_websocket), self.options.host, port, backlog=BACKLOG
-        )
+        try:
+            server = await self._loop.create_server(
+                lambda: Connection(self, is_websocket=is_websocket), self.options.host, port, backlog=BACKLOG
+            )
+        except OSError as error:
+            await self.stop()
+            raise CannotListen("websocket_port" if is_websocket else "port", port, error) from None
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 

@@ -156,7 +156,7 @@ class Sessions:
         session.subscriptions = Subscriptions(document.subscriptions)
         session.inbound = self.documents.inbound(session.client_id)
         session.released = self.documents.outbound(session.client_id)
-        session.has_queue = await self.subscribing.has_queue(session.client_id)
+        session.has_queue = self.subscribing.has_queue(session.client_id)
         if session.has_queue:
             # What was under way to the connection before is sent again, in its order.
             await self._broker.detach(session.queue, DEFAULT_GROUP, consumer=document.token)
@@ -223,7 +223,7 @@ class Sessions:
             await self.subscribing.leave(document.client_id, document.subscriptions)
 
     async def _forget_queue(self, client_id: str) -> None:
-        if await self.subscribing.has_queue(client_id):
+        if self.subscribing.has_queue(client_id):
             with suppress(NotFound):
                 await self._broker.delete_queue(session_queue(client_id))
 
@@ -231,7 +231,7 @@ class Sessions:
 
     async def begin(self) -> None:
         """Read what there is; connections of nodes that are gone have ended."""
-        await self.documents.table.open()
+        await self.documents.table.catch_up()
         await self.adopt()
 
     async def adopt(self) -> None:

@@ -6,7 +6,6 @@ its group; it goes when no session has it any more.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
@@ -33,11 +32,6 @@ def share_queue(subscription: Subscription) -> str:
     return f"mqtt/share/{subscription.group}/{subscription.pattern}"
 
 
-async def answer_of(value: Any) -> Any:
-    """What a question to the broker gives, which another node may have to be asked."""
-    return await value if inspect.isawaitable(value) else value
-
-
 class Subscribing:
     """Queues and bindings for all sessions."""
 
@@ -53,8 +47,8 @@ class Subscribing:
 
     # A session's own queue ----------------------------------------------------------------------------------
 
-    async def has_queue(self, client_id: str) -> bool:
-        return bool(await answer_of(self._broker.has_queue(session_queue(client_id))))
+    def has_queue(self, client_id: str) -> bool:
+        return self._broker.has_queue(session_queue(client_id))
 
     async def make_queue(self, client_id: str, *, is_stored: bool) -> None:
         """The queue of a session. Among several nodes an ephemeral one could not be bound."""

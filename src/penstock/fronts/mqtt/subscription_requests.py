@@ -11,7 +11,7 @@ from penstock.fronts.mqtt.delivering import SharedSource
 from penstock.fronts.mqtt.faults import Refusal, log, refusal_of
 from penstock.fronts.mqtt.mapping import for_subscription, origin_of
 from penstock.fronts.mqtt.queues import QueueSource, StreamSource, prepare
-from penstock.fronts.mqtt.subscribing import answer_of, share_queue
+from penstock.fronts.mqtt.subscribing import share_queue
 from penstock.fronts.mqtt.subscriptions import Subscription
 from penstock.wire.mqtt.packets import Subscribe, Unsubscribe
 from penstock.wire.mqtt.packets import Subscription as Requested
@@ -132,7 +132,7 @@ class SubscriptionRequests:
                 unsettled=server.unsettled,
             )  # fmt: skip
             if isinstance(source, StreamSource):
-                options = await answer_of(self._broker.queue_options(subscription.queue))
+                options = self._broker.queue_options(subscription.queue)
                 source.primary_group = options.get("primary_group") or ""
         client.sources[subscription.filter] = source
         source.start()

@@ -1,8 +1,8 @@
 """A durable map from keys to messages that every node can read: the log of a queue; the last word on a key holds.
 
 A row is a message with the key as its `key`; one with an empty payload says that there is none any more. Rows go into
-the log with `put`, or are published to `queue` in a transaction with anything else. What was written that way is known
-after `catch_up`, which reads on from where it stopped: there is no follower to fall behind.
+the log with `put`, or are published to `queue` in a transaction with anything else, after `make`. What was written that
+way is known after `catch_up`, which reads on from where it stopped: there is no follower to fall behind.
 
 The log is kept short by writing what still holds anew, and letting go of all before that (`compact`). Such a copy says
 in the header `mqtt-copied` where its original was, so that one which comes after a newer word changes nothing.
@@ -59,6 +59,7 @@ class Table:
         """Key → where it was said that it is gone: a copy of what was there before may still come."""
         self._forgettable = 0
         """Of these, those below this offset have no copies on their way any more."""
+        self._is_made = False
         self._base = 0
         self._next: int | None = None
         self._reads = 0
@@ -67,13 +68,14 @@ class Table:
 
     # Life -------------------------------------------------------------------------------------------------
 
-    async def open(self) -> None:
-        """Declare what it needs and read what there is."""
-        await self._broker.declare_queue(
-            self.queue, retain_messages=0, dedup_window_ms=0, description=self._description
-        )
-        await self._broker.declare_group(self.queue, HOLDING_GROUP, kind="stream", holds=True, auto_commit=False)
-        await self.catch_up()
+    async def make(self) -> None:
+        """Make sure of its queue, which is declared when it is first written to."""
+        if not self._is_made:
+            await self._broker.declare_queue(
+                self.queue, retain_messages=0, dedup_window_ms=0, description=self._description
+            )
+            await self._broker.declare_group(self.queue, HOLDING_GROUP, kind="stream", holds=True, auto_commit=False)
+            self._is_made = True
 
     async def close(self) -> None:
         if self._compacting is not None:
@@ -94,6 +96,8 @@ class Table:
 
     async def catch_up(self) -> None:
         """Know everything that was committed before this was called."""
+        if not self._is_made and not self._broker.has_queue(self.queue):
+            return
         wanted = self._reads + (2 if self._reading.locked() else 1)
         while self._reads < wanted:
             async with self._reading:
@@ -143,6 +147,7 @@ class Table:
 
     async def put(self, rows: Iterable[Message]) -> None:
         """Say these words, all or none; known here when this returns."""
+        await self.make()
         await self._broker.publish_many(self.queue, list(rows))
         await self.catch_up()
 
