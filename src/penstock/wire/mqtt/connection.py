@@ -98,6 +98,8 @@ class ServerConnection:
         self._silence.hear_bytes(len(data))
         try:
             self._incoming.feed(data)
+            if self._state is State.NEW:
+                self._check_first()
             if self._state is State.ASKED:
                 self._incoming.check_waiting()
             else:
@@ -125,9 +127,13 @@ class ServerConnection:
                     self._close()
                     return
 
-    def _read_connect(self, first: int) -> Connect:
-        if first >> 4 != Kind.CONNECT:
+    def _check_first(self) -> None:
+        """Who does not speak MQTT is told so by the first byte, not when a packet's length of bytes is there."""
+        first = self._incoming.peek()
+        if first is not None and first >> 4 != Kind.CONNECT:
             raise Refused(Reason.PROTOCOL_ERROR, "the first packet must be CONNECT")
+
+    def _read_connect(self, first: int) -> Connect:
         check_first_byte(first)
         reader = Reader(self._incoming.data, self._incoming.start, self._incoming.end)
         self._codec = choose_codec(reader, self._limits)
@@ -158,6 +164,8 @@ class ServerConnection:
         kind = check_first_byte(first)
         if kind is Kind.CONNECT:
             raise Refused(Reason.PROTOCOL_ERROR, "a second CONNECT on the same connection")
+        if kind is Kind.PINGREQ:
+            raise Refused(Reason.MALFORMED_PACKET, "PINGREQ must have no body")
         reader = Reader(self._incoming.data, self._incoming.start, self._incoming.end)
         event = self._codec.decode(kind, reader)
         if isinstance(event, Disconnect) and event.session_expiry and not self._connect.session_expiry:

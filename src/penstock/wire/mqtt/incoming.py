@@ -35,6 +35,10 @@ class IncomingPackets:
             self.data = data
             self._position = 0
 
+    def peek(self) -> int | None:
+        """The first byte of the packet that comes next, if it is there."""
+        return self.data[self._position] if self._position < len(self.data) else None
+
     def next(self) -> bool:
         """Whether there is another whole packet."""
         if self._chunks:
