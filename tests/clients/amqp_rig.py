@@ -6,6 +6,7 @@ pika blocks, so the server has a thread of its own; `Served.call` does something
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -15,6 +16,8 @@ from typing import Any, TypeVar
 
 import pika
 import uvloop
+from pamqp import body as pamqp_body
+from pamqp import commands, frame, header
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
@@ -147,6 +150,70 @@ def closes(code: int, text: str = "") -> Iterator[None]:
         assert text in error.reply_text, error
     else:
         raise AssertionError(f"the channel was not closed, it should have been with {code}")
+
+
+class Raw:
+    """A client that says and hears every frame: it settles nothing and drops nothing by itself."""
+
+    def __init__(self, place: Served, *, opens: int = 1) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", place.server.port), PATIENCE_S)
+        self._data = b""
+        self.send_bytes(b"AMQP\x00\x00\x09\x01")
+        self.hear(commands.Connection.Start)
+        self.send(0, commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"))
+        self.hear(commands.Connection.Tune)
+        self.send(0, commands.Connection.TuneOk(2047, 131072, 0))
+        self.send(0, commands.Connection.Open("/"))
+        self.hear(commands.Connection.OpenOk)
+        for number in range(1, opens + 1):
+            self.send(number, commands.Channel.Open())
+            self.hear(commands.Channel.OpenOk)
+
+    def send_bytes(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def send(self, channel: int, method: Any) -> None:
+        self.send_bytes(frame.marshal(method, channel))
+
+    def publish(self, channel: int, exchange: str, key: str, body: bytes) -> None:
+        parts = [
+            commands.Basic.Publish(0, exchange, key),
+            header.ContentHeader(0, len(body)),
+            pamqp_body.ContentBody(body),
+        ]
+        self.send_bytes(b"".join(frame.marshal(part, channel) for part in parts))
+
+    def next(self) -> tuple[int, Any]:
+        """The next frame: its channel, and what is in it."""
+        while True:
+            if len(self._data) >= 7:
+                size = 8 + int.from_bytes(self._data[3:7])
+                if len(self._data) >= size:
+                    whole, self._data = self._data[:size], self._data[size:]
+                    _, channel, found = frame.unmarshal(whole)
+                    return channel, found
+            more = self.socket.recv(1 << 16)
+            if not more:
+                raise EOFError
+            self._data += more
+
+    def hear(self, kind: Any) -> Any:
+        """The next frame, which is of this kind."""
+        _, found = self.next()
+        assert isinstance(found, kind), found
+        return found
+
+    def hear_until(self, kind: Any) -> list[Any]:
+        """Everything up to a method of this kind."""
+        heard = []
+        while True:
+            _, found = self.next()
+            heard.append(found)
+            if isinstance(found, kind):
+                return heard
+
+    def close(self) -> None:
+        self.socket.close()
 
 
 class Inbox:

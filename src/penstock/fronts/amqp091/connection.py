@@ -33,6 +33,7 @@ PUBLISH_BYTES: Final = 512
 BLOCKED_AFTER_SECONDS: Final = 0.5
 """Where a client must wait for longer than this to publish, it is told."""
 AGAIN_SECONDS: Final = 1.0
+CLOSE_SECONDS: Final = 3.0
 
 log = logging.getLogger("penstock.amqp")
 
@@ -86,7 +87,10 @@ class Connection(asyncio.Protocol):
         self._is_blocked = False
         self._ending: asyncio.Task[None] | None = None
         self._ended = False
-        self._failed: list[Channel] = []
+        """The socket is closed."""
+        self._is_let_go = False
+        """All that it had is given back."""
+        self._close_by = 0.0
 
     def now(self) -> float:
         return self._loop.time()
@@ -129,6 +133,8 @@ class Connection(asyncio.Protocol):
         self._ended = True
         self.is_full = True
         self._end("the socket was closed")
+        if self._is_let_go:
+            self.host.closed(self)
 
     # What is said -----------------------------------------------------------------------------------------
 
@@ -138,6 +144,12 @@ class Connection(asyncio.Protocol):
         if data and not self._ended:
             self._transport.write(data)
         if self.wire.finished and not self._ended:
+            self._close()
+
+    def _close(self) -> None:
+        """Close the socket when all is written; a client that does not read has a moment for it."""
+        if not self._close_by:
+            self._close_by = self.now() + CLOSE_SECONDS
             self._transport.close()
 
     def flush_soon(self) -> None:
@@ -229,7 +241,7 @@ class Connection(asyncio.Protocol):
 
     def _lost(self, event: events.Lost) -> None:
         self._end(event.reason)
-        self._transport.close()
+        self.flush()
 
     # Back-pressure ----------------------------------------------------------------------------------------
 
@@ -269,6 +281,8 @@ class Connection(asyncio.Protocol):
             self.wire.receive(b"")  # it is us who do not listen
         for event in self.wire.tick(now):
             HANDLERS[type(event)](self, event)
+        if 0.0 < self._close_by < now:
+            self.abort()
         for channel in self.channels.values():
             channel.sweep(now)
         self.flush()
@@ -308,9 +322,11 @@ class Connection(asyncio.Protocol):
             except PenstockError as error:
                 log.warning("a session could not be ended, trying again: %s", error)
                 await asyncio.sleep(AGAIN_SECONDS)
+        self._is_let_go = True
         self.wire.close_ok(0)
         self.flush()
-        self.host.closed(self)
+        if self._ended:
+            self.host.closed(self)
 
     # The server's calls -----------------------------------------------------------------------------------
 

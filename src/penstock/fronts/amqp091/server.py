@@ -67,7 +67,8 @@ class AmqpServer:
             connection.abort()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        await self._server.wait_closed()
+        with suppress(TimeoutError):  # a session that cannot be ended ends with the broker
+            await asyncio.wait_for(self._server.wait_closed(), self.options.stop_seconds)
 
     def sweep(self) -> None:
         """Heartbeats and leases of all connections: one timer for all of them."""
