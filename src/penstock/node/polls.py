@@ -145,6 +145,12 @@ class Polls:
         if not waiter.future.done():
             waiter.future.set_result(None)
 
+    def stop_waiting(self, queue: Queue, group: Group, consumer: str) -> None:
+        """A consumer waits no more: its claims that are in line are answered as if their time were over."""
+        for waiter in self._lines.get(queue.id, {}).get(group.id, ()):
+            if waiter.request.consumer == consumer:
+                self._give_up(waiter)
+
     def _leave(self, queue_id: int, group_id: int, waiter: Waiter) -> None:
         groups = self._lines.get(queue_id, {})
         line = groups.get(group_id)

@@ -549,6 +549,8 @@ class QueueStatsBody(Struct):
     published: int
     bytes_published: int
     groups: list[GroupStatsBody]
+    consumers: int = 0
+    """Attached: those that said they are there."""
 
 
 class StatsAnswer(Struct, kw_only=True):
