@@ -185,12 +185,15 @@ class MqttServer:
         adopt_at = self._loop.time() + ADOPT_SECONDS
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
+            is_time = self._loop.time() > adopt_at
             try:
                 if self.broker.cluster is not None:
                     await self.sessions.documents.table.catch_up()
-                    if self._loop.time() > adopt_at:
-                        await self.sessions.adopt()
-                        adopt_at = self._loop.time() + ADOPT_SECONDS
+                if is_time:
+                    adopt_at = self._loop.time() + ADOPT_SECONDS
+                    await self.sessions.adopt()
+                if is_time or self.broker.cluster is None:
+                    await self.retained.table.catch_up()
                 await self.sessions.sweep()
                 await self.retained.sweep()
             except Closed:
