@@ -9,24 +9,48 @@ import os
 import socket
 from pathlib import Path
 
-from penstock.model import DEFAULT_NAMESPACE
+from penstock.model import DEFAULT_NAMESPACE, INTEGER_MAX, check_integer
 from penstock.node.broker import Broker
 from penstock.node.clock import Clock, SystemClock
 from penstock.node.limits import Limits
 from penstock.node.node import CACHE_BYTES, Node
+from penstock.node.spool_folder import DiskFolder
+from penstock.node.spooling import SPOOL_BYTES, SpoolSettings
 from penstock.store.contract import Store
 from penstock.store.opening import open_engine
 
 
-async def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, events: bool = True) -> Broker:
+async def open(
+    path: str | Path | None,
+    *,
+    cache_bytes: int = CACHE_BYTES,
+    events: bool = True,
+    spool: str | Path | None = None,
+    spool_bytes: int = SPOOL_BYTES,
+) -> Broker:
     """Open a broker on an SQLite file, made where it is missing; `None` keeps everything in memory only.
 
     `postgresql://user@host/database` opens it on a PostgreSQL database, in a schema that `?schema=` names.
 
     `cache_bytes` bounds the batches kept in memory for consumers that keep up; `events` turns the `$events` stream
     of deliveries on. Close it, or use it as `async with await penstock.open(path) as broker`.
+
+    `spool` is a folder for publishes while a database is away, up to `spool_bytes` of them: see docs/spool.md.
     """
-    return await open_store(await open_engine(path), SystemClock(), cache_bytes=cache_bytes, events=events)
+    settings = None if spool is None else spool_settings(spool, spool_bytes)
+    try:
+        store = await open_engine(path)
+    except BaseException:
+        if settings is not None:
+            await settings.folder.close()
+        raise
+    return await open_store(store, SystemClock(), cache_bytes=cache_bytes, events=events, spool=settings)
+
+
+def spool_settings(folder: str | Path, bytes_most: int = SPOOL_BYTES) -> SpoolSettings:
+    """A spool in this folder, made where it is missing; held from now on, until the broker with it is closed."""
+    check_integer(bytes_most, "spool_bytes", 1, INTEGER_MAX)
+    return SpoolSettings(DiskFolder.open(folder), bytes_most)
 
 
 async def open_store(
@@ -36,12 +60,14 @@ async def open_store(
     cache_bytes: int = CACHE_BYTES,
     events: bool = True,
     limits: Limits = Limits(),  # noqa: B008 - it is frozen
+    spool: SpoolSettings | None = None,
 ) -> Broker:
-    """A broker on a store that is open already; it takes the store over, also when it fails."""
-    node = Node(store, clock, cache_bytes=cache_bytes, events=events, limits=limits)
+    """A broker on a store that is open already; it takes the store and the spool over, also when it fails."""
+    node = Node(store, clock, cache_bytes=cache_bytes, events=events, limits=limits, spool=spool)
     try:
         await node.open(f"{socket.gethostname()}:{os.getpid()}")
     except BaseException:
+        await node.spooling.close()
         await store.close()
         raise
     return Broker(node, DEFAULT_NAMESPACE)

@@ -27,7 +27,7 @@ from penstock.cli.announcement import announcement
 from penstock.cli.settings import Flags
 from penstock.config import Config, Loaded
 from penstock.declare.target import StepFailed, plan_all, take
-from penstock.embedded import open_store
+from penstock.embedded import open_store, spool_settings
 from penstock.errors import PenstockError, StoreCorrupt
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.server import HttpServer
@@ -173,15 +173,24 @@ def stop_signal() -> asyncio.Event:
 async def open_broker(config: Config) -> Broker:
     limits = Limits(**msgspec.structs.asdict(config.limits))
     try:
+        spool = spool_settings(config.spool.folder, config.spool.bytes) if has_spool(config) else None
         store = await open_engine(config.store.path)
         return await open_store(
-            store, SystemClock(), cache_bytes=config.node.cache_bytes, events=config.node.events, limits=limits
-        )
+            store, SystemClock(), cache_bytes=config.node.cache_bytes, events=config.node.events, limits=limits,
+            spool=spool,
+        )  # fmt: skip
     except StoreCorrupt as error:
         raise CannotStart(f"{error}; choose another file with --store, or restore this one from a backup") from None
     except PenstockError as error:
         advice = "" if scheme_of(config.store.path) else "; choose a place that can be written with --store"
         raise CannotStart(f"{error}{advice}") from None
+
+
+def has_spool(config: Config) -> bool:
+    """A file is on the same disk as its spool would be: where it is away, so is that."""
+    if config.spool.enabled == "auto":
+        return bool(scheme_of(config.store.path))
+    return config.spool.enabled == "yes"
 
 
 async def declare(broker: Broker, loaded: Loaded) -> dict[str, int]:

@@ -46,6 +46,17 @@ class NodeSection(msgspec.Struct, frozen=True, kw_only=True):
     """Keep the `$events` stream: what happened to each delivery. Histories and traces are read from it."""
 
 
+class SpoolSection(msgspec.Struct, frozen=True, kw_only=True):
+    """Publishes while the store is away: see [the spool](spool.md)."""
+
+    enabled: Literal["auto", "yes", "no"] = "auto"
+    """Buffer publishes on the local disk while the store is away. `auto`: where the store is a database server."""
+    folder: str = "data/spool"
+    """Where they are kept, relative to the folder that the server is started in; each node needs one of its own."""
+    bytes: Annotated[int, Meta(ge=MIB, le=1 << 50)] = 1024 * MIB
+    """How much is kept there; one more publish is answered 503 until the store is back."""
+
+
 class HttpSection(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP API."""
 
@@ -132,6 +143,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     store: StoreSection = StoreSection()
     node: NodeSection = NodeSection()
+    spool: SpoolSection = SpoolSection()
     http: HttpSection = HttpSection()
     limits: LimitsSection = LimitsSection()
     log: LogSection = LogSection()
@@ -143,7 +155,7 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {field.name: field.type for f
 SECRETS: Final = frozenset({"http.token"})
 _PASSWORD: Final = re.compile(r"(://[^/@:]*:)[^/@]+(@)")
 """The password in a URL."""
-NOT_EMPTY: Final = frozenset({"store.path", "http.host", "telemetry.service_name"})
+NOT_EMPTY: Final = frozenset({"store.path", "spool.folder", "http.host", "telemetry.service_name"})
 HIDDEN: Final = "••••"
 
 

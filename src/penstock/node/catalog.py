@@ -153,6 +153,11 @@ def mark_row(id: int, namespace: str, name: str, document: MarkDocument) -> Cata
     return CatalogRow("mark", id, 0, namespace, name, msgspec.msgpack.encode(document))
 
 
+def store_row(id: str) -> CatalogRow:
+    """What tells a store from every other."""
+    return CatalogRow("store", 0, 0, "", "", msgspec.msgpack.encode(id))
+
+
 class Catalog:
     """Everything declared, by namespace and name."""
 
@@ -168,6 +173,7 @@ class Catalog:
         self.marks_bytes = 0
         self.stages = Stages()
         self._settings: dict[tuple[QueueConfig, GroupConfig], Settings] = {}
+        self.store_id: str | None = None
         self._last_id = 0
         self._last_ephemeral_id = EPHEMERAL_FROM
 
@@ -234,6 +240,8 @@ class Catalog:
             self._put_queue(row)
         elif row.kind == "ids":
             self.saw_id(msgspec.msgpack.decode(row.document, type=int))
+        elif row.kind == "store":
+            self.store_id = msgspec.msgpack.decode(row.document, type=str)
         elif row.kind == "group":
             queue = self.by_id[row.parent]
             config = _group_decoder.decode(row.document)
@@ -320,6 +328,7 @@ class Catalog:
                 self.router(namespace).bind(binding)
                 self.binding_ids[namespace, binding_document(binding)] = id
         self._last_id = max(self._last_id, fresh._last_id)
+        self.store_id = fresh.store_id
 
     def _unstored_bindings(self) -> list[tuple[str, Binding, int]]:
         """(namespace, binding, id) of those to ephemeral queues: only this node knows them."""

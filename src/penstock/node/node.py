@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.events import Delivery, encode_delivery
 from penstock.core.lane import Lane, Sealed
@@ -30,13 +30,18 @@ from penstock.node.relay import Relay
 from penstock.node.retention import Retention
 from penstock.node.scan_limit import ScanLimit
 from penstock.node.schedules import Schedules
+from penstock.node.spooling import Spooling, SpoolSettings
 from penstock.node.staging import Staging
 from penstock.node.survey import Survey
 from penstock.node.timers import Timers
 from penstock.node.traces import Traces
-from penstock.rows import SLOTS, CatalogRow, OutboxRow, TraceRow
+from penstock.rows import SLOTS, CatalogRow, Commit, OutboxRow, TraceRow
 from penstock.store.contract import Store
 from penstock.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from penstock.node.commits import Waiting
+    from penstock.node.spool import Doubt
 
 CACHE_BYTES = 64 * 1024 * 1024
 EVENTS_RETAIN_MS = 7 * 24 * 3600 * 1000
@@ -59,6 +64,7 @@ class Node:
         cache_bytes: int = CACHE_BYTES,
         events: bool = True,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
+        spool: SpoolSettings | None = None,
     ) -> None:
         self.store = store
         self.limits = limits
@@ -82,6 +88,7 @@ class Node:
         self.staging = Staging(self)
         self.readiness = Readiness(self)
         self.survey = Survey(self)
+        self.spooling = Spooling(self, spool)
         self.commits: CommitLoop
         self.names: dict[tuple[str, str, str], asyncio.Lock] = {}
         self._events = events
@@ -119,6 +126,7 @@ class Node:
         self.relay.start()
         self.schedules.open()
         await self.staging.open()
+        await self.spooling.open()
 
     async def _drop_exclusive(self) -> None:
         """The sessions that these queues belonged to ended with the process that had them."""
@@ -144,12 +152,14 @@ class Node:
         self.polls.close(Closed("the broker is closing"))
         self.timers.close()
         await self.relay.close()
+        await self.spooling.replaying.stop()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self.lanes.close()
         await self.commits.close()
+        await self.spooling.close()
         await self.store.close()
         await self.memory.close()
 
@@ -317,6 +327,12 @@ class Node:
     def ids_row(self) -> CatalogRow:
         return self.catalog.ids_row()
 
+    def mark(self, commit: Commit) -> Doubt:
+        return self.spooling.mark(commit)
+
+    def rescue(self, publishes: list[Waiting], doubt: Doubt | None, error: PenstockError) -> None:
+        self.spooling.rescue(publishes, doubt, error)
+
     def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
         log.warning("a commit failed, %d lanes are loaded anew: %s", len(lanes), error)
         if isinstance(error, Fenced):
@@ -325,6 +341,7 @@ class Node:
         self.lanes.drop(lanes)
         for id in lanes:
             self.timers.cancel(("lane", id))
+        self.spooling.lost(error)
         if self.closed:
             return
         self.relay.wake_later()  # it may have happened all the same, with new rows in the outbox

@@ -39,6 +39,8 @@ class Part:
     indexes: Sequence[int] | None
     publish_id: str | None = None
     """Names the whole publish: done again under the same id, it changes nothing."""
+    asked_ms: int | None = None
+    """When it was published, if that was not now: what ids counted then counts."""
 
     @property
     def count(self) -> int:
@@ -173,13 +175,18 @@ def _rotate(queue: Queue) -> None:
 
 async def publish(node: Node, count: int, parts: Sequence[Part]) -> Receipt:
     """Append parts to their lanes, all of them or none; returns when they are durable."""
-    size = check_limits(node, count, parts)
+    results = await append_checked(node, parts, check_limits(node, count, parts))
+    await node.commits.wait()
+    return Receipt(count, results)
+
+
+async def append_checked(node: Node, parts: Sequence[Part], size: int) -> Results:
+    """Append parts of so many bytes, when there is room for them; durable with the next commit."""
     results = append_now(node, parts, size)
     if results is None:
         await node.commits.room(size)
         results = await append_all(node, parts)
-    await node.commits.wait()
-    return Receipt(count, results)
+    return results
 
 
 def check_limits(node: Node, count: int, parts: Sequence[Part]) -> int:
@@ -234,14 +241,15 @@ def check_room(node: Node, lane: Lane, parts: Sequence[Part]) -> None:
 def append(node: Node, lane: Lane, part: Part, known: dict[bytes, DedupRow] | None) -> Appended:
     """Append one part to its lane, whose room was checked; nothing where its publish was carried out before."""
     now_ms = node.clock.now_ms()
+    asked_ms = now_ms if part.asked_ms is None else part.asked_ms
     if part.publish_id is not None:
-        first = lane.knows_publish(now_ms, part.publish_id, known)
+        first = lane.knows_publish(asked_ms, part.publish_id, known)
         if first is not None:
-            return lane.published_before(now_ms, first, _names(part), known)
+            return lane.published_before(asked_ms, first, _names(part), known)
     if part.batch is not None:
-        appended = lane.append_batch(now_ms, part.batch, part.meta, known)
+        appended = lane.append_batch(now_ms, part.batch, part.meta, known, part.asked_ms)
     else:
-        appended = lane.append(now_ms, part.messages, known)
+        appended = lane.append(now_ms, part.messages, known, part.asked_ms)
     if part.publish_id is not None:
         lane.name_publish(now_ms, part.publish_id, appended.base)
     return appended
@@ -337,7 +345,7 @@ def _unsure(node: Node, lane: Lane, part: Part) -> list[bytes]:
     keys = [dedup_key(partition, id) for partition, id in _ids(part)]
     if part.publish_id is not None:
         keys.append(publish_key(part.publish_id))
-    return lane.dedup.unsure_of(keys, node.clock.now_ms())
+    return lane.dedup.unsure_of(keys, node.clock.now_ms() if part.asked_ms is None else part.asked_ms)
 
 
 def _ids(part: Part) -> list[tuple[str | None, str]]:

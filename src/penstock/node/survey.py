@@ -20,6 +20,7 @@ from penstock.core.work import WorkGroup
 from penstock.errors import Closed, PenstockError
 from penstock.node.commits import PENDING_BYTES_MAX
 from penstock.node.measures import COUNTERS, Measures
+from penstock.node.spooling import SpoolNumbers
 from penstock.node.statistics import QueueStats, group_stats
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ class NodeNumbers(msgspec.Struct):
     cache_misses: int
     cache_bytes: int
     cache_bytes_max: int
+    spool: SpoolNumbers | None = None
+    now_ms: int = 0
 
 
 class Survey:
@@ -120,6 +123,8 @@ class Survey:
             cache_misses=cache.misses,
             cache_bytes=cache.bytes,
             cache_bytes_max=cache.bytes_max,
+            spool=node.spooling.numbers(),
+            now_ms=node.clock.now_ms(),
         )
 
     def _in_memory(self) -> list[Queue]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 async def commit(node: Node, settles: Mapping[Lease, Sequence[Verdict]], count: int, parts: Sequence[Part]) -> Receipt:
     """Check everything, then do everything, without a wait between the two."""
+    node.spooling.check_free(parts)
     await node.commits.room(check_limits(node, count, parts))
     while True:
         known = await known_ids(node, parts)
