@@ -13,6 +13,8 @@ from penstock.errors import Unavailable
 from tests.simulation.faulty_store import Chances
 
 DELAYS_MS: Final = (0, 0, 1, 3)
+APPENDS_CRASH: Final = 8
+"""So much likelier than elsewhere is a death in the middle of an append: there are few, and there it matters."""
 
 
 class Host(Protocol):
@@ -24,12 +26,16 @@ class Host(Protocol):
     def chances(self) -> Chances:
         """How likely each fault is now."""
 
+    def crash(self, index: int) -> None:
+        """The node of this index dies here and now."""
+
 
 class MemoryFolder:
     """The files, and one node's way to them."""
 
-    def __init__(self, host: Host | None = None) -> None:
+    def __init__(self, host: Host | None = None, index: int = 0) -> None:
         self._host = host
+        self._index = index
         self.files: dict[str, bytes] = {}
         self.free = 1 << 40
         self.fail_appends = 0
@@ -66,7 +72,7 @@ class MemoryFolder:
             cut = self._host.fault_random.randrange(len(data) + 1)
             torn = data[:cut] + bytes(len(data) - cut) if self._host.fault_random.random() < 0.2 else data[:cut]
             self.files[name] = before + torn
-            await self._step()
+            await self._step(APPENDS_CRASH)
         if self.fail_appends:
             self.fail_appends -= 1
             raise Unavailable("the disk says no")
@@ -86,10 +92,15 @@ class MemoryFolder:
     async def close(self) -> None:
         self.is_open = False
 
-    async def _step(self) -> None:
+    async def _step(self, times: int = 1) -> None:
         if self.is_severed:
             await asyncio.get_running_loop().create_future()
-        if self._host is not None and self._host.chances.delay:
-            await asyncio.sleep(self._host.fault_random.choice(DELAYS_MS) / 1000)
-            if self.is_severed:
-                await asyncio.get_running_loop().create_future()
+        if self._host is None:
+            return
+        chances, random = self._host.chances, self._host.fault_random
+        if chances.crash and random.random() < chances.crash * times:
+            self._host.crash(self._index)
+        if chances.delay and not self.is_severed:
+            await asyncio.sleep(random.choice(DELAYS_MS) / 1000)
+        if self.is_severed:
+            await asyncio.get_running_loop().create_future()

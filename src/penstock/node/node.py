@@ -354,6 +354,9 @@ class Node:
     async def _reload(self, id: int) -> None:
         """Bring a lane back that somebody waits on, as soon as the store answers."""
         pause_s = 0.05
+        if id >= EPHEMERAL_FROM:
+            # Memory answers at once. What is due on it, and failed because the store is away, would fail without end.
+            await asyncio.sleep(pause_s)
         while not self.closed and self.lanes.get(id) is None and id in self.catalog.by_lane and self.fenced is None:
             try:
                 await self.lanes.load(id)
