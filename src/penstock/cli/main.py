@@ -20,6 +20,7 @@ from penstock.cli.publish import publish
 from penstock.cli.queues import queue
 from penstock.cli.schedules import schedule
 from penstock.cli.settings import Flags, configuration_options
+from penstock.cli.spool import spool
 from penstock.cli.stats import stats
 from penstock.cli.tail import tail
 from penstock.cli.top import top
@@ -202,6 +203,6 @@ def simulate(arguments: tuple[str, ...]) -> None:
 
 
 for command in (
-    queue, group, exchange, publish, consume, tail, dead, trace, schedule, stats, top, pipeline, completion,
+    queue, group, exchange, publish, consume, tail, dead, spool, trace, schedule, stats, top, pipeline, completion,
 ):  # fmt: skip
     commands.add_command(command)

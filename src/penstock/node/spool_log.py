@@ -23,7 +23,7 @@ READ_BYTES: Final = 1024 * 1024
 FREE_BYTES: Final = 64 * 1024 * 1024
 """What is left free on the spool's disk for others."""
 SEGMENT_NAME: Final = "{:010}.spool"
-_SEGMENT: Final = re.compile(r"(\d{10})\.spool")
+SEGMENT: Final = re.compile(r"(\d{10})\.spool")
 DEAD_NAME: Final = "dead-{}-{:012}.letter"
 DEAD: Final = re.compile(r"dead-([0-9a-z]+)-(\d{12})\.letter")
 
@@ -91,7 +91,7 @@ class SpoolLog:
         names = await folder.names()
         for match in filter(None, map(DEAD.fullmatch, names)):
             await opened._find_dead(match[0], match[1], int(match[2]))
-        numbers = sorted(int(match[1]) for match in map(_SEGMENT.fullmatch, names) if match)
+        numbers = sorted(int(match[1]) for match in map(SEGMENT.fullmatch, names) if match)
         for number in numbers:
             await opened._find_segment(number, found, is_last=number == numbers[-1])
         opened._newest = max(numbers, default=0)
