@@ -34,10 +34,10 @@ class Proxy:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
+        self.refuse()
         self._goes_on.set()
-        for task in list(self._connections):
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        if self._connections:
+            await asyncio.wait(list(self._connections), timeout=10)
 
     @property
     def port(self) -> int:

@@ -79,10 +79,10 @@ class Replaying:
             try:
                 await self._replay()
                 pause_s = PAUSE_S
-            except (PenstockError, OSError) as error:
+            except Exception as error:  # of whatever kind: nobody else would replay it
                 if self._is_over():
                     return
-                log.info("the spool waits: %s", error)
+                log.info("the spool waits: %s", error, exc_info=not isinstance(error, PenstockError))
                 self._rows.clear()  # what was appended last may be there by now
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, PAUSE_S_MAX)
