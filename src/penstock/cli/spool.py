@@ -44,7 +44,13 @@ def spool() -> None:
 @folder_option
 @json_option
 def list_letters(folder: str, as_json: bool) -> None:
-    """List dead letters, with what they were for and why they died."""
+    """List dead letters, with what they were for and why they died.
+
+    \b
+    Examples:
+      penstock spool list
+      penstock spool list --folder /var/lib/penstock/spool --json
+    """
     rows = [(name, target_of(dead.record), dead.record.count, dead.record.spooled_ms, dead.reason)
             for name, dead in letters(folder).items()]  # fmt: skip
     if as_json:
@@ -58,7 +64,12 @@ def list_letters(folder: str, as_json: bool) -> None:
 @folder_option
 @json_option
 def show(file: str, folder: str, as_json: bool) -> None:
-    """Show the messages of a dead letter."""
+    """Show the messages of a dead letter.
+
+    \b
+    Example:
+      penstock spool show dead-52fe4e5aa4b0b2c1-000000000042.letter
+    """
     from penstock.batch import decode
     from penstock.wire.http import message_body
 
@@ -79,7 +90,13 @@ def show(file: str, folder: str, as_json: bool) -> None:
 @folder_option
 @server_options
 def retry(files: tuple[str, ...], all_of_them: bool, queue: str | None, folder: str, server: ServerAddress) -> None:
-    """Publish dead letters again; each file goes when its messages are stored."""
+    """Publish dead letters again; each file goes when its messages are stored.
+
+    \b
+    Examples:
+      penstock spool retry --all
+      penstock spool retry dead-52fe4e5aa4b0b2c1-000000000042.letter --to orders-2
+    """
     if all_of_them == bool(files):
         raise click.UsageError("name the files to publish again, or use --all")
     chosen = letters(folder) if all_of_them else {name: one_letter(folder, name) for name in files}
