@@ -57,7 +57,8 @@ def is_there() -> bool:
 class PostgresServer:
     """One server with an empty folder of its own."""
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, *, copy_of: PostgresServer | None = None, **settings: str) -> None:
+        """`copy_of`: a standby that follows another server, with all that is in it."""
         self._settings = SETTINGS | settings
         self._programs = programs()
         assert self._programs is not None, "there is no PostgreSQL: install the wheel pgserver or Debian's postgresql"
@@ -70,8 +71,13 @@ class PostgresServer:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
-        self._run("initdb", "--pgdata", "data", "--username=penstock", "--auth=trust", "--no-locale", "--encoding=UTF8",
-                  "--no-sync")  # fmt: skip
+        if copy_of is None:
+            self._run("initdb", "--pgdata", "data", "--username=penstock", "--auth=trust", "--no-locale",
+                      "--encoding=UTF8", "--no-sync")  # fmt: skip
+        else:
+            self._run("pg_basebackup", "--pgdata=data", "--write-recovery-conf", "--checkpoint=fast", "--no-sync",
+                      f"--dbname=host=127.0.0.1 port={copy_of.port} user=penstock application_name=standby",
+                      )  # fmt: skip
         self.start()
 
     @property
@@ -128,6 +134,10 @@ class PostgresServer:
             ended, _, _ = select.select([self._alive], [], [], PATIENCE_S)
             assert ended, f"processes of PostgreSQL went on after its end: {self.log()}"
             os.close(self._alive)
+
+    def promote(self) -> None:
+        """A standby becomes a server of its own."""
+        self._run("pg_ctl", "promote", "--pgdata=data", "--wait")
 
     def close(self) -> None:
         self.stop()

@@ -194,7 +194,21 @@ class Relay:
             node.check_slot(row.slot)
             self._done(row)
             return
-        [(_, _, appended, _)] = await append_all(node, [part], lambda: node.check_taken(row.slot))
+        origin, positions = part.origin, node.positions
+        if origin is not None and await positions.read(origin.spool, row.lane) >= origin.sequence:
+            node.check_taken(row.slot)
+            self._done(row)  # it was sent twice, and is there
+            return
+
+        def check() -> None:
+            node.check_taken(row.slot)
+            if origin is not None:
+                positions.check(origin, row.lane)
+
+        [(_, _, appended, _)] = await append_all(node, [part], check)
+        if origin is not None:
+            positions.write(origin, row.lane)
+        # No wait in between: the messages, how far their spool has come, and the end of the row are one commit.
         self._done(row)
         self._landed[row.id] = appended
         while len(self._landed) > LANDED_MAX:
