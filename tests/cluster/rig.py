@@ -14,22 +14,32 @@ from tests.databases import postgres
 class Nodes:
     """Servers on one store."""
 
-    def __init__(self, folder: Path, stack: ExitStack, options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, stack: ExitStack, options: tuple[str, ...] = (), store: str | None = None
+    ) -> None:
         self._folder = folder
         self._stack = stack
         self._options = options
-        self.store = postgres.schema_url(folder)
+        self.store = store or postgres.schema_url(folder)
         self.all: list[Server] = []
 
     def start(self, *options: str) -> Server:
         """One more server; returns when it is a member."""
         folder = self._folder / f"server-{len(self.all)}"
         folder.mkdir()
-        arguments = ("--port", "0", "--store", self.store, *self._options, *options)
-        server = Server(folder, arguments, {})
-        self._stack.callback(end, server)
+        server = self._start(folder, options)
         self.all.append(server)
         return server.wait_ready()
+
+    def start_again(self, index: int) -> Server:
+        """A server that has died, in its folder."""
+        self.all[index] = self._start(self._folder / f"server-{index}", ())
+        return self.all[index].wait_ready()
+
+    def _start(self, folder: Path, options: tuple[str, ...]) -> Server:
+        server = Server(folder, ("--port", "0", "--store", self.store, *self._options, *options), {})
+        self._stack.callback(end, server)
+        return server
 
     def cluster(self, server: Server | None = None) -> dict[str, Any]:
         status, answer = (server or self.all[0]).request("GET", "/v1/cluster")

@@ -44,7 +44,7 @@ class Doubt(msgspec.Struct, frozen=True, array_like=True):
     key: bytes
     number: int
     epoch: int = 0
-    """Under which it was made: one that was on its way when its node died is decided when the slot is at a later one."""
+    """Under which it was made: of a node that has died, it is decided when the slot is at a later one."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
