@@ -14,9 +14,7 @@ from tests.databases import postgres
 class Nodes:
     """Servers on one store."""
 
-    def __init__(
-        self, folder: Path, stack: ExitStack, options: tuple[str, ...] = (), store: str | None = None
-    ) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, options: tuple[str, ...] = (), store: str | None = None) -> None:
         self._folder = folder
         self._stack = stack
         self._options = options

@@ -243,8 +243,11 @@ class ClusterWorld:
             member.store.mended.set()
         while any(not self._is_held(member.folder) and _segments(member.folder) for member in self.members):
             await self.start()  # somebody has to replay what the dead have left
-        while any(member.node.spooling.messages or member.node.spooling.is_away for member in self.live()):
-            await asyncio.sleep(0.1)  # noqa: ASYNC110 - several nodes, which tell nobody
+        while self._is_buffering():  # noqa: ASYNC110 - several nodes, which tell nobody
+            await asyncio.sleep(0.1)
+
+    def _is_buffering(self) -> bool:
+        return any(member.node.spooling.messages or member.node.spooling.is_away for member in self.live())
 
     def _is_held(self, folder: MemoryFolder) -> bool:
         return any(not one.folder.is_severed and one.folder.files is folder.files for one in self.members)
