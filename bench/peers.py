@@ -23,6 +23,7 @@ from bench.peers_lib.peer import BENCH, ROOT
 from bench.peers_lib.peers import ONLY_WHEN_NAMED, PEERS
 from bench.peers_lib.runs import Failed, Plan, Row, median, run_once
 from bench.peers_lib.workloads import WHAT, WORKLOADS
+from tools.debian_packages import SetUpFailed
 
 EXAMPLES = """\
 examples:
@@ -46,7 +47,7 @@ def main() -> None:
             run_all(arguments, *make_plan(parser, arguments))
     except KeyboardInterrupt:
         sys.exit("stopped; all servers are down and their data is removed")
-    except setting_up.SetUpFailed as failure:
+    except SetUpFailed as failure:
         sys.exit(f"the set-up failed: {failure}")
 
 

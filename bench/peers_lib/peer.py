@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from bench.peers_lib.processes import Process
+from tools import debian_packages
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 BENCH: Final = ROOT / ".bench"
@@ -36,8 +36,7 @@ def program(*patterns: str) -> Path | None:
 
 def library_path() -> dict[str, str]:
     """So that an unpacked program finds the libraries that were unpacked beside it."""
-    folders = [str(folder) for folder in sorted(PACKAGES.glob("usr/lib/*-linux-gnu*"))]
-    return {"LD_LIBRARY_PATH": os.pathsep.join(folders)} if folders else {}
+    return debian_packages.library_path(PACKAGES)
 
 
 class Peer(abc.ABC):

@@ -32,8 +32,9 @@ async def open(
 ) -> Broker:
     """Open a broker on an SQLite file, made where it is missing; `None` keeps everything in memory only.
 
-    `postgresql://user@host/database` opens it on a PostgreSQL database, in a schema that `?schema=` names; it must have
-    that for itself, and is refused while servers or other programs use it.
+    `postgresql://user@host/database` opens it on a PostgreSQL database, in a schema that `?schema=` names, and
+    `mysql://user@host/database` on one of MySQL or MariaDB; it must have that for itself, and is refused while servers
+    or other programs use it.
 
     `cache_bytes` bounds the batches kept in memory for consumers that keep up; `events` turns the `$events` stream
     of deliveries on. Close it, or use it as `async with await penstock.open(path) as broker`.

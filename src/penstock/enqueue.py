@@ -4,10 +4,11 @@
         connection.execute("UPDATE orders SET state = 'paid' WHERE id = %s", [42])
         penstock.enqueue.enqueue(connection, "mail", b"order 42 is paid")
 
-Rolled back, nothing is published; committed, it is published exactly once. This needs the database that the server's
-store is in, and no server: a node takes the messages when the transaction has committed. Connections, cursors and
-sessions of psycopg, asyncpg, SQLAlchemy and Django are told apart by their type's module; none of these libraries is
-imported here, and nothing of the broker. All messages of a call travel as one bound value of one statement.
+Rolled back, nothing is published; committed, it is published exactly once. This needs the PostgreSQL database that the
+server's store is in, or the MySQL or MariaDB server that it is on, and no Penstock server: a node takes the messages
+when the transaction has committed. Connections, cursors and sessions of psycopg, asyncpg, PyMySQL, SQLAlchemy and
+Django are told apart by their type's module; none of these libraries is imported here, and nothing of the broker. All
+messages of a call travel as one bound value of one statement.
 """
 
 from __future__ import annotations
@@ -36,7 +37,29 @@ _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _TEXTS: Final = ("key", "partition", "dedup_id", "content_type", "correlation_id", "trace_id")
 _NUMBERS: Final = ("priority", "delay_ms", "not_before_ms", "ttl_ms")
 
-STATEMENTS: Final = {"postgresql": "SELECT {schema}.publish_many(CAST({place} AS json))"}
+_MYSQL: Final = """
+INSERT INTO {schema}.enqueued (
+    namespace, queue, exchange, `key`, payload, `partition`, headers, priority, delay_ms, not_before_ms, ttl_ms,
+    dedup_id, content_type, correlation_id, trace_id, mandatory
+)
+SELECT m.namespace, m.queue, m.exchange, m.routing_key, from_base64(m.payload_base64), m.partition_key, m.headers,
+    coalesce(m.priority, 0), coalesce(m.delay_ms, 0), coalesce(m.not_before_ms, 0), m.ttl_ms, m.dedup_id,
+    m.content_type, m.correlation_id, m.trace_id, coalesce(m.mandatory, 'true') NOT IN ('false', '0')
+FROM JSON_TABLE({place}, '$[*]' COLUMNS (
+    number FOR ORDINALITY, namespace longtext PATH '$.namespace', queue longtext PATH '$.queue',
+    exchange longtext PATH '$.exchange', routing_key longtext PATH '$.key',
+    payload_base64 longtext PATH '$.payload_base64', partition_key longtext PATH '$.partition',
+    headers longtext PATH '$.headers', priority integer PATH '$.priority', delay_ms bigint PATH '$.delay_ms',
+    not_before_ms bigint PATH '$.not_before_ms', ttl_ms bigint PATH '$.ttl_ms', dedup_id longtext PATH '$.dedup_id',
+    content_type longtext PATH '$.content_type', correlation_id longtext PATH '$.correlation_id',
+    trace_id longtext PATH '$.trace_id', mandatory varchar(8) PATH '$.mandatory'
+)) AS m ORDER BY m.number"""
+
+STATEMENTS: Final = {
+    "postgresql": "SELECT {schema}.publish_many(CAST({place} AS json))",
+    "mysql": _MYSQL,
+    "mariadb": _MYSQL,
+}
 """How each kind of database is told: the one value is a JSON array of messages."""
 
 
@@ -72,10 +95,11 @@ def enqueue(
 ) -> None:
     """Publish a message to a queue when the connection's transaction commits.
 
-    `connection` is one of psycopg, SQLAlchemy (also a Session) or Django, or a cursor of psycopg or Django; for those
-    of asyncio there is `enqueue_async`. The message is a payload with its fields, or a `penstock.Message`. For an
-    exchange, `queue` is None; with `mandatory`, a message for which the exchange has no queue is kept as failed,
-    otherwise dropped. `schema` is the one of the server's store.
+    `connection` is one of psycopg, PyMySQL, SQLAlchemy (also a Session) or Django, or a cursor of psycopg, PyMySQL or
+    Django; for those of asyncio there is `enqueue_async`. The message is a payload with its fields, or a
+    `penstock.Message`. For an exchange, `queue` is None; with `mandatory`, a message for which the exchange has no
+    queue is kept as failed, otherwise dropped. `schema` is the one of the server's store; of a MySQL or MariaDB store,
+    its database.
     """
     enqueue_many(
         connection, queue, [_message(message, fields)], exchange=exchange, mandatory=mandatory, namespace=namespace,
@@ -259,6 +283,10 @@ def _postgresql(_connection: Any) -> str:
     return "postgresql"
 
 
+def _mysql(_connection: Any) -> str:
+    return "mysql"
+
+
 def _django_dialect(connection: Any) -> str:
     return str(getattr(connection, "db", connection).vendor)
 
@@ -272,6 +300,7 @@ _WAYS: Final = {
     ("psycopg", False): Way(False, "%s", _run_dbapi, _postgresql),
     ("psycopg", True): Way(True, "%s", _run_psycopg_async, _postgresql),
     ("asyncpg", True): Way(True, "$1", _run_asyncpg, _postgresql),
+    ("pymysql", False): Way(False, "%s", _run_dbapi, _mysql),
     ("sqlalchemy", False): Way(False, ":messages", _run_sqlalchemy, _sqlalchemy_dialect),
     ("sqlalchemy", True): Way(True, ":messages", _run_sqlalchemy_async, _sqlalchemy_dialect),
     ("django", False): Way(False, "%s", _run_dbapi, _django_dialect),
@@ -290,8 +319,8 @@ def _way(connection: Any) -> Way:
         if way is not None:
             return way
     raise InvalidArgument(
-        f"{_kind(connection)} is no connection that can be enqueued on; there are connections and cursors of psycopg "
-        "and Django, connections of asyncpg, connections and sessions of SQLAlchemy"
+        f"{_kind(connection)} is no connection that can be enqueued on; there are connections and cursors of psycopg, "
+        "PyMySQL and Django, connections of asyncpg, connections and sessions of SQLAlchemy"
     )
 
 

@@ -1,4 +1,4 @@
-"""Several servers on one PostgreSQL: child processes on free ports, each stopped, paused and killed by its own id."""
+"""Several servers on one database: child processes on free ports, each stopped, paused and killed by its own id."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.databases import postgres
 class Nodes:
     """Servers on one store."""
 
-    def __init__(self, folder: Path, stack: ExitStack, options: tuple[str, ...] = (), store: str | None = None) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, options: tuple[str, ...], store: str) -> None:
         self._folder = folder
         self._stack = stack
         self._options = options
-        self.store = store or postgres.schema_url(folder)
+        self.store = store
         self.all: list[Server] = []
 
     def start(self, *options: str) -> Server:
@@ -87,6 +87,7 @@ def end(server: Server) -> None:
 
 
 @contextmanager
-def nodes(folder: Path, *options: str) -> Iterator[Nodes]:
+def nodes(folder: Path, *options: str, store: str | None = None) -> Iterator[Nodes]:
+    """Servers on a PostgreSQL schema of the folder's own, or on another store."""
     with ExitStack() as stack:
-        yield Nodes(folder, stack, options)
+        yield Nodes(folder, stack, options, store or postgres.schema_url(folder))

@@ -115,8 +115,8 @@ def declare(server: Server, queue: str) -> None:
     assert status == 201, answer
 
 
-def test_an_owner_that_is_killed_is_taken_over(tmp_path: Path) -> None:
-    with nodes(tmp_path) as cluster:
+def test_an_owner_that_is_killed_is_taken_over(tmp_path: Path, store: str) -> None:
+    with nodes(tmp_path, store=store) as cluster:
         first, second, third = cluster.start(), cluster.start(), cluster.start()
         cluster.until_balanced(first, second, third)
         queue = cluster.queue_of(second)
@@ -135,8 +135,8 @@ def test_an_owner_that_is_killed_is_taken_over(tmp_path: Path) -> None:
         assert load.longest_gap() < 3.0
 
 
-def test_an_owner_that_is_paused_is_fenced_and_joins_again(tmp_path: Path) -> None:
-    with nodes(tmp_path) as cluster:
+def test_an_owner_that_is_paused_is_fenced_and_joins_again(tmp_path: Path, store: str) -> None:
+    with nodes(tmp_path, store=store) as cluster:
         first, second = cluster.start(), cluster.start()
         cluster.until_balanced(first, second)
         queue = cluster.queue_of(second)

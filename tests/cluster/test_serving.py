@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import urllib.request
 from pathlib import Path
 
 from penstock.client.client import AsyncClient
@@ -33,6 +35,12 @@ def test_any_server_serves_any_request(tmp_path: Path) -> None:
         assert [one["name"] for one in first.request("GET", "/v1/queues?prefix=q")[1]["queues"]] == [
             f"q{index}" for index in range(6)
         ]
+        for server in (first, second):
+            counts = server.request("GET", "/v1/stats?prefix=q")[1]["queues"]
+            assert [(one["queue"], one["published"]) for one in counts] == [(f"q{index}", 1) for index in range(6)]
+            page = urllib.request.urlopen(f"{server.url}/metrics").read().decode()
+            assert "penstock_cluster_slots 32.0" in page
+            assert re.search(r"penstock_cluster_forwards_total [1-9]", page)
         assert first.request("GET", "/v1/queues/nothing")[0] == 404
         assert second.request("GET", "/v1/queues/nothing")[0] == 404
 

@@ -64,7 +64,7 @@ def test_what_was_answered_is_there_once(tmp_path: Path) -> None:
     database = PostgresServer()
     with ExitStack() as stack:
         stack.callback(database.close)
-        nodes = Nodes(tmp_path, stack, store=f"{database.url}?schema=spooled")
+        nodes = Nodes(tmp_path, stack, (), f"{database.url}?schema=spooled")
         servers = [nodes.start() for _ in range(3)]
         nodes.until_balanced(*servers)
         with Client(servers[0].url) as client:

@@ -26,8 +26,7 @@ def urls_of(server: Server) -> list[str]:
     return [found[1] for line in list(server.output) if (found := STARTED.search(line))]
 
 
-def test_one_command_starts_several_and_starts_one_again_that_dies(tmp_path: Path) -> None:
-    store = postgres.schema_url(tmp_path)
+def test_one_command_starts_several_and_starts_one_again_that_dies(tmp_path: Path, store: str) -> None:
     parent = Server(tmp_path, ("--port", "0", "--nodes", "2", "--store", store), {})
     try:
         until(lambda: len(urls_of(parent)) == 2, "both listen")
@@ -93,8 +92,8 @@ def test_a_single_server_says_so(tmp_path: Path) -> None:
             end(server)
 
 
-def test_a_program_and_servers_do_not_share_a_store(tmp_path: Path) -> None:
-    with nodes(tmp_path) as cluster:
+def test_a_program_and_servers_do_not_share_a_store(tmp_path: Path, store: str) -> None:
+    with nodes(tmp_path, store=store) as cluster:
         server = cluster.start()
 
         async def refused() -> None:

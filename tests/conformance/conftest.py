@@ -11,13 +11,16 @@ DURABLE = [engine for engine in ENGINES if engine.durable]
 
 @pytest.fixture(params=ENGINES, ids=lambda engine: engine.name)
 def engine(request: pytest.FixtureRequest) -> Engine:
-    chosen: Engine = request.param
-    chosen.prepare()
-    return chosen
+    return prepared(request.param)
 
 
 @pytest.fixture(params=DURABLE, ids=lambda engine: engine.name)
 def durable_engine(request: pytest.FixtureRequest) -> Engine:
-    chosen: Engine = request.param
-    chosen.prepare()
-    return chosen
+    return prepared(request.param)
+
+
+def prepared(engine: Engine) -> Engine:
+    if missing := engine.missing():
+        pytest.skip(missing)
+    engine.prepare()
+    return engine

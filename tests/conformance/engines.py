@@ -17,9 +17,10 @@ import asyncpg
 from penstock.rows import EnqueuedRow
 from penstock.store.contract import Store
 from penstock.store.memory import MemoryStore
+from penstock.store.mysql import MysqlStore
 from penstock.store.postgres import PostgresStore
 from penstock.store.sqlite import SqliteStore
-from tests.databases import postgres
+from tests.databases import mariadb, postgres
 
 Scenario = Callable[[Store], Awaitable[None]]
 
@@ -31,6 +32,8 @@ class Engine:
     open: Callable[[Path], Awaitable[Store]]
     prepare: Callable[[], object] = lambda: None
     """Whatever must run before a child process opens it too."""
+    missing: Callable[[], str | None] = lambda: None
+    """Why it cannot be tried here."""
     enqueue: Callable[[Store, Path, Sequence[EnqueuedRow]], Awaitable[None]] | None = None
     """Does what the commit of an application's transaction does; None where applications cannot enqueue."""
 
@@ -90,8 +93,33 @@ async def _enqueue_postgres(_store: Store, folder: Path, rows: Sequence[Enqueued
         await connection.close()
 
 
+async def _open_mysql(folder: Path) -> Store:
+    return await MysqlStore.open(mariadb.database_url(folder))
+
+
+async def _enqueue_mysql(_store: Store, folder: Path, rows: Sequence[EnqueuedRow]) -> None:
+    def put() -> None:
+        names = EnqueuedRow.__struct_fields__[:-1]
+        columns = ", ".join(f"`{name}`" for name in names)
+        values = [[getattr(row, name) for name in names] for row in rows]
+        with mariadb.connected(mariadb.database_url(folder)) as session, session.cursor() as cursor:
+            places = ", ".join(["%s"] * len(names))
+            cursor.executemany(f"INSERT INTO enqueued ({columns}) VALUES ({places})", values)
+            session.commit()
+
+    await asyncio.to_thread(put)
+
+
 ENGINES = (
     Engine("memory", durable=False, open=_open_memory, enqueue=_enqueue_memory),
     Engine("sqlite", durable=True, open=_open_sqlite),
     Engine("postgres", durable=True, open=_open_postgres, prepare=postgres.shared_url, enqueue=_enqueue_postgres),
+    Engine(
+        "mysql",
+        durable=True,
+        open=_open_mysql,
+        prepare=mariadb.shared_url,
+        missing=lambda: None if mariadb.is_there() else mariadb.MISSING,
+        enqueue=_enqueue_mysql,
+    ),
 )

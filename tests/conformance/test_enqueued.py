@@ -11,6 +11,7 @@ import pytest
 
 from penstock.errors import Fenced, InvalidArgument
 from penstock.store.contract import EnqueuedFailure, EnqueuedRow, EnqueuedTarget, FailedRow, Store
+from tests.conformance.conftest import prepared
 from tests.conformance.engines import ENGINES, Engine
 from tests.conformance.samples import EVERYTHING, LANE, all_batches, batches, change, commit, load_one, own_all
 
@@ -20,9 +21,7 @@ REFUSING = [engine for engine in ENGINES if engine.enqueue is None]
 
 @pytest.fixture(params=ENQUEUING, ids=lambda engine: engine.name)
 def engine(request: pytest.FixtureRequest) -> Engine:
-    chosen: Engine = request.param
-    chosen.prepare()
-    return chosen
+    return prepared(request.param)
 
 
 def row(id: int, payload: bytes = b"x", queue: str | None = "mail", **fields: object) -> EnqueuedRow:
@@ -163,7 +162,7 @@ def test_whoever_watches_is_woken(engine: Engine, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", [engine for engine in ENQUEUING if engine.durable], ids=lambda engine: engine.name)
 def test_rows_outlive_the_process(engine: Engine, tmp_path: Path) -> None:
-    engine.prepare()
+    prepared(engine)
 
     async def write(store: Store) -> None:
         epochs = {0: (await own_all(store))[0]}

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.errors import Fenced, InvalidArgument, PenstockError, Unavailable
 from penstock.store import postgres_schema as sql
-from penstock.store.contract import DeadRow
+from penstock.store.contract import CatalogRow, DeadRow, Member, OutboxRow
 from penstock.store.postgres import PostgresStore
 from penstock.store.text import kept, restored
 from tests.conformance.samples import LANE, batches, change, commit, full_change, image_of, load_one, own_all
@@ -217,6 +217,66 @@ def test_tables_of_somebody_else_and_a_newer_version_are_left_alone(url: str) ->
                 await PostgresStore.open(url)
         finally:
             await connection.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_schema_of_the_first_version_is_brought_up_to_date_with_what_is_in_it(url: str) -> None:
+    async def scenario() -> None:
+        await (await PostgresStore.open(url, migrations=sql.MIGRATIONS[:1])).close()
+        connection = await asyncpg.connect(url.partition("?")[0])
+        schema = schema_of(url)
+        try:
+            # What its own function has written, which gave nothing back.
+            await connection.execute(f"""
+                INSERT INTO {schema}.lanes VALUES ({LANE}, {LANE % 64}, 0, 7, 70);
+                INSERT INTO {schema}.outbox VALUES (1, {LANE}, 0, 'x');
+                INSERT INTO {schema}.catalog VALUES ('queue', 1, 0, 'default', 'q', 'x');
+                INSERT INTO {schema}.slots VALUES (1, 9, 'before');
+                DROP FUNCTION {schema}.apply_commit; DROP FUNCTION {schema}.sweep;
+                CREATE FUNCTION {schema}.apply_commit(x integer) RETURNS void
+                LANGUAGE sql AS $$ SELECT NULL::void $$""")
+        finally:
+            await connection.close()
+        store = await PostgresStore.open(url)
+        try:
+            assert (await load_one(store)).end == 7
+            assert await store.outbox(0, 10, [LANE % 64]) == [OutboxRow(1, LANE, 0, b"x", LANE % 64)]
+            assert (await store.catalog_since(0)).rows == [CatalogRow("queue", 1, 0, "default", "q", b"x")]
+            joined = await store.join(Member("one", "", "1", 60_000))
+            assert joined.incarnation > 9
+            await store.apply(commit(await store.take(range(64), joined.incarnation), lanes_deleted=[LANE]))
+            assert (await load_one(store)).end == 0
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_schema_of_the_third_version_is_brought_up_to_date_with_what_is_in_it(url: str) -> None:
+    async def scenario() -> None:
+        store = await PostgresStore.open(url)
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, full_change()))
+        await store.close()
+        connection = await asyncpg.connect(url.partition("?")[0])
+        schema = schema_of(url)
+        try:
+            # Back to what the third version had: no leftovers, and a function of the same name that gave nothing back.
+            await connection.execute(f"""
+                DROP TABLE {schema}.leftovers; DROP INDEX {schema}.outbox_by_lane; DROP FUNCTION {schema}.sweep;
+                DROP FUNCTION {schema}.apply_commit;
+                CREATE FUNCTION {schema}.apply_commit(x integer) RETURNS void LANGUAGE sql AS $$ SELECT NULL::void $$;
+                UPDATE {schema}.schema_version SET version = 3""")
+        finally:
+            await connection.close()
+        store = await PostgresStore.open(url)
+        try:
+            assert await load_one(store) == image_of(full_change())
+            await store.apply(commit(await own_all(store), lanes_deleted=[LANE]))
+            assert (await load_one(store)).end == 0
+        finally:
+            await store.close()
 
     asyncio.run(scenario())
 

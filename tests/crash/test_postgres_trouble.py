@@ -21,8 +21,8 @@ from penstock import Broker, Message, PenstockError
 from penstock.embedded import open_store, spool_settings
 from penstock.node.clock import SystemClock
 from penstock.store.postgres import PostgresStore
+from tests.databases.losing_proxy import Proxy
 from tests.databases.postgres import PostgresServer, is_there
-from tests.databases.proxy import Proxy
 
 pytestmark = pytest.mark.skipif(not is_there(), reason="there is no PostgreSQL")
 PATIENCE_S = 60.0

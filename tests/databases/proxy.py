@@ -1,98 +1,99 @@
-"""A TCP proxy on loopback that a test can make lose requests, lose answers, hang, or refuse everybody.
+"""A proxy between a store and its database that holds back or cuts what goes through it: a network that fails.
 
-It knows nothing of what passes through it: a request is what a client sends, an answer is what comes back.
+One thread a direction and connection. What is held back is delivered when it is let go, also when the other side has
+given up meanwhile: as packets that were under way are.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from typing import Literal
+import socket
+import threading
+from typing import Final
 
-Mode = Literal["pass", "refuse", "hang"]
+WAIT_S: Final = 60.0
 
 
 class Proxy:
-    """In front of one server. `async with Proxy(port) as proxy: … proxy.port`"""
+    def __init__(self, port: int) -> None:
+        self._target = ("127.0.0.1", port)
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._server.getsockname()[1]
+        self._requests = threading.Event()
+        self._answers = threading.Event()
+        self._requests.set()
+        self._answers.set()
+        self.held = threading.Event()
+        """Something is being held back."""
+        self._clients: list[socket.socket] = []
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
 
-    def __init__(self, server_port: int) -> None:
-        self._server_port = server_port
-        self._server: asyncio.Server | None = None
-        self._connections: dict[asyncio.Task[None], tuple[asyncio.StreamWriter, asyncio.StreamWriter | None]] = {}
-        self._goes_on = asyncio.Event()
-        self._goes_on.set()
-        self.mode: Mode = "pass"
-        self.requests_to_lose = 0
-        """So many requests from now on never arrive; their connections end."""
-        self.answers_to_lose = 0
-        """So many answers: what was asked for is done, and nobody hears of it."""
+    def hold_requests(self) -> None:
+        self.held.clear()
+        self._requests.clear()
 
-    async def __aenter__(self) -> Proxy:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        return self
+    def hold_answers(self) -> None:
+        self.held.clear()
+        self._answers.clear()
 
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        self.refuse()
-        self._goes_on.set()
-        if self._connections:
-            await asyncio.wait(list(self._connections), timeout=10)
+    def let_go(self) -> None:
+        self._requests.set()
+        self._answers.set()
 
-    @property
-    def port(self) -> int:
-        assert self._server is not None
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
-
-    def refuse(self) -> None:
-        """End every connection, and accept none."""
-        self.mode = "refuse"
-        for client, server in self._connections.values():
-            client.transport.abort()
-            if server is not None:
-                server.transport.abort()
-
-    def hang(self) -> None:
-        """Nothing passes any more, and nobody is told."""
-        self.mode = "hang"
-        self._goes_on.clear()
-
-    def heal(self) -> None:
-        self.mode = "pass"
-        self._goes_on.set()
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections[task] = (writer, None)
-        try:
-            if self.mode == "refuse":
-                writer.transport.abort()
-                return
+    def cut(self) -> None:
+        """End the connections on the side of the store; the database learns of it when it writes or reads."""
+        while self._clients:
             with contextlib.suppress(OSError):
-                from_server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port)
-                self._connections[task] = (writer, to_server)
-                passing = [
-                    asyncio.ensure_future(self._pass(reader, to_server, "requests_to_lose")),
-                    asyncio.ensure_future(self._pass(from_server, writer, "answers_to_lose")),
-                ]
-                try:
-                    await asyncio.wait(passing, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    for one in passing:
-                        one.cancel()
-                    to_server.transport.abort()
-        finally:
-            writer.transport.abort()
-            self._connections.pop(task, None)
+                self._clients.pop().shutdown(socket.SHUT_RDWR)
 
-    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, counter: str) -> None:
+    def close(self) -> None:
+        self.let_go()
         with contextlib.suppress(OSError):
-            while data := await source.read(1 << 16):
-                await self._goes_on.wait()
-                if getattr(self, counter):
-                    setattr(self, counter, getattr(self, counter) - 1)
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(WAIT_S)
+        for each in self._sockets:
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(self._target)
+            except OSError:
+                client.close()
+                continue
+            self._clients.append(client)
+            self._sockets += [client, server]
+            # A connection that is made while others are held back goes through: only what there is now is held.
+            for source, sink, gate in ((client, server, self._requests), (server, client, self._answers)):
+                thread = threading.Thread(target=self._pump, args=(source, sink, gate), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, gate: threading.Event) -> None:
+        is_older = gate.is_set()
+        while True:
+            try:
+                data = source.recv(1 << 16)
+            except OSError:
+                data = b""
+            if is_older and not gate.is_set():
+                self.held.set()
+                gate.wait(WAIT_S)
+            try:
+                if not data:
+                    sink.shutdown(socket.SHUT_WR)
                     return
-                target.write(data)
-                await target.drain()
+                sink.sendall(data)
+            except OSError:
+                return

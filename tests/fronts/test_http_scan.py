@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import struct
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -322,15 +323,27 @@ async def test_wrong_questions(front: Front, path: str, status: int, words: str)
     assert words in reply.message
 
 
-async def damaged(path: Path, column: str) -> None:
-    """Three batches, of which the second has a byte turned over on the disk."""
+async def damaged(path: Path, what: str) -> None:
+    """Three batches, of which the second has a byte turned over on the disk: of its body, or of its metadata."""
     async with front_on(await SqliteStore.open(path)) as front:
         await filled(front, 4, 4, 4)
-    with sqlite3.connect(path) as file:
-        [(data,)] = file.execute(f"SELECT {column} FROM batches WHERE base = 4 AND count = 4").fetchall()
-        broken = data[:-1] + bytes([data[-1] ^ 1])
-        file.execute(f"UPDATE batches SET {column} = ? WHERE base = 4 AND count = 4", (broken,))
-    file.close()
+    turn_over(path, what)
+
+
+def turn_over(path: Path, what: str) -> None:
+    chosen = "WHERE base = 4 AND count = 4"
+    with closing(sqlite3.connect(path)) as file, file:
+        [(meta, segment, end)] = file.execute(
+            f"SELECT meta, segment, position + size - length(meta) - 1 FROM batches {chosen}"
+        ).fetchall()
+        if what == "meta":
+            file.execute(f"UPDATE batches SET meta = ? {chosen}", (meta[:-1] + bytes([meta[-1] ^ 1]),))
+            return
+    with Path(f"{path}-log", f"{segment:010d}.log").open("r+b") as log:
+        log.seek(end)
+        byte = log.read(1)[0]
+        log.seek(end)
+        log.write(bytes([byte ^ 1]))
 
 
 def test_a_damaged_body_is_named_and_nothing_else_is_lost(tmp_path: Path) -> None:

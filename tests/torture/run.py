@@ -59,7 +59,7 @@ async def torture(folder: Path, nodes: int, seconds: float, seed: int, *, quiet:
     faults = Faults(world, seed, say)
     try:
         await world.open()
-        retry = Retry(attempts=5, seconds=20.0, pause_seconds_max=0.5)
+        retry = Retry(attempts=8, seconds=30.0, pause_seconds_max=0.5)
         async with AsyncClient([node.url for node in world.nodes], timeout=10.0, retry=retry) as client:
             parties = Parties(client, ledger, seed)
             await parties.declare()
@@ -70,7 +70,10 @@ async def torture(folder: Path, nodes: int, seconds: float, seed: int, *, quiet:
             await asyncio.wait([suffering])
             await world.heal()
             parties.stop()
-            await _judge(client, ledger, working)
+            if ledger.faults:  # what is found now follows from that
+                await _end(working)
+            else:
+                await _judge(client, ledger, working)
         _report(ledger, faults, parties, time.monotonic() - began)
     finally:
         if ledger.faults:
@@ -108,11 +111,15 @@ async def _judge(client: AsyncClient, ledger: Ledger, working: list[asyncio.Task
         await asyncio.sleep(0.2)
     else:
         ledger.fault(f"the queues are not drained after {DRAIN_S:.0f} s of peace: {left}")
-    for task in working:
-        task.cancel()
-    await asyncio.wait(working)
+    await _end(working)
     dead = {"risky": {one.received.payload.decode() for one in await client.dead("risky", max=10_000)}}
     ledger.close(dead, await _copies(client, len(dead["risky"])), await _stored(client))
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
 
 
 def _published(ledger: Ledger, queue: str) -> bool:

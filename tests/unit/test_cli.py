@@ -202,6 +202,7 @@ def record_stages(monkeypatch: pytest.MonkeyPatch, failing: str) -> list[list[st
         return int(name == failing)
 
     monkeypatch.setattr(stages, "stage", record)
+    monkeypatch.setattr(stages, "get_databases", lambda _root: None)
     return commands
 
 
@@ -229,3 +230,11 @@ def test_one_failing_stage_fails_the_whole_and_stops_no_other(monkeypatch: pytes
     assert code == 1
     assert len(commands) == 4
     assert failing == "pytest" or f"{failing}: FAILED" in output
+
+
+@pytest.mark.parametrize("arguments", [[], ["--fast"], ["tests/unit"]])
+def test_databases_are_got_before_the_first_stage(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    commands = record_stages(monkeypatch, failing="")
+    monkeypatch.setattr(stages, "get_databases", lambda _root: commands.append(["databases"]))
+    assert invoke("test", *arguments)[0] == 0
+    assert [command[0] for command in commands].index("databases") == 0

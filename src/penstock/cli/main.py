@@ -73,7 +73,7 @@ def serve(flags: Flags) -> None:
 
     It keeps its data in one SQLite file with a log beside it, and speaks HTTP. Options come from a TOML file, from
     variables such as PENSTOCK_HTTP_PORT, and from flags, each stronger than the one before. Queues, groups, exchanges
-    and schedules that the file declares are made. Several servers may share one PostgreSQL store: --nodes starts some
+    and schedules that the file declares are made. Several servers may share one database: --nodes starts some
     on this machine, and those of other machines join by naming the same store. SIGTERM or Ctrl+C stops the server in
     good order, a second one at once.
 

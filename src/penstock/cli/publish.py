@@ -131,6 +131,9 @@ def say_places(receipts: list[Receipt], as_json: bool) -> None:
 
 # Line by line --------------------------------------------------------------------------------------------
 
+ANSWER_SECONDS: Final = 2.0
+"""How long an interrupted command waits to hear what became of what it has sent."""
+
 ReadLine = Callable[[bytes], "Message | None"]
 """None of a line that says nothing."""
 
@@ -209,10 +212,26 @@ async def publish_lines(client: AsyncClient, send: Send, files: tuple[str, ...],
         async for lines in LinesAhead(files).batches(BATCH_MESSAGES, BATCH_BYTES):
             batch, problem = messages_of(lines, read)
             if batch:
-                total.add(await send(client, batch))
+                await counted_in(total, send(client, batch))
                 progress.advance(lines)
             if problem:
                 raise click.ClickException(problem)
+
+
+async def counted_in(total: Total, sending: Coroutine[Any, Any, Receipt]) -> None:
+    """Count what is sent. Interrupted, give the answer a moment to come: the server may have the messages already."""
+    import asyncio
+
+    task = asyncio.ensure_future(sending)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=ANSWER_SECONDS)
+        if task.done() and not task.cancelled() and task.exception() is None:
+            total.add(task.result())
+        task.cancel()
+        raise
+    total.add(task.result())
 
 
 def messages_of(lines: list[Line], read: ReadLine) -> tuple[list[Message], str]:

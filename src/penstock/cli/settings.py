@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 NAMED: Final = {
-    "--store": ("store", "path", "PLACE", "The SQLite file, or postgresql://user@host/database."),
+    "--store": ("store", "path", "PLACE", "The SQLite file, postgresql://user@host/database or mysql://…"),
     "--host": ("http", "host", "ADDRESS", "The address to listen on."),
     "--port": ("http", "port", "NUMBER", "The port to listen on; 0 takes a free one."),
-    "--nodes": ("cluster", "nodes", "NUMBER", "Servers to start on this machine, on one PostgreSQL store."),
+    "--nodes": ("cluster", "nodes", "NUMBER", "Servers to start on this machine, on one database."),
     "--advertise": ("cluster", "advertise", "URL", "Where other servers reach this one."),
     "--log-level": ("log", "level", "LEVEL", "debug, info, warning or error."),
     "--log-format": ("log", "format", "FORMAT", "text or json."),

@@ -20,12 +20,18 @@ WORKERS_MIN: Final = 2
 def run(fast: bool, pytest_arguments: Sequence[str]) -> int:
     """Runs the stages and gives the exit code: 0 only if all of them passed."""
     root = checkout.root()
+    get_databases(root)
     if pytest_arguments:
         return stage(root, "pytest", ["pytest", *pytest_arguments])
     checks_failed = False if fast else run_checks(root) > 0
     # The tests that share a Spark session go to one worker, all others to whoever is free: tests/conftest.py.
     tests_code = stage(root, "pytest", ["pytest", "-n", str(workers()), "--dist", "loadgroup"])
     return tests_code or int(checks_failed)
+
+
+def get_databases(root: Path) -> None:
+    """Get the servers that no wheel brings, where they are missing; tests without theirs are skipped and say why."""
+    subprocess.run([sys.executable, "-m", "tools.get_databases"], cwd=root, check=False)
 
 
 def run_checks(root: Path) -> int:

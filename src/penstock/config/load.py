@@ -186,7 +186,7 @@ def _cluster_problems(values: dict[tuple[str, str], Any]) -> list[str]:
     if values["cluster", "nodes"] > 1 and "://" not in values["store", "path"]:
         problems.append(
             f"cluster.nodes is {values['cluster', 'nodes']} and store.path {values['store', 'path']!r}: a file is for "
-            "one server; give several a PostgreSQL database, --store postgresql://user@host/database"
+            "one server; give several a database, --store postgresql://user@host/database or mysql://user@host/database"
         )
     url = values["cluster", "advertise"]
     if url:

@@ -34,7 +34,7 @@ class StoreSection(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str = "data/penstock.db"
     """The SQLite file, relative to the folder that the server is started in; made, with its folder, where missing. Or
-    `postgresql://user:password@host/database?schema=penstock`."""
+    `postgresql://user:password@host/database?schema=penstock`, or `mysql://user:password@host/database`."""
 
 
 class NodeSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ class HttpSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterSection(msgspec.Struct, frozen=True, kw_only=True):
-    """Several servers on one PostgreSQL store. A single server on a file has no use for any of this."""
+    """Several servers on one database. A single server on a file has no use for any of this."""
 
     nodes: Annotated[int, Meta(ge=1, le=64)] = 1
     """Servers that `penstock serve` starts on this machine: the first on `http.port`, others on the ports after it."""

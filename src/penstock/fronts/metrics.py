@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -64,6 +64,16 @@ _COUNTER_TEXTS: Final = {
 _process: Final = ProcessCollector(registry=None)
 
 
+class ClusterNumbers(NamedTuple):
+    """What a node among several says of itself."""
+
+    slots: int
+    heartbeat_age_s: float
+    heartbeats_failed: int
+    forwarded: int
+    forwards_failed: int
+
+
 class HttpMeasures:
     """What an HTTP server counts. `request` costs about half a microsecond."""
 
@@ -77,6 +87,8 @@ class HttpMeasures:
         self.connections_refused = 0
         self.long_polls = 0
         """Requests that wait now."""
+        self.cluster: ClusterNumbers | None = None
+        """Of a node among several."""
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """A request was answered. `route` is the pattern of the path, never the path itself."""
@@ -129,6 +141,8 @@ class _Page(Collector):
         yield from _group_counters(self._numbers)
         if self._http is not None:
             yield from _http_families(self._http)
+            if self._http.cluster is not None:
+                yield from _cluster_families(self._http.cluster)
         yield from _process.collect()
 
 
@@ -273,6 +287,20 @@ def _http_families(http: HttpMeasures) -> Iterator[Metric]:
     yield CounterMetricFamily("penstock_http_connections_refused", "Connections refused.", http.connections_refused)
     yield GaugeMetricFamily("penstock_http_connections", "Open connections.", http.connections)
     yield GaugeMetricFamily("penstock_http_long_polls", "Requests that wait for messages.", http.long_polls)
+
+
+def _cluster_families(cluster: ClusterNumbers) -> Iterator[Metric]:
+    yield GaugeMetricFamily("penstock_cluster_slots", "Slots that this node owns.", cluster.slots)
+    yield GaugeMetricFamily(
+        "penstock_cluster_heartbeat_seconds", "Since the store last heard of this node.", cluster.heartbeat_age_s
+    )
+    yield CounterMetricFamily(
+        "penstock_cluster_heartbeats_failed", "Heartbeats that failed.", cluster.heartbeats_failed
+    )
+    yield CounterMetricFamily("penstock_cluster_forwards", "Requests that another node answered.", cluster.forwarded)
+    yield CounterMetricFamily(
+        "penstock_cluster_forwards_failed", "Requests for which no owner was found in time.", cluster.forwards_failed
+    )
 
 
 # Families ------------------------------------------------------------------------------------------------

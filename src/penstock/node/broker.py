@@ -103,6 +103,7 @@ class Broker:
         self._session = session
         self.consumer = session or f"consumer-{next(_consumers)}"
         """The name under which this broker claims unless another is given."""
+        self.namespace = namespace
         self.cluster = node.cluster
         """This node's place among others; None where it has its store for itself."""
         self._claimed: set[tuple[int, str, str]] = set()

@@ -6,7 +6,7 @@ A consumer that keeps up is served from here and never reads the store.
 from __future__ import annotations
 
 from penstock.batch import EncodedBatch, Reader
-from penstock.rows import BatchRow
+from penstock.rows import BatchRow, slot_of
 
 OVERHEAD_BYTES = 500
 """What a batch costs beside its bytes; keeps a million tiny batches from passing as nothing."""
@@ -74,8 +74,13 @@ class BatchCache:
             start = batch.end
 
     def forget_lanes(self, lanes: set[int]) -> None:
-        """Another node writes to these lanes now: what is kept of them may not be what is stored."""
+        """What is kept of these lanes may not be what is stored."""
         for lane, base in [key for key in self._batches if key[0] in lanes] if lanes else ():
+            self.forget(lane, base)
+
+    def forget_slots(self, slots: set[int]) -> None:
+        """Another node writes to these slots' lanes now, whether they are loaded here or not."""
+        for lane, base in [key for key in self._batches if slot_of(key[0]) in slots]:
             self.forget(lane, base)
 
     def forget(self, lane: int, base: int) -> None:

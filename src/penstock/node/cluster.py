@@ -104,6 +104,8 @@ class Cluster:
         self.coming: set[int] = set()
         """Slots that were just taken, and are served as soon as what was on its way to them is there."""
         self.view = ClusterView(0, False, 0, [], [])
+        self._heard_at = 0.0
+        self._patient_until = 0.0
         self.heard_until = 0.0
         """By the loop's clock, the machine's monotonic one: until then nobody can have taken this node's slots."""
         self.following = Following(node)
@@ -155,6 +157,11 @@ class Cluster:
         queue = self._node.catalog.queues.get((namespace, name))
         self.check(home_slot(namespace, name) if queue is None else queue.slot)
         return self._node.catalog.queue(namespace, name)
+
+    @property
+    def heartbeat_age_s(self) -> float:
+        """Since the store last heard of this node."""
+        return max(0.0, self._loop.time() - self._heard_at)
 
     @property
     def is_registrar(self) -> bool:
@@ -214,6 +221,7 @@ class Cluster:
         joined = await self._node.store.join(member)
         self.incarnation, self.secret = joined.incarnation, joined.secret
         self._node.joined(joined.incarnation)
+        self._heard_at = began
         self.heard_until = began + self.options.lease_ms / 1000
         log.info("%s joined as node %d", self._name, self.incarnation)
 
@@ -249,7 +257,7 @@ class Cluster:
 
     async def _run(self) -> None:
         beats = 0
-        while not self._node.closed:
+        while not self._node.closed and not self._is_leaving:  # a cancellation can get lost in `wait_for`
             try:
                 await self.beat()
             except (PenstockError, TimeoutError) as error:
@@ -299,7 +307,11 @@ class Cluster:
         if not view.is_member:
             await self._rejoin()
             return
-        self.heard_until = began + self.options.lease_ms / 1000
+        lease_s = self.options.lease_ms / 1000
+        if began - self._heard_at > lease_s:
+            self._patient_until = began + lease_s  # the store was away, for the others too: let them be heard of first
+        self._heard_at = began
+        self.heard_until = began + lease_s
         epochs = self._node.epochs
         mine = {row.slot: row.epoch for row in view.slots if row.node == self.incarnation}
         # Also those whose taking or giving broke off halfway: they are this node's for the store, and served by nobody.
@@ -342,6 +354,8 @@ class Cluster:
         live = [row for row in view.nodes if row.is_live and (row.url or row.incarnation == self.incarnation)]
         incarnations = {row.incarnation for row in view.nodes if row.is_live}
         if self._is_alone and len(incarnations) > 1:
+            return
+        if self._loop.time() < self._patient_until and len(incarnations) < len(view.nodes):
             return
         if any(not row.url for row in live if row.incarnation != self.incarnation) and not self.owned:
             return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from penstock.core.dedup import IDS_IN_MEMORY_MAX
@@ -15,7 +15,7 @@ from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.errors import NotFound, PenstockError, StoreCorrupt, Unavailable
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog
-from penstock.rows import LaneImage
+from penstock.rows import LaneImage, slot_of
 from penstock.store.contract import Store
 
 PAGE_BATCHES = 256
@@ -39,15 +39,19 @@ class LaneSet:
         loaded: Callable[[Lane], None],
         idle: Callable[[Lane], bool],
         declared: Callable[[], Awaitable[None]],
+        epochs: Mapping[int, int],
         check_owned: Callable[[int], None] = lambda _lane: None,
     ) -> None:
-        """`check_owned` raises for a lane that another node owns: what is loaded is changed by this node alone."""
+        """`epochs` are those of the slots that this node owns now; `check_owned` raises for a lane that another owns:
+        what is loaded is changed by this node alone.
+        """
         self._catalog = catalog
         self._store = store
         self._memory = memory
         self._on_loaded = loaded
         self._is_idle = idle
         self._wait_for_declarations = declared
+        self._epochs = epochs
         self._check_owned = check_owned
         self._loaded: dict[int, Lane] = {}
         self._loading: dict[int, asyncio.Future[None]] = {}
@@ -55,6 +59,9 @@ class LaneSet:
         """Pins of lanes that were given up: those who read from them go on reading."""
         self._wanted: list[int] = []
         self._loader: asyncio.Task[None] | None = None
+
+    def _epoch_of(self, lane: int) -> int | None:
+        return self._epochs.get(slot_of(lane))
 
     def store_of(self, lane: int) -> Store:
         return self._memory if lane >= EPHEMERAL_FROM else self._store
@@ -149,12 +156,15 @@ class LaneSet:
 
     async def _load_from(self, store: Store, ids: list[int]) -> None:
         error: PenstockError | None = None
+        epochs = {id: self._epoch_of(id) for id in ids}
         try:
             for image in await store.load(ids, IDS_IN_MEMORY_MAX):
                 if (
                     image.lane in self._catalog.by_lane
                     and image.lane not in self._loaded
                     and self._is_owned(image.lane)
+                    # Otherwise another node may have had it since it was read: whoever wants it asks again.
+                    and self._epoch_of(image.lane) == epochs[image.lane]
                 ):
                     lane = self._loaded[image.lane] = self._make(image)
                     lane.pins = self._pins.pop(image.lane, lane.pins)

@@ -96,8 +96,9 @@ class Node:
         self.epochs: dict[int, int] = {}
         """slot → the epoch under which this node has it"""
         self.lanes = LaneSet(
-            self.catalog, store, self.memory, self._lane_loaded, self._is_idle, self._declared, self._check_lane
-        )
+            self.catalog, store, self.memory, self._lane_loaded, self._is_idle, self._declared, self.epochs,
+            self._check_lane,
+        )  # fmt: skip
         self.polls = Polls(self)
         self.retention = Retention(self)
         self.relay = Relay(self)
@@ -403,6 +404,7 @@ class Node:
             self.fenced = error
             self.polls.close(error)
         self.lanes.drop(lanes)
+        self.cache.forget_lanes(lanes)  # what the commit would have stored is in it, and another node may store else
         for id in lanes:
             self.timers.cancel(("lane", id))
         self.positions.forget()

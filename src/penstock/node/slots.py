@@ -138,7 +138,7 @@ def _forget(node: Node, slots: set[int]) -> None:
     node.lanes.drop(loaded)
     for id in loaded:
         node.timers.cancel(("lane", id))
-    node.cache.forget_lanes(loaded)
+    node.cache.forget_slots(slots)
     ephemeral = [queue for queue in queues_of(node, slots) if queue.id >= EPHEMERAL_FROM]
     for queue in ephemeral:  # they are in this node's memory alone
         node.catalog.remove_queue(queue)

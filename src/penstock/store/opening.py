@@ -1,4 +1,4 @@
-"""Which engine a place names: a file is SQLite's, a URL `postgresql://…` PostgreSQL's, nothing at all is memory."""
+"""Which engine a place names: a file is SQLite's, a URL that of its scheme, nothing at all is memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from penstock.errors import InvalidArgument
 from penstock.store.contract import Store
 
 POSTGRES: Final = ("postgresql", "postgres")
+MYSQL: Final = ("mysql", "mariadb")
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
@@ -23,6 +24,10 @@ def label_of(place: str | Path) -> str:
     """The place for people to read: a file's whole path, a URL without its password."""
     if not scheme_of(place):
         return str(Path(place).absolute())
+    if scheme_of(place) in MYSQL:
+        from penstock.store.mysql_pool import StoreAddress as MysqlAddress
+
+        return MysqlAddress.parse(str(place)).label
     from penstock.store.postgres_pool import StoreAddress
 
     return StoreAddress.parse(str(place)).label
@@ -43,6 +48,11 @@ async def open_engine(place: str | Path | None) -> Store:
         from penstock.store.postgres import PostgresStore
 
         return await PostgresStore.open(str(place))
+    if scheme in MYSQL:
+        from penstock.store.mysql import MysqlStore
+
+        return await MysqlStore.open(str(place))
     raise InvalidArgument(
-        f"{scheme}:// is no store that Penstock knows; name a file, or postgresql://user@host/database"
+        f"{scheme}:// is no store that Penstock knows; name a file, postgresql://user@host/database or "
+        "mysql://user@host/database"
     )

@@ -42,6 +42,7 @@ from penstock.store.contract import (
 )
 from penstock.store.postgres_listening import Listener
 from penstock.store.postgres_pool import Pool, StoreAddress
+from penstock.store.sweeping import Sweeper, apply_swept
 from penstock.store.text import kept, restored
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class PostgresStore:
         """The answer of a commit was lost: it may come into force as long as it was not given up."""
         self._deciding = asyncio.Lock()
         self._writing = asyncio.Lock()
+        self._sweeper = Sweeper(self._sweep)
         self._closed = False
 
     @classmethod
@@ -96,6 +98,7 @@ class PostgresStore:
         except BaseException:
             await pool.close()
             raise
+        store._sweeper.wake()  # what an earlier process did not come to
         return store
 
     async def _prepare(self, migrations: Sequence[sql.Migration]) -> None:
@@ -116,7 +119,9 @@ class PostgresStore:
 
         self._check_open()
         await self._decide()
-        return await self._pool.in_transaction(raise_epochs)
+        epochs = await self._pool.in_transaction(raise_epochs)
+        self._sweeper.wake()  # what the owner before did not come to
+        return epochs
 
     async def apply(self, commit: Commit) -> None:
         check_commit(commit)
@@ -127,10 +132,8 @@ class PostgresStore:
             await self._decide()
             fence = (self._writer, self._generation, *_fence(commit))
             try:
-                if settled:
-                    await self._pool.execute(self._sql(sql.APPLY_AND_SETTLE), *fence, *values, *settled)
-                elif any(values):
-                    await self._pool.execute(self._sql(sql.APPLY), *fence, *values)
+                if settled or any(values):
+                    await self._apply(commit, (*fence, *values, *settled))
                 else:
                     await self._pool.execute(self._sql(cluster.COMMIT_NOTHING), *fence)
             except (Fenced, InvalidArgument, StoreCorrupt):
@@ -138,6 +141,18 @@ class PostgresStore:
             except BaseException as error:
                 self._is_unsure = not getattr(error, "is_refused", False)
                 raise
+
+    async def _apply(self, commit: Commit, values: Row) -> None:
+        statement = self._sql(sql.APPLY_AND_SETTLE if changes_enqueued(commit) else sql.APPLY)
+        lanes = [change.lane for change in commit.lanes]
+        rows = await apply_swept(lambda: self._pool.fetch(statement, *values), lanes, self._sweep)
+        if rows[0][0]:
+            self._sweeper.wake()
+
+    async def _sweep(self, lane: int | None = None) -> bool:
+        """Remove a slice of what is left of a lane, or of any that nobody else sweeps; whether there was anything."""
+        found: bool = (await self._pool.fetch(self._sql(sql.SWEEP), lane))[0][0]
+        return found
 
     async def _decide(self) -> None:
         """If the answer of a commit was lost, make sure that it is in force by now or never will be."""
@@ -240,7 +255,10 @@ class PostgresStore:
 
     async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
         await self._decide()
-        return dict(await self._member(cluster.TAKE, list(slots), incarnation))
+        taken = dict(await self._member(cluster.TAKE, list(slots), incarnation))
+        if taken:
+            self._sweeper.wake()  # what the owner before did not come to
+        return taken
 
     async def release(self, slots: Sequence[int], incarnation: int, to: int = 0) -> None:
         await self._member(cluster.RELEASE, list(slots), incarnation, to)
@@ -276,6 +294,7 @@ class PostgresStore:
         if self._closed:
             return
         self._closed = True
+        await self._sweeper.close()
         if self._listener is not None:
             await self._listener.close()
         async with self._writing:  # behind the last commit
@@ -345,6 +364,8 @@ async def migrate(connection: asyncpg.Connection[Any], schema: str, migrations: 
         for statement in statements:
             await connection.execute(named(statement))
     if version < len(migrations):
+        for statement in sql.FUNCTIONS:
+            await connection.execute(named(statement))
         await connection.execute(named(sql.SET_VERSION), len(migrations))
 
 
@@ -429,7 +450,8 @@ async def _load(
     connection: asyncpg.Connection[Any], named: Callable[[str], str], lanes: Sequence[int], dedup_most: int
 ) -> list[LaneImage]:
     images = {lane: LaneImage(lane) for lane in lanes}
-    wanted = list(images)
+    gone = {lane for (lane,) in await connection.fetch(named(sql.GONE_LANES), list(images))}
+    wanted = [lane for lane in images if lane not in gone]
     for lane, first, end, bytes_end, published_ms in await connection.fetch(named(sql.LANES), wanted):
         image = images[lane]
         image.first, image.end, image.bytes_end, image.published_ms = first, end, bytes_end, published_ms

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from penstock.errors import Fenced, InvalidArgument, PenstockError, StoreCorrupt, Unavailable
-from penstock.store.postgres_schema import DEFAULT_SCHEMA, FENCED, SUPERSEDED, check_schema
+from penstock.store.postgres_schema import DEFAULT_SCHEMA, FENCED, LEFT_OVER, SUPERSEDED, check_schema
+from penstock.store.sweeping import LeftOver
 
 if TYPE_CHECKING:
     import asyncpg
@@ -187,6 +188,8 @@ def translated(error: Exception, label: str) -> PenstockError:
         text = f"{label}: {error} (SQLSTATE {state})"
         if state == FENCED:
             return Fenced(str(error))
+        if state == LEFT_OVER:
+            return LeftOver(text)
         if state.startswith("22") or isinstance(error, asyncpg.DataError):
             return InvalidArgument(f"{label}: a value that PostgreSQL cannot keep: {error}")
         if state in ("42P01", "42703", "42883", "XX001", "XX002"):

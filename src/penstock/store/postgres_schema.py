@@ -21,6 +21,14 @@ FENCED: Final = "PN001"
 """SQLSTATE of a commit under an epoch that has passed."""
 SUPERSEDED: Final = "PN002"
 """SQLSTATE of a commit that was given up before it arrived."""
+LEFT_OVER: Final = "PN003"
+"""SQLSTATE of a commit that writes where rows are that nobody sees any more: they have to be removed first."""
+ALL: Final = 2**63 - 1
+"""The mark of leftovers of a lane of which everything is gone."""
+SLICE: Final = 1000
+"""Batches that one commit, or one slice of sweeping, removes of a lane at the most."""
+SMALL_ROWS: Final = 5
+"""So many times as many of the rows without a body go in a slice."""
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
@@ -49,121 +57,6 @@ _PASSING: Final = (
 _SHORT: Final = "WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000)"
 
 Migration = Sequence[str]
-
-# One call a commit, whatever is in it: one round trip, and one transaction by itself. What stands in <> has changed
-# from version to version of the schema.
-_APPLY_COMMIT: Final = """<create> FUNCTION {s}.apply_commit(
-        writer text, generation bigint, fence_slots integer[], fence_epochs bigint[],
-        gone_lanes bigint[], gone_groups bigint[][], gone_leases bigint[][], gone_waiting bigint[][],
-        gone_dead bigint[][], expired_dedup bigint[][], new_lanes {s}.lanes[], new_groups {s}.groups[],
-        new_leases {s}.leases[], new_waiting {s}.waiting[], new_dead {s}.dead[], new_dedup {s}.dedup[],
-        new_batches {s}.batches[],
-        trims bigint[][], gone_catalog_kinds text[], gone_catalog_ids bigint[], new_catalog {s}.catalog[],
-        gone_outbox bigint[], new_outbox {s}.outbox[], expired_traces bigint, new_traces {s}.traces[]
-    ) RETURNS void LANGUAGE plpgsql AS $$
-    #variable_conflict use_column
-    <declare>BEGIN
-        PERFORM {s}.check_fence(writer, generation, fence_slots, fence_epochs);
-        IF cardinality(gone_lanes) > 0 THEN
-            DELETE FROM {s}.lanes WHERE lane = ANY (gone_lanes);
-            DELETE FROM {s}.batches WHERE lane = ANY (gone_lanes);
-            DELETE FROM {s}.groups WHERE lane = ANY (gone_lanes);
-            DELETE FROM {s}.leases WHERE lane = ANY (gone_lanes);
-            DELETE FROM {s}.waiting WHERE lane = ANY (gone_lanes);
-            DELETE FROM {s}.dead WHERE lane = ANY (gone_lanes);
-            DELETE FROM {s}.dedup WHERE lane = ANY (gone_lanes);
-            DELETE FROM {s}.outbox WHERE lane = ANY (gone_lanes);
-        END IF;
-        IF cardinality(gone_groups) > 0 THEN
-            DELETE FROM {s}.groups t USING {s}.pairs(gone_groups) k WHERE t.lane = k.a AND t.group_id = k.b;
-            DELETE FROM {s}.leases t USING {s}.pairs(gone_groups) k WHERE t.lane = k.a AND t.group_id = k.b;
-            DELETE FROM {s}.waiting t USING {s}.pairs(gone_groups) k WHERE t.lane = k.a AND t.group_id = k.b;
-            DELETE FROM {s}.dead t USING {s}.pairs(gone_groups) k WHERE t.lane = k.a AND t.group_id = k.b;
-        END IF;
-        IF cardinality(gone_leases) > 0 THEN
-            DELETE FROM {s}.leases t USING {s}.triples(gone_leases) k
-            WHERE t.lane = k.a AND t.group_id = k.b AND t.lease_id = k.c;
-        END IF;
-        IF cardinality(gone_waiting) > 0 THEN
-            DELETE FROM {s}.waiting t USING {s}.triples(gone_waiting) k
-            WHERE t.lane = k.a AND t.group_id = k.b AND t.chunk = k.c;
-        END IF;
-        IF cardinality(gone_dead) > 0 THEN
-            DELETE FROM {s}.dead t USING {s}.triples(gone_dead) k
-            WHERE t.lane = k.a AND t.group_id = k.b AND t.start = k.c;
-        END IF;
-        IF cardinality(expired_dedup) > 0 THEN
-            DELETE FROM {s}.dedup t USING {s}.pairs(expired_dedup) k WHERE t.lane = k.a AND t.expires_ms <= k.b;
-        END IF;
-        IF cardinality(new_lanes) > 0 THEN
-            INSERT INTO {s}.lanes SELECT * FROM unnest(new_lanes) ON CONFLICT (lane) DO UPDATE
-            SET first = excluded.first, "end" = excluded."end", bytes_end = excluded.bytes_end;
-        END IF;
-        IF cardinality(new_groups) > 0 THEN
-            INSERT INTO {s}.groups SELECT * FROM unnest(new_groups) ON CONFLICT (lane, group_id) DO UPDATE
-            SET next = excluded.next, committed = excluded.committed;
-        END IF;
-        IF cardinality(new_leases) > 0 THEN
-            INSERT INTO {s}.leases SELECT * FROM unnest(new_leases) ON CONFLICT (lane, group_id, lease_id) DO UPDATE
-            SET deadline_ms = excluded.deadline_ms, consumer = excluded.consumer, entries = excluded.entries;
-        END IF;
-        IF cardinality(new_waiting) > 0 THEN
-            INSERT INTO {s}.waiting SELECT * FROM unnest(new_waiting) ON CONFLICT (lane, group_id, chunk) DO UPDATE
-            SET entries = excluded.entries;
-        END IF;
-        IF cardinality(new_dead) > 0 THEN
-            INSERT INTO {s}.dead SELECT * FROM unnest(new_dead) ON CONFLICT (lane, group_id, start) DO UPDATE
-            SET "end" = excluded."end", attempts = excluded.attempts, reason = excluded.reason, error = excluded.error,
-                consumer = excluded.consumer, dead_ms = excluded.dead_ms;
-        END IF;
-        IF cardinality(new_dedup) > 0 THEN
-            INSERT INTO {s}.dedup SELECT * FROM unnest(new_dedup) ON CONFLICT (lane, key) DO UPDATE
-            SET "offset" = excluded."offset", expires_ms = excluded.expires_ms;
-        END IF;
-        IF cardinality(new_batches) > 0 THEN
-            INSERT INTO {s}.batches SELECT * FROM unnest(new_batches) ON CONFLICT (lane, base) DO UPDATE
-            SET count = excluded.count, published_ms = excluded.published_ms, bytes_end = excluded.bytes_end,
-                size = excluded.size, meta = excluded.meta, body = excluded.body;
-        END IF;
-        IF cardinality(trims) > 0 THEN
-            DELETE FROM {s}.batches t USING {s}.pairs(trims) k
-            WHERE t.lane = k.a AND t.base < k.b AND t.base + t.count <= k.b;
-        END IF;
-<catalog>
-        IF cardinality(gone_outbox) > 0 THEN
-            DELETE FROM {s}.outbox WHERE id = ANY (gone_outbox);
-        END IF;
-        IF cardinality(new_outbox) > 0 THEN
-            INSERT INTO {s}.outbox SELECT * FROM unnest(new_outbox) ON CONFLICT (id) DO UPDATE
-            SET lane = excluded.lane, "offset" = excluded."offset", document = excluded.document<slot>;
-        END IF;
-        IF expired_traces IS NOT NULL THEN
-            DELETE FROM {s}.traces WHERE at_ms <= expired_traces;
-        END IF;
-        IF cardinality(new_traces) > 0 THEN
-            INSERT INTO {s}.traces SELECT * FROM unnest(new_traces)
-            ON CONFLICT (namespace, trace_id, at_ms, id) DO UPDATE SET
-                kind = excluded.kind, queue = excluded.queue, queue_id = excluded.queue_id, lane = excluded.lane,
-                "offset" = excluded."offset", name = excluded.name, detail = excluded.detail,
-                consumer = excluded.consumer;
-        END IF;
-    END $$"""
-
-_CATALOG_1: Final = """        IF cardinality(gone_catalog_ids) > 0 THEN
-            DELETE FROM {s}.catalog t USING unnest(gone_catalog_kinds, gone_catalog_ids) AS k (kind, id)
-            WHERE t.kind = k.kind AND t.id = k.id;
-        END IF;
-        IF cardinality(new_catalog) > 0 THEN
-            INSERT INTO {s}.catalog SELECT * FROM unnest(new_catalog) ON CONFLICT (id, kind) DO UPDATE
-            SET parent = excluded.parent, namespace = excluded.namespace, name = excluded.name,
-                document = excluded.document;
-        END IF;"""
-
-
-def _apply_commit(create: str, declare: str, catalog: str, slot: str) -> str:
-    text = _APPLY_COMMIT.replace("<create>", create).replace("<declare>", declare)
-    return text.replace("<catalog>", catalog.strip("\n")).replace("<slot>", slot)
-
 
 _VERSION_1: Final[Migration] = (
     f"""CREATE TABLE {{s}}.lanes (
@@ -214,6 +107,28 @@ _VERSION_1: Final[Migration] = (
     """CREATE TABLE {s}.writers (
         writer text PRIMARY KEY, generation bigint NOT NULL, seen timestamptz NOT NULL
     ) WITH (fillfactor = 50)""",
+)
+
+# Several nodes: who is there, who owns what, what was declared since when, and whose turn a row of the outbox is.
+_VERSION_2: Final[Migration] = (*cluster.TABLES, *cluster.FUNCTIONS)
+
+_VERSION_4: Final[Migration] = (
+    # Batches that end at or below the mark are gone; those of a base below `above` were removed already.
+    """CREATE TABLE {s}.leftovers (
+        lane bigint PRIMARY KEY, above bigint NOT NULL, below bigint NOT NULL
+    ) WITH (fillfactor = 50)""",
+    "CREATE INDEX outbox_by_lane ON {s}.outbox (lane)",
+    # At its own pace, some 40 MB/s, vacuum would fall behind a queue that is busier, and the table grow all the while.
+    """ALTER TABLE {s}.batches SET (
+        autovacuum_vacuum_cost_limit = 2000, toast.autovacuum_vacuum_cost_limit = 2000
+    )""",
+)
+
+FUNCTIONS: Final[Migration] = (
+    *(
+        f"DROP FUNCTION IF EXISTS {{s}}.{name}"
+        for name in ("check_fence", "apply_commit", "pairs", "triples", "find_time", "sweep")
+    ),
     # Who commits holds the locks of his slots together with others; who takes a slot over, or gives up on a commit
     # whose answer was lost, holds them alone: he waits for those that have begun, and later ones see what he changed.
     f"""CREATE FUNCTION {{s}}.check_fence(writer text, generation bigint, slots integer[], epochs bigint[]) RETURNS void
@@ -238,7 +153,142 @@ _VERSION_1: Final[Migration] = (
                 USING ERRCODE = '{FENCED}';
         END IF;
     END $$""",
-    _apply_commit("CREATE", "", _CATALOG_1, ""),
+    # One call a commit, whatever is in it: one round trip, and one transaction by itself. Says whether it left rows
+    # that have to be swept.
+    f"""CREATE FUNCTION {{s}}.apply_commit(
+        writer text, generation bigint, fence_slots integer[], fence_epochs bigint[],
+        gone_lanes bigint[], gone_groups bigint[][], gone_leases bigint[][], gone_waiting bigint[][],
+        gone_dead bigint[][], expired_dedup bigint[][], new_lanes {{s}}.lanes[], new_groups {{s}}.groups[],
+        new_leases {{s}}.leases[], new_waiting {{s}}.waiting[], new_dead {{s}}.dead[], new_dedup {{s}}.dedup[],
+        new_batches {{s}}.batches[],
+        trims bigint[][], gone_catalog_kinds text[], gone_catalog_ids bigint[], new_catalog {{s}}.catalog[],
+        gone_outbox bigint[], new_outbox {{s}}.outbox[], expired_traces bigint, new_traces {{s}}.traces[]
+    ) RETURNS boolean LANGUAGE plpgsql AS $$
+    #variable_conflict use_column
+    DECLARE
+        anew bigint[];
+        removed bigint;
+        has_left boolean := false;
+        new_version bigint;
+    BEGIN
+        PERFORM {{s}}.check_fence(writer, generation, fence_slots, fence_epochs);
+        -- Nobody sweeps these lanes meanwhile.
+        PERFORM FROM {{s}}.leftovers l WHERE l.lane = ANY (gone_lanes)
+            OR l.lane IN (SELECT n.lane FROM unnest(new_lanes) AS n) ORDER BY l.lane FOR UPDATE;
+        IF FOUND AND EXISTS (
+            SELECT FROM {{s}}.leftovers l JOIN unnest(new_lanes) AS n ON n.lane = l.lane
+            WHERE n.lane <> ALL (gone_lanes) AND (l.below = {ALL} OR EXISTS (
+                SELECT FROM unnest(new_batches) AS b WHERE b.lane = l.lane AND b.base < l.below
+            ))
+        ) THEN
+            RAISE EXCEPTION 'rows that are left of a lane have to be removed first' USING ERRCODE = '{LEFT_OVER}';
+        END IF;
+        IF cardinality(gone_lanes) > 0 THEN
+            DELETE FROM {{s}}.lanes WHERE lane = ANY (gone_lanes);
+            DELETE FROM {{s}}.groups WHERE lane = ANY (gone_lanes);
+            DELETE FROM {{s}}.leases WHERE lane = ANY (gone_lanes);
+            DELETE FROM {{s}}.waiting WHERE lane = ANY (gone_lanes);
+            DELETE FROM {{s}}.outbox WHERE lane = ANY (gone_lanes);
+            -- The many rows of a lane are left to be swept, unless it starts anew in the same commit.
+            INSERT INTO {{s}}.leftovers SELECT DISTINCT gone, 0, {ALL} FROM unnest(gone_lanes) AS gone
+            ON CONFLICT (lane) DO UPDATE SET below = excluded.below;
+            has_left := true;
+            anew := ARRAY(SELECT n.lane FROM unnest(new_lanes) AS n WHERE n.lane = ANY (gone_lanes));
+            IF cardinality(anew) > 0 THEN
+                DELETE FROM {{s}}.batches WHERE lane = ANY (anew);
+                DELETE FROM {{s}}.dead WHERE lane = ANY (anew);
+                DELETE FROM {{s}}.dedup WHERE lane = ANY (anew);
+                DELETE FROM {{s}}.leftovers WHERE lane = ANY (anew);
+            END IF;
+        END IF;
+        IF cardinality(gone_groups) > 0 THEN
+            DELETE FROM {{s}}.groups t USING {{s}}.pairs(gone_groups) k WHERE t.lane = k.a AND t.group_id = k.b;
+            DELETE FROM {{s}}.leases t USING {{s}}.pairs(gone_groups) k WHERE t.lane = k.a AND t.group_id = k.b;
+            DELETE FROM {{s}}.waiting t USING {{s}}.pairs(gone_groups) k WHERE t.lane = k.a AND t.group_id = k.b;
+            DELETE FROM {{s}}.dead t USING {{s}}.pairs(gone_groups) k WHERE t.lane = k.a AND t.group_id = k.b;
+        END IF;
+        IF cardinality(gone_leases) > 0 THEN
+            DELETE FROM {{s}}.leases t USING {{s}}.triples(gone_leases) k
+            WHERE t.lane = k.a AND t.group_id = k.b AND t.lease_id = k.c;
+        END IF;
+        IF cardinality(gone_waiting) > 0 THEN
+            DELETE FROM {{s}}.waiting t USING {{s}}.triples(gone_waiting) k
+            WHERE t.lane = k.a AND t.group_id = k.b AND t.chunk = k.c;
+        END IF;
+        IF cardinality(gone_dead) > 0 THEN
+            DELETE FROM {{s}}.dead t USING {{s}}.triples(gone_dead) k
+            WHERE t.lane = k.a AND t.group_id = k.b AND t.start = k.c;
+        END IF;
+        IF cardinality(expired_dedup) > 0 THEN
+            DELETE FROM {{s}}.dedup t USING {{s}}.pairs(expired_dedup) k WHERE t.lane = k.a AND t.expires_ms <= k.b;
+        END IF;
+        IF cardinality(new_lanes) > 0 THEN
+            INSERT INTO {{s}}.lanes SELECT * FROM unnest(new_lanes) ON CONFLICT (lane) DO UPDATE
+            SET first = excluded.first, "end" = excluded."end", bytes_end = excluded.bytes_end;
+        END IF;
+        IF cardinality(new_groups) > 0 THEN
+            INSERT INTO {{s}}.groups SELECT * FROM unnest(new_groups) ON CONFLICT (lane, group_id) DO UPDATE
+            SET next = excluded.next, committed = excluded.committed;
+        END IF;
+        IF cardinality(new_leases) > 0 THEN
+            INSERT INTO {{s}}.leases SELECT * FROM unnest(new_leases) ON CONFLICT (lane, group_id, lease_id) DO UPDATE
+            SET deadline_ms = excluded.deadline_ms, consumer = excluded.consumer, entries = excluded.entries;
+        END IF;
+        IF cardinality(new_waiting) > 0 THEN
+            INSERT INTO {{s}}.waiting SELECT * FROM unnest(new_waiting) ON CONFLICT (lane, group_id, chunk) DO UPDATE
+            SET entries = excluded.entries;
+        END IF;
+        IF cardinality(new_dead) > 0 THEN
+            INSERT INTO {{s}}.dead SELECT * FROM unnest(new_dead) ON CONFLICT (lane, group_id, start) DO UPDATE
+            SET "end" = excluded."end", attempts = excluded.attempts, reason = excluded.reason, error = excluded.error,
+                consumer = excluded.consumer, dead_ms = excluded.dead_ms;
+        END IF;
+        IF cardinality(new_dedup) > 0 THEN
+            INSERT INTO {{s}}.dedup SELECT * FROM unnest(new_dedup) ON CONFLICT (lane, key) DO UPDATE
+            SET "offset" = excluded."offset", expires_ms = excluded.expires_ms;
+        END IF;
+        IF cardinality(new_batches) > 0 THEN
+            INSERT INTO {{s}}.batches SELECT * FROM unnest(new_batches) ON CONFLICT (lane, base) DO UPDATE
+            SET count = excluded.count, published_ms = excluded.published_ms, bytes_end = excluded.bytes_end,
+                size = excluded.size, meta = excluded.meta, body = excluded.body;
+        END IF;
+        IF cardinality(trims) > 0 THEN
+            DELETE FROM {{s}}.batches t USING (
+                SELECT k.a AS lane, early.base FROM {{s}}.pairs(trims) k CROSS JOIN LATERAL (
+                    SELECT b.base FROM {{s}}.batches b WHERE b.lane = k.a AND b.base < k.b AND b.base + b.count <= k.b
+                    ORDER BY b.base LIMIT {SLICE}
+                ) AS early
+            ) AS gone WHERE t.lane = gone.lane AND t.base = gone.base;
+            GET DIAGNOSTICS removed = ROW_COUNT;
+            IF removed >= {SLICE} THEN
+                INSERT INTO {{s}}.leftovers SELECT k.a, 0, k.b FROM {{s}}.pairs(trims) k WHERE (
+                    SELECT b.base + b.count FROM {{s}}.batches b WHERE b.lane = k.a ORDER BY b.base LIMIT 1
+                ) <= k.b
+                ON CONFLICT (lane) DO UPDATE SET below = greatest(leftovers.below, excluded.below);
+                has_left := true;
+            END IF;
+        END IF;
+{cluster.APPLY_CATALOG}
+        IF cardinality(gone_outbox) > 0 THEN
+            DELETE FROM {{s}}.outbox WHERE id = ANY (gone_outbox);
+        END IF;
+        IF cardinality(new_outbox) > 0 THEN
+            INSERT INTO {{s}}.outbox SELECT * FROM unnest(new_outbox) ON CONFLICT (id) DO UPDATE
+            SET lane = excluded.lane, "offset" = excluded."offset", document = excluded.document,
+                slot = excluded.slot;
+        END IF;
+        IF expired_traces IS NOT NULL THEN
+            DELETE FROM {{s}}.traces WHERE at_ms <= expired_traces;
+        END IF;
+        IF cardinality(new_traces) > 0 THEN
+            INSERT INTO {{s}}.traces SELECT * FROM unnest(new_traces)
+            ON CONFLICT (namespace, trace_id, at_ms, id) DO UPDATE SET
+                kind = excluded.kind, queue = excluded.queue, queue_id = excluded.queue_id, lane = excluded.lane,
+                "offset" = excluded."offset", name = excluded.name, detail = excluded.detail,
+                consumer = excluded.consumer;
+        END IF;
+        RETURN has_left;
+    END $$""",
     """CREATE FUNCTION {s}.pairs(keys bigint[][]) RETURNS TABLE (a bigint, b bigint) LANGUAGE sql IMMUTABLE
     AS $$ SELECT keys[i][1], keys[i][2] FROM generate_subscripts(keys, 1) AS i $$""",
     """CREATE FUNCTION {s}.triples(keys bigint[][]) RETURNS TABLE (a bigint, b bigint, c bigint) LANGUAGE sql IMMUTABLE
@@ -246,9 +296,13 @@ _VERSION_1: Final[Migration] = (
     # Publish times never fall as offsets rise: halve the offsets, with one look at the batch in the middle each.
     """CREATE FUNCTION {s}.find_time(of_lane bigint, time_ms bigint) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
     DECLARE
-        low bigint; high bigint; middle bigint; found record; last record;
+        gone bigint; low bigint; high bigint; middle bigint; found record; last record;
     BEGIN
-        SELECT base INTO low FROM {s}.batches WHERE lane = of_lane ORDER BY base LIMIT 1;
+        SELECT below INTO gone FROM {s}.leftovers WHERE lane = of_lane;
+        gone := coalesce(gone, 0);
+        SELECT max(base) INTO low FROM {s}.batches WHERE lane = of_lane AND base <= gone;
+        SELECT base INTO low FROM {s}.batches WHERE lane = of_lane AND base >= coalesce(low, 0) AND base + count > gone
+        ORDER BY base LIMIT 1;
         SELECT base, published_ms INTO last FROM {s}.batches WHERE lane = of_lane ORDER BY base DESC LIMIT 1;
         IF low IS NULL OR last.published_ms < time_ms THEN RETURN NULL; END IF;
         high := last.base;
@@ -260,18 +314,47 @@ _VERSION_1: Final[Migration] = (
         END LOOP;
         RETURN high;
     END $$""",
+    # Removes a slice of what is left of a lane, or of any that nobody else holds; says whether there was anything, held
+    # by others or not.
+    f"""CREATE FUNCTION {{s}}.sweep(of_lane bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+    DECLARE
+        left_over record; last bigint; removed bigint; total bigint := 0;
+    BEGIN
+        IF of_lane IS NULL THEN
+            SELECT * INTO left_over FROM {{s}}.leftovers ORDER BY lane LIMIT 1 FOR UPDATE SKIP LOCKED;
+        ELSE
+            SELECT * INTO left_over FROM {{s}}.leftovers WHERE lane = of_lane FOR UPDATE;
+        END IF;
+        IF NOT FOUND THEN RETURN of_lane IS NULL AND EXISTS (SELECT FROM {{s}}.leftovers); END IF;
+        WITH gone AS (
+            DELETE FROM {{s}}.batches t WHERE t.lane = left_over.lane AND t.base = ANY (ARRAY(
+                SELECT b.base FROM {{s}}.batches b WHERE b.lane = left_over.lane AND b.base >= left_over.above
+                AND b.base < left_over.below AND b.base + b.count <= left_over.below ORDER BY b.base LIMIT {SLICE}
+            )) RETURNING t.base
+        ) SELECT max(base) INTO last FROM gone;
+        IF left_over.below = {ALL} THEN
+            DELETE FROM {{s}}.dead t WHERE t.ctid = ANY (ARRAY(
+                SELECT d.ctid FROM {{s}}.dead d WHERE d.lane = left_over.lane LIMIT {SLICE * SMALL_ROWS}
+            ));
+            GET DIAGNOSTICS removed = ROW_COUNT;
+            total := total + removed;
+            DELETE FROM {{s}}.dedup t WHERE t.ctid = ANY (ARRAY(
+                SELECT d.ctid FROM {{s}}.dedup d WHERE d.lane = left_over.lane LIMIT {SLICE * SMALL_ROWS}
+            ));
+            GET DIAGNOSTICS removed = ROW_COUNT;
+            total := total + removed;
+        END IF;
+        IF last IS NULL AND total = 0 THEN
+            DELETE FROM {{s}}.leftovers WHERE lane = left_over.lane;
+        ELSE
+            UPDATE {{s}}.leftovers SET above = coalesce(last, above) WHERE lane = left_over.lane;
+        END IF;
+        RETURN true;
+    END $$""",
 )
+"""Made anew after any migration: they are always those of the newest version."""
 
-# Several nodes: who is there, who owns what, what was declared since when, and whose turn a row of the outbox is.
-_VERSION_2: Final[Migration] = (
-    *cluster.TABLES,
-    *cluster.FUNCTIONS,
-    _apply_commit(
-        "CREATE OR REPLACE", "DECLARE new_version bigint;\n    ", cluster.APPLY_CATALOG, ", slot = excluded.slot"
-    ),
-)
-
-MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, postgres_enqueued.MIGRATION)
+MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, postgres_enqueued.MIGRATION, _VERSION_4)
 """Entry n brings a schema from version n to n + 1. Entries are only ever added: schemas made by each are out there."""
 
 # Making it -----------------------------------------------------------------------------------------------
@@ -306,6 +389,7 @@ INSERT INTO {s}.slots AS s (slot, epoch, owner, why)
 SELECT slot, 1, $2, 'acquired by ' || $2::text FROM unnest($1::integer[]) AS slot
 ON CONFLICT (slot) DO UPDATE SET epoch = s.epoch + 1, owner = excluded.owner, node = 0, meant_for = 0,
     why = excluded.why RETURNING slot, epoch"""
+SWEEP: Final = "SELECT {s}.sweep($1)"
 APPLY: Final = f"SELECT {{s}}.apply_commit({', '.join(f'${number}' for number in range(1, 26))})"
 # One statement is one transaction; what it says of enqueued rows is in force with all the rest, or not at all.
 _SETTLED_FROM: Final = APPLY.count("$") + 1
@@ -315,10 +399,14 @@ APPLY_AND_SETTLE: Final = (
 
 # Lane images ---------------------------------------------------------------------------------------------
 
+# If the newest batch is gone, all are.
 LANES: Final = """
-SELECT lane, first, "end", bytes_end, coalesce(
-    (SELECT published_ms FROM {s}.batches b WHERE b.lane = l.lane ORDER BY base DESC LIMIT 1), 0
-) FROM {s}.lanes l WHERE lane = ANY ($1::bigint[])"""
+SELECT lane, first, "end", bytes_end, coalesce((
+    SELECT CASE WHEN b.base + b.count > coalesce((SELECT below FROM {s}.leftovers o WHERE o.lane = l.lane), 0)
+        THEN published_ms END
+    FROM {s}.batches b WHERE b.lane = l.lane ORDER BY base DESC LIMIT 1
+), 0) FROM {s}.lanes l WHERE lane = ANY ($1::bigint[])"""
+GONE_LANES: Final = f"SELECT lane FROM {{s}}.leftovers WHERE lane = ANY ($1::bigint[]) AND below = {ALL}"
 GROUPS: Final = """
 SELECT lane, group_id, next, committed FROM {s}.groups WHERE lane = ANY ($1::bigint[]) ORDER BY lane, group_id"""
 LEASES: Final = """
@@ -338,14 +426,15 @@ SELECT wanted.lane, d.key, d."offset", d.expires_ms FROM unnest($1::bigint[]) AS
 
 # The log -------------------------------------------------------------------------------------------------
 
-_FROM_BATCH: Final = "coalesce((SELECT max(base) FROM {s}.batches WHERE lane = $1 AND base <= $2), $2)"
+_START: Final = "greatest($2, (SELECT below FROM {s}.leftovers WHERE lane = $1))"
+_FROM_BATCH: Final = f"coalesce((SELECT max(base) FROM {{s}}.batches WHERE lane = $1 AND base <= {_START}), {_START})"
 BATCHES: Final = f"""
 SELECT base, count, published_ms, bytes_end, meta, body FROM {{s}}.batches WHERE lane = $1 AND base = ANY (ARRAY(
     SELECT base FROM (
         SELECT base, sum(size) OVER (ORDER BY base) AS total, row_number() OVER (ORDER BY base) AS number
         FROM (
             SELECT base, size FROM {{s}}.batches
-            WHERE lane = $1 AND base >= {_FROM_BATCH} AND base < $3 AND base + count > $2 ORDER BY base LIMIT 1000
+            WHERE lane = $1 AND base >= {_FROM_BATCH} AND base < $3 AND base + count > {_START} ORDER BY base LIMIT 1000
         ) AS near
     ) AS sized WHERE number = 1 OR total <= $4
 )) ORDER BY base"""
@@ -355,7 +444,7 @@ SELECT base, count, published_ms, bytes_end, size, meta FROM {{s}}.batches WHERE
         SELECT base, sum(length) OVER (ORDER BY base) AS total, row_number() OVER (ORDER BY base) AS number
         FROM (
             SELECT base, octet_length(meta) AS length FROM {{s}}.batches
-            WHERE lane = $1 AND base >= {_FROM_BATCH} AND base + count > $2 ORDER BY base LIMIT $3
+            WHERE lane = $1 AND base >= {_FROM_BATCH} AND base + count > {_START} ORDER BY base LIMIT $3
         ) AS near
     ) AS sized WHERE number = 1 OR total <= $4
 )) ORDER BY base"""
@@ -363,7 +452,9 @@ FIND_TIME: Final = "SELECT {s}.find_time($1, $2)"
 
 # The rest ------------------------------------------------------------------------------------------------
 
-DEDUP: Final = 'SELECT key, "offset", expires_ms FROM {s}.dedup WHERE lane = $1 AND key = ANY ($2::bytea[])'
+DEDUP: Final = f"""
+SELECT key, "offset", expires_ms FROM {{s}}.dedup WHERE lane = $1 AND key = ANY ($2::bytea[])
+AND NOT EXISTS (SELECT FROM {{s}}.leftovers WHERE lane = $1 AND below = {ALL})"""
 CATALOG: Final = "SELECT kind, id, parent, namespace, name, document FROM {s}.catalog ORDER BY id, kind"
 OUTBOX: Final = """
 SELECT id, lane, "offset", document, slot FROM {s}.outbox WHERE id > $1 AND ($3::integer[] IS NULL OR slot = ANY ($3))

@@ -51,6 +51,7 @@ class ClusterAnswer(Struct, kw_only=True):
 
 class HandoverRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     slots: list[int]
+    """The numbers of the slots that are wanted."""
     to: int
     """The incarnation of the node that asks for them."""
 
@@ -62,3 +63,4 @@ class LandedRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
 class SessionEnd(Struct, kw_only=True, forbid_unknown_fields=True):
     session: str
+    """The name of the session, as consumers see it."""

@@ -433,13 +433,13 @@ def test_a_stream_in_batches_of_so_many_rows(server: Server, client: Client, que
     assert end == {"v": 1, "queues": {queue: {"id": lanes.queue_id, "lanes": {"0": 1_050}}}}
 
 
-def test_rows_are_shared_in_proportion_to_the_backlog(server: Server, client: Client) -> None:
+def test_rows_are_shared_half_evenly_and_half_in_proportion_to_the_backlog(server: Server, client: Client) -> None:
     for name, count in (("big", 900), ("small", 100)):
         client.declare_queue(name)
         filled(client, name, count)
     reader = stream(server, "big,small", maxRowsPerTrigger=100)
     end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
-    assert [one["lanes"]["0"] for one in end["queues"].values()] == [90, 10]
+    assert [one["lanes"]["0"] for one in end["queues"].values()] == [71, 29]
 
 
 def test_all_available_is_all(server: Server, client: Client, queue: str) -> None:

@@ -11,7 +11,7 @@ import ipaddress
 import itertools
 import logging
 import secrets
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -221,6 +221,17 @@ class HttpServer:
         except Elsewhere as error:
             return await self.forwarding.answer(request, error, consumer, name, here)
 
+    async def ask_owner(
+        self, request: Request, path: str, error: Elsewhere, here: Callable[[], Awaitable[Answer]]
+    ) -> Answer:
+        """What another node answers to a question that is part of a request; `here` where this one has become owner."""
+        assert self.forwarding is not None
+        part = Request("GET", path.encode(), request.headers, b"", True)
+        part.began, part.id = self._loop.time(), request.id
+        answer = await self.forwarding.answer(part, error, "", None, here)
+        assert isinstance(answer, Answer)
+        return answer
+
     def _of_session(self, request: Request, namespace: str) -> Broker:
         """A broker in the name of a session that another node has; only nodes may say so."""
         assert self.broker.cluster is not None
@@ -276,6 +287,12 @@ class HttpServer:
     async def render_metrics(self) -> bytes:
         if not self._is_measured:
             raise HttpError(404, "no_such_path", "metrics are turned off: [metrics] enabled = false")
+        cluster = self.broker.cluster
+        if cluster is not None and self.forwarding is not None:
+            self.measures.cluster = metrics.ClusterNumbers(
+                len(cluster.owned), cluster.heartbeat_age_s, cluster.heartbeats_failed, self.forwarding.forwarded,
+                self.forwarding.failed,
+            )  # fmt: skip
         return await metrics.render(self.broker, self._metrics_queues_max, self.measures)
 
     def openapi(self) -> bytes:

@@ -1,0 +1,175 @@
+"""What a node does with slots that it loses or hands on, seen through its broker; two of them on one memory store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from penstock.embedded import open_member
+from penstock.errors import Elsewhere, Fenced
+from penstock.model import Message
+from penstock.node.broker import Broker
+from penstock.node.clock import SystemClock
+from penstock.node.cluster import Cluster, ClusterOptions
+from penstock.rows import LaneImage, home_slot
+from penstock.store.memory import MemoryStore
+
+SLOT = home_slot("default", "work")
+
+
+class SharedStore(MemoryStore):
+    """The store of several brokers: it stays open when one of them closes."""
+
+    async def close(self) -> None:
+        """Nothing."""
+
+
+@asynccontextmanager
+async def member(store: MemoryStore, name: str) -> AsyncIterator[tuple[Broker, Cluster]]:
+    options = ClusterOptions(heartbeat_ms=60_000, lease_ms=600_000)  # nothing happens by itself
+    broker = await open_member(store, SystemClock(), name=name, options=options)
+    try:
+        assert broker.cluster is not None
+        await broker.cluster.join(f"http://{name}:7333")
+        yield broker, broker.cluster
+    finally:
+        await broker.close()
+
+
+def test_what_was_not_committed_when_a_slot_was_lost_is_not_answered() -> None:
+    async def story() -> None:
+        store = SharedStore()
+        async with member(store, "one") as (broker, cluster):
+            await broker.declare_queue("work")
+            publishing = asyncio.ensure_future(broker.publish("work", Message(b"m")))
+            await asyncio.sleep(0)  # it is in memory now, and its commit has not begun
+            cluster._lose({SLOT}, "for the test")
+            with pytest.raises(Fenced):
+                await publishing
+            assert (await store.load(broker._node.catalog.queue("default", "work").lanes, 1))[0].end == 0
+
+    asyncio.run(story())
+
+
+def test_who_waits_for_a_slot_that_is_handed_on_is_told_where_it_went() -> None:
+    async def story() -> None:
+        store = SharedStore()
+        async with member(store, "one") as (first, giving), member(store, "two") as (second, taking):
+            await first.declare_queue("work")
+            claiming = asyncio.ensure_future(first.claim("work", wait=30))
+            await asyncio.sleep(0.05)
+            await giving.beat()  # knows of the second now
+            to = giving.node_of(taking.incarnation)
+            assert to is not None
+            if SLOT in giving.owned:
+                await giving.hand_over({SLOT}, to)
+            with pytest.raises(Elsewhere) as raised:
+                await claiming
+            assert raised.value.slot == SLOT
+            with pytest.raises(Elsewhere):
+                await first.publish("work", Message(b"m"))
+            await taking.beat()
+            assert SLOT in taking.owned
+            await second.publish("work", Message(b"m"))
+            assert (await second.claim("work", ack=True)).payloads() == [b"m"]
+
+    asyncio.run(story())
+
+
+def test_a_commit_under_an_old_epoch_is_refused_and_the_node_goes_on_with_what_it_has() -> None:
+    async def story() -> None:
+        store = SharedStore()
+        async with member(store, "one") as (broker, cluster):
+            await broker.declare_queue("work")
+            other = next(name for name in map(str, range(99)) if home_slot("default", name) != SLOT)
+            await broker.declare_queue(other)
+            await store.acquire([SLOT], "somebody")
+            with pytest.raises(Fenced):
+                await broker.publish("work", Message(b"m"))
+            await cluster.beat()
+            await broker.publish(other, Message(b"m"))  # this is still its own
+            await broker.publish("work", Message(b"n"))  # and that nobody's, so it has taken it again
+            assert (await broker.claim("work", ack=True)).payloads() == [b"n"]
+
+    asyncio.run(story())
+
+
+class SlowStore(SharedStore):
+    """Its next `load` answers late, with what was true when it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: asyncio.Event | None = None
+
+    async def load(self, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
+        found = await super().load(lanes, dedup_most)
+        gate, self.answers = self.answers, None
+        if gate is not None:
+            await gate.wait()
+        return found
+
+
+async def passed_on(store: MemoryStore, giving: Cluster, taking: Cluster) -> None:
+    """A slot that the first has lost is taken by the second."""
+    await store.release([SLOT], giving.incarnation, taking.incarnation)
+    await taking.beat()
+    assert SLOT in taking.owned
+
+
+def test_a_lane_that_was_read_before_another_node_had_it_is_read_again() -> None:
+    async def story() -> None:
+        store = SlowStore()
+        async with member(store, "one") as (first, giving), member(store, "two") as (second, taking):
+            if SLOT in taking.owned:
+                first, giving, second, taking = second, taking, first, giving
+            await first.declare_queue("work")
+            await first.declare_group("work", "default")
+            await first.publish("work", Message(b"m"))
+            await taking.beat()
+            await giving.beat()
+            lanes = first._node.catalog.queue("default", "work").lanes
+            first._node.lanes.drop(set(lanes))
+            gate = store.answers = asyncio.Event()
+            claiming = asyncio.ensure_future(first.claim("work"))
+            await asyncio.sleep(0.01)  # the lane is asked for, and m is not handed out yet
+            giving._lose({SLOT}, "for the test")
+            await passed_on(store, giving, taking)
+            assert (await second.claim("work", ack=True)).payloads() == [b"m"]
+            to = taking.node_of(giving.incarnation)
+            assert to is not None
+            await taking.hand_over({SLOT}, to)
+            await giving.beat()
+            assert SLOT in giving.owned
+            gate.set()
+            assert (await claiming).payloads() == []
+
+    asyncio.run(story())
+
+
+def test_what_a_refused_commit_would_have_stored_is_not_handed_out() -> None:
+    async def story() -> None:
+        store = SharedStore()
+        async with member(store, "one") as (first, giving), member(store, "two") as (second, taking):
+            if SLOT in taking.owned:
+                first, giving, second, taking = second, taking, first, giving
+            await first.declare_queue("work")
+            await first.declare_group("work", "default")
+            await taking.beat()
+            await giving.beat()
+            await store.release([SLOT], giving.incarnation, taking.incarnation)
+            await taking.beat()
+            with pytest.raises(Fenced):
+                await first.publish("work", Message(b"refused"))
+            giving._lose({SLOT}, "for the test")
+            await second.publish("work", Message(b"stored"))
+            to = taking.node_of(giving.incarnation)
+            assert to is not None
+            await taking.hand_over({SLOT}, to)
+            await giving.beat()
+            assert SLOT in giving.owned
+            assert (await first.claim("work", ack=True)).payloads() == [b"stored"]
+
+    asyncio.run(story())
