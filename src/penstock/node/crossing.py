@@ -194,7 +194,7 @@ async def _all_landed(node: Node, landings: list[Landing]) -> dict[int, Appended
             )
         if left:
             cluster.look()
-            await cluster.changed(AGAIN_S)
+            await asyncio.sleep(AGAIN_S)  # not until the next look: where a queue is full, that would go on and on
     return found
 
 
