@@ -126,4 +126,5 @@ def messages(server: Server) -> int:
     if status != 200 or answer["status"] != "ready":
         return 1
     name = "penstock_spool_messages "
-    return int(next(line.removeprefix(name) for line in server.text("/metrics").splitlines() if line.startswith(name)))
+    found = next(line for line in server.text("/metrics").splitlines() if line.startswith(name))
+    return int(float(found.removeprefix(name)))
