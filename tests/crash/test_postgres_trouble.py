@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import asyncpg
@@ -15,8 +16,8 @@ import pytest
 
 from penstock import Broker
 from penstock.store.postgres import PostgresStore
-from tests.crash.trouble import PATIENCE_S, come, direct_again, held, on_store, play, progress, under_load
-from tests.databases.postgres import PostgresServer, is_there
+from tests.crash.trouble import come, direct_again, held, on_store, play, progress, under_load
+from tests.databases.postgres import PostgresServer, is_there, synchronous_pair
 
 pytestmark = pytest.mark.skipif(not is_there(), reason="there is no PostgreSQL")
 END_OTHERS = (
@@ -80,20 +81,9 @@ async def taken(server: PostgresServer) -> list[asyncpg.Connection[asyncpg.Recor
 
 def test_a_replica_takes_over(tmp_path: Path) -> None:
     """The first is killed, the second promoted; the node was told both in one URL."""
-    first = PostgresServer(wal_level="replica", max_wal_senders="4")
-    second = PostgresServer(copy_of=first)
 
-    async def scenario() -> None:
-        url = f"postgresql://penstock@127.0.0.1:{first.port},127.0.0.1:{second.port}/postgres"
-        control = await asyncpg.connect(first.url)
-        await control.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
-        await control.execute("SELECT pg_reload_conf()")
-        deadline = asyncio.get_running_loop().time() + PATIENCE_S
-        while await control.fetchval("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") != 1:
-            assert asyncio.get_running_loop().time() < deadline, "the standby does not follow"
-            await asyncio.sleep(0.02)
-        await control.close()
-        broker = await opened(f"{url}?target_session_attrs=primary&schema=moved", tmp_path / "spool")
+    async def scenario(first: PostgresServer, second: PostgresServer, url: str) -> None:
+        broker = await opened(f"{url}&schema=moved", tmp_path / "spool")
         async with under_load(broker) as load:
             await progress(load)
             await asyncio.to_thread(first.stop, signal.SIGKILL)
@@ -103,8 +93,6 @@ def test_a_replica_takes_over(tmp_path: Path) -> None:
         assert load.buffered
         await broker.close()
 
-    try:
-        play(scenario)
-    finally:
-        first.close()
-        second.close()
+    with ExitStack() as stack:
+        pair = synchronous_pair(stack)
+        play(lambda: scenario(*pair))

@@ -152,6 +152,28 @@ class PostgresServer:
         assert done.returncode == 0, f"{program} failed: {done.stdout}{done.stderr}"
 
 
+def synchronous_pair(stack: contextlib.ExitStack) -> tuple[PostgresServer, PostgresServer, str]:
+    """A server and a standby that has every commit before it is answered, and a URL that leads to whichever leads."""
+    first = PostgresServer(wal_level="replica", max_wal_senders="4")
+    stack.callback(first.close)
+    second = PostgresServer(copy_of=first)
+    stack.callback(second.close)
+    asyncio.run(_synchronize(first))
+    hosts = f"127.0.0.1:{first.port},127.0.0.1:{second.port}"
+    return first, second, f"postgresql://penstock@{hosts}/postgres?target_session_attrs=primary"
+
+
+async def _synchronize(first: PostgresServer) -> None:
+    control = await asyncpg.connect(first.url)
+    await control.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+    await control.execute("SELECT pg_reload_conf()")
+    deadline = time.monotonic() + PATIENCE_S
+    while await control.fetchval("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") != 1:
+        assert time.monotonic() < deadline, f"the standby does not follow: {first.log()}"
+        await asyncio.sleep(0.02)
+    await control.close()
+
+
 @functools.cache
 def shared_url() -> str:
     """The server of this test process and of the children that it starts, started when it is first wanted."""

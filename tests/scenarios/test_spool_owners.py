@@ -15,7 +15,7 @@ import pytest
 
 from penstock.batch import EncodedBatch, decode
 from penstock.embedded import open_member
-from penstock.errors import Unavailable
+from penstock.errors import Elsewhere, Unavailable
 from penstock.model import Message
 from penstock.node import crossing
 from penstock.node.broker import Broker
@@ -72,6 +72,7 @@ class Wires:
         self._world.clusters[url].look()
 
     async def landed(self, url: str, landings: list[Landing]) -> list[Landed]:
+        await asyncio.sleep(self._world.delay_s)
         return await self._world.clusters[url].landed(landings)
 
     async def end_session(self, url: str, session: str) -> None:
@@ -88,6 +89,8 @@ class World:
         self.clock = SimulatedClock(loop)
         self.disk = MemoryStore(self.clock.now_ms)
         self.clusters: dict[str, Cluster] = {}
+        self.delay_s = 0.0
+        """How long a call of another node takes."""
         self._ids = 0
 
     def _new_id(self) -> str:
@@ -231,6 +234,46 @@ def test_records_in_a_commit_under_way_to_the_outbox_go_before_later_ones() -> N
         await come(lambda: not spooled(first))
         assert await world.log(first, "work") == [b"zero", b"one", b"two"]
         assert await world.log(first, mine) == [b"between"]
+
+    play(story)
+
+
+def test_publishers_who_never_pause_are_not_buffered_for_ever() -> None:
+    """Before the other node has what was buffered, more would be buffered behind it, and so on."""
+
+    async def story(world: World) -> None:
+        first, second, way = await two_nodes(world)
+        mine = next(homed(world.clusters["first"]))
+        await declared(world, second, "work")
+        await declared(world, first, mine)
+        world.delay_s = 0.02
+        numbers = {f"p{index}": 0 for index in range(3)}
+        direct: set[str] = set()
+
+        async def publisher(name: str) -> None:
+            while len(direct) < len(numbers):
+                message = Message(b"%s %d" % (name.encode(), numbers[name]), partition=name)
+                try:
+                    await first.publish("work", message)
+                except Elsewhere:  # it sends clients to the owner, as it does when nothing is in its spool
+                    await second.publish("work", message)
+                    if not way.is_away:
+                        direct.add(name)
+                numbers[name] += 1
+                await asyncio.sleep(0.001)
+
+        way.is_away = True
+        assert (await first.publish(mine, Message(b"it is away"))).buffered
+        publishers = [asyncio.ensure_future(publisher(name)) for name in numbers]
+        await come(lambda: spooled(first) > 30)
+        way.is_away = False
+        async with asyncio.timeout(5):
+            await asyncio.gather(*publishers)
+        found: dict[str, list[int]] = {name: [] for name in numbers}
+        for payload in await world.log(first, "work"):
+            name, _, number = payload.decode().partition(" ")
+            found[name].append(int(number))
+        assert found == {name: list(range(count)) for name, count in numbers.items()}
 
     play(story)
 

@@ -57,6 +57,8 @@ class Replaying:
         """(spool, slot) of rows for the outbox that are not known to be there or to be refused"""
         self._landing: dict[tuple[str, int], Record] = {}
         """Records that other nodes have not appended yet, by their names."""
+        self._stalled: set[tuple[str, int]] = set()
+        """Those of them that may take long, such as for a queue that is full."""
         self._refused: dict[tuple[str, int], int] = {}
         """Records of which a commit was refused, and how often; while there are any, one a commit."""
         self.dead = 0
@@ -74,6 +76,10 @@ class Replaying:
         """A commit failed: what was appended may not be there."""
         self._losses += 1
         self._marks.clear()
+
+    def is_stalled(self, name: tuple[str, int]) -> bool:
+        """Whether a record waits at another node for longer than a moment."""
+        return name in self._stalled
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -196,6 +202,7 @@ class Replaying:
             await crossing.landed(self._node, results)
         except Unavailable as error:
             log.warning("%d records of the spool wait at other nodes: %s", len(sent), error)
+            self._stalled.update(names)
             self._node.spawn(self._wait_on(results, names))
         else:
             self._landed(names)
@@ -212,6 +219,7 @@ class Replaying:
 
     def _landed(self, names: Sequence[tuple[str, int]]) -> None:
         for name in names:
+            self._stalled.discard(name)
             self._spooling.landed(name[0], self._landing.pop(name))
 
     async def _blame(self, spool: SpoolLog, done: Sequence[Entry], error: PenstockError) -> None:

@@ -3,6 +3,7 @@
 When a commit fails because the store is away, the publishes in it and those that follow are written to the spool and
 answered `buffered`. When the store takes commits again they are replayed in their order. What is published meanwhile to
 a queue of which the spool still holds something goes behind it; once all of that is on its way, publishing is direct.
+When little is left, publishes wait for that: those who never pause would otherwise be buffered for ever.
 
 Among several nodes it is the node that received a publish that keeps it, whoever owns the queue.
 
@@ -22,6 +23,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
@@ -49,6 +51,10 @@ if TYPE_CHECKING:
 SPOOL_BYTES: Final = 1024 * 1024 * 1024
 RECORD_MS_MAX: Final = 365 * 24 * 3600 * 1000
 """A record older than this is not replayed: the rows that say whether it was may be gone."""
+
+FEW_MESSAGES: Final = 500
+WAITS_S: Final = 3.0
+"""While no more than so many messages are left of the spool, a publish waits so long for their replay."""
 
 Target = tuple[str, str, str]
 """kind, namespace and name of a queue or an exchange"""
@@ -131,6 +137,8 @@ class Spooling:
         """Of which queues and exchanges there is something to replay, with the name of the last such record."""
         self._passed: dict[Target, tuple[str, int]] = {}
         """Those of which the last record is on its way into the store."""
+        self._changed = asyncio.Event()
+        """Something that was held is free, or more is held: told to those who wait, each time by a new one."""
         self.oldest_ms: int | None = None
         self.replaying = Replaying(node, self)
 
@@ -199,7 +207,7 @@ class Spooling:
         size = check_limits(node, unit.count, unit.parts)
         if self.log is None:
             raise Unavailable("this node is starting: what its spool holds is not known yet; try again")
-        if (self.is_away or self._held) and self._must_wait(unit):
+        if (self.is_away or self._held) and self._must_wait(unit) and not await self._is_free_soon(unit):
             return await self._keep(unit)
         crossing.check_owners(node, unit.parts)
         try:
@@ -217,6 +225,23 @@ class Spooling:
 
     def _must_wait(self, unit: Unit) -> bool:
         return unit.is_durable and (self.is_away or not self._held.keys().isdisjoint(_targets(unit)))
+
+    async def _is_free_soon(self, unit: Unit) -> bool:
+        """Wait until nothing before it is in the spool, where that is a matter of moments; whether it came true."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + WAITS_S
+        while self._must_wait(unit):
+            targets = _targets(unit)
+            is_stalled = any(self.replaying.is_stalled(name) for name in map(self._held.get, targets) if name)
+            if self.is_away or self.messages > FEW_MESSAGES or is_stalled or loop.time() >= until:
+                return False
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), until - loop.time())
+        return True
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     async def _keep(self, unit: Unit) -> Receipt:
         await self._add(unit, None)
@@ -254,6 +279,7 @@ class Spooling:
         for target in targets_of(record.namespace, record.exchange, record.reached):
             if self._held.get(target) == (spool, record.sequence):
                 self._passed[target] = self._held.pop(target)
+        self._tell()
 
     def stored(self) -> None:
         """What was on its way is there."""
@@ -264,12 +290,14 @@ class Spooling:
         for target in targets_of(record.namespace, record.exchange, record.reached):
             if self._held.get(target) == (spool, record.sequence):
                 del self._held[target]
+        self._tell()
 
     def emptied(self, landing: Collection[tuple[str, int]]) -> None:
         """Nothing is left in the spool; these records wait for other nodes to append them."""
         self._held = {target: name for target, name in self._held.items() if name in landing}
         self._passed.clear()
         self.oldest_ms = None
+        self._tell()
 
     def check_free(self, parts: Sequence[Part]) -> None:
         """Raise while something published before to these queues is in the spool: this must not overtake it."""
@@ -319,6 +347,7 @@ class Spooling:
             if not self.is_away:
                 self.is_away = True
                 log.warning("the store is away, publishes are buffered: %s", error)
+                self._tell()
             self.replaying.wake()
 
     def back(self) -> None:
