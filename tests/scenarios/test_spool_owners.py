@@ -39,6 +39,8 @@ class Way:
         self.holds: Callable[[Commit], bool] = lambda _: False
         self.goes_on = asyncio.Event()
         self.held: list[Commit] = []
+        self.refuses: Callable[[Commit], bool] = lambda _: False
+        self.refused = 0
         self.holds_position_of = -1
         self.positions_go_on = asyncio.Event()
 
@@ -51,6 +53,9 @@ class Way:
         if self.holds(commit):
             self.held.append(commit)
             await self.goes_on.wait()
+        if self.refuses(commit):
+            self.refused += 1
+            raise Unavailable("the connection ended before it arrived")
         await self._disk.apply(commit)
 
     async def find_dedup(self, lane: int, keys: Sequence[bytes]) -> list[DedupRow]:
@@ -89,6 +94,7 @@ class World:
         self.clock = SimulatedClock(loop)
         self.disk = MemoryStore(self.clock.now_ms)
         self.clusters: dict[str, Cluster] = {}
+        self.ways: dict[str, Way] = {}
         self.delay_s = 0.0
         """How long a call of another node takes."""
         self._ids = 0
@@ -98,7 +104,7 @@ class World:
         return f"{self._ids:04}"
 
     async def join(self, name: str, folder: MemoryFolder | None = None) -> tuple[Broker, Way]:
-        way = Way(self.disk)
+        way = self.ways[name] = Way(self.disk)
         broker = await open_member(
             way, self.clock, name=name, options=ClusterOptions(heartbeat_ms=60_000, lease_ms=600_000),
             spool=SpoolSettings(folder or MemoryFolder(), new_id=self._new_id),
@@ -234,6 +240,32 @@ def test_records_in_a_commit_under_way_to_the_outbox_go_before_later_ones() -> N
         await come(lambda: not spooled(first))
         assert await world.log(first, "work") == [b"zero", b"one", b"two"]
         assert await world.log(first, mine) == [b"between"]
+
+    play(story)
+
+
+def test_a_commit_that_fails_while_an_owner_takes_records_leaves_no_gap() -> None:
+    """Those behind a record that was in it must not be appended: it would be taken for one that is there."""
+
+    async def story(world: World) -> None:
+        first, second, way = await two_nodes(world)
+        mine, other = next(homed(world.clusters["first"])), next(homed(world.clusters["second"]))
+        for queue in ("work", other):
+            await declared(world, second, queue)
+        await declared(world, first, mine)
+        way.is_away = True
+        for queue, payload in ((mine, b"it is away"), ("work", b"one"), (other, b"between"), ("work", b"two")):
+            assert (await first.publish(queue, Message(payload))).buffered
+        owner = world.ways["second"]
+        [owner.holds_position_of] = second._node.catalog.queue("default", other).lanes
+        owner.refuses = lambda commit: any(change.batches for change in commit.lanes)
+        way.is_away = False
+        await come(lambda: owner.refused > 0)  # that of `one`, while `between` waits
+        owner.refuses = lambda _: False
+        owner.positions_go_on.set()
+        await come(lambda: not spooled(first))
+        assert await world.log(first, "work") == [b"one", b"two"]
+        assert await world.log(first, other) == [b"between"]
 
     play(story)
 

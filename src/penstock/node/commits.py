@@ -134,6 +134,8 @@ class CommitLoop:
         self._company = 0
         self._turns_left = 0
         self.count = 0
+        self.failed = 0
+        """How many commits have failed: what was changed before one did may not be there, and comes before the rest."""
 
     # What callers do --------------------------------------------------------------------------------------
 
@@ -373,6 +375,7 @@ class CommitLoop:
 
     def _fail(self, pending: Pending, sealed: list[tuple[Lane, Sealed]], error: PenstockError) -> None:
         """Nothing that was changed in memory since the last good commit can be trusted."""
+        self.failed += 1
         behind, self._pending = self._pending, Pending()
         lost = {lane.id for lane, _ in sealed} | set(pending.lanes) | set(behind.lanes)
         # Nobody knows whether these are gone: who still wants them has to ask the store.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -18,7 +18,7 @@ import msgspec
 from penstock.batch import EncodedBatch, decode
 from penstock.core.dedup import publish_key
 from penstock.core.lane import Appended
-from penstock.errors import InvalidArgument, NotFound, PenstockError, Unroutable
+from penstock.errors import InvalidArgument, NotFound, PenstockError, Unavailable, Unroutable
 from penstock.model import Message, dead_letter_target
 from penstock.node.crossing import Landed, Landing, carried_part, is_carried, nudge
 from penstock.node.parts import Part
@@ -137,23 +137,31 @@ class Relay:
         blocked: dict[tuple[str, str], PenstockError] = {}
         after = 0
         async with self._passing:
-            while rows := await self._node.store.outbox(after, ROWS_AT_ONCE, slots):
+            while True:
+                failed = self._node.commits.failed
+                rows = await self._node.store.outbox(after, ROWS_AT_ONCE, slots)
                 for row in rows:
                     after = row.id
                     if not is_drain or is_carried(row):
-                        await self._carry_out(row, blocked)
+                        await self._carry_out(row, blocked, failed)
+                if not rows:
+                    break
                 await self._node.commits.wait()
         for (_, name), reason in blocked.items():
             log.warning("what is to go to %s waits: %s", name, reason)
         return bool(blocked)
 
-    async def _carry_out(self, row: OutboxRow, blocked: dict[tuple[str, str], PenstockError]) -> None:
+    async def _carry_out(self, row: OutboxRow, blocked: dict[tuple[str, str], PenstockError], failed: int) -> None:
+        def check() -> None:
+            if self._node.commits.failed != failed:  # those before this row may have been in it, and go first
+                raise Unavailable("a commit failed meanwhile; it is tried again")
+
         letter = None if is_carried(row) else _decoder.decode(row.document)
         target = ("", str(row.lane)) if letter is None else (letter.namespace, letter.target)
         if target in blocked:  # those behind one that waits wait too: they keep their order
             return
         try:
-            await (self._land(row) if letter is None else self._relay(row, letter))
+            await (self._land(row, check) if letter is None else self._relay(row, letter, check))
         except PenstockError as error:
             blocked[target] = error
 
@@ -184,7 +192,7 @@ class Relay:
         rows = await node.lanes.store_of(landing.lane).find_dedup(landing.lane, [publish_key(landing.publish_id)])
         return Appended(rows[0].offset if rows else 0, landing.count)
 
-    async def _land(self, row: OutboxRow) -> None:
+    async def _land(self, row: OutboxRow, check_kept: Callable[[], None]) -> None:
         """Append what another node has published to a queue of this one, and delete the row, in one commit."""
         node = self._node
         try:
@@ -201,6 +209,7 @@ class Relay:
             return
 
         def check() -> None:
+            check_kept()
             node.check_taken(row.slot)
             if origin is not None:
                 positions.check(origin, row.lane)
@@ -224,13 +233,18 @@ class Relay:
         """Whose rows are this node's to carry out; None for all."""
         return None if self._node.cluster is None else sorted(self._node.cluster.owned)
 
-    async def _relay(self, row: OutboxRow, letter: DeadLetter) -> None:
+    async def _relay(self, row: OutboxRow, letter: DeadLetter, check_kept: Callable[[], None]) -> None:
         """Copy one message. It is durable with the next commit, which a page of rows shares."""
         node = self._node
         message = await self._message(row)
         parts = [] if message is None else self._parts_with_death(letter, message)
+
+        def check() -> None:
+            check_kept()
+            node.check_slot(row.slot)
+
         if parts:
-            results = await append_all(node, parts, lambda: node.check_slot(row.slot))
+            results = await append_all(node, parts, check)
             nudge(node, results)
         else:
             node.check_slot(row.slot)

@@ -127,7 +127,8 @@ class Replaying:
             elif spool.is_writing:
                 await spool.written()
             elif spool.is_end(place):
-                spooling.emptied(self._landing)
+                spooling.held.emptied(self._landing)
+                spooling.oldest_ms = None
                 self._refused.clear()
                 if count:
                     log.warning("the spool is empty again; %d publishes were replayed", count)
@@ -159,7 +160,7 @@ class Replaying:
             if results:
                 sent.append((entry, results))
             else:
-                self._spooling.passed(entry.header.spool, entry.record)
+                self._spooling.held.passed((entry.header.spool, entry.record.sequence), entry.record)
             done += 1
         await self._settle(spool, entries[:done], losses, sent)
         if failure is not None:
@@ -184,7 +185,7 @@ class Replaying:
             return
         for entry in done:
             self._refused.pop((entry.header.spool, entry.record.sequence), None)
-        self._spooling.stored()
+        self._spooling.held.stored()
         await self._wait_for(sent)
         spool.messages -= sum(entry.record.count for entry in done)
         self._spooling.oldest_ms = done[-1].record.spooled_ms
@@ -220,7 +221,7 @@ class Replaying:
     def _landed(self, names: Sequence[tuple[str, int]]) -> None:
         for name in names:
             self._stalled.discard(name)
-            self._spooling.landed(name[0], self._landing.pop(name))
+            self._spooling.held.landed(name, self._landing.pop(name))
 
     async def _blame(self, spool: SpoolLog, done: Sequence[Entry], error: PenstockError) -> None:
         """The store says no to a commit: find out, one by one, to which record."""

@@ -14,7 +14,7 @@ Exactly once comes from the store's own atomicity, by two kinds of rows on lanes
 - a *mark*: each commit with publishes bears a number (`mark`). Of a commit whose answer was lost, the mark tells later,
   before its publishes are replayed, whether it happened.
 
-`spool_log.py` keeps the records, `replaying.py` brings them back.
+`spool_log.py` keeps the records, `spool_held.py` knows which queues they are for, `replaying.py` brings them back.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +39,7 @@ from penstock.node.publishing import append_checked, check_limits
 from penstock.node.replaying import Replaying
 from penstock.node.spool import Doubt, Header, Record
 from penstock.node.spool_folder import Folder
+from penstock.node.spool_held import Held, Target, targets_of
 from penstock.node.spool_log import SEGMENT_BYTES, SpoolLog
 from penstock.node.spool_positions import ROWS_KEPT_MS, SPOOL_LANES
 from penstock.rows import Commit, DedupRow, LaneChange, slot_of
@@ -55,9 +55,6 @@ RECORD_MS_MAX: Final = 365 * 24 * 3600 * 1000
 FEW_MESSAGES: Final = 500
 WAITS_S: Final = 3.0
 """While no more than so many messages are left of the spool, a publish waits so long for their replay."""
-
-Target = tuple[str, str, str]
-"""kind, namespace and name of a queue or an exchange"""
 
 log = logging.getLogger("penstock.spool")
 
@@ -133,12 +130,7 @@ class Spooling:
         self._failures = 0
         self._number = 0
         self._swept: set[int] = set()
-        self._held: dict[Target, tuple[str, int]] = {}
-        """Of which queues and exchanges there is something to replay, with the name of the last such record."""
-        self._passed: dict[Target, tuple[str, int]] = {}
-        """Those of which the last record is on its way into the store."""
-        self._changed = asyncio.Event()
-        """Something that was held is free, or more is held: told to those who wait, each time by a new one."""
+        self.held = Held()
         self.oldest_ms: int | None = None
         self.replaying = Replaying(node, self)
 
@@ -173,7 +165,7 @@ class Spooling:
                 "the spool holds publishes of more than a year ago: whether they were replayed is not known any more; "
                 "move its folder away, or name another with spool.folder"
             )
-        self._hold(record, (header.spool, record.sequence))
+        self.held.hold((header.spool, record.sequence), record)
         self.oldest_ms = record.spooled_ms if self.oldest_ms is None else min(self.oldest_ms, record.spooled_ms)
 
     async def close(self) -> None:
@@ -196,7 +188,7 @@ class Spooling:
 
     def taken_for(self, namespace: str, name: str) -> Queue | None:
         """The queue, whoever owns it, if what is published to it goes into the spool now."""
-        if not (self.is_away or ("queue", namespace, name) in self._held):
+        if not (self.is_away or ("queue", namespace, name) in self.held):
             return None
         queue = self._node.catalog.queues.get((namespace, name))
         return None if queue is None or queue.deleting or queue.id >= EPHEMERAL_FROM else queue
@@ -207,7 +199,7 @@ class Spooling:
         size = check_limits(node, unit.count, unit.parts)
         if self.log is None:
             raise Unavailable("this node is starting: what its spool holds is not known yet; try again")
-        if (self.is_away or self._held) and self._must_wait(unit) and not await self._is_free_soon(unit):
+        if (self.is_away or self.held) and self._must_wait(unit) and not await self._is_free_soon(unit):
             return await self._keep(unit)
         crossing.check_owners(node, unit.parts)
         try:
@@ -224,24 +216,18 @@ class Spooling:
         return Receipt(unit.count, await crossing.landed(node, results))
 
     def _must_wait(self, unit: Unit) -> bool:
-        return unit.is_durable and (self.is_away or not self._held.keys().isdisjoint(_targets(unit)))
+        return unit.is_durable and (self.is_away or bool(self.held.names(_targets(unit))))
 
     async def _is_free_soon(self, unit: Unit) -> bool:
         """Wait until nothing before it is in the spool, where that is a matter of moments; whether it came true."""
         loop = asyncio.get_running_loop()
         until = loop.time() + WAITS_S
         while self._must_wait(unit):
-            targets = _targets(unit)
-            is_stalled = any(self.replaying.is_stalled(name) for name in map(self._held.get, targets) if name)
+            is_stalled = any(map(self.replaying.is_stalled, self.held.names(_targets(unit))))
             if self.is_away or self.messages > FEW_MESSAGES or is_stalled or loop.time() >= until:
                 return False
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), until - loop.time())
+            await self.held.changed(until - loop.time())
         return True
-
-    def _tell(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
 
     async def _keep(self, unit: Unit) -> Receipt:
         await self._add(unit, None)
@@ -262,48 +248,18 @@ class Spooling:
             )  # fmt: skip
 
         record, stored = self.log.add(make)
-        self._hold(record, (self.id, record.sequence))
+        self.held.hold((self.id, record.sequence), record)
         self.oldest_ms = now_ms if self.oldest_ms is None else self.oldest_ms
         self.replaying.wake()
         return stored
 
     # Order ------------------------------------------------------------------------------------------------
 
-    def _hold(self, record: Record, name: tuple[str, int]) -> None:
-        for target in targets_of(record.namespace, record.exchange, record.reached):
-            self._held[target] = name
-            self._passed.pop(target, None)
-
-    def passed(self, spool: str, record: Record) -> None:
-        """A record is on its way into the store: if it was the last, what comes now stays behind it by itself."""
-        for target in targets_of(record.namespace, record.exchange, record.reached):
-            if self._held.get(target) == (spool, record.sequence):
-                self._passed[target] = self._held.pop(target)
-        self._tell()
-
-    def stored(self) -> None:
-        """What was on its way is there."""
-        self._passed.clear()
-
-    def landed(self, spool: str, record: Record) -> None:
-        """What other nodes had to append is there: what comes now stays behind it by itself."""
-        for target in targets_of(record.namespace, record.exchange, record.reached):
-            if self._held.get(target) == (spool, record.sequence):
-                del self._held[target]
-        self._tell()
-
-    def emptied(self, landing: Collection[tuple[str, int]]) -> None:
-        """Nothing is left in the spool; these records wait for other nodes to append them."""
-        self._held = {target: name for target, name in self._held.items() if name in landing}
-        self._passed.clear()
-        self.oldest_ms = None
-        self._tell()
-
     def check_free(self, parts: Sequence[Part]) -> None:
         """Raise while something published before to these queues is in the spool: this must not overtake it."""
-        if self._held:
+        if self.held:
             for part in parts:
-                if ("queue", part.queue.namespace, part.queue.name) in self._held:
+                if ("queue", part.queue.namespace, part.queue.name) in self.held:
                     raise Unavailable(
                         f"publishes to queue {part.queue.name!r} are in the spool, and go first; try again"
                     )
@@ -336,8 +292,7 @@ class Spooling:
     def lost(self, error: PenstockError) -> None:
         """A commit failed. From here on none bears this key: whether the mark is at its number stays as it is."""
         self._failures += 1
-        self._held = self._passed | self._held
-        self._passed = {}
+        self.held.lost()
         self.replaying.lost()
         self.found_away(error)
 
@@ -347,7 +302,7 @@ class Spooling:
             if not self.is_away:
                 self.is_away = True
                 log.warning("the store is away, publishes are buffered: %s", error)
-                self._tell()
+                self.held.tell()
             self.replaying.wake()
 
     def back(self) -> None:
@@ -370,13 +325,6 @@ class Spooling:
                 future.set_exception(Rescued(self._add(unit, doubt)))
             except PenstockError as full:
                 future.set_exception(Unavailable(f"{error}; and {full}"))
-
-
-def targets_of(namespace: str, exchange: str | None, queues: Iterable[str]) -> list[Target]:
-    targets = [("queue", namespace, queue) for queue in queues]
-    if exchange is not None:
-        targets.append(("exchange", namespace, exchange))
-    return targets
 
 
 def _targets(unit: Unit) -> list[Target]:
