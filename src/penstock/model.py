@@ -119,6 +119,8 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Messages handed out per second, per group and lane."""
     dead_letter_to: str | None = None
     """`queue:NAME` or `exchange:NAME` or `exchange:NAME/KEY`: dead messages are also copied there."""
+    dead_kept: bool = True
+    """Dead messages stay in place until redriven or purged. Off, they are gone: with `dead_letter_to`, once copied."""
     paused: bool = False
     """Hand out nothing; what is leased can still be settled."""
 
@@ -170,6 +172,7 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     max_in_flight: int | None = None
     rate: float | None = None
     dead_letter_to: str | None = None
+    dead_kept: bool | None = None
     expired: Expired | None = None
     auto_commit: bool = True
     """Stream groups: the next read of a consumer commits what it read before."""
@@ -188,6 +191,10 @@ class ExchangeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """The exchange that takes what no binding of this one matched."""
     internal: bool = False
     """Reached only through other exchanges."""
+    auto_delete: bool = False
+    """Deleted when the last of its bindings goes."""
+    ephemeral: bool = False
+    """Gone when the broker starts anew. Among several nodes it stays until it is deleted."""
     description: str = ""
     """For people; Penstock does not read it."""
 

@@ -242,11 +242,13 @@ class SyncBroker:
         partition: str | None = None,
         consumer: str | None = None,
         ack: bool = False,
+        priority: int = 0,
     ) -> Claim:
         """Lease up to `max` messages, waiting up to `wait` seconds for the first `min` of them.
 
         The messages are this consumer's until the lease ends; settle them before, or extend it. With `ack` they are
-        done as they are handed out: at most once. Without a message in time the claim is empty.
+        done as they are handed out: at most once. Without a message in time the claim is empty. Of several claims that
+        wait, those with a higher `priority` are served first.
         """
         return self._thread.run_or_undo(
             self._give_back,
@@ -260,6 +262,7 @@ class SyncBroker:
             partition=partition,
             consumer=consumer,
             ack=ack,
+            priority=priority,
         )
 
     def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
@@ -289,8 +292,10 @@ class SyncBroker:
         """These back at once, as if never handed out."""
         self._thread.run(self._broker.release, lease, offsets)
 
-    def extend(self, lease: LeaseLike, seconds: float) -> int:
-        """Keep the lease for another span from now; its new deadline in milliseconds since the epoch."""
+    def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
+        """Keep the lease for another span from now (the queue's, unless given); its new deadline in milliseconds since
+        the epoch.
+        """
         return self._thread.run(self._broker.extend, lease, seconds)
 
     def transaction(self) -> SyncTransaction:

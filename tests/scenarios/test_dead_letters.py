@@ -267,3 +267,42 @@ def test_reasons_of_what_has_none(memory_home: Home) -> None:
             await broker.dead_reasons("work", "log")
 
     play(memory_home, scenario)
+
+
+def test_dead_letters_that_are_not_kept_move_to_their_target(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("q", dead_letter_to="queue:graves", dead_kept=False)
+        await broker.publish_many("q", numbered(250))
+        await broker.reject(await broker.claim("q", max=250), error="no")
+        broker = await home.reopen(broker)
+        assert (await group_stats(broker, "q")).dead == 250  # there is no target yet: nothing is gone
+        await broker.declare_queue("graves")
+
+        async def moved() -> bool:
+            return (await group_stats(broker, "q")).dead == 0
+
+        await until(moved)
+        broker = await home.reopen(broker)
+        assert (await group_stats(broker, "q")).dead == 0
+        assert await claim_all(broker, "graves") == [str(number) for number in range(250)]
+        assert await broker.redrive("q") == 0
+        assert await broker._node.store.outbox(0, 10) == []
+
+    play(home, scenario)
+
+
+def test_dead_letters_that_are_not_kept_and_go_nowhere_are_gone(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("q", dead_kept=False)
+        await broker.declare_group("q", "careful", dead_kept=True)
+        await broker.publish_many("q", numbered(2))
+        for group in ("default", "careful"):
+            await broker.reject(await broker.claim("q", group=group, max=2))
+        assert await broker.dead("q") == []
+        assert len(await broker.dead("q", "careful")) == 2
+        broker = await home.reopen(broker)
+        assert await claim_all(broker, "q") == []
+
+    play(home, scenario)

@@ -871,3 +871,29 @@ def test_ttl_and_age_are_minded_after_a_restart_though_nobody_comes(home: Home) 
         await until(both)
 
     play(home, scenario)
+
+
+def test_of_claims_that_wait_the_one_with_the_higher_priority_is_served_first(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("q")
+        served: list[int] = []
+
+        async def consume(priority: int) -> None:
+            assert len(await broker.claim("q", wait=10, priority=priority)) == 1
+            served.append(priority)
+
+        async with asyncio.TaskGroup() as group:
+            for priority in (0, 5, -1, 5, 9):
+                group.create_task(consume(priority))
+                await asyncio.sleep(0)
+            for number in range(5):
+                await broker.publish("q", Message(b"%d" % number))
+                await until(lambda count=number + 1: _has(served, count))
+        assert served == [9, 5, 5, 0, -1]
+
+    play(home, scenario)
+
+
+async def _has(served: list[int], count: int) -> bool:
+    return len(served) == count

@@ -245,3 +245,42 @@ def test_what_is_declared_can_be_listed(home: Home) -> None:
             broker.bindings("c")
 
     play(home, scenario)
+
+
+def test_an_exchange_with_auto_delete_goes_with_its_last_binding(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("a")
+        await broker.declare_queue("b")
+        await broker.declare_exchange("inner", kind="fanout", auto_delete=True)
+        await broker.declare_exchange("outer", kind="fanout", auto_delete=True)
+        await broker.bind("outer", "inner", target_kind="exchange")
+        await broker.bind("inner", "a")
+        await broker.bind("inner", "b")
+        await broker.unbind("inner", "a")
+        broker = await home.reopen(broker)
+        assert set(broker.exchanges()) >= {"inner", "outer"}
+        await broker.delete_queue("b")  # the last binding of `inner`, which was the last of `outer`
+        assert not {"inner", "outer"} & set(broker.exchanges())
+        await broker.declare_exchange("inner", kind="fanout", auto_delete=True)  # new, and without a binding yet
+        broker = await home.reopen(broker)
+        assert "inner" in broker.exchanges()
+
+    play(home, scenario)
+
+
+def test_an_ephemeral_exchange_does_not_outlive_the_broker(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("q")
+        await broker.declare_exchange("kept", kind="fanout")
+        await broker.declare_exchange("gone", kind="fanout", ephemeral=True)
+        for exchange in ("kept", "gone"):
+            await broker.bind(exchange, "q")
+        broker = await home.reopen(broker)
+        assert "kept" in broker.exchanges()
+        assert "gone" not in broker.exchanges()
+        await broker.declare_exchange("gone", kind="fanout")
+        assert broker.bindings("gone") == []
+
+    play(home, scenario)

@@ -49,6 +49,7 @@ QUEUE: dict[str, tuple[list[Any], list[Any]]] = {
         [None, f"queue:{NAME}", f"exchange:{NAME}", f"exchange:x/{NAME}", "exchange:x/"],
         ["", "q", "queue:", f"queue:{NAME}n", f"exchange:x/{NAME}n", "topic:x", "exchange:/k"],
     ),
+    "dead_kept": ([False, True], ["x"]),
     "paused": ([False, True], ["x"]),
     "ttl_ms": ([None, 0, SPAN_MS_MAX], [-1, SPAN_MS_MAX + 1]),
     "expired": (["drop", "dead"], ["", "keep"]),
@@ -201,8 +202,12 @@ def test_an_unknown_option_is_named_with_those_there_are(memory_home: Home) -> N
         ):
             with pytest.raises(UnknownOption, match=r"unknown option 'leese_ms'; .*\w+ has .*(lease_ms|alternate)"):
                 await operation
-        assert set(ExchangeConfig.__struct_fields__) == {"kind", "alternate", "internal", "description"}
-        for bad in ({"kind": "random"}, {"alternate": ""}, {"internal": 1}, {"description": "x" * 10_000}):
+        known = {"kind", "alternate", "internal", "auto_delete", "ephemeral", "description"}
+        assert set(ExchangeConfig.__struct_fields__) == known
+        for bad in (
+            {"kind": "random"}, {"alternate": ""}, {"internal": 1}, {"description": "x" * 10_000},
+            {"auto_delete": "yes"}, {"ephemeral": 1},
+        ):  # fmt: skip
             with pytest.raises(InvalidArgument, match=next(iter(bad))):
                 await broker.declare_exchange("x", **bad)
         await broker.declare_exchange("x", alternate="y" * 255, description="x" * DESCRIPTION_CHARACTERS_MAX)

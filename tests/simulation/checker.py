@@ -150,7 +150,8 @@ class Checker:
                 self.court.report("lost", f"{where} is dead although its ack was answered")
             if state == "dead" and not self._may_be_dead(view, lane, group, offset):
                 self.court.report("lost", f"{where} is dead without a reason")
-            if state == "done" and fate.rejected and not view.redriven_since(fate.rejected) and not view.dead_purged:
+            is_gone = view.dead_purged or self._has_moved(view, stored)
+            if state == "done" and fate.rejected and not view.redriven_since(fate.rejected) and not is_gone:
                 self.court.report("lost", f"{where} is done although its reject was answered")
 
     def _may_be_done(self, view: GroupView, lane: LaneMirror, stored: Stored) -> bool:
@@ -166,7 +167,12 @@ class Checker:
             or stored.offset < view.sought_to.get(lane.id, 0)
             or stored.offset < view.purged_to.get(lane.id, 0)
             or view.dead_purged
+            or self._has_moved(view, stored)
         )
+
+    def _has_moved(self, view: GroupView, stored: Stored) -> bool:
+        """Whether its group keeps no dead, and its copy is where they go."""
+        return not view.settings.dead_kept and bool(self.deaths.copies.get((view.queue, view.group, stored.uid)))
 
     def _may_be_dead(self, view: GroupView, lane: LaneMirror, group: GroupMirror, offset: int) -> bool:
         row = next(row for row in group.dead.values() if row.start <= offset < row.end)

@@ -86,7 +86,7 @@ class DeliveryChecker:
             view.claims_failed.append(self._court.next_seq())
         for received in claim.messages:
             self.count += 1
-            stored = self._check_message(view, lane, received, handed_ms, settled=lease is None)
+            stored = self._check_message(view, lane, received, handed_ms, claim.lease, stale=stale)
             if lease is None:
                 view.fate(lane, received.offset).reasons.add("acknowledged as it was handed out")
             if stored is not None and not stale:
@@ -112,7 +112,7 @@ class DeliveryChecker:
         return None if found is None else found.leases.get(lease)
 
     def _check_message(
-        self, view: GroupView, lane: int, received: Received, handed_ms: int, *, settled: bool
+        self, view: GroupView, lane: int, received: Received, handed_ms: int, lease: Lease | None, *, stale: bool
     ) -> Stored | None:
         """What every hand-out must be, whatever happened before."""
         report = self._court.report
@@ -123,7 +123,10 @@ class DeliveryChecker:
             return None
         if stored.message != received.message or stored.published_ms != received.published_ms:
             report("corrupted", f"{where} is {stored.message}, {received.message} was handed out")
-        if handed_ms < stored.landed_ms - SLACK_MS:
+        is_first = self._handed_out(lane, lease) < stored.commit
+        if handed_ms < stored.landed_ms - SLACK_MS and is_first and not stale:
+            # A claim may take it before it is stored, if what it took is not stored before it. A stale one may have
+            # ended before either was.
             report("early", f"{where} was handed out at {handed_ms}, its publish landed at {stored.landed_ms}")
         # Overflow makes dead whatever is oldest, filtered or not, and a redrive brings it back: known, not nice.
         if not passes(view, stored) and not (view.ever_redriven and view.config.overflow == "dead_letter_oldest"):
@@ -132,8 +135,14 @@ class DeliveryChecker:
         if received.attempt < 1 or (most and received.attempt > most):
             report("attempt", f"{where} was handed out as attempt {received.attempt} of {most}")
         if not view.ever_redriven:  # a redrive gives messages back without delay and ttl
-            self._check_times(view, stored, where, handed_ms, settled=settled)
+            self._check_times(view, stored, where, handed_ms, settled=lease is None)
         return stored
+
+    def _handed_out(self, lane: int, lease: Lease | None) -> int:
+        """The commit that made a lease; 0 for none."""
+        known = self._court.mirror.lanes.get(lane)
+        group = None if known is None or lease is None else known.groups.get(lease.group)
+        return 0 if group is None or lease is None else group.handed_out.get(lease.id, 0)
 
     def _check_times(self, view: GroupView, stored: Stored, where: str, handed_ms: int, *, settled: bool) -> None:
         due_ms, expires_ms = stored.due_ms(view.config), stored.expires_ms(view.config)

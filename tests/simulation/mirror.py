@@ -62,6 +62,8 @@ class GroupMirror:
         self.waiting: dict[int, list[Entry]] = {}
         self.dead: dict[int, DeadRow] = {}
         self.touched_ms = 0
+        self.handed_out: dict[int, int] = {}
+        """lease → the commit that made it"""
 
     def waiting_entries(self) -> Iterator[Entry]:
         for chunk in self.waiting.values():
@@ -254,6 +256,7 @@ class Mirror:
             held = HeldLease(lease.consumer, lease.deadline_ms, decode_entries(lease.entries))
             self._check_new_lease(lane, lease.group, lease.lease, held)
             lane.group(lease.group).leases[lease.lease] = held
+            lane.group(lease.group).handed_out.setdefault(lease.lease, self.commits)
         for waiting in change.waiting:
             lane.group(waiting.group).waiting[waiting.chunk] = decode_entries(waiting.entries)
         for dead in change.dead:

@@ -101,6 +101,10 @@ def make_plan(seed: int) -> Plan:
     random = Random(f"plan {seed}")
     size = random.choice((1, 1, 1, 2, 2, 3))
     queues = [_queue(random, f"q{index}") for index in range(random.randint(1, 1 + size))]
+    keeping = Random(f"keeping {seed}")
+    for queue in queues:
+        if "dead_letter_to" in queue.options:
+            _maybe(keeping, queue.options, 0.4, dead_kept=False)
     if any("dead_letter_to" in queue.options for queue in queues):
         queues.append(QueuePlan(GRAVEYARD, {"lease_ms": 2_000}, [GroupPlan("default", {}, 1)]))
     names = [queue.name for queue in queues if queue.name != GRAVEYARD]

@@ -13,7 +13,7 @@ import random
 import ssl
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -75,6 +75,18 @@ class Reply(Struct, frozen=True):
     is_repeat: bool
     """An attempt before this one may have been carried out."""
     status: int = 200
+
+
+class Sender(Protocol):
+    """Whatever answers a client's requests: a channel, or a node that asks others (`fronts/http/inside.py`)."""
+
+    timeout_s: float
+
+    async def send(self, request: Request, retry: Retry) -> Reply:
+        """The successful answer, or an error."""
+
+    def close(self) -> None:
+        """End what is under way."""
 
 
 class Channel:

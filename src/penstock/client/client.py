@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from penstock.client.channel import Channel, Retry
+from penstock.client.channel import Channel, Retry, Sender
 from penstock.client.checks import check_number
 from penstock.client.consumer import BatchHandler, Consumer, Handler
 from penstock.client.declaring import Declaring
@@ -242,3 +242,10 @@ class AsyncClient(Declaring, Messages, Looking, Marking, Staging, Scanning, Enqu
 def _default_consumer() -> str:
     host = "".join(character for character in socket.gethostname() if 32 < ord(character) < 127)[:100] or "host"
     return f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def client_over(sender: Sender, namespace: str, consumer: str) -> AsyncClient:
+    """A client whose requests something else than a channel answers."""
+    client = object.__new__(AsyncClient)
+    Messages.__init__(client, sender, namespace, consumer, Retry(), True, PublishIds())
+    return client

@@ -7,7 +7,10 @@ settled by itself: then it says that this is so. Next stop of all of them: `chan
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
 from urllib.parse import unquote
 
 from penstock import telemetry
@@ -33,6 +36,9 @@ from penstock.wire.http import (
     SettleRequest,
     encode_json,
 )
+
+LATE_S: Final = 1.0
+"""A claim that is answered so much later than it should be is not trusted before its lease was extended."""
 
 
 class Messages(Requests):
@@ -135,20 +141,31 @@ class Messages(Requests):
         partition: str | None = None,
         consumer: str | None = None,
         ack: bool = False,
+        priority: int = 0,
     ) -> Claim:
         """Lease up to `max` messages, waiting up to `wait` seconds for the first `min` of them.
 
         The messages are this consumer's until the lease ends; settle them before, or extend it. With `ack` they are
-        done as they are handed out: at most once. Without a message in time the claim is empty.
+        done as they are handed out: at most once. Without a message in time the claim is empty. Of several claims that
+        wait, those with a higher `priority` are served first.
         """
         name = self._consumer if consumer is None else consumer
         body = ClaimRequest(
             group=group, max=max, min=min, wait=wait, lease_seconds=lease_seconds, partition=partition, consumer=name,
-            ack=ack,
+            ack=ack, priority=priority,
         )  # fmt: skip
         # A claim that acknowledges is done when it is sent: repeated, it would lose what the first one took.
         request = self._waiting(self._target("queues", queue, "claim"), body, wait, is_repeatable=not ack)
-        return claim_of((await self._channel.send(request, self._retry)).body)
+        late_s = wait + _late_s(lease_seconds)
+        while True:
+            began = time.monotonic()
+            claim = claim_of((await self._channel.send(request, self._retry)).body)
+            if claim.lease is None or time.monotonic() - began < late_s:
+                return claim
+            # It was held up on its way: its lease may be over, and somebody else be done with the messages already.
+            with suppress(LeaseLost):
+                claim.deadline_ms = await self.extend(claim, lease_seconds)
+                return claim
 
     def _waiting(self, path: bytes, body: object, wait: float, *, is_repeatable: bool) -> Request:
         """A request whose answer may take as long as the caller is willing to wait."""
@@ -201,8 +218,10 @@ class Messages(Requests):
         """These back at once, as if never handed out."""
         await self.settle(lease, verdicts_of("release", offsets))
 
-    async def extend(self, lease: LeaseLike, seconds: float) -> int:
-        """Keep the lease for another span from now; its new deadline in milliseconds since the epoch."""
+    async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
+        """Keep the lease for another span from now (the queue's, unless given); its new deadline in milliseconds since
+        the epoch.
+        """
         reply = await self._lease_call(lease, "extend", ExtendRequest(seconds))
         return decoded(ExtendAnswer, reply.body).deadline_ms
 
@@ -270,3 +289,7 @@ def _has_ids(messages: Sequence[Message] | EncodedBatch) -> bool:
         return all(message.dedup_id is not None for message in messages)
     ids = decode_meta(messages.meta, messages.count).dedup_id if messages.meta else None
     return ids is not None and None not in ids
+
+
+def _late_s(lease_seconds: float | None) -> float:
+    return LATE_S if lease_seconds is None else min(LATE_S, lease_seconds)

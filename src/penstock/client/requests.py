@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from penstock.client.channel import Channel, Request, Retry
+from penstock.client.channel import Request, Retry, Sender
 from penstock.client.codec import target, with_query
 from penstock.errors import PenstockError
 from penstock.wire.http import BATCH_TYPE, BATCHES_TYPE, JSON_TYPE, encode_json
@@ -38,7 +38,7 @@ class Requests:
     """One namespace's requests over a channel that others share."""
 
     def __init__(
-        self, channel: Channel, namespace: str, consumer: str, retry: Retry, idempotent: bool, ids: PublishIds
+        self, channel: Sender, namespace: str, consumer: str, retry: Retry, idempotent: bool, ids: PublishIds
     ) -> None:
         self._channel = channel
         self._namespace = namespace

@@ -79,8 +79,8 @@ class Lane:
     """One lane in memory."""
 
     __slots__ = ("bytes_end", "config", "dedup", "dedup_expired_ms", "dirty", "done_marks", "done_to", "end", "first",
-                 "groups", "groups_deleted", "id", "log", "parts", "parts_bytes", "pins", "published_ms", "sealed_end",
-                 "sealed_first", "trim_to", "trim_wants", "visible_end")  # fmt: skip
+                 "groups", "groups_deleted", "id", "log", "parts", "parts_bytes", "pins", "published_ms", "rows",
+                 "sealed_end", "sealed_first", "trim_to", "trim_wants", "visible_end")  # fmt: skip
 
     def __init__(self, image: LaneImage, config: QueueConfig, groups: Mapping[int, Settings]) -> None:
         self.id = image.lane
@@ -93,6 +93,8 @@ class Lane:
         self.dedup = Dedup(image.dedup, image.dedup_complete)
         self.parts: list[Message | EncodedBatch] = []
         self.parts_bytes = 0
+        self.rows: list[BatchRow] = []
+        """What is encoded, and not sealed yet."""
         self.pins: dict[int, int] = {}
         self.trim_to: int | None = None
         self.trim_wants: int | None = None
@@ -342,8 +344,8 @@ class Lane:
         if not self.dirty:
             return None
         change = LaneChange(self.id, self.first, self.end, self.bytes_end)
-        if self.parts:
-            change.batches = self._encode_parts(now_ms)
+        self._encode_parts(now_ms)
+        change.batches, self.rows = self.rows, []
         sealed = Sealed(change, [], [], 0, self.sealed_first)
         for group in self.groups.values():
             group.seal(change)
@@ -364,10 +366,20 @@ class Lane:
         self.sealed_first = self.first
         return sealed if sealed.events or sealed.died or not _is_empty(change) else None
 
-    def _encode_parts(self, now_ms: int) -> list[BatchRow]:
+    def show_all(self, now_ms: int) -> int:
+        """Let claims see what is about to be sealed: they are sealed with it. Where what all may see ends is returned,
+        to be put back into `visible_end` before anything else can look.
+        """
+        self._encode_parts(now_ms)
+        visible_end, self.visible_end = self.visible_end, self.end
+        return visible_end
+
+    def _encode_parts(self, now_ms: int) -> None:
+        if not self.parts:
+            return
         parts, self.parts, self.parts_bytes = self.parts, [], 0
         self.published_ms = max(self.published_ms, now_ms)
-        rows: list[BatchRow] = []
+        rows = self.rows
         singles: list[Message] = []
         size = 0
         for part in parts:
@@ -384,7 +396,6 @@ class Lane:
                 rows.append(self._row(part))
         if singles:
             rows.append(self._row(encode(singles)))
-        return rows
 
     def _row(self, batch: EncodedBatch) -> BatchRow:
         self.bytes_end += batch.size

@@ -32,6 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_in_flight: int | None
     rate: float | None
     dead_letter_to: str | None
+    dead_kept: bool
     ttl_ms: int | None
     expired: Expired
     auto_commit: bool
@@ -42,7 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 _inherited = ("ordered", "prioritized", "lease_ms", "max_attempts", "backoff_ms", "backoff_factor", "backoff_max_ms",
               "backoff_jitter", "single_active_consumer", "max_in_flight", "rate", "dead_letter_to",
-              "expired")  # fmt: skip
+              "dead_kept", "expired")  # fmt: skip
 
 
 def settings_of(queue: QueueConfig, group: GroupConfig) -> Settings:

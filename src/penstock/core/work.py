@@ -362,10 +362,13 @@ class WorkGroup:
             self.waiting.put(entry)
 
     def _die(self, entry: Entry, now_ms: int, reason: str, error: str, consumer: str = "") -> None:
+        self.events.add("dead", entry.start, entry.end, now_ms, consumer, entry.attempts, reason)
+        is_copied = self.settings.dead_letter_to is not None
+        if not is_copied and not self.settings.dead_kept:
+            return
         row = DeadRow(self.id, entry.start, entry.end, entry.attempts, reason, error, consumer, now_ms)
         self.dead.add(row)
-        self.events.add("dead", entry.start, entry.end, now_ms, consumer, entry.attempts, reason)
-        if self.settings.dead_letter_to is not None:
+        if is_copied:
             self.died.append(row)
 
     def expire_entry(self, entry: Entry, now_ms: int) -> None:
@@ -535,13 +538,13 @@ class WorkGroup:
                 return entries, missing.start
         return entries, end
 
-    def purge_dead(self, now_ms: int, ranges: Sequence[tuple[int, int]]) -> int:
+    def purge_dead(self, now_ms: int, ranges: Sequence[tuple[int, int]], detail: str = "dead") -> int:
         """Dead letters in these ranges are done; how many."""
         count = 0
         for start, end in union(ranges):
             for row in self.dead.take(start, end):
                 count += row.end - row.start
-                self.events.add("purged", row.start, row.end, now_ms, detail="dead")
+                self.events.add("purged", row.start, row.end, now_ms, detail=detail)
         return count
 
     def drop_oldest(self, now_ms: int, count: int, *, dead: bool) -> int:

@@ -413,14 +413,16 @@ class Broker:
         partition: str | None = None,
         consumer: str | None = None,
         ack: bool = False,
+        priority: int = 0,
     ) -> Claim:
         """Lease up to `max` messages, waiting up to `wait` seconds for the first `min` of them.
 
         The messages are this consumer's until the lease ends; settle them before, or extend it. With `ack` they are
-        done as they are handed out: at most once. Without a message in time the claim is empty.
+        done as they are handed out: at most once. Without a message in time the claim is empty. Of several claims that
+        wait, those with a higher `priority` are served first.
         """
         home = self._queue(queue)
-        request = self._request(max, min, lease_seconds, partition, consumer, ack)
+        request = self._request(max, min, lease_seconds, partition, consumer, ack, priority)
         wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
         check_is_text(group, "a group's name")
         chosen = home.groups.get(group) or await self._work_group(home, group)
@@ -439,6 +441,7 @@ class Broker:
         partition: str | None,
         consumer: str | None,
         ack: bool,
+        priority: int,
     ) -> Request:
         check_integer(most, "max", 1, BATCH_MESSAGES_MAX)
         check_integer(minimum, "min", 1, most)
@@ -447,7 +450,8 @@ class Broker:
         if partition == "":
             raise InvalidArgument("partition is empty; leave it out to claim from all partitions")
         name = self.consumer if consumer is None else check_name(consumer, "consumer")
-        return Request(most, minimum, name, lease_ms, partition, bool(ack))
+        check_integer(priority, "priority", -INTEGER_MAX, INTEGER_MAX)
+        return Request(most, minimum, name, lease_ms, partition, bool(ack), priority)
 
     async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
         """Carry out any mix of verdicts on messages of a lease, all or none.
@@ -500,9 +504,11 @@ class Broker:
         """These back at once, as if never handed out."""
         await self.settle(lease, verdicts_of("release", offsets))
 
-    async def extend(self, lease: LeaseLike, seconds: float) -> int:
-        """Keep the lease for another span from now; its new deadline in milliseconds since the epoch."""
-        span_ms = milliseconds(seconds, "seconds", 1, SPAN_MS_MAX)
+    async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
+        """Keep the lease for another span from now (the queue's, unless given); its new deadline in milliseconds since
+        the epoch.
+        """
+        span_ms = None if seconds is None else milliseconds(seconds, "seconds", 1, SPAN_MS_MAX)
         return await claims.extend(self._node, self._lease(lease), span_ms)
 
     def transaction(self) -> Transaction:

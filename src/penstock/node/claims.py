@@ -73,6 +73,8 @@ async def _deliver(node: Node, queue: Queue, grab: Grab, request: Request) -> Cl
     """Fetch the bodies while the commit is under way; answer when both are there."""
     lane = grab.lane
     try:
+        if any(entry.end > lane.visible_end for entry in grab.entries):
+            await grab.committed  # they are published in the same commit: there is nothing to read before it
         slices = cached_slices(node, lane, grab.entries) or await slices_of(
             node, lane, grab.entries, ahead=_is_ahead(grab)
         )
@@ -204,11 +206,13 @@ async def settle(node: Node, lease: Lease, verdicts: Sequence[Verdict]) -> None:
     await committed
 
 
-async def extend(node: Node, lease: Lease, lease_ms: int) -> int:
-    """Keep a lease for another span from now; its new deadline, once durable."""
+async def extend(node: Node, lease: Lease, lease_ms: int | None) -> int:
+    """Keep a lease for another span from now, the group's unless given; its new deadline, once durable."""
 
     def command(lane: Lane) -> tuple[int, asyncio.Future[None]]:
-        deadline_ms = lane.work(lease.group).extend(node.clock.now_ms(), lease.id, lease_ms)
+        group = lane.work(lease.group)
+        span_ms = group.settings.lease_ms if lease_ms is None else lease_ms
+        deadline_ms = group.extend(node.clock.now_ms(), lease.id, span_ms)
         return deadline_ms, node.commits.changed(lane)
 
     check_lane(node, lease)

@@ -50,6 +50,9 @@ class Host(Protocol):
     def is_sealed_last(self, lane: Lane) -> bool:
         """Whether the lane takes in what the others' changes say, and is sealed by `sealed`."""
 
+    def before_seal(self, lane: Lane) -> None:
+        """The lane is about to be sealed, with new messages."""
+
     def is_current(self, lane: Lane) -> bool:
         """Whether this is the lane as it is loaded now: not one of a queue that was deleted meanwhile."""
 
@@ -233,6 +236,8 @@ class CommitLoop:
             self._turns_left -= 1
             self._loop.call_soon(self._begin)
             return
+        if self._lost is None:
+            self._serve_unsealed()
         self._scheduled = False
         if self._lost is not None:
             error, self._lost = self._lost, None
@@ -262,6 +267,13 @@ class CommitLoop:
         self._lanes_under_way = {lane.id for lane, _ in sealed}
         self._slots_under_way = set() if durable is None else set(durable.epochs)
         self._under_way = self._loop.create_task(self._apply(pending, sealed, durable, ephemeral))
+
+    def _serve_unsealed(self) -> None:
+        """A message that somebody waits for is handed out in the commit that publishes it: one instead of two."""
+        pending = self._pending
+        for lane in list(pending.lanes.values()):
+            if lane.parts and self._host.is_current(lane) and lane.id not in pending.lanes_deleted:
+                self._host.before_seal(lane)
 
     def _split(
         self, pending: Pending, sealed: list[tuple[Lane, Sealed]], outbox: list[OutboxRow], traces: list[TraceRow]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -209,11 +211,13 @@ async def declare_exchange(node: Node, namespace: str, name: str, options: dict[
         await node.commit_catalog([exchange_row(node.catalog.new_id(), namespace, name, config)])
 
 
-async def delete_exchange(node: Node, namespace: str, name: str) -> None:
+async def delete_exchange(node: Node, namespace: str, name: str, *, only_unbound: bool = False) -> None:
     async with node.declaring("exchange", namespace, name):
         id = node.catalog.exchange_ids.get((namespace, name))
         if id is None:
             raise NotFound(f"there is no exchange {name!r}")
+        if only_unbound and node.catalog.router(namespace).bindings(name):
+            return
         bindings = node.catalog.router(namespace).delete_exchange(name)
         deleted = [("exchange", id)]
         for binding in bindings:
@@ -226,6 +230,25 @@ async def delete_exchange(node: Node, namespace: str, name: str) -> None:
             node.catalog.remove_bindings(namespace, bindings)
 
         await node.commit_catalog([], deleted, forget)
+    await drop_unbound(node, namespace, {binding.exchange for binding in bindings} - {name})
+
+
+async def drop_unbound(node: Node, namespace: str, names: Iterable[str]) -> None:
+    """Delete those of these exchanges that live as long as they have bindings, and have lost the last one."""
+    router = node.catalog.router(namespace)
+    for name in names:
+        config = router.exchanges().get(name)
+        if config is not None and config.auto_delete and not router.bindings(name):
+            with suppress(NotFound):  # or somebody else has deleted it meanwhile
+                await delete_exchange(node, namespace, name, only_unbound=True)
+
+
+async def drop_ephemeral_exchanges(node: Node) -> None:
+    """Delete the exchanges that do not outlive the broker: it has just started."""
+    for namespace, name in list(node.catalog.exchange_ids):
+        config = node.catalog.router(namespace).exchanges().get(name)
+        if config is not None and config.ephemeral:
+            await delete_exchange(node, namespace, name)
 
 
 async def bind(node: Node, namespace: str, binding: Binding) -> None:
@@ -259,3 +282,4 @@ async def unbind(node: Node, namespace: str, binding: Binding) -> None:
             node.catalog.remove_bindings(namespace, [binding])
 
         await node.commit_catalog([], [("binding", id)], forget)
+    await drop_unbound(node, namespace, [binding.exchange])

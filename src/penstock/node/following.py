@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.model import Binding
 from penstock.node.catalog import Queue
+from penstock.node.declarations import drop_unbound
 from penstock.rows import REGISTRAR_SLOT, CatalogChanges, CatalogRow
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ def forget_queue(node: Node, queue: Queue) -> None:
     """A queue is gone: from the catalog, from memory, and from whoever waits for it."""
     dropped = node.catalog.router(queue.namespace).queue_deleted(queue.name)
     node.catalog.orphan_bindings(queue.namespace, dropped)
+    if dropped and node.owns(REGISTRAR_SLOT):
+        node.spawn(drop_unbound(node, queue.namespace, {binding.exchange for binding in dropped}))
     node.catalog.remove_queue(queue)
     node.lanes.drop(set(queue.lanes))
     node.measures.forget(group.id for group in queue.groups.values())

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.lane import Lane, Sealed
 from penstock.core.log import Missing
 from penstock.errors import Closed, Fenced, PenstockError, Unavailable
+from penstock.node import declarations
 from penstock.node import slots as holdings
 from penstock.node.cache import BatchCache
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
@@ -139,6 +140,7 @@ class Node:
         self.catalog.put(await self.store.catalog())
         await self.reserve_ids()
         await self.traces.open()
+        await declarations.drop_ephemeral_exchanges(self)
         await holdings.mind(self, set(self.epochs))
         self.relay.start()
         await self.enqueueing.open()
@@ -339,11 +341,16 @@ class Node:
             self.polls.queue_deleted(queue)
 
         await self.commit_catalog([], deleted, forget, slot=max(queue.slot, 0))
+        if is_registrar:  # otherwise it does this too when it hears of it
+            await declarations.drop_unbound(self, queue.namespace, {binding.exchange for binding in bindings})
 
     # Around a commit (the commit loop's host) -------------------------------------------------------------
 
     def is_sealed_last(self, lane: Lane) -> bool:
         return lane.id == self.events.lane
+
+    def before_seal(self, lane: Lane) -> None:
+        self.polls.serve_unsealed(lane)
 
     def is_current(self, lane: Lane) -> bool:
         return self.lanes.get(lane.id) is lane

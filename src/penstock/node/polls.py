@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.entries import Entry
@@ -34,6 +35,8 @@ class Request(NamedTuple):
     lease_ms: int | None
     partition: str | None
     settle: bool
+    priority: int = 0
+    """Of several that wait, those with a higher one are served first."""
 
 
 class Grab(NamedTuple):
@@ -120,7 +123,7 @@ class Polls:
         loop = asyncio.get_running_loop()
         waiter = Waiter(queue, request, loop.create_future())
         line = self._lines.setdefault(queue.id, {}).setdefault(group.id, deque())
-        line.append(waiter)
+        _stand_in(line, waiter)
         self.count += 1
         timer = loop.call_later(wait_ms / 1000.0, self._give_up, waiter)
         try:
@@ -155,7 +158,7 @@ class Polls:
                 del self._lines[queue_id]
 
     def serve(self, lane: Lane) -> None:
-        """Give a lane's messages to those who wait for them, first come, first served."""
+        """Give a lane's messages to those who wait for them: by priority, then first come, first served."""
         queue = self._node.catalog.by_lane.get(lane.id)
         if queue is None:
             return
@@ -168,6 +171,22 @@ class Polls:
                 self._serve_line(lane, group_id, groups[group_id])
             except Missing as missing:
                 self._feed(lane, missing.start)
+
+    def serve_unsealed(self, lane: Lane) -> None:
+        """Give what is about to be committed to those who wait for it: their claims become part of the same commit,
+        and are answered after it, as its publishers are.
+        """
+        queue = self._node.catalog.by_lane.get(lane.id)
+        groups = None if queue is None else self._lines.get(queue.id)
+        if not groups:
+            return
+        visible_end = lane.show_all(self._node.clock.now_ms())
+        try:
+            for group_id in list(groups):
+                with suppress(Missing):  # what must be read first is served after the commit
+                    self._serve_line(lane, group_id, groups[group_id])
+        finally:
+            lane.visible_end = visible_end
 
     def _serve_line(self, lane: Lane, group_id: int, line: deque[Waiter]) -> None:
         for waiter in list(line):
@@ -268,6 +287,14 @@ class Polls:
         for waiter in line:
             if not waiter.future.done():
                 waiter.future.set_exception(error)
+
+
+def _stand_in(line: deque[Waiter], waiter: Waiter) -> None:
+    """Behind all who rank as high; nearly always the end of the line."""
+    place = len(line)
+    while place and line[place - 1].request.priority < waiter.request.priority:
+        place -= 1
+    line.insert(place, waiter)
 
 
 def give_back(node: Node, grab: Grab) -> None:

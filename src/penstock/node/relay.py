@@ -1,9 +1,9 @@
 """The relay: carries out what commits promised in the outbox, exactly once.
 
 A message that died under a group with `dead_letter_to` stays dead in place; its copy is published to the target,
-and the outbox row goes, in one commit. A target that is missing or full is tried again; the row waits. Among several
-nodes a row is carried out by the owner of its slot: that of the dead message, or for what another node has published to
-one of its queues (`crossing.py`) that of the queue.
+and the outbox row goes, in one commit; with it goes the message where the group does not keep its dead. A target that
+is missing or full is tried again; the row waits. Among several nodes a row is carried out by the owner of its slot:
+that of the dead message, or for what another node has published to one of its queues (`crossing.py`) that of the queue.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 from penstock.batch import EncodedBatch, decode
 from penstock.core.dedup import publish_key
 from penstock.core.lane import Appended
+from penstock.core.work import WorkGroup
 from penstock.errors import InvalidArgument, NotFound, PenstockError, Unavailable, Unroutable
 from penstock.model import Message, dead_letter_target
 from penstock.node.crossing import Landed, Landing, carried_part, is_carried, nudge
@@ -27,7 +28,7 @@ from penstock.node.routes import route_message
 from penstock.rows import DeadRow, OutboxRow, slot_of
 
 if TYPE_CHECKING:
-    from penstock.node.catalog import Queue
+    from penstock.node.catalog import Group, Queue
     from penstock.node.node import Node
 
 RETRY_MS = 1_000
@@ -238,18 +239,43 @@ class Relay:
         node = self._node
         message = await self._message(row)
         parts = [] if message is None else self._parts_with_death(letter, message)
+        group = self._moving_group(row, letter)
+        if group is not None:
+            await node.lanes.run(row.lane, lambda _lane: None)  # in memory, when the rest is done without a wait
 
         def check() -> None:
             check_kept()
-            node.check_slot(row.slot)
+            self._check_taken(row, group)
 
         if parts:
             results = await append_all(node, parts, check)
             nudge(node, results)
         else:
-            node.check_slot(row.slot)
-        # No wait in between: the copy and the end of its row are one commit.
+            self._check_taken(row, group)
+        # No wait in between: the copy, the end of its row and of the message in its place are one commit.
+        if group is not None:
+            self._move(row, group)
         self._done(row)
+
+    def _moving_group(self, row: OutboxRow, letter: DeadLetter) -> Group | None:
+        """The group whose dead are not kept in place; None where they are, or where it is gone."""
+        queue = self._node.catalog.by_lane.get(row.lane)
+        group = None if queue is None else queue.groups.get(letter.group)
+        return None if group is None or group.settings.dead_kept else group
+
+    def _check_taken(self, row: OutboxRow, group: Group | None) -> None:
+        self._node.check_slot(row.slot)
+        if group is not None and self._node.lanes.get(row.lane) is None:
+            raise Unavailable(f"lane {row.lane} was let go of just now")  # the row is tried again
+
+    def _move(self, row: OutboxRow, group: Group) -> None:
+        """The copy takes the dead message's place."""
+        lane = self._node.lanes.get(row.lane)
+        state = None if lane is None else lane.groups.get(group.id)
+        if lane is not None and isinstance(state, WorkGroup):
+            state.purge_dead(self._node.clock.now_ms(), [(row.offset, row.offset + 1)], "moved")
+            lane.dirty = True
+            self._node.commits.touch(lane)
 
     async def _message(self, row: OutboxRow) -> Message | None:
         """The dead message; None if it was purged, with all of its batch, before it could be copied."""

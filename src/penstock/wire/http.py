@@ -238,6 +238,8 @@ class ClaimRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaul
     """Who claims; without it, the connection's address."""
     ack: bool = False
     """Done as they are handed out: at most once, without a lease."""
+    priority: int = 0
+    """Of several claims that wait, those with a higher one are served first."""
 
 
 class ClaimAnswer(Struct, kw_only=True):
@@ -298,10 +300,10 @@ class SettleRequest(Struct, forbid_unknown_fields=True):
 
 
 class ExtendRequest(Struct, forbid_unknown_fields=True):
-    """Keep a lease for so many seconds from now."""
+    """Keep a lease for another span from now."""
 
-    seconds: float
-    """From now on."""
+    seconds: float | None = None
+    """From now on; without it, as long as the queue's leases last."""
 
 
 class ExtendAnswer(Struct):

@@ -221,6 +221,31 @@ class HttpServer:
         except Elsewhere as error:
             return await self.forwarding.answer(request, error, consumer, name, here)
 
+    async def ask(self, request: Request, consumer: str, session: str | None) -> Answer:
+        """The answer of this node or another to what a front beside this one asks, perhaps in the name of a session.
+
+        Fronts have checked who asks. Only among several nodes: without others, they ask the broker itself.
+        """
+        assert self.forwarding is not None
+        request.id, request.began = self.new_request_id(), self._loop.time()
+        path, query = split_target(request.target)
+        route, names = self.router.find(request.method, path)
+        namespace = query.pop(NAMESPACE, DEFAULT_NAMESPACE)
+
+        async def here() -> Answer | Stream:
+            if session is None:
+                broker = self._namespaced(namespace)
+            else:
+                broker = broker_of_session(self.broker, session, namespace)
+            return await route.call(Call(self, broker, request, names, consumer), query)
+
+        try:
+            answer = await here()
+        except Elsewhere as error:
+            answer = await self.forwarding.answer(request, error, consumer, session, here)
+        assert isinstance(answer, Answer)
+        return answer
+
     async def ask_owner(
         self, request: Request, path: str, error: Elsewhere, here: Callable[[], Awaitable[Answer]]
     ) -> Answer:

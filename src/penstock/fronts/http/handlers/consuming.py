@@ -41,6 +41,7 @@ async def claim(call: Call, body: ClaimRequest) -> Answer:
             partition=body.partition,
             consumer=body.consumer or call.consumer,
             ack=body.ack,
+            priority=body.priority,
         )
     finally:
         if waits:

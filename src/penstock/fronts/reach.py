@@ -1,0 +1,236 @@
+"""The broker as a front beside HTTP sees it in a cluster: whatever this node does not own, it asks of who does.
+
+The same methods as `Broker`. Each is tried here first; where `Elsewhere` says that another node must do it, the same
+call goes to that node over the HTTP API, in the name of the same session. What was declared every node knows, so
+questions about that are answered here. Knows no protocol. Next stop: `http/inside.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from penstock.batch import EncodedBatch
+from penstock.client.client import AsyncClient, client_over
+from penstock.core.work import Verdict
+from penstock.delivery import Claim, Published, Receipt
+from penstock.errors import Elsewhere, Forbidden
+from penstock.fronts.http.inside import Inside
+from penstock.model import DEFAULT_GROUP, Headers, Message, check_name, options_of
+from penstock.node.broker import Broker, LeaseLike, Transaction
+from penstock.node.marks import Mark
+from penstock.node.statistics import QueueStats
+from penstock.node.streams import StreamRead
+
+if TYPE_CHECKING:
+    from penstock.fronts.http.server import HttpServer
+    from penstock.node.catalog import Queue
+    from penstock.node.node import Node
+
+Result = TypeVar("Result")
+
+
+def broker_of(server: HttpServer) -> Broker:
+    """The broker for the fronts beside an HTTP server: as it is, or with the way to other nodes where there are any."""
+    broker = server.broker
+    if server.forwarding is None:
+        return broker
+    return Reach(broker._node, broker.namespace, None, server)
+
+
+class Reach(Broker):
+    """A broker of several nodes."""
+
+    def __init__(self, node: Node, namespace: str, session: str | None, server: HttpServer) -> None:
+        super().__init__(node, namespace, session)
+        self._server = server
+        self._there = client_over(Inside(server, self.consumer, session), namespace, self.consumer)
+
+    def in_namespace(self, namespace: str) -> Reach:
+        other = Reach(self._node, check_name(namespace, "a namespace"), self._session, self._server)
+        other._claimed = self._claimed
+        return other
+
+    def begin_session(self, name: str) -> Reach:
+        return Reach(self._node, self._namespace, check_name(name, "a session"), self._server)
+
+    async def _anywhere(self, here: Awaitable[Result], there: Callable[[], Awaitable[Result]]) -> Result:
+        try:
+            return await here
+        except Elsewhere:
+            return await there()
+
+    # What was declared ------------------------------------------------------------------------------------
+
+    def _known(self, name: str) -> Queue:
+        """A queue, whoever owns it."""
+        self._node.check_open()
+        queue = self._node.catalog.queue(self._namespace, name)
+        if queue.session is not None and queue.session != self._session:
+            raise Forbidden(f"queue {name!r} is exclusive to another session")
+        return queue
+
+    def queue_options(self, name: str) -> dict[str, Any]:
+        return options_of(self._known(name).config)
+
+    def groups(self, queue: str) -> dict[str, dict[str, Any]]:
+        return {group.name: options_of(group.config) for group in self._known(queue).groups.values()}
+
+    # Declarations -----------------------------------------------------------------------------------------
+
+    async def declare_queue(self, name: str, **options: Any) -> None:
+        here = super().declare_queue(name, **options)
+        await self._anywhere(here, lambda: self._there.declare_queue(name, **options))
+
+    async def delete_queue(self, name: str) -> None:
+        await self._anywhere(super().delete_queue(name), lambda: self._there.delete_queue(name))
+
+    async def declare_group(self, queue: str, name: str, **options: Any) -> None:
+        here = super().declare_group(queue, name, **options)
+        await self._anywhere(here, lambda: self._there.declare_group(queue, name, **options))
+
+    async def delete_group(self, queue: str, name: str) -> None:
+        await self._anywhere(super().delete_group(queue, name), lambda: self._there.delete_group(queue, name))
+
+    async def declare_exchange(self, name: str, **options: Any) -> None:
+        here = super().declare_exchange(name, **options)
+        await self._anywhere(here, lambda: self._there.declare_exchange(name, **options))
+
+    async def delete_exchange(self, name: str) -> None:
+        await self._anywhere(super().delete_exchange(name), lambda: self._there.delete_exchange(name))
+
+    async def bind(
+        self, exchange: str, target: str, pattern: str = "", *, target_kind: Literal["queue", "exchange"] = "queue",
+        headers: Headers | None = None, match: Literal["all", "any"] = "all",
+    ) -> None:  # fmt: skip
+        options: dict[str, Any] = {"target_kind": target_kind, "headers": headers, "match": match}
+        here = super().bind(exchange, target, pattern, **options)
+        await self._anywhere(here, lambda: self._there.bind(exchange, target, pattern, **options))
+
+    async def unbind(
+        self, exchange: str, target: str, pattern: str = "", *, target_kind: Literal["queue", "exchange"] = "queue",
+        headers: Headers | None = None, match: Literal["all", "any"] = "all",
+    ) -> None:  # fmt: skip
+        options: dict[str, Any] = {"target_kind": target_kind, "headers": headers, "match": match}
+        here = super().unbind(exchange, target, pattern, **options)
+        await self._anywhere(here, lambda: self._there.unbind(exchange, target, pattern, **options))
+
+    # Publish ----------------------------------------------------------------------------------------------
+
+    async def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Published:
+        here = super().publish(queue, message, publish_id=publish_id)
+        return await self._anywhere(here, lambda: self._there.publish(queue, message, publish_id=publish_id))
+
+    async def publish_many(self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None) -> Receipt:
+        here = super().publish_many(queue, messages, publish_id=publish_id)
+        return await self._anywhere(here, lambda: self._there.publish_many(queue, messages, publish_id=publish_id))
+
+    async def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Receipt:
+        here = super().publish_batch(queue, batch, publish_id=publish_id)
+        return await self._anywhere(here, lambda: self._there.publish_batch(queue, batch, publish_id=publish_id))
+
+    async def publish_to(
+        self, exchange: str, messages: Message | Sequence[Message] | EncodedBatch, *, mandatory: bool = False,
+        publish_id: str | None = None,
+    ) -> Receipt:  # fmt: skip
+        options: dict[str, Any] = {"mandatory": mandatory, "publish_id": publish_id}
+        here = super().publish_to(exchange, messages, **options)
+        return await self._anywhere(here, lambda: self._there.publish_to(exchange, messages, **options))
+
+    # Consume ----------------------------------------------------------------------------------------------
+
+    async def claim(self, queue: str, **options: Any) -> Claim:
+        """As `Broker.claim`."""
+        options.setdefault("consumer", self.consumer)
+        return await self._anywhere(super().claim(queue, **options), lambda: self._there.claim(queue, **options))
+
+    async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
+        await self._anywhere(super().settle(lease, verdicts), lambda: self._there.settle(lease, verdicts))
+
+    async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
+        return await self._anywhere(super().extend(lease, seconds), lambda: self._there.extend(lease, seconds))
+
+    def transaction(self) -> Transaction:
+        self._node.check_open()
+        return _Transaction(self, self._there)
+
+    async def attach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> str:
+        name = self.consumer if consumer is None else consumer
+        here = super().attach(queue, group, consumer=name)
+        return await self._anywhere(here, lambda: self._there.attach(queue, group, consumer=name))
+
+    async def detach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+        name = self.consumer if consumer is None else consumer
+        here = super().detach(queue, group, consumer=name)
+        await self._anywhere(here, lambda: self._there.detach(queue, group, consumer=name))
+
+    # Streams and looking ----------------------------------------------------------------------------------
+
+    async def read(self, queue: str, group: str, **options: Any) -> StreamRead:
+        """As `Broker.read`."""
+        options.setdefault("consumer", self.consumer)
+        here = super().read(queue, group, **options)
+        return await self._anywhere(here, lambda: self._there.read(queue, group, **options))
+
+    async def commit(
+        self, queue: str, group: str, offset: int, *, lane: int | None = None, only_forward: bool = False
+    ) -> None:
+        options: dict[str, Any] = {"lane": lane, "only_forward": only_forward}
+        here = super().commit(queue, group, offset, **options)
+        await self._anywhere(here, lambda: self._there.commit(queue, group, offset, **options))
+
+    async def read_from(self, queue: str, offset: int | None = None, **options: Any) -> StreamRead:
+        """As `Broker.read_from`."""
+        here = super().read_from(queue, offset, **options)
+        return await self._anywhere(here, lambda: self._there.read_from(queue, offset, **options))
+
+    async def seek(self, queue: str, group: str = DEFAULT_GROUP, **options: Any) -> None:
+        """As `Broker.seek`."""
+        here = super().seek(queue, group, **options)
+        await self._anywhere(here, lambda: self._there.seek(queue, group, **options))
+
+    async def stats(self, queue: str) -> QueueStats:
+        return await self._anywhere(super().stats(queue), lambda: self._there.stats(queue))
+
+    async def purge(self, queue: str, group: str = DEFAULT_GROUP) -> int:
+        return await self._anywhere(super().purge(queue, group), lambda: self._there.purge(queue, group))
+
+    # Marks ------------------------------------------------------------------------------------------------
+
+    async def put_mark(self, name: str, value: Any, *, expected_version: int | None = None) -> Mark:
+        here = super().put_mark(name, value, expected_version=expected_version)
+        return await self._anywhere(here, lambda: self._there.put_mark(name, value, expected_version=expected_version))
+
+    async def delete_mark(self, name: str) -> None:
+        await self._anywhere(super().delete_mark(name), lambda: self._there.delete_mark(name))
+
+
+class _Transaction(Transaction):
+    """A transaction that another node may have to commit: it is collected twice and carried out once."""
+
+    def __init__(self, broker: Reach, there: AsyncClient) -> None:
+        super().__init__(broker)
+        self._there = there.transaction()
+
+    def publish(self, queue: str, *messages: Message) -> Transaction:
+        super().publish(queue, *messages)
+        self._there.publish(queue, *messages)
+        return self
+
+    def publish_to(self, exchange: str, *messages: Message) -> Transaction:
+        super().publish_to(exchange, *messages)
+        self._there.publish_to(exchange, *messages)
+        return self
+
+    def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> Transaction:
+        super().settle(lease, verdicts)
+        self._there.settle(lease, verdicts)
+        return self
+
+    async def commit(self) -> Receipt:
+        try:
+            return await super().commit()
+        except Elsewhere:
+            self.receipt = await self._there.commit()
+            self._ended = True
+            return self.receipt

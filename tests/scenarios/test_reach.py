@@ -1,0 +1,146 @@
+"""A front beside HTTP asks any node through the broker it has: two of them on one memory store, HTTP between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from penstock.embedded import open_member
+from penstock.errors import Forbidden, LeaseLost, NotFound, Unroutable
+from penstock.fronts.http.options import HttpOptions
+from penstock.fronts.http.server import HttpServer
+from penstock.fronts.reach import Reach, broker_of
+from penstock.model import Message
+from penstock.node.broker import Broker
+from penstock.node.clock import SystemClock
+from penstock.node.cluster import Cluster, ClusterOptions
+from penstock.rows import home_slot
+from penstock.store.memory import MemoryStore
+from tests.scenarios.rig import until
+from tests.scenarios.test_slots import SharedStore
+
+Story = Callable[[Broker, Cluster, Broker, Cluster], Awaitable[None]]
+
+
+@asynccontextmanager
+async def reaching(store: MemoryStore, name: str) -> AsyncIterator[tuple[Broker, Cluster]]:
+    options = ClusterOptions(heartbeat_ms=100, lease_ms=600_000)
+    broker = await open_member(store, SystemClock(), name=name, options=options)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(broker.close)
+        server = HttpServer(broker, HttpOptions(port=0, token="secret"))
+        await server.start()
+        stack.push_async_callback(server.stop)
+        assert broker.cluster is not None
+        await broker.cluster.join(f"http://127.0.0.1:{server.port}")
+        yield broker_of(server), broker.cluster
+
+
+def play(story: Story) -> None:
+    async def scene() -> None:
+        store = SharedStore()
+        async with reaching(store, "one") as (first, one), reaching(store, "two") as (second, two):
+
+            async def shared() -> bool:
+                return len(one.owned) == len(two.owned) == 32
+
+            await until(shared)
+            assert isinstance(first, Reach)
+            await story(first, one, second, two)
+
+    asyncio.run(asyncio.wait_for(scene(), 60))
+
+
+def test_what_a_front_asks_is_done_by_whoever_owns_it() -> None:
+    async def story(first: Broker, one: Cluster, second: Broker, two: Cluster) -> None:
+        await first.declare_exchange("x", kind="topic")
+        owners = set()
+        for number in range(8):  # some are the first's, some the second's
+            name = f"q{number}"
+            await first.declare_queue(name, max_attempts=0)
+            owners.add(first._node.catalog.queue("default", name).slot in one.owned)
+            await second.bind("x", name, "a.#")
+            assert second.queue_options(name) == {"max_attempts": 0}
+            await first.publish_many(name, [Message(b"1"), Message(b"2")])
+            claim = await second.claim(name, max=2, lease_seconds=20)
+            assert claim.payloads() == [b"1", b"2"]
+            assert await first.extend(claim, 60) > claim.deadline_ms
+            await first.ack(claim, [claim.messages[0].offset])
+            await second.nack(claim, [claim.messages[1].offset], delay=0)
+            with pytest.raises(LeaseLost):
+                await first.ack(claim)
+            (again,) = await first.claim(name, ack=True)
+            assert again.attempt == 2
+            assert (await second.stats(name)).published == 2
+        assert owners == {True, False}
+        await second.publish_to("x", Message(b"m", key="a.b"))
+        for number in range(8):
+            claim = await first.claim(f"q{number}", wait=10)
+            assert claim.payloads() == [b"m"]
+            await first.transaction().ack(claim).publish("q0", Message(b"t")).commit()
+        assert sum([len(await second.claim("q0", max=10, wait=5, min=8))]) == 8
+        with pytest.raises(Unroutable):
+            await first.publish_to("x", Message(b"m", key="b"), mandatory=True)
+        for number in range(8):
+            await second.delete_queue(f"q{number}")
+            with pytest.raises(NotFound):
+                await first.claim(f"q{number}")
+
+    play(story)
+
+
+def test_a_session_ends_at_every_node() -> None:
+    async def story(first: Broker, one: Cluster, second: Broker, two: Cluster) -> None:
+        session = first.begin_session("s-1")
+        names = [f"q{number}" for number in range(6)]
+        for name in names:
+            await second.declare_queue(name)
+            await second.publish(name, Message(b"m"))
+            assert len(await session.claim(name, consumer="s-1/1", lease_seconds=600)) == 1
+            await session.declare_queue(f"own-{name}", exclusive=True)
+            with pytest.raises(Forbidden):
+                await second.claim(f"own-{name}")
+            await second.publish(f"own-{name}", Message(b"answer"))
+            assert len(await session.claim(f"own-{name}", wait=5)) == 1
+        await session.end_session()
+        for name in names:
+            (message,) = await second.claim(name, wait=5)  # back at once, the attempt counted
+            assert message.attempt == 2
+
+            async def gone(name: str = f"own-{name}") -> bool:
+                return not first.has_queue(name) and not second.has_queue(name)
+
+            await until(gone)
+
+    play(story)
+
+
+def test_a_consumer_that_waits_at_another_node_is_woken_and_when_cancelled_takes_nothing() -> None:
+    async def story(first: Broker, one: Cluster, second: Broker, two: Cluster) -> None:
+        name = next(name for name in map(str, range(99)) if _slot(name) in two.owned)
+        await first.declare_queue(name)
+        waiting = asyncio.ensure_future(first.claim(name, wait=30, lease_seconds=600))
+        await asyncio.sleep(0.2)
+        await second.publish(name, Message(b"1"))
+        assert (await asyncio.wait_for(waiting, 10)).payloads() == [b"1"]
+        waiting = asyncio.ensure_future(first.claim(name, wait=30, lease_seconds=600))
+        await asyncio.sleep(0.2)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+        async def nobody_waits() -> bool:
+            return second._node.polls.count == 0
+
+        await until(nobody_waits)
+        await second.publish(name, Message(b"2"))
+        (message,) = await second.claim(name, wait=10)
+        assert (message.message.payload, message.attempt) == (b"2", 1)
+
+    play(story)
+
+
+def _slot(name: str) -> int:
+    return home_slot("default", name)
