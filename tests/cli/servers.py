@@ -110,6 +110,15 @@ class Server:
         finally:
             connection.close()
 
+    def text(self, path: str) -> str:
+        """What a page says that is no JSON."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_SECONDS)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().read().decode()
+        finally:
+            connection.close()
+
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)
 

@@ -27,6 +27,7 @@ from penstock.node.arguments import Ranges, check_publish_id, check_verdict, mil
 from penstock.node.broker import WAIT_SECONDS_MAX, LeaseLike
 from penstock.node.streams import StreamRead
 from penstock.wire.http import (
+    BUFFERED,
     ClaimRequest,
     CommitRequest,
     ExtendAnswer,
@@ -120,7 +121,11 @@ class Messages(Requests):
             path = with_query(path, publish_id=publish_id)
         is_repeatable = has_ids or publish_id is not None
         request = Request(b"POST", path, frame(batch), SENDS_BATCH + header, is_repeatable=is_repeatable)
-        return receipt_of((await self._channel.send(request, self._retry)).body)
+        answer = await self._channel.send(request, self._retry)
+        if answer.status == BUFFERED:
+            _, _, kind, name, *_ = path.split(b"/")
+            return Receipt(batch.count, (), buffered_for=unquote(name) if kind == b"queues" else "")
+        return receipt_of(answer.body)
 
     # Consume ----------------------------------------------------------------------------------------------
 

@@ -719,9 +719,12 @@ class Client:
         """Counts of a queue and its groups."""
         return self._thread.run(self._client.stats, queue)
 
-    def check_ready(self) -> None:
-        """Return when the store takes a commit; raise `Unavailable` with the reason when it cannot, or not in 2 s."""
-        self._thread.run(self._client.check_ready)
+    def check_ready(self) -> Literal["ready", "buffering"]:
+        """Return when the store takes a commit; raise `Unavailable` with the reason when it cannot, or not in 2 s.
+
+        With a spool, publishes are taken while the store is away: then this says that they are buffered.
+        """
+        return self._thread.run(self._client.check_ready)
 
     def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
         """Where each lane of a queue begins and ends; with `time_ms` also the first offset from that time on."""
