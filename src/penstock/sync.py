@@ -310,7 +310,6 @@ class SyncBroker:
         """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is.
 
         With `exclusive` it is the queue's only one: `Forbidden` where another is there, and for all that come after it.
-        The group '' is none: for who reads from an offset on.
         """
         return self._thread.run(self._broker.attach, queue, group, consumer=consumer, exclusive=exclusive)
 

@@ -524,11 +524,10 @@ class Broker:
         """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is.
 
         With `exclusive` it is the queue's only one: `Forbidden` where another is there, and for all that come after it.
-        The group '' is none: for who reads from an offset on.
         """
         home = self._queue(queue)
         name = self.consumer if consumer is None else check_name(consumer, "consumer")
-        if group:
+        if group:  # '' is none: who reads from an offset on needs none
             await self._work_group(home, group)
         place = (group, name)
         if home.only_consumer not in (None, place):
