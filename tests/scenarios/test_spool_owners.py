@@ -270,6 +270,37 @@ def test_a_commit_that_fails_while_an_owner_takes_records_leaves_no_gap() -> Non
     play(story)
 
 
+def test_nobody_is_told_where_something_landed_before_that_is_durable() -> None:
+    """Another pass of the owner may have appended it already: whoever asks then waits for the commit too."""
+
+    async def story(world: World) -> None:
+        first, second, _ = await two_nodes(world)
+        mine = next(homed(world.clusters["first"]))
+        await declared(world, second, "work")
+        await declared(world, first, mine)
+        await first.declare_exchange("all", kind="fanout")
+        for queue in ("work", mine):
+            await first.bind("all", queue)
+        owner = world.ways["second"]
+        owner.holds = lambda commit: any(change.batches for change in commit.lanes)
+        owner.refuses = lambda _: owner.refused == 0
+        publishing = asyncio.ensure_future(first.publish_to("all", Message(b"m"), publish_id="p"))
+        await come(lambda: bool(owner.held))  # it is in a commit under way, which will fail
+        [row] = await world.disk.outbox(0, 10, [SLOT])
+        asking = asyncio.ensure_future(world.clusters["second"].landed([Landing(row.id, row.lane, 1, "p")]))
+        await asyncio.sleep(0.01)
+        assert not asking.done()
+        assert not publishing.done()
+        owner.holds = lambda _: False
+        owner.goes_on.set()
+        places = {place.queue: place.offset for place in await publishing}
+        assert places == {mine: 0, "work": 0}
+        assert await world.log(first, "work") == [b"m"]
+        assert [one.base for one in await asking] in ([], [0])
+
+    play(story)
+
+
 def test_publishers_who_never_pause_are_not_buffered_for_ever() -> None:
     """Before the other node has what was buffered, more would be buffered behind it, and so on."""
 

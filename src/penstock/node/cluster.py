@@ -361,12 +361,15 @@ class Cluster:
             return
         share = -(-SLOTS // max(len(live), 1))
         known = {row.slot: row for row in view.slots}
-        meant = {slot for slot, row in known.items() if not row.node and row.meant_for == self.incarnation}
+        # Also those whose taking or giving broke off: for the store they are this node's, so nobody else can take them.
+        meant = {
+            slot for slot, row in known.items()
+            if slot not in self._node.epochs and self.incarnation == (row.node or row.meant_for)
+        }  # fmt: skip
         free = [
             slot for slot in range(SLOTS)
-            if slot not in self._node.epochs and (
+            if slot not in self._node.epochs and slot not in meant and (
                 slot not in known
-                or known[slot].node == self.incarnation
                 or (known[slot].node not in incarnations and known[slot].meant_for not in incarnations)
             )
         ]  # fmt: skip
