@@ -104,6 +104,8 @@ class Cluster:
         self.coming: set[int] = set()
         """Slots that were just taken, and are served as soon as what was on its way to them is there."""
         self.view = ClusterView(0, False, 0, [], [])
+        self.had_company = False
+        """Whether there was ever another node since this one started: then there may be one again any time."""
         self._heard_at = 0.0
         self._patient_until = 0.0
         self.heard_until = 0.0
@@ -304,6 +306,7 @@ class Cluster:
     async def _take_in(self, view: ClusterView, began: float) -> None:
         before = {row.incarnation for row in self.view.nodes if row.is_live}
         self.view = view
+        self.had_company = self.had_company or bool(self.others())
         if not view.is_member:
             await self._rejoin()
             return
