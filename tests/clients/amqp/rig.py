@@ -50,7 +50,7 @@ def address_of(server: Server) -> Address:
 @contextmanager
 def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[tuple[Server, Address]]:
     """A `penstock serve` with AMQP on a free port, until the block ends."""
-    with running(folder, "--amqp-port", "0", "--mqtt-port", "0", *arguments, **variables) as server:
+    with running(folder, "--amqp-port", "0", "--no-mqtt", *arguments, **variables) as server:
         yield server, address_of(server)
 
 
