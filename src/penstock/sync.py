@@ -30,6 +30,7 @@ from penstock.node.lane_places import Extent, QueueLanes
 from penstock.node.marks import Mark, MarkPage, MarkPut
 from penstock.node.node import CACHE_BYTES
 from penstock.node.schedules import Schedule
+from penstock.node.spooling import SPOOL_BYTES, SpoolNumbers
 from penstock.node.staged import Committed, Staged
 from penstock.node.statistics import QueueStats
 from penstock.node.streams import Page, StreamRead
@@ -37,7 +38,14 @@ from penstock.node.survey import NodeNumbers
 from penstock.node.traces import Trace
 
 
-def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, events: bool = True) -> SyncBroker:
+def open(
+    path: str | Path | None,
+    *,
+    cache_bytes: int = CACHE_BYTES,
+    events: bool = True,
+    spool: str | Path | None = None,
+    spool_bytes: int = SPOOL_BYTES,
+) -> SyncBroker:
     """Open a broker on an SQLite file, made where it is missing; `None` keeps everything in memory only.
 
     `postgresql://user@host/database` opens it on a PostgreSQL database, in a schema that `?schema=` names, and
@@ -46,10 +54,20 @@ def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, events: boo
 
     `cache_bytes` bounds the batches kept in memory for consumers that keep up; `events` turns the `$events` stream
     of deliveries on. Close it, or use it as `with penstock.sync.open(path) as broker`.
+
+    `spool` is a folder for publishes while a database is away, up to `spool_bytes` of them: see docs/spool.md.
     """
     thread = LoopThread("penstock")
     try:
-        broker = thread.run_or_undo(Broker.close, embedded.open, path, cache_bytes=cache_bytes, events=events)
+        broker = thread.run_or_undo(
+            Broker.close,
+            embedded.open,
+            path,
+            cache_bytes=cache_bytes,
+            events=events,
+            spool=spool,
+            spool_bytes=spool_bytes,
+        )
     except BaseException:
         thread.close()
         raise
@@ -292,7 +310,6 @@ class SyncBroker:
         """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is.
 
         With `exclusive` it is the queue's only one: `Forbidden` where another is there, and for all that come after it.
-        The group '' is none: for who reads from an offset on.
         """
         return self._thread.run(self._broker.attach, queue, group, consumer=consumer, exclusive=exclusive)
 
@@ -748,9 +765,16 @@ class SyncBroker:
         """
         return self._thread.run(self._broker.measures, queues_max=queues_max)
 
-    def check_ready(self) -> None:
-        """Return when the store takes a commit; raise `Unavailable` with the reason when it cannot, or not in 2 s."""
-        self._thread.run(self._broker.check_ready)
+    def check_ready(self) -> Literal["ready", "buffering"]:
+        """Return when the store takes a commit; raise `Unavailable` with the reason when it cannot, or not in 2 s.
+
+        With a spool, publishes are taken while the store is away: then this says that they are buffered.
+        """
+        return self._thread.run(self._broker.check_ready)
+
+    def spool(self) -> SpoolNumbers | None:
+        """What waits in the node's spool for the store to be back; None of a node without one."""
+        return self._thread.do(self._broker.spool)
 
     async def _give_back(self, claim: Claim) -> None:
         """The caller was interrupted before it saw the claim: back at once, as if never handed out."""

@@ -31,7 +31,7 @@ from penstock.client.client import AsyncClient
 from penstock.config import Config, Loaded
 from penstock.config.load import is_unspecified
 from penstock.declare.target import StepFailed, plan_all, take
-from penstock.embedded import open_member, open_store
+from penstock.embedded import open_member, open_store, spool_settings
 from penstock.errors import PenstockError, StoreCorrupt
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.server import HttpServer
@@ -223,10 +223,13 @@ async def join(broker: Broker, loaded: Loaded, server: HttpServer) -> dict[str, 
 async def open_broker(config: Config) -> Broker:
     limits = Limits(**msgspec.structs.asdict(config.limits))
     try:
+        spool = None
+        if has_spool(config):
+            spool = spool_settings(config.spool.folder, config.spool.bytes, config.http.port)
         store = await open_engine(config.store.path)
         settings: dict[str, Any] = {
             "cache_bytes": config.node.cache_bytes, "events": config.node.events, "limits": limits,
-            "enqueue_poll": config.node.enqueue_poll,
+            "enqueue_poll": config.node.enqueue_poll, "spool": spool,
         }  # fmt: skip
         if scheme_of(config.store.path):
             options = ClusterOptions(heartbeat_ms=config.cluster.heartbeat_ms, lease_ms=config.cluster.lease_ms)
@@ -237,6 +240,13 @@ async def open_broker(config: Config) -> Broker:
     except PenstockError as error:
         advice = "" if scheme_of(config.store.path) else "; choose a place that can be written with --store"
         raise CannotStart(f"{error}{advice}") from None
+
+
+def has_spool(config: Config) -> bool:
+    """A file is on the same disk as its spool would be: where it is away, so is that."""
+    if config.spool.enabled == "auto":
+        return bool(scheme_of(config.store.path))
+    return config.spool.enabled == "yes"
 
 
 async def declare(broker: Broker | AsyncClient, loaded: Loaded) -> dict[str, int]:

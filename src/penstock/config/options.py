@@ -48,6 +48,18 @@ class NodeSection(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between looks for messages that applications have enqueued in the database, where it does not tell."""
 
 
+class SpoolSection(msgspec.Struct, frozen=True, kw_only=True):
+    """Publishes while the store is away: see [the spool](spool.md)."""
+
+    enabled: Literal["auto", "yes", "no"] = "auto"
+    """Buffer publishes on the local disk while the store is away. `auto`: where the store is a database server."""
+    folder: str = "data/spool"
+    """Where they are kept, relative to the folder that the server is started in; in it, each server has a folder by the
+    number of its port."""
+    bytes: Annotated[int, Meta(ge=MIB, le=1 << 50)] = 1024 * MIB
+    """How much is kept there; one more publish is answered 503 until the store is back."""
+
+
 class HttpSection(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP API."""
 
@@ -223,6 +235,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     store: StoreSection = StoreSection()
     node: NodeSection = NodeSection()
+    spool: SpoolSection = SpoolSection()
     http: HttpSection = HttpSection()
     amqp: AmqpSection = AmqpSection()
     mqtt: MqttSection = MqttSection()
@@ -238,8 +251,10 @@ SECRETS: Final = frozenset({"http.token"})
 _PASSWORD: Final = re.compile(r"(://[^/@:]*:)[^/@]+(@)")
 """The password in a URL."""
 NOT_EMPTY: Final = frozenset(
-    {"store.path", "http.host", "amqp.host", "mqtt.host", "mqtt.namespace", "telemetry.service_name"}
-)
+    {
+        "store.path", "spool.folder", "http.host", "amqp.host", "mqtt.host", "mqtt.namespace", "telemetry.service_name",
+    }
+)  # fmt: skip
 HIDDEN: Final = "••••"
 
 

@@ -316,6 +316,11 @@ def give_back(node: Node, grab: Grab) -> None:
         node.commits.touch(grab.lane)
 
 
+def is_visible(grab: Grab) -> bool:
+    """Whether what was grabbed was published before; otherwise it is published in the same commit."""
+    return all(entry.end <= grab.lane.visible_end for entry in grab.entries)
+
+
 def is_held(node: Node, grab: Grab) -> bool:
     """Whether the lease of a grab is still there."""
     lane = node.lanes.get(grab.lane.id)
