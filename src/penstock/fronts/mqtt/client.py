@@ -73,23 +73,21 @@ class Client:
     # What the connection tells ----------------------------------------------------------------------------------
 
     def hear(self, event: Event) -> None:
-        match event:
-            case PubAck():
-                self._acknowledged(event)
-            case PubRec():
-                self._received(event)
-            case PubComp():
-                self._completed(event)
-            case Connect():
-                pass  # the engine refuses a second one
-            case _:
-                self._line.append(event)
-                self._wake.set()
-                if isinstance(event, Publish):
-                    self._line_bytes += len(event.payload)
-                if self._is_reading and (len(self._line) > LINE_EVENTS or self._line_bytes > LINE_BYTES):
-                    self._is_reading = False
-                    self.connection.pause_reading()
+        """What the client says: answers are taken at once, all else stands in line."""
+        if type(event) is PubAck:
+            self._acknowledged(event)
+        elif type(event) is PubRec:
+            self._received(event)
+        elif type(event) is PubComp:
+            self._completed(event)
+        elif type(event) is not Connect:  # the engine refuses a second one
+            self._line.append(event)
+            self._wake.set()
+            if type(event) is Publish:
+                self._line_bytes += len(event.payload)
+            if self._is_reading and (len(self._line) > LINE_EVENTS or self._line_bytes > LINE_BYTES):
+                self._is_reading = False
+                self.connection.pause_reading()
 
     def gone(self) -> None:
         """The socket has ended."""
