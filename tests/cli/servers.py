@@ -64,7 +64,7 @@ class Server:
             soft, hard = (str(limit) if limit >= 0 else "unlimited" for limit in limits)
             command = ["bash", "-c", f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$@"', "bash", *command]
         self.process = subprocess.Popen(
-            command, cwd=folder, env=clean_environment(**FREE_PORTS | variables),
+            command, cwd=folder, env=clean_environment(**{**FREE_PORTS, **variables}),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.output: list[str] = []

@@ -80,7 +80,9 @@ class Client:
             self._received(event)
         elif type(event) is PubComp:
             self._completed(event)
-        elif type(event) is not Connect:  # the engine refuses a second one
+        else:
+            assert type(event) is not PubAck and type(event) is not PubRec and type(event) is not PubComp
+            assert type(event) is not Connect  # the engine refuses a second one
             self._line.append(event)
             self._wake.set()
             if type(event) is Publish:
@@ -157,7 +159,7 @@ class Client:
         server = self.server
         documents = server.sessions.documents if session.is_stored else None
         self.window = Window(min(self.connect.receive_maximum, server.options.max_in_flight), session.released)
-        self.settling = Settling(server.broker, documents, session.client_id, self._release)
+        self.settling = Settling(server.broker, documents, session.client_id, self._release, self.fail)
         self.incoming = Incoming(server, self.engine, session, documents)
         self.requests = SubscriptionRequests(server, self, session)
 
@@ -256,6 +258,11 @@ class Client:
         for packet_id in packet_ids:
             self._recording.discard(packet_id)
             self.engine.pubrel(packet_id)
+        self.connection.flush_soon()
+
+    def fail(self, text: str) -> None:
+        """Go no further with this connection: another begins from what is recorded."""
+        self.engine.disconnect(Reason.UNSPECIFIED_ERROR, text=text)
         self.connection.flush_soon()
 
     def _completed(self, event: PubComp) -> None:
