@@ -52,6 +52,7 @@ class MqttServerProcess:
         self._path = path
         self._options = options
         self._process: subprocess.Popen[str] | None = None
+        self._log = path.with_suffix(".log")
         self.port = 0
         self.websocket_port = 0
         self.http_port = 0
@@ -59,13 +60,14 @@ class MqttServerProcess:
     def start(self) -> MqttServerProcess:
         options = {"port": self.port, "websocket_port": self.websocket_port, **self._options}
         script = Path(__file__).with_name("server_process.py")
-        self._process = subprocess.Popen(
-            [sys.executable, str(script), str(self._path), json.dumps(options), str(self.http_port)],
-            stdout=subprocess.PIPE, text=True, env=script_environment(),
-        )  # fmt: skip
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(script), str(self._path), json.dumps(options), str(self.http_port)],
+                stdout=subprocess.PIPE, stderr=log, text=True, env=script_environment(),
+            )  # fmt: skip
         assert self._process.stdout is not None
         said = self._process.stdout.readline().split()
-        assert said, "the server ended before it listened"
+        assert said, f"the server ended before it listened: {self.log}"
         assert said[0] == "ready", said
         self.port, self.websocket_port, self.http_port = map(int, said[1:])
         return self
@@ -85,7 +87,14 @@ class MqttServerProcess:
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
+        """SIGTERM; whatever clients did to it, nothing has gone wrong in it unexpectedly."""
         assert self._end(signal.SIGTERM) == 0
+        assert "Traceback" not in self.log, self.log
+
+    @property
+    def log(self) -> str:
+        """What it has said on stderr."""
+        return self._log.read_text()
 
     def _end(self, number: int) -> int:
         if self._process is None:

@@ -81,8 +81,7 @@ class Client:
         elif type(event) is PubComp:
             self._completed(event)
         else:
-            assert type(event) is not PubAck and type(event) is not PubRec and type(event) is not PubComp
-            assert type(event) is not Connect  # the engine refuses a second one
+            assert not isinstance(event, PubAck | PubRec | PubComp | Connect)  # the engine refuses a second one
             self._line.append(event)
             self._wake.set()
             if type(event) is Publish:
