@@ -8,6 +8,7 @@ questions about that are answered here. Knows no protocol. Next stop: `http/insi
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from penstock.batch import EncodedBatch
@@ -18,6 +19,7 @@ from penstock.errors import Elsewhere, Forbidden
 from penstock.fronts.http.inside import Inside
 from penstock.model import DEFAULT_GROUP, Headers, Message, check_name, options_of
 from penstock.node.broker import Broker, LeaseLike, Transaction
+from penstock.node.lane_places import QueueLanes
 from penstock.node.marks import Mark
 from penstock.node.statistics import QueueStats
 from penstock.node.streams import StreamRead
@@ -154,15 +156,33 @@ class Reach(Broker):
         self._node.check_open()
         return _Transaction(self, self._there)
 
-    async def attach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> str:
+    async def attach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
+    ) -> str:
         name = self.consumer if consumer is None else consumer
-        here = super().attach(queue, group, consumer=name)
-        return await self._anywhere(here, lambda: self._there.attach(queue, group, consumer=name))
+        here = super().attach(queue, group, consumer=name, exclusive=exclusive)
+        if not group:  # no path leads to it: who reads another node's queue without a group is not counted there
+            with suppress(Elsewhere):
+                await here
+            return name
+        there = lambda: self._there.attach(queue, group, consumer=name, exclusive=exclusive)  # noqa: E731
+        return await self._anywhere(here, there)
 
-    async def detach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+    async def detach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, keep: bool = False
+    ) -> None:
         name = self.consumer if consumer is None else consumer
-        here = super().detach(queue, group, consumer=name)
-        await self._anywhere(here, lambda: self._there.detach(queue, group, consumer=name))
+        here = super().detach(queue, group, consumer=name, keep=keep)
+        if not group:
+            with suppress(Elsewhere):
+                await here
+            return
+        await self._anywhere(here, lambda: self._there.detach(queue, group, consumer=name, keep=keep))
+
+    async def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+        name = self.consumer if consumer is None else consumer
+        here = super().stop_waiting(queue, group, consumer=name)
+        await self._anywhere(here, lambda: self._there.stop_waiting(queue, group, consumer=name))
 
     # Streams and looking ----------------------------------------------------------------------------------
 
@@ -183,6 +203,9 @@ class Reach(Broker):
         """As `Broker.read_from`."""
         here = super().read_from(queue, offset, **options)
         return await self._anywhere(here, lambda: self._there.read_from(queue, offset, **options))
+
+    async def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
+        return await self._anywhere(super().lanes(queue, time_ms), lambda: self._there.lanes(queue, time_ms))
 
     async def seek(self, queue: str, group: str = DEFAULT_GROUP, **options: Any) -> None:
         """As `Broker.seek`."""
