@@ -60,10 +60,11 @@ class MqttServerProcess:
     def start(self) -> MqttServerProcess:
         options = {"port": self.port, "websocket_port": self.websocket_port, **self._options}
         script = Path(__file__).with_name("server_process.py")
-        self._process = subprocess.Popen(
-            [sys.executable, str(script), str(self._path), json.dumps(options), str(self.http_port)],
-            stdout=subprocess.PIPE, stderr=self._log.open("a"), text=True, env=script_environment(),
-        )  # fmt: skip
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(script), str(self._path), json.dumps(options), str(self.http_port)],
+                stdout=subprocess.PIPE, stderr=log, text=True, env=script_environment(),
+            )  # fmt: skip
         assert self._process.stdout is not None
         said = self._process.stdout.readline().split()
         assert said, f"the server ended before it listened: {self.log}"
