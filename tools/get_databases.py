@@ -1,4 +1,4 @@
-"""Gets what the tests run against and no wheel brings, from Debian's packages: MariaDB and Mosquitto's clients.
+"""Gets what the tests run against and no wheel brings, from Debian's packages: MariaDB, PgBouncer, Mosquitto.
 
     .venv/bin/python -m tools.get_databases
 
@@ -45,6 +45,8 @@ PROGRAM: Final = "usr/sbin/mariadbd"
 MARIADB: Final = Program("MariaDB", ("mariadb-server-core",), 8, PROGRAM)
 MOSQUITTO_CLIENTS: Final = Program("Mosquitto clients", ("mosquitto-clients",), 1, "usr/bin/mosquitto_sub")
 
+PGBOUNCER: Final = Program("PgBouncer", ("pgbouncer",), 1, "usr/sbin/pgbouncer")
+
 
 def mariadb_root() -> Path | None:
     return MARIADB.root()
@@ -84,7 +86,7 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    for wanted in (MARIADB, MOSQUITTO_CLIENTS):
+    for wanted in (MARIADB, MOSQUITTO_CLIENTS, PGBOUNCER):
         try:
             get(wanted)
         except (SetUpFailed, OSError) as failure:

@@ -206,22 +206,39 @@ class Claim:
 
 
 class Published(msgspec.Struct, frozen=True, gc=False):
-    """Where one message went; `duplicate` when its dedup id was known, and then the offset is the first one's."""
+    """Where one message went; `duplicate` when its dedup id was known, and then the offset is the first one's.
+
+    `buffered` when the store is away: it is safe in the server's spool and published from there when the store is back.
+    Then it has no place yet: lane and offset are -1, and `queue` is empty where an exchange will choose.
+    """
 
     queue: str
     lane: int
     """The lane's place in its queue, from 0 on."""
     offset: int
     duplicate: bool = False
+    buffered: bool = False
 
 
 class Receipt:
     """Where many messages went. Looks like a list of `Published`, made when looked at."""
 
-    def __init__(self, count: int, parts: Sequence[tuple[str, int, Appended, Sequence[int] | None]]) -> None:
+    def __init__(
+        self,
+        count: int,
+        parts: Sequence[tuple[str, int, Appended, Sequence[int] | None]],
+        *,
+        buffered_for: str | None = None,
+    ) -> None:
         self._count = count
         self.parts = parts
         """(queue, lane, where the run went, places of its messages in the request or None for all of it)"""
+        self._buffered_for = buffered_for
+
+    @property
+    def buffered(self) -> bool:
+        """Whether the store is away, and all of it in the server's spool: stored, but without offsets yet."""
+        return self._buffered_for is not None
 
     def __len__(self) -> int:
         return self._count
@@ -249,6 +266,8 @@ class Receipt:
 
     def first(self) -> Published:
         """The place of the first message in the first queue it reached."""
+        if self._buffered_for is not None:
+            return Published(self._buffered_for, -1, -1, buffered=True)
         queue, lane, appended, _ = self.parts[0]
         duplicate = 0 in appended.duplicates
         return Published(queue, lane, appended.duplicates[0] if duplicate else appended.base, duplicate)
@@ -262,6 +281,8 @@ class Receipt:
         return sorted(self._places(), key=lambda item: item[0])
 
     def _places(self) -> Iterator[tuple[int, Published]]:
+        if self._buffered_for is not None:
+            yield from ((index, Published(self._buffered_for, -1, -1, buffered=True)) for index in range(self._count))
         for queue, lane, appended, indexes in self.parts:
             for position, offset in enumerate(appended.offsets()):
                 index = position if indexes is None else indexes[position]

@@ -9,18 +9,27 @@ import os
 import socket
 from pathlib import Path
 
-from penstock.model import DEFAULT_NAMESPACE
+from penstock.model import DEFAULT_NAMESPACE, INTEGER_MAX, check_integer
 from penstock.node.broker import Broker
 from penstock.node.clock import Clock, StoreClock, SystemClock
 from penstock.node.cluster import ClusterOptions
 from penstock.node.enqueueing import POLL_S
 from penstock.node.limits import Limits
 from penstock.node.node import CACHE_BYTES, Node
+from penstock.node.spool_folder import DiskFolder
+from penstock.node.spooling import SPOOL_BYTES, SpoolSettings
 from penstock.store.contract import Store
 from penstock.store.opening import open_engine, scheme_of
 
 
-async def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, events: bool = True) -> Broker:
+async def open(
+    path: str | Path | None,
+    *,
+    cache_bytes: int = CACHE_BYTES,
+    events: bool = True,
+    spool: str | Path | None = None,
+    spool_bytes: int = SPOOL_BYTES,
+) -> Broker:
     """Open a broker on an SQLite file, made where it is missing; `None` keeps everything in memory only.
 
     `postgresql://user@host/database` opens it on a PostgreSQL database, in a schema that `?schema=` names, and
@@ -29,11 +38,19 @@ async def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, event
 
     `cache_bytes` bounds the batches kept in memory for consumers that keep up; `events` turns the `$events` stream
     of deliveries on. Close it, or use it as `async with await penstock.open(path) as broker`.
+
+    `spool` is a folder for publishes while a database is away, up to `spool_bytes` of them: see docs/spool.md.
     """
-    store = await open_engine(path)
+    settings = None if spool is None else spool_settings(spool, spool_bytes)
+    try:
+        store = await open_engine(path)
+    except BaseException:
+        if settings is not None:
+            await settings.folder.close()
+        raise
     if path is None or not scheme_of(path):
-        return await open_store(store, SystemClock(), cache_bytes=cache_bytes, events=events)
-    node = Node(store, StoreClock(), cache_bytes=cache_bytes, events=events)
+        return await open_store(store, SystemClock(), cache_bytes=cache_bytes, events=events, spool=settings)
+    node = Node(store, StoreClock(), cache_bytes=cache_bytes, events=events, spool=settings)
     try:
         cluster = await node.open_among(node_name(), ClusterOptions(), is_alone=True)
         await cluster.join("")
@@ -41,6 +58,16 @@ async def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, event
         await node.close()
         raise
     return Broker(node, DEFAULT_NAMESPACE)
+
+
+def spool_settings(folder: str | Path, bytes_most: int = SPOOL_BYTES, port: int | None = None) -> SpoolSettings:
+    """A spool in this folder, made where it is missing; held from now on, until the broker with it is closed.
+
+    That of a server on this port is in a folder of its own there.
+    """
+    check_integer(bytes_most, "spool_bytes", 1, INTEGER_MAX)
+    held = DiskFolder.open(folder) if port is None else DiskFolder.open_for_port(folder, port)
+    return SpoolSettings(held, bytes_most)
 
 
 def node_name() -> str:
@@ -55,12 +82,16 @@ async def open_store(
     events: bool = True,
     limits: Limits = Limits(),  # noqa: B008 - it is frozen
     enqueue_poll: float = POLL_S,
+    spool: SpoolSettings | None = None,
 ) -> Broker:
-    """A broker on a store that is open already; it takes the store over, also when it fails."""
-    node = Node(store, clock, cache_bytes=cache_bytes, events=events, limits=limits, enqueue_poll=enqueue_poll)
+    """A broker on a store that is open already; it takes the store and the spool over, also when it fails."""
+    node = Node(
+        store, clock, cache_bytes=cache_bytes, events=events, limits=limits, enqueue_poll=enqueue_poll, spool=spool
+    )
     try:
         await node.open(node_name())
     except BaseException:
+        await node.spooling.close()
         await store.close()
         raise
     return Broker(node, DEFAULT_NAMESPACE)
@@ -74,14 +105,18 @@ async def open_member(
     events: bool = True,
     limits: Limits = Limits(),  # noqa: B008 - it is frozen
     enqueue_poll: float = POLL_S,
+    spool: SpoolSettings | None = None,
     options: ClusterOptions = ClusterOptions(),  # noqa: B008 - it is frozen
     name: str | None = None,
 ) -> Broker:
     """A broker that will be one of several on a store: `broker.cluster.join` makes it one, when it can be reached."""
-    node = Node(store, clock, cache_bytes=cache_bytes, events=events, limits=limits, enqueue_poll=enqueue_poll)
+    node = Node(
+        store, clock, cache_bytes=cache_bytes, events=events, limits=limits, enqueue_poll=enqueue_poll, spool=spool
+    )
     try:
         await node.open_among(name or node_name(), options)
     except BaseException:
+        await node.spooling.close()
         await store.close()
         raise
     return Broker(node, DEFAULT_NAMESPACE)

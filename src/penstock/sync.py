@@ -30,6 +30,7 @@ from penstock.node.lane_places import Extent, QueueLanes
 from penstock.node.marks import Mark, MarkPage, MarkPut
 from penstock.node.node import CACHE_BYTES
 from penstock.node.schedules import Schedule
+from penstock.node.spooling import SPOOL_BYTES, SpoolNumbers
 from penstock.node.staged import Committed, Staged
 from penstock.node.statistics import QueueStats
 from penstock.node.streams import Page, StreamRead
@@ -37,7 +38,14 @@ from penstock.node.survey import NodeNumbers
 from penstock.node.traces import Trace
 
 
-def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, events: bool = True) -> SyncBroker:
+def open(
+    path: str | Path | None,
+    *,
+    cache_bytes: int = CACHE_BYTES,
+    events: bool = True,
+    spool: str | Path | None = None,
+    spool_bytes: int = SPOOL_BYTES,
+) -> SyncBroker:
     """Open a broker on an SQLite file, made where it is missing; `None` keeps everything in memory only.
 
     `postgresql://user@host/database` opens it on a PostgreSQL database, in a schema that `?schema=` names, and
@@ -46,10 +54,20 @@ def open(path: str | Path | None, *, cache_bytes: int = CACHE_BYTES, events: boo
 
     `cache_bytes` bounds the batches kept in memory for consumers that keep up; `events` turns the `$events` stream
     of deliveries on. Close it, or use it as `with penstock.sync.open(path) as broker`.
+
+    `spool` is a folder for publishes while a database is away, up to `spool_bytes` of them: see docs/spool.md.
     """
     thread = LoopThread("penstock")
     try:
-        broker = thread.run_or_undo(Broker.close, embedded.open, path, cache_bytes=cache_bytes, events=events)
+        broker = thread.run_or_undo(
+            Broker.close,
+            embedded.open,
+            path,
+            cache_bytes=cache_bytes,
+            events=events,
+            spool=spool,
+            spool_bytes=spool_bytes,
+        )
     except BaseException:
         thread.close()
         raise
@@ -286,13 +304,27 @@ class SyncBroker:
 
     # Consumers that are known to come and go --------------------------------------------------------------
 
-    def attach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> str:
-        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is."""
-        return self._thread.run(self._broker.attach, queue, group, consumer=consumer)
+    def attach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
+    ) -> str:
+        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is.
 
-    def detach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
-        """Say that a consumer has gone: what it holds returns at once, counted as an attempt."""
-        self._thread.run(self._broker.detach, queue, group, consumer=consumer)
+        With `exclusive` it is the queue's only one: `Forbidden` where another is there, and for all that come after it.
+        """
+        return self._thread.run(self._broker.attach, queue, group, consumer=consumer, exclusive=exclusive)
+
+    def detach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, keep: bool = False
+    ) -> None:
+        """Say that a consumer has gone: what it holds returns at once, counted as an attempt.
+
+        With `keep` it takes no more, and may still settle what it holds; detached again without, that returns too.
+        """
+        self._thread.run(self._broker.detach, queue, group, consumer=consumer, keep=keep)
+
+    def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+        """Answer the claims that wait for this consumer now: with nothing, unless messages were on their way to it."""
+        self._thread.run(self._broker.stop_waiting, queue, group, consumer=consumer)
 
     # Streams ----------------------------------------------------------------------------------------------
 
@@ -319,9 +351,13 @@ class SyncBroker:
         time_ms: int | None = None,
         max: int = 100,
         lane: int | None = None,
+        wait: float = 0.0,
     ) -> StreamRead:
-        """Messages of the log from an offset or a time on (from the beginning without either); no group needed."""
-        return self._thread.run(self._broker.read_from, queue, offset, time_ms=time_ms, max=max, lane=lane)
+        """Messages of the log from an offset or a time on (from the beginning without either); no group needed.
+
+        Where there are none yet, it waits up to `wait` seconds for the first.
+        """
+        return self._thread.run(self._broker.read_from, queue, offset, time_ms=time_ms, max=max, lane=lane, wait=wait)
 
     def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
         """Where each lane of a queue begins and ends; with `time_ms` also the first offset from that time on."""
@@ -729,9 +765,16 @@ class SyncBroker:
         """
         return self._thread.run(self._broker.measures, queues_max=queues_max)
 
-    def check_ready(self) -> None:
-        """Return when the store takes a commit; raise `Unavailable` with the reason when it cannot, or not in 2 s."""
-        self._thread.run(self._broker.check_ready)
+    def check_ready(self) -> Literal["ready", "buffering"]:
+        """Return when the store takes a commit; raise `Unavailable` with the reason when it cannot, or not in 2 s.
+
+        With a spool, publishes are taken while the store is away: then this says that they are buffered.
+        """
+        return self._thread.run(self._broker.check_ready)
+
+    def spool(self) -> SpoolNumbers | None:
+        """What waits in the node's spool for the store to be back; None of a node without one."""
+        return self._thread.do(self._broker.spool)
 
     async def _give_back(self, claim: Claim) -> None:
         """The caller was interrupted before it saw the claim: back at once, as if never handed out."""

@@ -22,7 +22,7 @@ DEADLINE_SECONDS: Final = 30.0
 LISTENS: Final = re.compile(r"listens on (http://(\S+):(\d+)) ")
 
 
-FREE_PORTS = {"PENSTOCK_MQTT_PORT": "0", "PENSTOCK_MQTT_WEBSOCKET_PORT": "0"}
+FREE_PORTS = {"PENSTOCK_AMQP_PORT": "0", "PENSTOCK_MQTT_PORT": "0", "PENSTOCK_MQTT_WEBSOCKET_PORT": "0"}
 """Servers of tests run side by side: each takes whatever port is free for what is not asked for by name."""
 
 
@@ -64,7 +64,7 @@ class Server:
             soft, hard = (str(limit) if limit >= 0 else "unlimited" for limit in limits)
             command = ["bash", "-c", f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$@"', "bash", *command]
         self.process = subprocess.Popen(
-            command, cwd=folder, env=clean_environment(**FREE_PORTS | variables),
+            command, cwd=folder, env=clean_environment(**{**FREE_PORTS, **variables}),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.output: list[str] = []
@@ -107,6 +107,15 @@ class Server:
             answer = connection.getresponse()
             data = answer.read()
             return answer.status, json.loads(data) if data else None
+        finally:
+            connection.close()
+
+    def text(self, path: str) -> str:
+        """What a page says that is no JSON."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_SECONDS)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().read().decode()
         finally:
             connection.close()
 

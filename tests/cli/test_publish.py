@@ -40,7 +40,7 @@ def test_a_known_message_is_told_as_such(cli: Cli, queue: str) -> None:
     cli("publish", queue, "hello", "--dedup-id", "d")
     assert "was known already" in cli("publish", queue, "hello", "--dedup-id", "d")
     assert cli.json("publish", queue, "hello", "--dedup-id", "d") == [
-        {"queue": "mail", "lane": 0, "offset": 0, "duplicate": True}
+        {"queue": "mail", "lane": 0, "offset": 0, "duplicate": True, "buffered": False}
     ]
 
 
@@ -87,7 +87,7 @@ def test_lines_are_published_in_batches_of_a_thousand_at_most(
 def test_every_line_counts_and_its_end_does_not(cli: Cli, queue: str, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"a\r\n\n b \n\xff")
     assert cli.json("publish", queue, "--lines", "--file", str(tmp_path / "lines"), "--key", "k") == {
-        "published": 4, "stored": 4, "duplicates": 0, "queues": ["mail"],
+        "published": 4, "stored": 4, "duplicates": 0, "buffered": 0, "queues": ["mail"],
     }  # fmt: skip
     found = cli.log(queue)
     assert [one.get("payload") for one in found] == ["a", "", " b ", None]

@@ -25,11 +25,19 @@ class Nodes:
         """One more server; returns when it is a member."""
         folder = self._folder / f"server-{len(self.all)}"
         folder.mkdir()
-        arguments = ("--port", "0", "--store", self.store, *self._options, *options)
-        server = Server(folder, arguments, {})
-        self._stack.callback(end, server)
+        server = self._start(folder, options)
         self.all.append(server)
         return server.wait_ready()
+
+    def start_again(self, index: int) -> Server:
+        """A server that has died, in its folder."""
+        self.all[index] = self._start(self._folder / f"server-{index}", ())
+        return self.all[index].wait_ready()
+
+    def _start(self, folder: Path, options: tuple[str, ...]) -> Server:
+        server = Server(folder, ("--port", "0", "--store", self.store, *self._options, *options), {})
+        self._stack.callback(end, server)
+        return server
 
     def cluster(self, server: Server | None = None) -> dict[str, Any]:
         status, answer = (server or self.all[0]).request("GET", "/v1/cluster")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ from typing import Any
 import asyncpg
 import pytest
 
+import penstock
+from penstock import Message, encode
 from penstock.errors import Fenced, InvalidArgument, PenstockError, Unavailable
 from penstock.store import postgres_schema as sql
+from penstock.store import postgres_vacuum
 from penstock.store.contract import CatalogRow, DeadRow, Member, OutboxRow
 from penstock.store.postgres import PostgresStore
 from penstock.store.text import kept, restored
@@ -428,5 +432,33 @@ def test_an_isolation_under_which_no_fence_holds_is_refused(url: str) -> None:
         finally:
             await connection.execute("DROP ROLE IF EXISTS strict")
             await connection.close()
+
+    asyncio.run(scenario())
+
+
+def test_room_of_batches_that_are_gone_is_used_again_without_waiting_for_the_server(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are few and large: by its own count PostgreSQL would have nothing to do."""
+    monkeypatch.setattr(postgres_vacuum, "EVERY_BYTES", 1_000_000)
+    monkeypatch.setattr(postgres_vacuum, "REST_S", 0.0)
+    body = random.Random(1).randbytes(100_000)
+    count = 150
+
+    async def scenario() -> None:
+        broker = await penstock.open(url)
+        try:
+            await broker.declare_queue("q")
+            for _ in range(count):
+                await broker.publish_batch("q", encode([Message(body)]))
+                await broker.ack(await broker.claim("q"))
+        finally:
+            await broker.close()
+        connection = await asyncpg.connect(shared_url())
+        try:
+            size = await connection.fetchval("SELECT pg_total_relation_size($1::regclass)", f"{schema_of(url)}.batches")
+        finally:
+            await connection.close()
+        assert size < count * len(body) / 2
 
     asyncio.run(scenario())

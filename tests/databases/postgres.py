@@ -57,7 +57,8 @@ def is_there() -> bool:
 class PostgresServer:
     """One server with an empty folder of its own."""
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, *, copy_of: PostgresServer | None = None, **settings: str) -> None:
+        """`copy_of`: a standby that follows another server, with all that is in it."""
         self._settings = SETTINGS | settings
         self._programs = programs()
         assert self._programs is not None, "there is no PostgreSQL: install the wheel pgserver or Debian's postgresql"
@@ -70,8 +71,13 @@ class PostgresServer:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
-        self._run("initdb", "--pgdata", "data", "--username=penstock", "--auth=trust", "--no-locale", "--encoding=UTF8",
-                  "--no-sync")  # fmt: skip
+        if copy_of is None:
+            self._run("initdb", "--pgdata", "data", "--username=penstock", "--auth=trust", "--no-locale",
+                      "--encoding=UTF8", "--no-sync")  # fmt: skip
+        else:
+            self._run("pg_basebackup", "--pgdata=data", "--write-recovery-conf", "--checkpoint=fast", "--no-sync",
+                      f"--dbname=host=127.0.0.1 port={copy_of.port} user=penstock application_name=standby",
+                      )  # fmt: skip
         self.start()
 
     @property
@@ -129,6 +135,10 @@ class PostgresServer:
             assert ended, f"processes of PostgreSQL went on after its end: {self.log()}"
             os.close(self._alive)
 
+    def promote(self) -> None:
+        """A standby becomes a server of its own."""
+        self._run("pg_ctl", "promote", "--pgdata=data", "--wait")
+
     def close(self) -> None:
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -140,6 +150,28 @@ class PostgresServer:
             user=self._user, group=self._user, extra_groups=None if self._user is None else [],
         )  # fmt: skip
         assert done.returncode == 0, f"{program} failed: {done.stdout}{done.stderr}"
+
+
+def synchronous_pair(stack: contextlib.ExitStack) -> tuple[PostgresServer, PostgresServer, str]:
+    """A server and a standby that has every commit before it is answered, and a URL that leads to whichever leads."""
+    first = PostgresServer(wal_level="replica", max_wal_senders="4")
+    stack.callback(first.close)
+    second = PostgresServer(copy_of=first)
+    stack.callback(second.close)
+    asyncio.run(_synchronize(first))
+    hosts = f"127.0.0.1:{first.port},127.0.0.1:{second.port}"
+    return first, second, f"postgresql://penstock@{hosts}/postgres?target_session_attrs=primary"
+
+
+async def _synchronize(first: PostgresServer) -> None:
+    control = await asyncpg.connect(first.url)
+    await control.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+    await control.execute("SELECT pg_reload_conf()")
+    deadline = time.monotonic() + PATIENCE_S
+    while await control.fetchval("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") != 1:
+        assert time.monotonic() < deadline, f"the standby does not follow: {first.log()}"
+        await asyncio.sleep(0.02)
+    await control.close()
 
 
 @functools.cache

@@ -298,4 +298,4 @@ def test_a_payload_that_is_no_text_is_sent_in_base64() -> None:
 def test_an_empty_receipt_has_no_parts() -> None:
     from penstock.fronts.http.handlers.bodies import parts_answer
 
-    assert msgspec.to_builtins(parts_answer(Receipt(0, []))) == {"count": 0, "parts": []}
+    assert msgspec.json.decode(parts_answer(Receipt(0, [])).body) == {"count": 0, "parts": []}

@@ -74,6 +74,14 @@ class Machine:
         await node.open("me")
         return Broker(node, "default")
 
+    async def comes(self, condition: Callable[[], bool]) -> None:
+        """Let time pass, a millisecond at a time, until something is so."""
+        for _ in range(100_000):
+            if condition():
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError(f"{condition} did not come true")
+
     async def until(self, time_ms: int) -> None:
         """Let time pass up to a moment."""
         await asyncio.sleep(max(0, time_ms - self.now_ms()) / 1000)

@@ -12,9 +12,10 @@ from penstock.errors import PenstockError
 from tests.simulation.consumers import Consumer, StreamReader
 from tests.simulation.operators import Operator
 from tests.simulation.producers import Producer
-from tests.simulation.world import SETTLE_MS_MAX, Process, World
+from tests.simulation.world import SETTLE_MS_MAX, Process, World, segments_of
 
 STEP_MS = 250
+SPOOL_TRIES_MAX = 100
 
 
 async def play(world: World) -> None:
@@ -25,11 +26,15 @@ async def play(world: World) -> None:
     world.finishing = True
     world.trace("the faults are over")
     await _calm_down(world)
+    await _empty_spools(world)
     tasks += [world.loop.create_task(client) for client in _tidy_clients(world)]
     await _settle(world)
     process = await world.process()
     if not world.checker.court.violations:
         world.checker.check_end(process.index, world.resets)
+        world.checker.publishes.check_buffered(world.letters())
+        if not world.plan.takeovers:
+            world.checker.publishes.check_order()
     for task in tasks:
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
             world.odd(f"a client ended: {''.join(traceback.format_exception(error))}")
@@ -103,6 +108,22 @@ async def _calm_down(world: World) -> None:
                 except PenstockError as error:
                     world.unexpected(process, "resume", error)
                     await asyncio.sleep(0.5)
+
+
+async def _empty_spools(world: World) -> None:
+    """What nodes have left in their spools is replayed, machine after machine."""
+    for _ in range(SPOOL_TRIES_MAX):
+        process = await world.process()
+        for other in world.processes:
+            if other is not process and other.alive:
+                other.sever()
+        left = [disk for disk in world.disks if segments_of(disk)]
+        if not left and not process.node.spooling.messages:
+            return
+        if not any(process.folder.files is disk for disk in left):
+            await world.restart()  # on the machine where something is left
+        await asyncio.sleep(1.0)
+    world.odd(f"a spool was not replayed: {[sorted(disk) for disk in world.disks]}")
 
 
 async def _settle(world: World) -> None:

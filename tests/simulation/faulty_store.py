@@ -60,6 +60,10 @@ class Host(Protocol):
     def chances(self) -> Chances:
         """How likely each fault is now."""
 
+    @property
+    def is_away(self) -> bool:
+        """Whether nobody reaches the disk now."""
+
     def crash(self, index: int) -> None:
         """The node of this index dies here and now."""
 
@@ -245,6 +249,8 @@ class FaultyStore:
         if chances.crash and random.random() < chances.crash:
             await self._crash()
         await self._delay(chances)
+        if self._host.is_away:
+            raise Unavailable(f"simulated: {step} finds nobody")
         if chances.fail_before and random.random() < chances.fail_before:
             raise Unavailable(f"simulated: {step} failed before it did anything")
 
@@ -253,6 +259,8 @@ class FaultyStore:
         if chances.crash and random.random() < chances.crash:
             await self._crash()
         await self._delay(chances)
+        if self._host.is_away:
+            raise Unavailable(f"simulated: nobody says how {step} went")
         if may_fail and chances.fail_after and random.random() < chances.fail_after:
             raise Unavailable(f"simulated: {step} failed after it was done")
 

@@ -110,6 +110,11 @@ class Sent(msgspec.Struct):
     """The messages of the same call: all of them land, or none."""
     settles: tuple[int, int, int, tuple[int, ...]] | None = None
     """(lane, group, lease, offsets) that are acknowledged in the same transaction."""
+    buffered: bool = False
+    """It was answered that it is in a spool."""
+    begun_seq: int = 0
+    answered_seq: int = 0
+    """In the order of all calls; 0 = never answered."""
 
 
 class Landing(msgspec.Struct):

@@ -31,6 +31,12 @@ from penstock.node.node import Node
 from penstock.node.parts import Part
 from penstock.node.polls import Polls
 from penstock.node.relay import Relay
+from penstock.node.replaying import Replaying
+from penstock.node.spool import Doubt, Header, Record
+from penstock.node.spool_log import Entry as SpoolEntry
+from penstock.node.spool_log import SpoolLog
+from penstock.node.spool_positions import Positions
+from penstock.node.spooling import Spooling
 from penstock.rows import Commit, DedupRow, LaneChange
 from penstock.store.memory import MemoryStore
 
@@ -364,6 +370,62 @@ def trimmed_offsets_come_back() -> Any:
         return sealed
 
     return patch.object(Lane, "seal", seal)
+
+
+# The spool -----------------------------------------------------------------------------------------------
+
+
+@mutation
+def a_replay_does_not_say_how_far_it_came() -> Any:
+    async def read(positions: Positions, spool: str, lane: int) -> int:
+        positions._known[spool, lane] = 0
+        return 0
+
+    return patch.object(Positions, "read", read)
+
+
+@mutation
+def a_commit_without_an_answer_is_taken_for_none() -> Any:
+    async def happened(_: Replaying, __: Header, ___: Doubt) -> bool:
+        return False
+
+    return patch.object(Replaying, "_happened", happened)
+
+
+@mutation
+def a_commit_without_an_answer_is_taken_for_done() -> Any:
+    async def happened(_: Replaying, __: Header, ___: Doubt) -> bool:
+        return True
+
+    return patch.object(Replaying, "_happened", happened)
+
+
+@mutation
+def publishes_overtake_the_spool() -> Any:
+    return patch.object(Spooling, "_must_wait", lambda spooling, unit: unit.is_durable and spooling.is_away)
+
+
+@mutation
+def the_spool_answers_before_it_has_written() -> Any:
+    original = SpoolLog.add
+
+    def add(log: SpoolLog, make: Callable[[int], Record]) -> Any:
+        record, _ = original(log, make)
+        stored = asyncio.get_running_loop().create_future()
+        stored.set_result(None)
+        return record, stored
+
+    return patch.object(SpoolLog, "add", add)
+
+
+@mutation
+def a_replay_is_done_before_its_commit() -> Any:
+    async def settle(replaying: Replaying, spool: SpoolLog, done: Sequence[SpoolEntry], *_: Any) -> None:
+        if done:
+            replaying._place = done[-1].end
+            await spool.release(replaying._place)
+
+    return patch.object(Replaying, "_settle", settle)
 
 
 @contextmanager

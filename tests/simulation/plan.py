@@ -61,6 +61,15 @@ class QueuePlan(msgspec.Struct):
         return settings_of(self.config, make_config(GroupConfig, group.options))
 
 
+class SpoolPlan(msgspec.Struct):
+    """Nodes with a spool, and when the store is away from all of them."""
+
+    outages: list[tuple[int, int]]
+    """[from, to) in milliseconds since the start."""
+    segment_bytes: int
+    bytes: int
+
+
 class Plan(msgspec.Struct):
     """One seed's world."""
 
@@ -82,6 +91,7 @@ class Plan(msgspec.Struct):
     cancels: float
     long_polls: bool
     scratch: bool
+    spool: SpoolPlan | None = None
 
     def queue(self, name: str) -> QueuePlan:
         return next(queue for queue in self.queues if queue.name == name)
@@ -115,7 +125,18 @@ def make_plan(seed: int) -> Plan:
         cancels=random.choice((0.0, 0.0, 0.1)),
         long_polls=random.random() < 0.4,
         scratch=random.random() < 0.15,
+        spool=_spool(seed),
     )
+
+
+def _spool(seed: int) -> SpoolPlan | None:
+    """From a chance of its own: worlds without a spool are as they were."""
+    random = Random(f"spool {seed}")
+    if random.random() < 0.5:
+        return None
+    starts = sorted(random.randrange(8_000) for _ in range(random.choice((0, 1, 1, 2, 4))))
+    outages = [(start, start + random.choice((30, 300, 2_000, 6_000))) for start in starts]
+    return SpoolPlan(outages, random.choice((1, 300, 1 << 20)), random.choice((1 << 30, 1 << 30, 1 << 30, 2_000)))
 
 
 def _chances(random: Random) -> Chances:

@@ -98,6 +98,10 @@ class Producer:
             world.unexpected(process, "publish", error)
             checker.failed(messages, error)
             return isinstance(error, QueueFull)
+        if places[0] and places[0][0].buffered:
+            world.trace(f"{self._name} {names}: buffered")
+            checker.buffered(messages)
+            return True
         world.trace(
             f"{self._name} {names}: {[(place[0].lane, place[0].offset, place[0].duplicate) for place in places]}"
         )

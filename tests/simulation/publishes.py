@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from penstock.batch import decode
 from penstock.delivery import Published
 from penstock.errors import (
     InvalidArgument,
@@ -15,6 +16,7 @@ from penstock.errors import (
     Unroutable,
 )
 from penstock.model import Message
+from penstock.node.spool import DeadRecord
 from tests.simulation.court import Court
 from tests.simulation.ledger import Landing, Sent
 from tests.simulation.mirror import LaneMirror, Stored, scope_of
@@ -47,6 +49,7 @@ class PublishChecker:
             if sent is None:
                 sent = self.sent[uid_of(message)] = Sent(message, queues, self._court.now_ms())
             sent.calls += 1
+            sent.begun_seq = self._court.next_seq()
             sent.together = together
             sent.settles = settles
         return self._court.now_ms()
@@ -61,10 +64,45 @@ class PublishChecker:
         """A call was answered: the message must be where the answer says."""
         sent = self.sent[uid_of(message)]
         self.confirmed += 1
+        sent.answered_seq = self._court.next_seq()
         if sorted(place.queue for place in places) != sorted(sent.queues):
             self._court.report("misrouted", f"{uid_of(message)} went to {places}, not to {sent.queues}")
         for place in places:
             self._check_place(message, place, self._court.lane_id(place.queue, place.lane, scope), started_ms)
+
+    def buffered(self, messages: Iterable[Message]) -> None:
+        """A call was answered: the messages are in the node's spool."""
+        for message in messages:
+            sent = self.sent[uid_of(message)]
+            sent.buffered = True
+            sent.answered_seq = self._court.next_seq()
+            self.confirmed += 1
+
+    def check_buffered(self, letters: Iterable[DeadRecord]) -> None:
+        """At the end, what was buffered is stored in all its queues, or known there, or a dead letter of the spool."""
+        dead = {uid_of(message) for letter in letters for message in decode(letter.record.batch)}
+        for uid, sent in self.sent.items():
+            for queue in sent.queues if sent.buffered and uid not in dead else ():
+                if not self._court.plan.queue(queue).is_ephemeral and not self._is_stored(queue, 0, sent.message):
+                    self._court.report("lost", f"{uid} was answered as buffered, and is not in {queue!r}")
+
+    def check_order(self) -> None:
+        """Of a partition, what was answered before another publish began stands before it."""
+        for lane in self._court.mirror.lanes.values():
+            latest: dict[str, tuple[int, str]] = {}
+            queue = self._court.mirror.queue_name(lane.id)
+            for offset in sorted(lane.messages) if scope_of(lane.id) is None else ():
+                stored = lane.messages[offset]
+                sent, partition = self.sent.get(stored.uid), stored.message.partition
+                if sent is None or sent.calls != 1 or not partition or queue not in sent.queues:
+                    continue
+                begun, uid = latest.get(partition, (0, ""))
+                if 0 < sent.answered_seq < begun:
+                    self._court.report(
+                        "reordered",
+                        f"{stored.uid} at {lane.id}:{offset} was answered before {uid} began, and is behind it",
+                    )
+                latest[partition] = max(latest.get(partition, (0, "")), (sent.begun_seq, stored.uid))
 
     def _check_place(self, message: Message, place: Published, lane: int, started_ms: int) -> None:
         stored = self._court.mirror.lane(lane).messages.get(place.offset)

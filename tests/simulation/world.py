@@ -19,12 +19,15 @@ from penstock.errors import PenstockError, StoreCorrupt
 from penstock.node.broker import Broker
 from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.node import Node
+from penstock.node.spool import DeadRecord, dead_of
+from penstock.node.spooling import SpoolSettings
 from penstock.rows import Commit
 from penstock.store.memory import MemoryStore
 from tests.simulation.checker import Checker
 from tests.simulation.court import Violation
 from tests.simulation.faulty_store import CALM, Chances, FaultyStore
 from tests.simulation.plan import EXCHANGE, Plan, limits_in_force, make_plan
+from tests.simulation.spool_folder import MemoryFolder
 from tests.simulation.virtual_loop import SimulatedClock, Stuck, VirtualLoop, run
 
 SETTLE_MS_MAX: Final = 600_000
@@ -48,7 +51,11 @@ class Process:
         self.index = index
         self.store = FaultyStore(world, world.disk, index)
         cache_bytes = world.plan.limits.get("cache_bytes", 1 << 20)
-        self.node = Node(self.store, world.clock, cache_bytes=cache_bytes, events=world.plan.events)
+        self.folder = world.free_folder(index)
+        spool = None
+        if world.plan.spool is not None:
+            spool = SpoolSettings(self.folder, world.plan.spool.bytes, world.plan.spool.segment_bytes, world.new_id)
+        self.node = Node(self.store, world.clock, cache_bytes=cache_bytes, events=world.plan.events, spool=spool)
         self.broker = Broker(self.node, "default")
         self.calls: dict[asyncio.Future[Any], None] = {}
         self.alive = True
@@ -58,10 +65,15 @@ class Process:
         """Cut it off from the disk and from its clients."""
         self.alive = False
         self.store.severed = True
+        self.folder.sever()
         self.node.timers.close()
         for call in list(self.calls):
             if not call.done():
                 call.set_exception(BrokenOff("the node died"))
+
+
+def segments_of(disk: dict[str, bytes]) -> int:
+    return sum(name.endswith(".spool") for name in disk)
 
 
 class World:
@@ -84,6 +96,37 @@ class World:
         self._digest = hashlib.blake2b(digest_size=16)
         self._arrival = asyncio.Event()
         self._restarting: asyncio.Task[None] | None = None
+        self.disks: list[dict[str, bytes]] = []
+        """Of each machine, what its spool has written: it outlives the processes there."""
+        self._ids = 0
+
+    def new_id(self) -> str:
+        self._ids += 1
+        return f"{self._ids:016x}"
+
+    def free_folder(self, index: int) -> MemoryFolder:
+        """On a machine where no process lives, one with something to replay first; else on a new one."""
+        used = [id(process.folder.files) for process in self.processes if process.alive]
+        free = [disk for disk in self.disks if id(disk) not in used]
+        folder = MemoryFolder(self, index)
+        folder.files = max(free, key=segments_of) if free else {}
+        if not free:
+            self.disks.append(folder.files)
+        return folder
+
+    def letters(self) -> list[DeadRecord]:
+        """The spools' dead letters."""
+        return [dead_of(data, name) for disk in self.disks for name, data in disk.items() if name.endswith(".letter")]
+
+    def away_ms(self) -> int:
+        """How long the disk will be out of reach from now on."""
+        now_ms = int(self.loop.time() * 1000)
+        outages = [] if self.plan.spool is None or self.finishing else self.plan.spool.outages
+        return max((end - now_ms for start, end in outages if start <= now_ms < end), default=0)
+
+    @property
+    def is_away(self) -> bool:
+        return self.away_ms() > 0
 
     @property
     def chances(self) -> Chances:
@@ -127,6 +170,7 @@ class World:
         self.checker.landed(commit, index)
 
     def failed(self) -> None:
+        self.checker.commit_failed()
         self.resets += 1
 
     def acquired(self, index: int) -> None:
@@ -165,6 +209,7 @@ class World:
         """Open the next node, however often it takes, and make it the one that clients find."""
         await asyncio.sleep(downtime_ms / 1000)
         for _ in range(OPEN_TRIES_MAX):
+            await asyncio.sleep(self.away_ms() / 1000)
             process = Process(self, len(self.processes))
             self.processes.append(process)
             try:

@@ -22,6 +22,7 @@ from penstock.cli.publish import publish
 from penstock.cli.queues import queue
 from penstock.cli.schedules import schedule
 from penstock.cli.settings import Flags, configuration_options
+from penstock.cli.spool import spool
 from penstock.cli.stats import stats
 from penstock.cli.tail import tail
 from penstock.cli.top import top
@@ -226,7 +227,7 @@ def torture(arguments: tuple[str, ...]) -> None:
 
 
 for command in (
-    queue, group, exchange, publish, consume, tail, dead, trace, schedule, enqueued, stats, top, cluster, pipeline,
-    completion,
+    queue, group, exchange, publish, consume, tail, dead, spool, trace, schedule, enqueued, stats, top, cluster,
+    pipeline, completion,
 ):  # fmt: skip
     commands.add_command(command)

@@ -119,10 +119,13 @@ def say_places(receipts: list[Receipt], as_json: bool) -> None:
         print_json(places)
         return
     for place in places:
+        if place.buffered:
+            click.echo("Buffered: the store is away, and the server publishes it when it is back.")
+            continue
         known = " was known already, and is" if place.duplicate else ""
         click.echo(f"Published to {printable(place.queue)}:{known} offset {place.offset} of lane {place.lane}.")
     for receipt in receipts:
-        if not receipt.parts:
+        if not receipt.parts and not receipt.buffered:
             click.echo("Published, but no binding took it: it reached no queue.")
 
 
@@ -151,13 +154,14 @@ class Total:
     """What came of all lines."""
 
     def __init__(self) -> None:
-        self.published = self.stored = self.duplicates = 0
+        self.published = self.stored = self.duplicates = self.buffered = 0
         self.queues: set[str] = set()
 
     def add(self, receipt: Receipt) -> None:
         self.published += len(receipt)
         self.stored += receipt.stored
         self.duplicates += receipt.duplicates
+        self.buffered += len(receipt) if receipt.buffered else 0
         self.queues.update(receipt.queues)
 
     def before(self) -> str:
@@ -167,10 +171,11 @@ class Total:
         if as_json:
             print_json(
                 {"published": self.published, "stored": self.stored, "duplicates": self.duplicates,
-                 "queues": sorted(self.queues)}
+                 "buffered": self.buffered, "queues": sorted(self.queues)}
             )  # fmt: skip
             return
         known = f", {self.duplicates:,} of them known already" if self.duplicates else ""
+        known += f", {self.buffered:,} of them buffered: the store is away" if self.buffered else ""
         places = f" to {printable(', '.join(sorted(self.queues)))}" if self.queues else ""
         click.echo(f"Published {counted(self.published, 'message')}{places}{known}.")
 

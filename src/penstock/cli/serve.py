@@ -23,6 +23,7 @@ import msgspec
 from penstock import logs, telemetry
 from penstock.cli import lock
 from penstock.cli.announcement import announcement, url_of
+from penstock.cli.serve_amqp import listening_for_amqp
 from penstock.cli.serve_mqtt import listening_for_mqtt
 from penstock.cli.settings import Flags
 from penstock.cli.starting import CannotStart, cannot_listen
@@ -30,7 +31,7 @@ from penstock.client.client import AsyncClient
 from penstock.config import Config, Loaded
 from penstock.config.load import is_unspecified
 from penstock.declare.target import StepFailed, plan_all, take
-from penstock.embedded import open_member, open_store
+from penstock.embedded import open_member, open_store, spool_settings
 from penstock.errors import PenstockError, StoreCorrupt
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.server import HttpServer
@@ -72,8 +73,8 @@ def run(flags: Flags) -> None:
             if not scheme_of(loaded.config.store.path):
                 lock_store(stack, Path(loaded.config.store.path))
             trace(stack, loaded.config)
-            mqtt = loaded.config.mqtt
-            raise_file_limit(loaded.config.http.max_connections, mqtt.max_connections if mqtt.enabled else 0)
+            beside = [front.max_connections for front in (loaded.config.amqp, loaded.config.mqtt) if front.enabled]
+            raise_file_limit(loaded.config.http.max_connections, sum(beside))
             sys.setswitchinterval(SWITCH_SECONDS)
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(serve(loaded))
@@ -160,9 +161,9 @@ async def serve(loaded: Loaded) -> None:
         try:
             if broker.cluster is not None:
                 declared = await join(broker, loaded, server)
-            async with listening_for_mqtt(server, config) as mqtt:
+            async with listening_for_amqp(server, config) as amqp, listening_for_mqtt(server, config) as mqtt:
                 settle_memory()
-                click.echo(announcement(loaded, server.port, declared, mqtt))
+                click.echo(announcement(loaded, server.port, declared, amqp, mqtt))
                 await stop.wait()
                 log.info("stopping: answers under way are finished, waiting claims are answered empty")
             if broker.cluster is not None:
@@ -222,10 +223,13 @@ async def join(broker: Broker, loaded: Loaded, server: HttpServer) -> dict[str, 
 async def open_broker(config: Config) -> Broker:
     limits = Limits(**msgspec.structs.asdict(config.limits))
     try:
+        spool = None
+        if has_spool(config):
+            spool = spool_settings(config.spool.folder, config.spool.bytes, config.http.port)
         store = await open_engine(config.store.path)
         settings: dict[str, Any] = {
             "cache_bytes": config.node.cache_bytes, "events": config.node.events, "limits": limits,
-            "enqueue_poll": config.node.enqueue_poll,
+            "enqueue_poll": config.node.enqueue_poll, "spool": spool,
         }  # fmt: skip
         if scheme_of(config.store.path):
             options = ClusterOptions(heartbeat_ms=config.cluster.heartbeat_ms, lease_ms=config.cluster.lease_ms)
@@ -236,6 +240,13 @@ async def open_broker(config: Config) -> Broker:
     except PenstockError as error:
         advice = "" if scheme_of(config.store.path) else "; choose a place that can be written with --store"
         raise CannotStart(f"{error}{advice}") from None
+
+
+def has_spool(config: Config) -> bool:
+    """A file is on the same disk as its spool would be: where it is away, so is that."""
+    if config.spool.enabled == "auto":
+        return bool(scheme_of(config.store.path))
+    return config.spool.enabled == "yes"
 
 
 async def declare(broker: Broker | AsyncClient, loaded: Loaded) -> dict[str, int]:

@@ -57,6 +57,7 @@ def own_ports(config: Config, index: int) -> list[str]:
     """What gives a server ports of its own: as many after the configured ones as there are servers before it."""
     configured = {
         "http.port": config.http.port,
+        "amqp.port": config.amqp.port,
         "mqtt.port": config.mqtt.port,
         "mqtt.websocket_port": config.mqtt.websocket_port,
     }

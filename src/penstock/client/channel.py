@@ -74,6 +74,7 @@ class Reply(Struct, frozen=True):
     body: bytes
     is_repeat: bool
     """An attempt before this one may have been carried out."""
+    status: int = 200
 
 
 class Sender(Protocol):
@@ -138,7 +139,7 @@ class Channel:
         else:
             pool.answered()
             if answer.status < 400:
-                return Reply(answer.body, False)
+                return Reply(answer.body, False, answer.status)
             failure = _Refused(answer)
         return await _Attempts(self, request, retry, pool, failure).go_on()
 
@@ -203,7 +204,7 @@ class _Attempts:
                 continue
             self._pool.answered()
             if answer.status < 400:
-                return Reply(answer.body, self._is_unsure)
+                return Reply(answer.body, self._is_unsure, answer.status)
             self._failure = _Refused(answer)
 
     def _judge(self) -> None:

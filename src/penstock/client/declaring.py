@@ -14,9 +14,11 @@ from penstock.errors import NotFound
 from penstock.model import DEFAULT_GROUP, Binding, Headers, Message
 from penstock.node.schedules import Schedule
 from penstock.wire.http import (
+    AttachRequest,
     BindingBody,
     BindingsAnswer,
     ConsumerRequest,
+    DetachRequest,
     ExchangesAnswer,
     GroupsAnswer,
     QueueBody,
@@ -146,20 +148,34 @@ class Declaring(Requests):
 
     # Consumers that are known to come and go --------------------------------------------------------------
 
-    async def attach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> str:
-        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is."""
+    async def attach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
+    ) -> str:
+        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is.
+
+        With `exclusive` it is the queue's only one: `Forbidden` where another is there, and for all that come after it.
+        """
         name = self._consumer if consumer is None else consumer
-        await self._send(
-            b"POST", self._target("queues", queue, "groups", group, "attach"), ConsumerRequest(consumer=name)
-        )
+        body = AttachRequest(consumer=name, exclusive=exclusive)
+        await self._send(b"POST", self._target("queues", queue, "groups", group, "attach"), body)
         return name
 
-    async def detach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
-        """Say that a consumer has gone: what it holds returns at once, counted as an attempt."""
+    async def detach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, keep: bool = False
+    ) -> None:
+        """Say that a consumer has gone: what it holds returns at once, counted as an attempt.
+
+        With `keep` it takes no more, and may still settle what it holds; detached again without, that returns too.
+        """
         name = self._consumer if consumer is None else consumer
-        await self._send(
-            b"POST", self._target("queues", queue, "groups", group, "detach"), ConsumerRequest(consumer=name)
-        )
+        body = DetachRequest(consumer=name, keep=keep)
+        await self._send(b"POST", self._target("queues", queue, "groups", group, "detach"), body)
+
+    async def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+        """Answer the claims that wait for this consumer now: with nothing, unless messages were on their way to it."""
+        name = self._consumer if consumer is None else consumer
+        body = ConsumerRequest(consumer=name)
+        await self._send(b"POST", self._target("queues", queue, "groups", group, "stop-waiting"), body)
 
     # Schedules --------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from penstock.wire.http import (
     QueueStatsBody,
     ReasonsAnswer,
     SeekRequest,
+    Status,
     TraceAnswer,
     TraceEventRequest,
 )
@@ -208,9 +209,13 @@ class Looking(Requests):
         fields: dict[str, Any] = msgspec.structs.asdict(body) | {"groups": groups}
         return QueueStats(**fields)
 
-    async def check_ready(self) -> None:
-        """Return when the store takes a commit; raise `Unavailable` with the reason when it cannot, or not in 2 s."""
-        await self._channel.send(Request(b"GET", b"/readyz"), NO_RETRY)
+    async def check_ready(self) -> Literal["ready", "buffering"]:
+        """Return when the store takes a commit; raise `Unavailable` with the reason when it cannot, or not in 2 s.
+
+        With a spool, publishes are taken while the store is away: then this says that they are buffered.
+        """
+        answer = await self._channel.send(Request(b"GET", b"/readyz"), NO_RETRY)
+        return "buffering" if msgspec.json.decode(answer.body, type=Status).status == "buffering" else "ready"
 
 
 def _place(after: object) -> str:

@@ -27,6 +27,7 @@ from penstock.node.arguments import Ranges, check_publish_id, check_verdict, mil
 from penstock.node.broker import WAIT_SECONDS_MAX, LeaseLike
 from penstock.node.streams import StreamRead
 from penstock.wire.http import (
+    BUFFERED,
     ClaimRequest,
     CommitRequest,
     ExtendAnswer,
@@ -120,7 +121,11 @@ class Messages(Requests):
             path = with_query(path, publish_id=publish_id)
         is_repeatable = has_ids or publish_id is not None
         request = Request(b"POST", path, frame(batch), SENDS_BATCH + header, is_repeatable=is_repeatable)
-        return receipt_of((await self._channel.send(request, self._retry)).body)
+        answer = await self._channel.send(request, self._retry)
+        if answer.status == BUFFERED:
+            _, _, kind, name, *_ = path.split(b"/")
+            return Receipt(batch.count, (), buffered_for=unquote(name) if kind == b"queues" else "")
+        return receipt_of(answer.body)
 
     # Consume ----------------------------------------------------------------------------------------------
 
@@ -251,11 +256,18 @@ class Messages(Requests):
 
     async def read_from(
         self, queue: str, offset: int | None = None, *, time_ms: int | None = None, max: int = 100,
-        lane: int | None = None,
+        lane: int | None = None, wait: float = 0.0,
     ) -> StreamRead:  # fmt: skip
-        """Messages of the log from an offset or a time on (from the beginning without either); no group needed."""
-        path = with_query(self._target("queues", queue, "log"), offset=offset, time_ms=time_ms, max=max, lane=lane)
-        reply = await self._channel.send(Request(b"GET", path, b"", TAKES_BATCHES), self._retry)
+        """Messages of the log from an offset or a time on (from the beginning without either); no group needed.
+
+        Where there are none yet, it waits up to `wait` seconds for the first.
+        """
+        check_number(wait, "wait", 0, WAIT_SECONDS_MAX)
+        path = with_query(
+            self._target("queues", queue, "log"), offset=offset, time_ms=time_ms, max=max, lane=lane, wait=wait or None
+        )
+        request = Request(b"GET", path, b"", TAKES_BATCHES, self._channel.timeout_s + wait)
+        reply = await self._channel.send(request, self._retry)
         return read_of(reply.body)
 
 

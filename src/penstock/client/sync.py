@@ -343,13 +343,27 @@ class Client:
         """The bindings of an exchange, in the order of binding."""
         return self._thread.run(self._client.bindings, exchange)
 
-    def attach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> str:
-        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is."""
-        return self._thread.run(self._client.attach, queue, group, consumer=consumer)
+    def attach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
+    ) -> str:
+        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is.
 
-    def detach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
-        """Say that a consumer has gone: what it holds returns at once, counted as an attempt."""
-        self._thread.run(self._client.detach, queue, group, consumer=consumer)
+        With `exclusive` it is the queue's only one: `Forbidden` where another is there, and for all that come after it.
+        """
+        return self._thread.run(self._client.attach, queue, group, consumer=consumer, exclusive=exclusive)
+
+    def detach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, keep: bool = False
+    ) -> None:
+        """Say that a consumer has gone: what it holds returns at once, counted as an attempt.
+
+        With `keep` it takes no more, and may still settle what it holds; detached again without, that returns too.
+        """
+        self._thread.run(self._client.detach, queue, group, consumer=consumer, keep=keep)
+
+    def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+        """Answer the claims that wait for this consumer now: with nothing, unless messages were on their way to it."""
+        self._thread.run(self._client.stop_waiting, queue, group, consumer=consumer)
 
     def declare_schedule(
         self,
@@ -519,9 +533,13 @@ class Client:
         time_ms: int | None = None,
         max: int = 100,
         lane: int | None = None,
+        wait: float = 0.0,
     ) -> StreamRead:
-        """Messages of the log from an offset or a time on (from the beginning without either); no group needed."""
-        return self._thread.run(self._client.read_from, queue, offset, time_ms=time_ms, max=max, lane=lane)
+        """Messages of the log from an offset or a time on (from the beginning without either); no group needed.
+
+        Where there are none yet, it waits up to `wait` seconds for the first.
+        """
+        return self._thread.run(self._client.read_from, queue, offset, time_ms=time_ms, max=max, lane=lane, wait=wait)
 
     def seek(
         self,
@@ -719,9 +737,12 @@ class Client:
         """Counts of a queue and its groups."""
         return self._thread.run(self._client.stats, queue)
 
-    def check_ready(self) -> None:
-        """Return when the store takes a commit; raise `Unavailable` with the reason when it cannot, or not in 2 s."""
-        self._thread.run(self._client.check_ready)
+    def check_ready(self) -> Literal["ready", "buffering"]:
+        """Return when the store takes a commit; raise `Unavailable` with the reason when it cannot, or not in 2 s.
+
+        With a spool, publishes are taken while the store is away: then this says that they are buffered.
+        """
+        return self._thread.run(self._client.check_ready)
 
     def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
         """Where each lane of a queue begins and ends; with `time_ms` also the first offset from that time on."""

@@ -20,7 +20,7 @@ from penstock.declare.file import TABLES, Declarations, declarations_of
 from penstock.toml_file import FileProblems, TomlFile, read_toml
 
 FILE_NAME: Final = "penstock.toml"
-LISTENING: Final = ("http", "mqtt")
+LISTENING: Final = ("http", "amqp", "mqtt")
 """Sections with a host to listen on."""
 FILE_VARIABLE: Final = "PENSTOCK_CONFIG"
 OTHER_VARIABLES: Final = frozenset(

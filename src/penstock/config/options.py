@@ -48,6 +48,18 @@ class NodeSection(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between looks for messages that applications have enqueued in the database, where it does not tell."""
 
 
+class SpoolSection(msgspec.Struct, frozen=True, kw_only=True):
+    """Publishes while the store is away: see [the spool](spool.md)."""
+
+    enabled: Literal["auto", "yes", "no"] = "auto"
+    """Buffer publishes on the local disk while the store is away. `auto`: where the store is a database server."""
+    folder: str = "data/spool"
+    """Where they are kept, relative to the folder that the server is started in; in it, each server has a folder by the
+    number of its port."""
+    bytes: Annotated[int, Meta(ge=MIB, le=1 << 50)] = 1024 * MIB
+    """How much is kept there; one more publish is answered 503 until the store is back."""
+
+
 class HttpSection(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP API."""
 
@@ -75,6 +87,33 @@ class HttpSection(msgspec.Struct, frozen=True, kw_only=True):
     """How long a client may take to send one whole request."""
     stop_seconds: Seconds = 10.0
     """How long answers under way may take after the server was told to stop."""
+
+
+class AmqpSection(msgspec.Struct, frozen=True, kw_only=True):
+    """AMQP 0.9.1, as RabbitMQ's clients speak it. Where `http.token` is set, clients send it as their password."""
+
+    enabled: bool = True
+    """Listen for AMQP."""
+    host: str = "127.0.0.1"
+    """The address to listen on. One that others can reach needs `http.token`, or `http.insecure`."""
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 5672
+    """The port to listen on; 0 takes a free one, which the server prints."""
+    max_connections: Count = 20_000
+    """Connections at once; one more is closed."""
+    max_channels: Annotated[int, Meta(ge=1, le=65_535)] = 2_047
+    """Channels that one connection may open."""
+    max_frame_bytes: Annotated[int, Meta(ge=8 * KIB, le=16 * MIB)] = 128 * KIB
+    """The largest frame; clients may agree on less. A message's properties must fit into one."""
+    max_message_bytes: Annotated[int, Meta(ge=KIB, le=16 * MIB)] = 16 * MIB
+    """The largest message; a larger one closes its channel."""
+    max_pending_bytes: Bytes = 16 * MIB
+    """What one connection may have published and not stored yet; past that it is not read from until some is."""
+    heartbeat_seconds: Annotated[int, Meta(ge=0, le=65_535)] = 60
+    """The heartbeat proposed to clients, whose answer holds; 0 proposes none."""
+    handshake_seconds: Seconds = 10.0
+    """How long a client may take to log in."""
+    stop_seconds: Seconds = 10.0
+    """How long answers under way, and clients' goodbyes, may take after the server was told to stop."""
 
 
 class MqttSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,7 +235,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     store: StoreSection = StoreSection()
     node: NodeSection = NodeSection()
+    spool: SpoolSection = SpoolSection()
     http: HttpSection = HttpSection()
+    amqp: AmqpSection = AmqpSection()
     mqtt: MqttSection = MqttSection()
     cluster: ClusterSection = ClusterSection()
     limits: LimitsSection = LimitsSection()
@@ -209,7 +250,11 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {field.name: field.type for f
 SECRETS: Final = frozenset({"http.token"})
 _PASSWORD: Final = re.compile(r"(://[^/@:]*:)[^/@]+(@)")
 """The password in a URL."""
-NOT_EMPTY: Final = frozenset({"store.path", "http.host", "mqtt.host", "mqtt.namespace", "telemetry.service_name"})
+NOT_EMPTY: Final = frozenset(
+    {
+        "store.path", "spool.folder", "http.host", "amqp.host", "mqtt.host", "mqtt.namespace", "telemetry.service_name",
+    }
+)  # fmt: skip
 HIDDEN: Final = "••••"
 
 

@@ -210,14 +210,23 @@ class Lane:
         segment = self.log.find(offset)
         return self.bytes_end - segment.bytes_end + segment.size + self.parts_bytes
 
-    def append(self, now_ms: int, messages: Sequence[Message], stored: dict[bytes, DedupRow] | None = None) -> Appended:
-        """Messages at the end of the lane, those published before under their dedup id left out."""
+    def append(
+        self,
+        now_ms: int,
+        messages: Sequence[Message],
+        stored: dict[bytes, DedupRow] | None = None,
+        asked_ms: int | None = None,
+    ) -> Appended:
+        """Messages at the end of the lane, those published before under their dedup id left out.
+
+        `asked_ms` is when they were published, if that was not now: an id that counted then counts.
+        """
         duplicates: dict[int, int] = {}
         kept: list[Message] = []
         base = self.end
         for index, message in enumerate(messages):
             if message.dedup_id is not None and self.config.dedup_window_ms:
-                first = self._dedup(now_ms, message.partition, message.dedup_id, base + len(kept), stored)
+                first = self._dedup(now_ms, message.partition, message.dedup_id, base + len(kept), stored, asked_ms)
                 if first is not None:
                     duplicates[index] = first
                     continue
@@ -227,7 +236,12 @@ class Lane:
         return Appended(base, len(kept), duplicates)
 
     def append_batch(
-        self, now_ms: int, batch: EncodedBatch, meta: Meta | None, stored: dict[bytes, DedupRow] | None = None
+        self,
+        now_ms: int,
+        batch: EncodedBatch,
+        meta: Meta | None,
+        stored: dict[bytes, DedupRow] | None = None,
+        asked_ms: int | None = None,
     ) -> Appended:
         """An encoded batch at the end of the lane, stored as it is unless some of it is a duplicate."""
         duplicates: dict[int, int] = {}
@@ -237,7 +251,7 @@ class Lane:
                 if id is None:
                     continue
                 partition = None if meta.partition is None else meta.partition[index]
-                first = self._dedup(now_ms, partition, id, base + index - len(duplicates), stored)
+                first = self._dedup(now_ms, partition, id, base + index - len(duplicates), stored, asked_ms)
                 if first is not None:
                     duplicates[index] = first
         if len(duplicates) == batch.count:
@@ -249,11 +263,17 @@ class Lane:
         return Appended(base, batch.count, duplicates)
 
     def _dedup(
-        self, now_ms: int, partition: str | None, id: str, offset: int, stored: dict[bytes, DedupRow] | None
+        self,
+        now_ms: int,
+        partition: str | None,
+        id: str,
+        offset: int,
+        stored: dict[bytes, DedupRow] | None,
+        asked_ms: int | None,
     ) -> int | None:
         """The offset of the first message under this id; None, and remembered, if this is the first."""
         key = dedup_key(partition, id)
-        first = self.dedup.find(key, now_ms, stored)
+        first = self.dedup.find(key, now_ms if asked_ms is None else asked_ms, stored)
         if first is None:
             self.dedup.add(DedupRow(key, offset, now_ms + self.config.dedup_window_ms))
             self.dirty = True
@@ -408,9 +428,10 @@ class Lane:
 
     def _trim(self, now_ms: int) -> None:
         """Without limits, a log of work groups ends where the slowest of them stands, `keep_done_ms` later."""
-        if self.has_limits() or not self.works() or not self.config.keep_done_ms:
+        is_kept = self.has_limits() or not self.works() or self.config.stream
+        if is_kept or not self.config.keep_done_ms:
             self.done_marks.clear()
-        if self.has_limits() or not self.works():
+        if is_kept:
             return
         target = self.needed_from()
         if self.config.keep_done_ms:

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from penstock.node.broker import Broker
 from penstock.node.measures import COUNTERS, SECONDS_BOUNDS, Histogram
+from penstock.node.spooling import SpoolNumbers
 from penstock.node.survey import NodeNumbers
 from penstock.version import VERSION
 
@@ -135,6 +136,8 @@ class _Page(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from _node_families(self._numbers)
+        if self._numbers.spool is not None:
+            yield from _spool_families(self._numbers.spool, self._numbers.now_ms)
         yield from _queue_families(self._numbers)
         yield from _group_gauges(self._numbers)
         yield from _group_counters(self._numbers)
@@ -193,6 +196,19 @@ def _node_families(numbers: NodeNumbers) -> Iterator[Metric]:
         ("reads_waiting", "Stream reads that wait for messages.", numbers.readers_waiting),
     ):
         yield GaugeMetricFamily(f"penstock_{name}", text, value)
+
+
+def _spool_families(spool: SpoolNumbers, now_ms: int) -> Iterator[Metric]:
+    age_s = 0.0 if spool.oldest_ms is None else max(0, now_ms - spool.oldest_ms) / 1000
+    for name, text, value in (
+        ("store_away", "1 while the store takes no commits and publishes are buffered.", float(spool.is_away)),
+        ("spool_messages", "Messages in the spool, answered and not in the store yet.", spool.messages),
+        ("spool_bytes", "Bytes that the spool takes on its disk.", spool.bytes),
+        ("spool_age_seconds", "Age of the oldest message in the spool.", age_s),
+        ("spool_dead", "Publishes that could not be replayed: the spool's dead letters.", spool.dead),
+    ):
+        yield GaugeMetricFamily(f"penstock_{name}", text, value)
+    yield CounterMetricFamily("penstock_spool_buffered", "Messages that were answered as buffered.", spool.buffered)
 
 
 # Queues and groups ---------------------------------------------------------------------------------------

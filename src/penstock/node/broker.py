@@ -81,6 +81,7 @@ from penstock.node.node import Node
 from penstock.node.parts import Part
 from penstock.node.polls import Request
 from penstock.node.schedules import Schedule
+from penstock.node.spooling import SpoolNumbers, Unit
 from penstock.node.staged import Committed, Staged, StagedChunk, check_target
 from penstock.node.statistics import QueueStats
 from penstock.node.streams import Page, StreamRead
@@ -165,7 +166,9 @@ class Broker:
         """A queue to publish to. Anybody may answer into a session's own queue; reading it is the session's alone."""
         self._node.check_open()
         check_is_text(name, "a queue's name")
-        queue = self._node.find_queue(self._namespace, name)
+        queue = self._node.spooling.taken_for(self._namespace, name)
+        if queue is None:
+            queue = self._node.find_queue(self._namespace, name)
         if queue.name.startswith("$"):
             raise Forbidden(f"queue {name!r} is written by the broker alone")
         return queue
@@ -328,7 +331,7 @@ class Broker:
         """Publish one message; returns when it is durable."""
         check_publish_id(publish_id)
         parts = publishing.parts_of_messages(self._target(queue), [message], None, publish_id)
-        return (await publishing.publish(self._node, 1, parts)).first()
+        return (await self._publish(queue, None, [message], publish_id, 1, parts)).first()
 
     async def publish_many(self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None) -> Receipt:
         """Publish messages together, all or none, in their order.
@@ -342,13 +345,13 @@ class Broker:
         if not messages:
             return Receipt(0, [])
         parts = publishing.parts_of_messages(home, messages, None, publish_id)
-        return await publishing.publish(self._node, len(messages), parts)
+        return await self._publish(queue, None, messages, publish_id, len(messages), parts)
 
     async def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Receipt:
         """Publish an encoded batch, stored as it is: the fastest way in."""
         check_publish_id(publish_id)
         parts = publishing.parts_of_batch(self._target(queue), batch, None, publish_id)
-        return await publishing.publish(self._node, batch.count, parts)
+        return await self._publish(queue, None, batch, publish_id, batch.count, parts)
 
     async def publish_to(
         self,
@@ -364,8 +367,9 @@ class Broker:
         """
         self._check_exchange(exchange)
         check_publish_id(publish_id)
+        listed: Sequence[Message] | EncodedBatch
         if isinstance(messages, EncodedBatch):
-            count = messages.count
+            listed, count = messages, messages.count
             parts = routes.route_batch(
                 self._node, self._namespace, exchange, messages, mandatory=mandatory, publish_id=publish_id
             )
@@ -378,7 +382,22 @@ class Broker:
             )
         if not parts:
             return Receipt(count, [])
-        return await publishing.publish(self._node, count, parts)
+        return await self._publish(None, exchange, listed, publish_id, count, parts)
+
+    async def _publish(
+        self,
+        queue: str | None,
+        exchange: str | None,
+        messages: Sequence[Message] | EncodedBatch,
+        publish_id: str | None,
+        count: int,
+        parts: list[Part],
+    ) -> Receipt:
+        """Into the store or, where that is away and the node has a spool, into that."""
+        spooling = self._node.spooling
+        if not spooling.is_on:
+            return await publishing.publish(self._node, count, parts)
+        return await spooling.publish(Unit(self._namespace, queue, exchange, messages, publish_id, count, parts))
 
     # Consume ----------------------------------------------------------------------------------------------
 
@@ -499,21 +518,46 @@ class Broker:
 
     # Consumers that are known to come and go --------------------------------------------------------------
 
-    async def attach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> str:
-        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is."""
+    async def attach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
+    ) -> str:
+        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is.
+
+        With `exclusive` it is the queue's only one: `Forbidden` where another is there, and for all that come after it.
+        """
         home = self._queue(queue)
         name = self.consumer if consumer is None else check_name(consumer, "consumer")
-        await self._work_group(home, group)
-        home.consumers |= {(group, name)}
+        if group:  # '' is none: who reads from an offset on needs none
+            await self._work_group(home, group)
+        place = (group, name)
+        if home.only_consumer not in (None, place):
+            raise Forbidden(f"queue {queue!r} has a consumer that is there alone, by its own wish")
+        if exclusive and home.consumers - {place}:
+            raise Forbidden(f"queue {queue!r} has {len(home.consumers - {place})} consumers; none can be alone there")
+        home.consumers |= {place}
         home.had_consumer = True
+        home.only_consumer = place if exclusive else None
         return name
 
-    async def detach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
-        """Say that a consumer has gone: what it holds returns at once, counted as an attempt."""
+    async def detach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, keep: bool = False
+    ) -> None:
+        """Say that a consumer has gone: what it holds returns at once, counted as an attempt.
+
+        With `keep` it takes no more, and may still settle what it holds; detached again without, that returns too.
+        """
         home = self._queue(queue)
         name = self.consumer if consumer is None else check_name(consumer, "consumer")
-        chosen = self._group(home, group)
-        await sessions.consumer_left(self._node, home, chosen, name)
+        chosen = self._group(home, group) if group else None
+        await sessions.consumer_left(self._node, home, chosen, name, keep=keep)
+        if not keep:
+            self._claimed.discard((home.id, group, name))
+
+    async def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+        """Answer the claims that wait for this consumer now: with nothing, unless messages were on their way to it."""
+        home = self._queue(queue)
+        name = self.consumer if consumer is None else check_name(consumer, "consumer")
+        self._node.polls.stop_waiting(home, self._group(home, group), name)
 
     # Streams ----------------------------------------------------------------------------------------------
 
@@ -542,14 +586,18 @@ class Broker:
 
     async def read_from(
         self, queue: str, offset: int | None = None, *, time_ms: int | None = None, max: int = 100,
-        lane: int | None = None,
+        lane: int | None = None, wait: float = 0.0,
     ) -> StreamRead:  # fmt: skip
-        """Messages of the log from an offset or a time on (from the beginning without either); no group needed."""
+        """Messages of the log from an offset or a time on (from the beginning without either); no group needed.
+
+        Where there are none yet, it waits up to `wait` seconds for the first.
+        """
         home = self._queue(queue)
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
+        wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
         lane_id = lane_of(home, lane)
         start = await self._place(lane_id, offset, time_ms)
-        return await streams.read_offsets(self._node, home, lane_id, start, max)
+        return await streams.read_offsets(self._node, home, lane_id, start, max, wait_ms)
 
     async def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
         """Where each lane of a queue begins and ends; with `time_ms` also the first offset from that time on."""
@@ -1032,9 +1080,16 @@ class Broker:
         check_integer(queues_max, "queues_max", 0, INTEGER_MAX)
         return await self._node.survey.numbers(queues_max)
 
-    async def check_ready(self) -> None:
-        """Return when the store takes a commit; raise `Unavailable` with the reason when it cannot, or not in 2 s."""
-        await self._node.readiness.check()
+    async def check_ready(self) -> Literal["ready", "buffering"]:
+        """Return when the store takes a commit; raise `Unavailable` with the reason when it cannot, or not in 2 s.
+
+        With a spool, publishes are taken while the store is away: then this says that they are buffered.
+        """
+        return await self._node.readiness.check()
+
+    def spool(self) -> SpoolNumbers | None:
+        """What waits in the node's spool for the store to be back; None of a node without one."""
+        return self._node.spooling.numbers()
 
 
 def broker_of_session(broker: Broker, name: str, namespace: str) -> Broker:

@@ -108,6 +108,7 @@ class Carrying:
 
         def check_still_true() -> None:
             node.check_declarations()
+            node.spooling.check_free(parts)
             if node.catalog.stages.by_place.get(place) is not transaction:
                 raise Unavailable("how far it came was read anew after a failed commit")
 

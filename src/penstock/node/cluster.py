@@ -122,10 +122,25 @@ class Cluster:
         """Raise unless this node owns the slot and knows that it does."""
         if slot not in self.owned:
             raise self.elsewhere(slot)
-        if not self._is_alone and self._loop.time() > self.heard_until:
+        if not self.is_heard:
             raise Unavailable(
                 "this node has not heard from the store for its lease; others may own its queues; try again"
             )
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether this node has heard from the store within its lease."""
+        return self._is_alone or self._loop.time() <= self.heard_until
+
+    @property
+    def is_store_away(self) -> bool:
+        """Whether publishes are kept here until the store is back, whoever owns their queues."""
+        return self._node.spooling.is_away
+
+    def check_serving(self) -> None:
+        """Raise unless this node is a member that has its share, as far as it knows."""
+        if not (self.view.is_member and self.is_heard and self._is_settled()):
+            raise Unavailable("this node has not joined the others yet, or not again")
 
     def elsewhere(self, slot: int) -> PenstockError:
         if slot < 0:
@@ -168,6 +183,7 @@ class Cluster:
         """Become a member, reachable at a URL, and take a share of the slots."""
         self._url = url
         await self._join()
+        await self._node.spooling.open(self.secret)
         self._task = asyncio.get_running_loop().create_task(self._run())
         deadline = self._loop.time() + FIRST_SLOTS_WITHIN_S
         while not self._is_settled() and self._loop.time() < deadline:
@@ -246,7 +262,10 @@ class Cluster:
                 await self.beat()
             except (PenstockError, TimeoutError) as error:
                 self.heartbeats_failed += 1
-                log.warning("no heartbeat: %s", str(error) or "the store did not answer in time")
+                reason = str(error) or "the store did not answer in time"
+                log.warning("no heartbeat: %s", reason)
+                if not self.is_heard:
+                    self._node.spooling.found_away(Unavailable(f"no heartbeat for the lease: {reason}"))
             except Exception:
                 self.heartbeats_failed += 1
                 log.exception("a heartbeat failed in an unexpected way")

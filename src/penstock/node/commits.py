@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from time import perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.lane import Lane, Sealed
 from penstock.errors import Closed, Fenced, PenstockError, Unavailable
@@ -30,6 +30,12 @@ from penstock.rows import (
 )
 from penstock.store.checks import changes_enqueued
 from penstock.store.contract import Store
+
+if TYPE_CHECKING:
+    from penstock.node.spool import Doubt
+    from penstock.node.spooling import Unit
+
+    Waiting = tuple[asyncio.Future[None], Unit]
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024
 COMPANY_MAX = 16
@@ -56,20 +62,29 @@ class Host(Protocol):
     def committed(self, sealed: list[tuple[Lane, Sealed]]) -> None:
         """A commit is durable."""
 
+    def mark(self, commit: Commit) -> Doubt | None:
+        """Put into a commit what tells later whether it happened; None where that cannot be."""
+
     def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
         """A commit failed: these lanes (and the catalog) must be loaded again."""
+
+    def rescue(self, publishes: list[Waiting], doubt: Doubt | None, error: PenstockError) -> None:
+        """Answer those of a failed commit that can be kept elsewhere; with a doubt, it may have happened."""
 
 
 class Pending:
     """What the next commit will hold beside the lanes' own changes."""
 
-    __slots__ = ("after", "bytes", "catalog", "catalog_deleted", "enqueued_deleted", "enqueued_failed",
-                 "enqueued_retried", "lanes", "lanes_deleted", "outbox", "outbox_deleted", "probes", "raw", "slots",
-                 "traces", "traces_expired_ms", "waiters")  # fmt: skip
+    __slots__ = ("after", "bytes", "catalog", "catalog_deleted", "doubt", "enqueued_deleted", "enqueued_failed",
+                 "enqueued_retried", "lanes", "lanes_deleted", "outbox", "outbox_deleted", "probes", "publishes",
+                 "raw", "slots", "traces", "traces_expired_ms", "waiters")  # fmt: skip
 
     def __init__(self) -> None:
         self.lanes: dict[int, Lane] = {}
         self.waiters: list[asyncio.Future[None]] = []
+        self.publishes: list[Waiting] = []
+        """Those of the waiters that can be kept elsewhere if the commit fails, in their order."""
+        self.doubt: Doubt | None = None
         self.catalog: list[CatalogRow] = []
         self.catalog_deleted: list[tuple[str, int]] = []
         self.lanes_deleted: list[int] = []
@@ -122,6 +137,8 @@ class CommitLoop:
         self._company = 0
         self._turns_left = 0
         self.count = 0
+        self.failed = 0
+        """How many commits have failed: what was changed before one did may not be there, and comes before the rest."""
 
     # What callers do --------------------------------------------------------------------------------------
 
@@ -130,13 +147,15 @@ class CommitLoop:
         self._pending.lanes[lane.id] = lane
         self._schedule()
 
-    def wait(self) -> asyncio.Future[None]:
-        """Done when all that was changed so far is durable; raises why not."""
+    def wait(self, unit: Unit | None = None) -> asyncio.Future[None]:
+        """Done when all that was changed so far is durable; raises why not, or that the unit was kept elsewhere."""
         future = self._loop.create_future()
         if self._closed:
             future.set_exception(Closed("the broker is closed"))
             return future
         self._pending.waiters.append(future)
+        if unit is not None:
+            self._pending.publishes.append((future, unit))
         self._schedule()
         return future
 
@@ -275,6 +294,8 @@ class CommitLoop:
         durable.enqueued_deleted = pending.enqueued_deleted
         durable.enqueued_failed = pending.enqueued_failed
         durable.enqueued_retried = pending.enqueued_retried
+        if pending.publishes and (durable.lanes or durable.outbox):
+            pending.doubt = self._host.mark(durable)
         for lanes in (durable.lanes, ephemeral.lanes):
             lanes.sort(key=lambda change: change.lane)
         slots = {slot_of(change.lane) for change in durable.lanes} | {slot_of(id) for id in durable.lanes_deleted}
@@ -366,12 +387,16 @@ class CommitLoop:
 
     def _fail(self, pending: Pending, sealed: list[tuple[Lane, Sealed]], error: PenstockError) -> None:
         """Nothing that was changed in memory since the last good commit can be trusted."""
+        self.failed += 1
         behind, self._pending = self._pending, Pending()
         lost = {lane.id for lane, _ in sealed} | set(pending.lanes) | set(behind.lanes)
         # Nobody knows whether these are gone: who still wants them has to ask the store.
         lost |= {*pending.lanes_deleted, *behind.lanes_deleted}
         catalog = any(part.catalog or part.catalog_deleted or part.lanes_deleted for part in (pending, behind))
         self._host.lost(lost, catalog, error)
+        if pending.doubt is not None:  # of what bears no mark nobody could tell whether it happened
+            self._host.rescue(pending.publishes, pending.doubt, error)
+        self._host.rescue(behind.publishes, None, error)  # those were never tried
         _settle(pending.waiters + behind.waiters, error)
         _settle(behind.probes, error)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,7 +19,7 @@ import msgspec
 from penstock.batch import EncodedBatch, decode, decode_meta, encode
 from penstock.core.lane import Appended
 from penstock.errors import Elsewhere, NotFound, PenstockError, Unavailable
-from penstock.node.parts import ENCODE_FROM, Part, Results
+from penstock.node.parts import ENCODE_FROM, Origin, Part, Results
 from penstock.rows import OutboxRow, slot_of
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ class Carried(msgspec.Struct, frozen=True):
     body: bytes
     publish_id: str
     """By which the owner knows it again; also those without one of their own get one."""
+    asked_ms: int | None = None
+    spool: str = ""
+    """The spool that it comes from, if it does,"""
+    sequence: int = 0
+    """and the number of its record there."""
 
 
 class Landing(msgspec.Struct, frozen=True):
@@ -78,6 +84,10 @@ def is_carried(row: OutboxRow) -> bool:
     return not row.document.startswith(b"{")
 
 
+def is_of_spool(row: OutboxRow, spool: str) -> bool:
+    return is_carried(row) and _decoder.decode(row.document).spool == spool
+
+
 def carried_part(node: Node, row: OutboxRow) -> Part:
     """What a row asks for, as a part to be appended here; raises `NotFound` where its queue is gone."""
     carried = _decoder.decode(row.document)
@@ -85,9 +95,12 @@ def carried_part(node: Node, row: OutboxRow) -> Part:
     if queue is None or queue.deleting or queue.id != carried.queue_id:
         raise NotFound(f"the queue {carried.queue!r} was deleted")
     batch = EncodedBatch(carried.count, carried.meta, carried.body)
+    origin = Origin(carried.spool, carried.sequence) if carried.spool else None
     if carried.count < ENCODE_FROM:
-        return Part(queue, row.lane, decode(batch), None, None, None, carried.publish_id)
-    return Part(queue, row.lane, (), batch, decode_meta(batch.meta, batch.count), None, carried.publish_id)
+        part = Part(queue, row.lane, decode(batch), None, None, None, carried.publish_id)
+    else:
+        part = Part(queue, row.lane, (), batch, decode_meta(batch.meta, batch.count), None, carried.publish_id)
+    return part if origin is None else replace(part, asked_ms=carried.asked_ms, origin=origin)
 
 
 # Before --------------------------------------------------------------------------------------------------
@@ -128,7 +141,11 @@ def send(node: Node, part: Part) -> Sent:
     id = node.relay.new_id()
     publish_id = part.publish_id or f"crossing-{id}"
     queue = part.queue
-    carried = Carried(queue.namespace, queue.name, queue.id, batch.count, batch.meta, batch.body, publish_id)
+    spool, sequence = part.origin or ("", 0)
+    carried = Carried(
+        queue.namespace, queue.name, queue.id, batch.count, batch.meta, batch.body, publish_id,
+        part.asked_ms, spool, sequence,
+    )  # fmt: skip
     row = OutboxRow(id, part.lane, 0, msgspec.msgpack.encode(carried), slot_of(part.lane))
     node.commits.pending.outbox.append(row)
     return Sent(-1, batch.count, landing=Landing(id, part.lane, batch.count, publish_id))
@@ -177,7 +194,7 @@ async def _all_landed(node: Node, landings: list[Landing]) -> dict[int, Appended
             )
         if left:
             cluster.look()
-            await cluster.changed(AGAIN_S)
+            await asyncio.sleep(AGAIN_S)  # not until the next look: where a queue is full, that would go on and on
     return found
 
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.lane import Lane, Sealed
 from penstock.core.log import Missing
@@ -33,14 +33,20 @@ from penstock.node.relay import Relay
 from penstock.node.retention import Retention
 from penstock.node.scan_limit import ScanLimit
 from penstock.node.schedules import Schedules
+from penstock.node.spool_positions import Positions
+from penstock.node.spooling import Spooling, SpoolSettings
 from penstock.node.staging import Staging
 from penstock.node.survey import Survey
 from penstock.node.timers import Timers
 from penstock.node.traces import Traces
-from penstock.rows import REGISTRAR_SLOT, SLOTS, CatalogRow, Member, OutboxRow, TraceRow, slot_of
+from penstock.rows import REGISTRAR_SLOT, SLOTS, CatalogRow, Commit, Member, OutboxRow, TraceRow, slot_of
 from penstock.store.contract import Store
 from penstock.store.memory import MemoryStore
 from penstock.version import VERSION
+
+if TYPE_CHECKING:
+    from penstock.node.commits import Waiting
+    from penstock.node.spool import Doubt
 
 CACHE_BYTES = 64 * 1024 * 1024
 LEASES_PER_EPOCH = 1 << 40
@@ -71,6 +77,7 @@ class Node:
         events: bool = True,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
         enqueue_poll: float = POLL_S,
+        spool: SpoolSettings | None = None,
     ) -> None:
         self.store = store
         self.limits = limits
@@ -102,6 +109,8 @@ class Node:
         self.enqueueing = Enqueueing(self, enqueue_poll)
         self.readiness = Readiness(self)
         self.survey = Survey(self)
+        self.positions = Positions(self)
+        self.spooling = Spooling(self, spool)
         self.commits: CommitLoop
         self.names: dict[tuple[str, str, str], asyncio.Lock] = {}
         self.events = EventLog(self, events)
@@ -135,6 +144,7 @@ class Node:
         await holdings.mind(self, set(self.epochs))
         self.relay.start()
         await self.enqueueing.open()
+        await self.spooling.open(joined.secret)
 
     async def open_among(self, owner: str, options: ClusterOptions, *, is_alone: bool = False) -> Cluster:
         """Be ready to be one of several nodes; `join` of what this returns makes it one."""
@@ -179,6 +189,7 @@ class Node:
         self.timers.close()
         await self.relay.close()
         await self.enqueueing.close()
+        await self.spooling.replaying.stop()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -188,6 +199,7 @@ class Node:
         if self.cluster is None:
             with suppress(PenstockError):
                 await self.store.leave(self._incarnation)
+        await self.spooling.close()
         await self.store.close()
         await self.memory.close()
 
@@ -257,9 +269,13 @@ class Node:
 
     def check_declarations(self, slot: int = REGISTRAR_SLOT) -> None:
         """Raise while it is not known what a failed commit has left declared, or where this slot is another node's."""
+        self.check_catalog()
+        self.check_slot(slot)
+
+    def check_catalog(self) -> None:
+        """Raise while it is not known what a failed commit has left declared."""
         if self._catalog_reload is not None:
             raise Unavailable("what is declared is being read anew after a failed commit; try again")
-        self.check_slot(slot)
 
     def _name_lock(self, kind: str, namespace: str, name: str) -> asyncio.Lock:
         key = (kind, namespace, name)
@@ -381,6 +397,12 @@ class Node:
         queue = self.catalog.by_lane.get(lane)
         return queue is not None and queue.group_by_id(group) is not None
 
+    def mark(self, commit: Commit) -> Doubt | None:
+        return self.spooling.mark(commit)
+
+    def rescue(self, publishes: list[Waiting], doubt: Doubt | None, error: PenstockError) -> None:
+        self.spooling.rescue(publishes, doubt, error)
+
     def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
         log.warning("a commit failed, %d lanes are loaded anew: %s", len(lanes), error)
         if isinstance(error, Fenced) and self.cluster is not None:
@@ -392,6 +414,8 @@ class Node:
         self.cache.forget_lanes(lanes)  # what the commit would have stored is in it, and another node may store else
         for id in lanes:
             self.timers.cancel(("lane", id))
+        self.positions.forget()
+        self.spooling.lost(error)
         if self.closed:
             return
         self.relay.wake_later()  # it may have happened all the same, with new rows in the outbox
@@ -404,6 +428,9 @@ class Node:
     async def _reload(self, id: int) -> None:
         """Bring a lane back that somebody waits on, as soon as the store answers."""
         pause_s = 0.05
+        if id >= EPHEMERAL_FROM:
+            # Memory answers at once. What is due on it, and failed because the store is away, would fail without end.
+            await asyncio.sleep(pause_s)
         while not self.closed and self.lanes.get(id) is None and id in self.catalog.by_lane and self.fenced is None:
             if not self.owns(slot_of(id)):
                 return

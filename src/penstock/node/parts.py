@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.batch import EncodedBatch, Meta
 from penstock.core.lane import Appended
@@ -20,6 +20,13 @@ ENCODE_FROM = 32
 """Fewer messages are stored together with those of other callers; as many as these are a batch of their own."""
 
 
+class Origin(NamedTuple):
+    """A record of a spool. Those of one spool enter a lane in the order of their numbers, each once."""
+
+    spool: str
+    sequence: int
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Messages for one lane, checked; `indexes` are their places in the caller's list (None: all of it)."""
@@ -32,6 +39,10 @@ class Part:
     indexes: Sequence[int] | None
     publish_id: str | None = None
     """Names the whole publish: done again under the same id, it changes nothing."""
+    asked_ms: int | None = None
+    """When it was published, if that was not now: what ids counted then counts."""
+    origin: Origin | None = None
+    """The record of a spool that it comes from, if it does: see `spool_positions.py`."""
 
     @property
     def count(self) -> int:

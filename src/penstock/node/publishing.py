@@ -148,12 +148,18 @@ async def publish(node: Node, count: int, parts: Sequence[Part]) -> Receipt:
     size = check_limits(node, count, parts)
     if node.cluster is not None:
         crossing.check_owners(node, parts)
+    results = await append_checked(node, parts, size)
+    await node.commits.wait()
+    return Receipt(count, results if node.cluster is None else await crossing.landed(node, results))
+
+
+async def append_checked(node: Node, parts: Sequence[Part], size: int) -> Results:
+    """Append parts of so many bytes, when there is room for them; durable with the next commit."""
     results = append_now(node, parts, size)
     if results is None:
         await node.commits.room(size)
         results = await append_all(node, parts)
-    await node.commits.wait()
-    return Receipt(count, results if node.cluster is None else await crossing.landed(node, results))
+    return results
 
 
 def check_limits(node: Node, count: int, parts: Sequence[Part]) -> int:
@@ -208,14 +214,15 @@ def check_room(node: Node, lane: Lane, parts: Sequence[Part]) -> None:
 def append(node: Node, lane: Lane, part: Part, known: dict[bytes, DedupRow] | None) -> Appended:
     """Append one part to its lane, whose room was checked; nothing where its publish was carried out before."""
     now_ms = node.clock.now_ms()
+    asked_ms = now_ms if part.asked_ms is None else part.asked_ms
     if part.publish_id is not None:
-        first = lane.knows_publish(now_ms, part.publish_id, known)
+        first = lane.knows_publish(asked_ms, part.publish_id, known)
         if first is not None:
-            return lane.published_before(now_ms, first, _names(part), known)
+            return lane.published_before(asked_ms, first, _names(part), known)
     if part.batch is not None:
-        appended = lane.append_batch(now_ms, part.batch, part.meta, known)
+        appended = lane.append_batch(now_ms, part.batch, part.meta, known, part.asked_ms)
     else:
-        appended = lane.append(now_ms, part.messages, known)
+        appended = lane.append(now_ms, part.messages, known, part.asked_ms)
     if part.publish_id is not None:
         lane.name_publish(now_ms, part.publish_id, appended.base)
     return appended
@@ -315,7 +322,7 @@ def _unsure(node: Node, lane: Lane, part: Part) -> list[bytes]:
     keys = [dedup_key(partition, id) for partition, id in _ids(part)]
     if part.publish_id is not None:
         keys.append(publish_key(part.publish_id))
-    return lane.dedup.unsure_of(keys, node.clock.now_ms())
+    return lane.dedup.unsure_of(keys, node.clock.now_ms() if part.asked_ms is None else part.asked_ms)
 
 
 def _ids(part: Part) -> list[tuple[str | None, str]]:

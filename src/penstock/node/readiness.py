@@ -7,7 +7,7 @@ write a second. It may not know who asks, nor what a store is made of.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.errors import Closed, Fenced, PenstockError, Unavailable
 
@@ -30,19 +30,31 @@ class Readiness:
         self._answered_at: float | None = None
         self._error: BaseException | None = None
 
-    async def check(self) -> None:
-        """Returns when the store can take a commit; raises `Unavailable` with the reason when it cannot."""
+    async def check(self) -> Literal["ready", "buffering"]:
+        """Whether the store takes commits, or publishes are buffered; raises `Unavailable` where neither is so."""
         if self._node.closed:
             raise Unavailable("not ready: the broker is closed")
         if self._node.fenced is not None:
             raise _as_unavailable(self._node.fenced)
+        if self._is_buffering():
+            return "buffering"
         if self._node.cluster is not None and not self._node.cluster.view.is_member:
             raise Unavailable("not ready: this node has not joined the others yet")
         now = asyncio.get_running_loop().time()
         if self._answered_at is None or now - self._answered_at >= SHARED_S:
             await self._ask(now)
+        if self._is_buffering():
+            return "buffering"
         if self._error is not None:
             raise _as_unavailable(self._error)
+        return "ready"
+
+    def _is_buffering(self) -> bool:
+        return self._node.spooling.is_away
+
+    def forget(self) -> None:
+        """What was last answered is not so any more."""
+        self._answered_at = None
 
     async def _ask(self, now: float) -> None:
         if self._probe is None:
@@ -61,6 +73,8 @@ class Readiness:
         self._probe = None
         self._answered_at = asyncio.get_running_loop().time()
         self._error = Closed("the probe was cancelled") if probe.cancelled() else probe.exception()
+        if isinstance(self._error, Unavailable):
+            self._node.spooling.found_away(self._error)
 
 
 def _as_unavailable(error: BaseException) -> PenstockError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -138,23 +138,31 @@ class Relay:
         blocked: dict[tuple[str, str], PenstockError] = {}
         after = 0
         async with self._passing:
-            while rows := await self._node.store.outbox(after, ROWS_AT_ONCE, slots):
+            while True:
+                failed = self._node.commits.failed
+                rows = await self._node.store.outbox(after, ROWS_AT_ONCE, slots)
                 for row in rows:
                     after = row.id
                     if not is_drain or is_carried(row):
-                        await self._carry_out(row, blocked)
+                        await self._carry_out(row, blocked, failed)
+                if not rows:
+                    break
                 await self._node.commits.wait()
         for (_, name), reason in blocked.items():
             log.warning("what is to go to %s waits: %s", name, reason)
         return bool(blocked)
 
-    async def _carry_out(self, row: OutboxRow, blocked: dict[tuple[str, str], PenstockError]) -> None:
+    async def _carry_out(self, row: OutboxRow, blocked: dict[tuple[str, str], PenstockError], failed: int) -> None:
+        def check() -> None:
+            if self._node.commits.failed != failed:  # those before this row may have been in it, and go first
+                raise Unavailable("a commit failed meanwhile; it is tried again")
+
         letter = None if is_carried(row) else _decoder.decode(row.document)
         target = ("", str(row.lane)) if letter is None else (letter.namespace, letter.target)
         if target in blocked:  # those behind one that waits wait too: they keep their order
             return
         try:
-            await (self._land(row) if letter is None else self._relay(row, letter))
+            await (self._land(row, check) if letter is None else self._relay(row, letter, check))
         except PenstockError as error:
             blocked[target] = error
 
@@ -185,7 +193,7 @@ class Relay:
         rows = await node.lanes.store_of(landing.lane).find_dedup(landing.lane, [publish_key(landing.publish_id)])
         return Appended(rows[0].offset if rows else 0, landing.count)
 
-    async def _land(self, row: OutboxRow) -> None:
+    async def _land(self, row: OutboxRow, check_kept: Callable[[], None]) -> None:
         """Append what another node has published to a queue of this one, and delete the row, in one commit."""
         node = self._node
         try:
@@ -195,7 +203,22 @@ class Relay:
             node.check_slot(row.slot)
             self._done(row)
             return
-        [(_, _, appended, _)] = await append_all(node, [part], lambda: node.check_taken(row.slot))
+        origin, positions = part.origin, node.positions
+        if origin is not None and await positions.read(origin.spool, row.lane) >= origin.sequence:
+            node.check_taken(row.slot)
+            self._done(row)  # it was sent twice, and is there
+            return
+
+        def check() -> None:
+            check_kept()
+            node.check_taken(row.slot)
+            if origin is not None:
+                positions.check(origin, row.lane)
+
+        [(_, _, appended, _)] = await append_all(node, [part], check)
+        if origin is not None:
+            positions.write(origin, row.lane)
+        # No wait in between: the messages, how far their spool has come, and the end of the row are one commit.
         self._done(row)
         self._landed[row.id] = appended
         while len(self._landed) > LANDED_MAX:
@@ -211,7 +234,7 @@ class Relay:
         """Whose rows are this node's to carry out; None for all."""
         return None if self._node.cluster is None else sorted(self._node.cluster.owned)
 
-    async def _relay(self, row: OutboxRow, letter: DeadLetter) -> None:
+    async def _relay(self, row: OutboxRow, letter: DeadLetter, check_kept: Callable[[], None]) -> None:
         """Copy one message. It is durable with the next commit, which a page of rows shares."""
         node = self._node
         message = await self._message(row)
@@ -219,8 +242,13 @@ class Relay:
         group = self._moving_group(row, letter)
         if group is not None:
             await node.lanes.run(row.lane, lambda _lane: None)  # in memory, when the rest is done without a wait
+
+        def check() -> None:
+            check_kept()
+            self._check_taken(row, group)
+
         if parts:
-            results = await append_all(node, parts, lambda: self._check_taken(row, group))
+            results = await append_all(node, parts, check)
             nudge(node, results)
         else:
             self._check_taken(row, group)
@@ -284,7 +312,7 @@ def _with_death(message: Message, letter: DeadLetter) -> Message:
     history = deaths if isinstance(deaths, list) else []
     death = {
         "queue": letter.queue, "group": letter.group, "reason": letter.reason, "error": letter.error[:512],
-        "attempts": letter.attempts, "time": letter.dead_ms,
+        "attempts": letter.attempts, "time": letter.dead_ms, "key": message.key, "target": letter.target,
     }  # fmt: skip
     headers["x-death"] = [death, *history[: DEATHS_MAX - 1]]
     return msgspec.structs.replace(message, headers=headers, delay_ms=0, not_before_ms=0, ttl_ms=None, dedup_id=None)

@@ -79,7 +79,7 @@ class Retention:
 
     def _expire_ids(self, lane: Lane) -> None:
         if self._node.lanes.get(lane.id) is lane:
-            lane.expire_dedup(self._node.clock.now_ms())
+            lane.expire_dedup(self._node.spooling.ids_until_ms(self._node.clock.now_ms()))
             if lane.dirty:
                 self._node.commits.touch(lane)
             self.committed(lane, self._node.clock.now_ms())

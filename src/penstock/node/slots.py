@@ -131,6 +131,7 @@ def _end_waits(node: Node, slots: set[int]) -> None:
 
 
 def _forget(node: Node, slots: set[int]) -> None:
+    node.positions.forget()
     for slot in slots:
         node.epochs.pop(slot, None)
     loaded = {lane.id for lane in node.lanes.loaded() if slot_of(lane.id) in slots}

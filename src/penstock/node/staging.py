@@ -223,6 +223,7 @@ class Staging:
             for name in chunks:
                 parts += await parts_of_chunk(node, transaction, name, publish_id)
                 published += transaction.chunks[name].document.count
+        node.spooling.check_free(parts)
         await node.commits.room(sum(part.size for part in parts))
         rows: list[CatalogRow] = []
 

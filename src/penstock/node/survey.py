@@ -20,6 +20,7 @@ from penstock.core.work import WorkGroup
 from penstock.errors import Closed, PenstockError
 from penstock.node.commits import PENDING_BYTES_MAX
 from penstock.node.measures import COUNTERS, Measures
+from penstock.node.spooling import SpoolNumbers
 from penstock.node.statistics import QueueStats, group_stats
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class NodeNumbers(msgspec.Struct):
     cache_bytes_max: int
     enqueued_failed: int
     enqueued_lag_seconds: float
+    spool: SpoolNumbers | None = None
+    now_ms: int = 0
 
 
 class Survey:
@@ -124,6 +127,8 @@ class Survey:
             cache_bytes_max=cache.bytes_max,
             enqueued_failed=node.enqueueing.failed,
             enqueued_lag_seconds=node.enqueueing.lag_seconds(),
+            spool=node.spooling.numbers(),
+            now_ms=node.clock.now_ms(),
         )
 
     def _in_memory(self) -> list[Queue]:
@@ -181,6 +186,7 @@ class Survey:
             published=sum(lane.visible_end for lane in lanes),
             bytes_published=sum(lane.bytes_end for lane in lanes),
             groups=[group_stats(lanes, group, node.clock.now_ms()) for group in groups],
+            consumers=len(queue.consumers),
         )
         counts = node.measures.groups
         return QueueNumbers(

@@ -32,6 +32,7 @@ async def commit(node: Node, settles: Mapping[Lease, Sequence[Verdict]], count: 
         await crossing.gather(node, {slot_of(lease.lane) for lease in settles})
         if not settles:
             crossing.check_owners(node, parts)
+    node.spooling.check_free(parts)
     await node.commits.room(check_limits(node, count, parts))
     while True:
         known = await known_ids(node, parts)

@@ -42,6 +42,7 @@ from penstock.store.contract import (
 )
 from penstock.store.postgres_listening import Listener
 from penstock.store.postgres_pool import Pool, StoreAddress
+from penstock.store.postgres_vacuum import Vacuum
 from penstock.store.sweeping import Sweeper, apply_swept
 from penstock.store.text import kept, restored
 
@@ -73,6 +74,7 @@ class PostgresStore:
         self._deciding = asyncio.Lock()
         self._writing = asyncio.Lock()
         self._sweeper = Sweeper(self._sweep)
+        self._vacuum = Vacuum(lambda: self._pool.execute(self._sql(sql.VACUUM)))
         self._closed = False
 
     @classmethod
@@ -148,6 +150,7 @@ class PostgresStore:
         rows = await apply_swept(lambda: self._pool.fetch(statement, *values), lanes, self._sweep)
         if rows[0][0]:
             self._sweeper.wake()
+        self._vacuum.stored(sum(len(row.meta) + len(row.body) for change in commit.lanes for row in change.batches))
 
     async def _sweep(self, lane: int | None = None) -> bool:
         """Remove a slice of what is left of a lane, or of any that nobody else sweeps; whether there was anything."""
@@ -295,6 +298,7 @@ class PostgresStore:
             return
         self._closed = True
         await self._sweeper.close()
+        await self._vacuum.close()
         if self._listener is not None:
             await self._listener.close()
         async with self._writing:  # behind the last commit

@@ -359,6 +359,8 @@ MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, postgres_enque
 
 # Making it -----------------------------------------------------------------------------------------------
 
+# Shrinking the file would need a lock that readers wait for; the room is used again anyway.
+VACUUM: Final = "VACUUM (SKIP_LOCKED, TRUNCATE FALSE) {s}.batches"
 MIGRATION_LOCK: Final = "SELECT pg_advisory_xact_lock(1349415764, hashtext('{s}'))"
 MAKE_SCHEMA: Final = "CREATE SCHEMA IF NOT EXISTS {s}"
 HAS_SCHEMA: Final = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = '{s}')"

@@ -23,6 +23,9 @@ BATCH_TYPE: Final = "application/vnd.penstock.batch"
 BATCHES_TYPE: Final = "application/vnd.penstock.batches+msgpack"
 """An answer: encoded batches with their places, in MessagePack arrays."""
 
+BUFFERED: Final = 202
+"""The status of a publish that is in the server's spool: a `BufferedAnswer`."""
+
 # Messages ------------------------------------------------------------------------------------------------
 
 
@@ -193,6 +196,24 @@ class PublishAnswer(Struct, omit_defaults=True):
     """One a message and queue that it reached."""
     parts: list[PartBody] | None = None
     """One a run of messages that went to one lane."""
+
+
+class BufferedBody(Struct):
+    """One message that is in the server's spool."""
+
+    index: int
+    """The message's place in the request."""
+    status: Literal["buffered"] = "buffered"
+
+
+class BufferedAnswer(Struct, omit_defaults=True):
+    """The store is away: the messages are in the server's spool, durably, and published when the store is back."""
+
+    count: int
+    """Messages of the request."""
+    status: Literal["buffered"]
+    results: list[BufferedBody] | None = None
+    """One a message, for a JSON request."""
 
 
 # Claims and verdicts -------------------------------------------------------------------------------------
@@ -522,6 +543,16 @@ class ConsumerRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_def
     """The name it claims or reads with."""
 
 
+class AttachRequest(ConsumerRequest, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    exclusive: bool = False
+    """It is to be the queue's only one."""
+
+
+class DetachRequest(ConsumerRequest, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    keep: bool = False
+    """It takes no more, and may still settle what it holds."""
+
+
 # Statistics ----------------------------------------------------------------------------------------------
 
 
@@ -549,6 +580,8 @@ class QueueStatsBody(Struct):
     published: int
     bytes_published: int
     groups: list[GroupStatsBody]
+    consumers: int = 0
+    """Attached: those that said they are there."""
 
 
 class StatsAnswer(Struct, kw_only=True):

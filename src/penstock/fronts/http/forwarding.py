@@ -87,7 +87,8 @@ class Forwarding:
                 if isinstance(reason, Broken) and not is_repeatable(request):
                     self.failed += 1
                     raise Unavailable(f"{reason}; whether it was done is not known")
-            elif error.slot in self._cluster.owned:
+            if self._cluster.is_store_away or (url is None and error.slot in self._cluster.owned):
+                # This node is the owner, or it keeps what is published until the store is back.
                 try:
                     return await again()
                 except Elsewhere as moved:

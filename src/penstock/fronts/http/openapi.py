@@ -40,6 +40,7 @@ HTTP_LEVEL: Final = (400, 401, 404, 405, 408, 413, 415, 431, 500, 503)
 MEANING: Final = {
     200: "Done.",
     201: "Created.",
+    202: "The store is away: buffered in the server's spool, durably.",
     204: "Done; there is nothing to say.",
     400: "A value is wrong; the message names it.",
     401: "The server wants a token.",

@@ -8,11 +8,15 @@ from penstock.batch import cut
 from penstock.core.work import Verdict
 from penstock.delivery import Claim, Receipt, Received, Slice
 from penstock.errors import InvalidArgument
+from penstock.fronts.http.request import Answer, json_answer
 from penstock.model import SPAN_MS_MAX
 from penstock.node.arguments import milliseconds, verdicts_of
 from penstock.node.deadletters import DeadMessage
 from penstock.node.statistics import QueueStats
 from penstock.wire.http import (
+    BUFFERED,
+    BufferedAnswer,
+    BufferedBody,
     ClaimAnswer,
     DeadBody,
     EncodedClaim,
@@ -56,24 +60,29 @@ def received_body(received: Received) -> ReceivedBody:
     )
 
 
-def results_answer(receipt: Receipt) -> PublishAnswer:
+def results_answer(receipt: Receipt) -> Answer:
     """Where each message went, one by one."""
+    if receipt.buffered:
+        bodies = [BufferedBody(index) for index in range(len(receipt))]
+        return json_answer(BufferedAnswer(len(receipt), "buffered", bodies), BUFFERED)
     results = [
         PublishedBody(index, place.queue, place.lane, place.offset, place.duplicate)
         for index, place in receipt.numbered()
     ]
-    return PublishAnswer(len(receipt), results=results)
+    return json_answer(PublishAnswer(len(receipt), results=results))
 
 
-def parts_answer(receipt: Receipt) -> PublishAnswer:
+def parts_answer(receipt: Receipt) -> Answer:
     """Where runs of messages went."""
+    if receipt.buffered:
+        return json_answer(BufferedAnswer(len(receipt), "buffered"), BUFFERED)
     parts = [
         PartBody(
             queue, lane, appended.base, appended.count, appended.duplicates, None if places is None else list(places)
         )
         for queue, lane, appended, places in receipt.parts
     ]
-    return PublishAnswer(len(receipt), parts=parts)
+    return json_answer(PublishAnswer(len(receipt), parts=parts))
 
 
 def claim_answer(claim: Claim) -> ClaimAnswer:
@@ -142,5 +151,12 @@ def stats_body(stats: QueueStats) -> QueueStatsBody:
         for group in stats.groups
     ]  # fmt: skip
     return QueueStatsBody(
-        stats.queue, stats.namespace, stats.lanes, stats.messages, stats.published, stats.bytes_published, groups
+        stats.queue,
+        stats.namespace,
+        stats.lanes,
+        stats.messages,
+        stats.published,
+        stats.bytes_published,
+        groups,
+        stats.consumers,
     )

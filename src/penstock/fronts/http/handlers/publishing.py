@@ -9,9 +9,9 @@ from penstock.batch import from_bytes
 from penstock.errors import InvalidArgument, LeaseLost, MessageTooLarge, QueueFull, Unroutable
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import parts_answer, results_answer, verdicts
-from penstock.fronts.http.request import Answer, json_answer
+from penstock.fronts.http.request import Answer
 from penstock.fronts.http.routes import Call
-from penstock.wire.http import PublishAnswer, PublishRequest, TransactionRequest
+from penstock.wire.http import BufferedAnswer, PublishAnswer, PublishRequest, TransactionRequest
 
 ROUTES = Routes()
 
@@ -22,17 +22,17 @@ class PublishQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 @ROUTES.add(
-    "POST", "/v1/queues/{queue}/messages", {200: PublishAnswer}, takes_batch=True, errors=[QueueFull, MessageTooLarge]
-)
+    "POST", "/v1/queues/{queue}/messages", {200: PublishAnswer, 202: BufferedAnswer}, takes_batch=True,
+    errors=[QueueFull, MessageTooLarge],
+)  # fmt: skip
 async def publish(call: Call, body: PublishRequest | None, query: PublishQuery) -> Answer:
     """Publish messages, all or none; answered when they are durable."""
     queue = call.names["queue"]
     if body is None:
         batch = from_bytes(call.request.body)
-        return json_answer(parts_answer(await call.broker.publish_batch(queue, batch, publish_id=query.publish_id)))
+        return parts_answer(await call.broker.publish_batch(queue, batch, publish_id=query.publish_id))
     messages = telemetry.inject_all([message.message() for message in body.messages])
-    receipt = await call.broker.publish_many(queue, messages, publish_id=query.publish_id)
-    return json_answer(results_answer(receipt))
+    return results_answer(await call.broker.publish_many(queue, messages, publish_id=query.publish_id))
 
 
 class ExchangeQuery(PublishQuery, forbid_unknown_fields=True, kw_only=True):
@@ -41,7 +41,7 @@ class ExchangeQuery(PublishQuery, forbid_unknown_fields=True, kw_only=True):
 
 
 @ROUTES.add(
-    "POST", "/v1/exchanges/{exchange}/messages", {200: PublishAnswer}, takes_batch=True,
+    "POST", "/v1/exchanges/{exchange}/messages", {200: PublishAnswer, 202: BufferedAnswer}, takes_batch=True,
     errors=[QueueFull, MessageTooLarge, Unroutable],
 )  # fmt: skip
 async def publish_to(call: Call, body: PublishRequest | None, query: ExchangeQuery) -> Answer:
@@ -50,10 +50,10 @@ async def publish_to(call: Call, body: PublishRequest | None, query: ExchangeQue
     if body is None:
         batch = from_bytes(call.request.body)
         receipt = await call.broker.publish_to(exchange, batch, mandatory=query.mandatory, publish_id=query.publish_id)
-        return json_answer(parts_answer(receipt))
+        return parts_answer(receipt)
     messages = telemetry.inject_all([message.message() for message in body.messages])
     receipt = await call.broker.publish_to(exchange, messages, mandatory=query.mandatory, publish_id=query.publish_id)
-    return json_answer(results_answer(receipt))
+    return results_answer(receipt)
 
 
 @ROUTES.add("POST", "/v1/transactions", {200: PublishAnswer}, errors=[LeaseLost, QueueFull, MessageTooLarge])
@@ -72,4 +72,4 @@ async def transaction(call: Call, body: TransactionRequest) -> Answer:
             unit.publish_to(target.exchange, *messages)
         else:
             raise InvalidArgument("a publish of a transaction has either a queue or an exchange")
-    return json_answer(results_answer(await unit.commit()))
+    return results_answer(await unit.commit())

@@ -60,11 +60,13 @@ async def alive(_call: Call) -> Answer:
 
 @ROUTES.add("GET", "/readyz", {200: Status}, errors=[Unavailable], is_open=True)
 async def ready(call: Call) -> Answer:
-    """The store takes commits: send traffic elsewhere while it does not."""
+    """The store takes commits: send traffic elsewhere while it does not.
+
+    `buffering`: the store is away and publishes go to the server's spool; consumers are answered 503.
+    """
     if call.server.stopping:
         raise Unavailable("the server is stopping")
-    await call.server.broker.check_ready()
-    return json_answer(Status("ready"))
+    return json_answer(Status(await call.server.broker.check_ready()))
 
 
 @ROUTES.add("GET", "/metrics", {200: str}, gives="text/plain; version=0.0.4; charset=utf-8")
