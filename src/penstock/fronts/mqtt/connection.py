@@ -179,6 +179,11 @@ class Connection(asyncio.Protocol):
         while self._writers is not None:
             await asyncio.shield(self._writers)
 
+    def fail(self, text: str) -> None:
+        """What a subscription stands on was taken away: the client is told, and may come again."""
+        self.engine.disconnect(Reason.ADMINISTRATIVE_ACTION, text=text)
+        self.flush_soon()
+
     def close(self) -> None:
         """Close when what was written is taken, or after a moment."""
         transport = self._transport

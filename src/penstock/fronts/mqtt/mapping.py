@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -30,6 +31,7 @@ STORED: Final = "mqtt-retained"
 """It is delivered because it was retained, not because it was just published."""
 QOS_MASK: Final = 0b011
 RETAIN: Final = 0b100
+ORIGINS_KEPT: Final = 1_000
 _OURS: Final = ("mqtt", "amqp")
 
 
@@ -121,8 +123,11 @@ def _put_user_properties(headers: Headers, properties: UserProperties) -> None:
 def origin_of(headers: Mapping[str, Any] | None) -> Origin:
     """Who published a message, and how."""
     mark = None if headers is None else headers.get(ORIGIN)
-    if type(mark) is not bytes or not mark:
-        return ANY_ORIGIN
+    return _origin(mark) if type(mark) is bytes and mark else ANY_ORIGIN
+
+
+@lru_cache(ORIGINS_KEPT)
+def _origin(mark: bytes) -> Origin:
     return Origin(min(mark[0] & QOS_MASK, 2), bool(mark[0] & RETAIN), mark[1:].decode("utf-8", "replace"))
 
 
