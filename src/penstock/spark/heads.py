@@ -11,8 +11,9 @@ from collections.abc import Collection
 from typing import Final
 
 from penstock.errors import NotFound
+from penstock.model import EVENTS_PATTERN, EVENTS_QUEUE, is_events_queue
 from penstock.spark.clients import Access, client_of
-from penstock.spark.options import QueueChoice, chosen_queues
+from penstock.spark.options import QueueChoice, chosen_queues, prefixes
 from penstock.spark.planning import Heads, LaneHead, QueueHead
 
 AGE_S_MIN: Final = 0.05
@@ -33,7 +34,7 @@ class HeadReader:
     def now(self, time_ms: int | None = None) -> Heads:
         """What is there at this moment; with a time, also where each lane was then. What is gone is left out."""
         client = client_of(self._access)
-        existing = list(client.queues()) if self._choice.patterns else []
+        existing = [name for prefix in prefixes(self._choice) for name in client.queues(prefix)]
         heads: Heads = {}
         for name in chosen_queues(self._choice, existing):
             try:
@@ -54,7 +55,9 @@ class HeadReader:
         return self._seen
 
     def check_names(self, found: Collection[str]) -> None:
-        """Raise where a queue that was named is not there."""
+        """Raise where a queue that was named is not there; `$events` is there where any server's events are."""
         for name in self._choice.names:
+            if name == EVENTS_QUEUE and EVENTS_PATTERN in self._choice.patterns and any(map(is_events_queue, found)):
+                continue
             if name not in found:
                 raise NotFound(f"there is no queue {name!r} in namespace {self._access.namespace!r}")

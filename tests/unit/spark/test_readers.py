@@ -532,6 +532,23 @@ def test_a_queue_that_appears_is_read_from_its_beginning(server: Server, client:
     assert batches == [[], list(range(30))]
 
 
+def test_a_queue_of_a_pattern_that_no_offset_names_is_read_from_its_beginning(server: Server, client: Client) -> None:
+    """It may have appeared a moment ago: a start that was settled before it stands."""
+    for name in ("named-a", "named-b"):
+        client.declare_queue(name)
+        filled(client, name, 10)
+    starting = json.dumps({"named-a": {"0": 4}})
+    reader = stream(server, "named-*", startingOffsets=starting)
+    start = reader.initialOffset()
+    assert sorted(start["queues"]) == ["named-a"]
+    batches, _ = run(reader, start)
+    assert sorted(itertools.chain(*batches)) == sorted([*range(4, 10), *range(10)])
+    with pytest.raises(InvalidArgument, match="says nothing of lane 0 of queue 'named-b'"):
+        stream(server, "named-*,named-b", startingOffsets=starting).initialOffset()
+    with pytest.raises(InvalidArgument, match="says nothing of lane 0 of queue 'named-b'"):
+        rows(batch(server, "named-*", startingOffsets=starting))
+
+
 def test_the_backlog_is_reported(server: Server, client: Client, queue: str) -> None:
     filled(client, queue, 30)
     reader = stream(server, queue, maxRowsPerTrigger=10)
