@@ -22,7 +22,10 @@ from penstock.delivery import Scan
 from penstock.errors import InvalidArgument, NotFound, Overloaded, PenstockError, WrongKind
 from penstock.node.lane_places import QueueLanes
 from penstock.spark.batch_reader import PenstockBatchReader
+from penstock.spark.heads import HeadReader
 from penstock.spark.losses import DataLoss
+from penstock.spark.options import queue_choice
+from penstock.spark.planning import Heads
 from penstock.spark.source import PenstockSource
 from penstock.spark.stream_reader import PenstockStreamReader
 from tests.spark.rig import Server, running_server, until
@@ -572,6 +575,43 @@ def test_a_server_is_asked_only_so_often(
     for _ in range(1_000):
         reader.latestOffset(start, limit)
     assert len(asked) == 1
+
+
+def test_a_server_that_was_away_is_asked_again_at_once(
+    server: Server, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes long every time is asked for less often; what took long once, while a server died, is not."""
+    reader = HeadReader(stream(server, queue)._spec.access, queue_choice(queue))
+    now_s, asked_at = 100.0, list[float]()
+    monkeypatch.setattr("penstock.spark.heads.monotonic", lambda: now_s)
+
+    def slowly(seconds: float) -> None:
+        def now(time_ms: int | None = None) -> Heads:
+            nonlocal now_s
+            asked_at.append(now_s)
+            now_s += seconds
+            return {}
+
+        monkeypatch.setattr(reader, "now", now)
+
+    def until_asked() -> float:
+        nonlocal now_s
+        began, count = now_s, len(asked_at)
+        while len(asked_at) == count:
+            now_s += 0.01
+            reader.recent()
+        return round(asked_at[-1] - began, 2)
+
+    slowly(0.002)
+    until_asked()
+    assert until_asked() <= 0.06
+    slowly(2.0)  # it died, and another took over
+    assert until_asked() <= 0.06
+    slowly(0.002)
+    assert until_asked() <= 0.06
+    slowly(2.0)  # it is so slow
+    until_asked(), until_asked()
+    assert 20.0 <= until_asked() <= 20.1
 
 
 def test_the_same_batch_again_is_the_same_rows(server: Server, client: Client) -> None:
