@@ -106,6 +106,8 @@ class Cluster:
         self.view = ClusterView(0, False, 0, [], [])
         self.had_company = False
         """Whether there was ever another node since this one started: then there may be one again any time."""
+        self.newest = 0
+        """The highest incarnation that was ever seen among the nodes: one that is lower and not there is gone."""
         self._heard_at = 0.0
         self._patient_until = 0.0
         self.heard_until = 0.0
@@ -249,7 +251,7 @@ class Cluster:
         """Who owns what after this node has left: requests that still come are sent on until it stops."""
         while not self._node.closed:
             try:
-                self.view = await self._node.store.heartbeat(0)
+                self._saw(await self._node.store.heartbeat(0))
             except PenstockError:
                 await asyncio.sleep(WATCH_S)
             self._tell()
@@ -305,8 +307,7 @@ class Cluster:
 
     async def _take_in(self, view: ClusterView, began: float) -> None:
         before = {row.incarnation for row in self.view.nodes if row.is_live}
-        self.view = view
-        self.had_company = self.had_company or bool(self.others())
+        self._saw(view)
         if not view.is_member:
             await self._rejoin()
             return
@@ -330,6 +331,11 @@ class Cluster:
         if gone:
             await holdings.end_sessions(self._node, gone)
 
+    def _saw(self, view: ClusterView) -> None:
+        self.view = view
+        self.newest = max(self.newest, *(row.incarnation for row in view.nodes), 0)
+        self.had_company = self.had_company or bool(self.others())
+
     def _lose(self, lost: set[int], why: str) -> None:
         """The store has given these to others: nothing that is in memory of them may be used."""
         log.warning("%s: what was in memory of them is dropped", why)
@@ -342,7 +348,7 @@ class Cluster:
         log.warning("%s was declared dead while it was not heard of; it joins again", self._name)
         self._lose(set(self._node.epochs), "this node was declared dead")
         await self._join()
-        self.view = await self._node.store.heartbeat(self.incarnation)
+        self._saw(await self._node.store.heartbeat(self.incarnation))
         await self.following.refresh()
         await self._balance(self.view)
 
