@@ -62,6 +62,15 @@ class Reach(Broker):
         except Elsewhere:
             return await there()
 
+    async def _declared(self, here: Awaitable[None], there: Callable[[], Awaitable[None]]) -> None:
+        """The same for what changes what is declared: who asked for it finds it so, here too."""
+        try:
+            await here
+        except Elsewhere:
+            await there()
+            assert self._node.cluster is not None
+            await self._node.cluster.following.refresh()
+
     # What was declared ------------------------------------------------------------------------------------
 
     def _known(self, name: str) -> Queue:
@@ -82,24 +91,24 @@ class Reach(Broker):
 
     async def declare_queue(self, name: str, **options: Any) -> None:
         here = super().declare_queue(name, **options)
-        await self._anywhere(here, lambda: self._there.declare_queue(name, **options))
+        await self._declared(here, lambda: self._there.declare_queue(name, **options))
 
     async def delete_queue(self, name: str) -> None:
-        await self._anywhere(super().delete_queue(name), lambda: self._there.delete_queue(name))
+        await self._declared(super().delete_queue(name), lambda: self._there.delete_queue(name))
 
     async def declare_group(self, queue: str, name: str, **options: Any) -> None:
         here = super().declare_group(queue, name, **options)
-        await self._anywhere(here, lambda: self._there.declare_group(queue, name, **options))
+        await self._declared(here, lambda: self._there.declare_group(queue, name, **options))
 
     async def delete_group(self, queue: str, name: str) -> None:
-        await self._anywhere(super().delete_group(queue, name), lambda: self._there.delete_group(queue, name))
+        await self._declared(super().delete_group(queue, name), lambda: self._there.delete_group(queue, name))
 
     async def declare_exchange(self, name: str, **options: Any) -> None:
         here = super().declare_exchange(name, **options)
-        await self._anywhere(here, lambda: self._there.declare_exchange(name, **options))
+        await self._declared(here, lambda: self._there.declare_exchange(name, **options))
 
     async def delete_exchange(self, name: str) -> None:
-        await self._anywhere(super().delete_exchange(name), lambda: self._there.delete_exchange(name))
+        await self._declared(super().delete_exchange(name), lambda: self._there.delete_exchange(name))
 
     async def bind(
         self, exchange: str, target: str, pattern: str = "", *, target_kind: Literal["queue", "exchange"] = "queue",
@@ -107,7 +116,7 @@ class Reach(Broker):
     ) -> None:  # fmt: skip
         options: dict[str, Any] = {"target_kind": target_kind, "headers": headers, "match": match}
         here = super().bind(exchange, target, pattern, **options)
-        await self._anywhere(here, lambda: self._there.bind(exchange, target, pattern, **options))
+        await self._declared(here, lambda: self._there.bind(exchange, target, pattern, **options))
 
     async def unbind(
         self, exchange: str, target: str, pattern: str = "", *, target_kind: Literal["queue", "exchange"] = "queue",
@@ -115,7 +124,7 @@ class Reach(Broker):
     ) -> None:  # fmt: skip
         options: dict[str, Any] = {"target_kind": target_kind, "headers": headers, "match": match}
         here = super().unbind(exchange, target, pattern, **options)
-        await self._anywhere(here, lambda: self._there.unbind(exchange, target, pattern, **options))
+        await self._declared(here, lambda: self._there.unbind(exchange, target, pattern, **options))
 
     # Publish ----------------------------------------------------------------------------------------------
 
