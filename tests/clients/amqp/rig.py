@@ -48,9 +48,9 @@ def address_of(server: Server) -> Address:
 
 
 @contextmanager
-def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[tuple[Server, Address]]:
+def serving(folder: Path, *arguments: str) -> Iterator[tuple[Server, Address]]:
     """A `penstock serve` with AMQP on a free port, until the block ends."""
-    with running(folder, "--amqp-port", "0", "--mqtt-port", "0", *arguments, **variables) as server:
+    with running(folder, "--amqp-port", "0", "--no-mqtt", *arguments) as server:
         yield server, address_of(server)
 
 
@@ -97,4 +97,4 @@ def pump(connection: BlockingConnection, holds: Callable[[], Any], what: str) ->
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not holds():
         assert time.monotonic() < deadline, f"not in {DEADLINE_SECONDS} s: {what}"
-        connection.process_data_events(time_limit=0.05)  # type: ignore[arg-type]
+        connection.process_data_events(time_limit=0.05)

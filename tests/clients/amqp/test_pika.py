@@ -24,7 +24,7 @@ def refused(code: int, ask: Callable[[], Any]) -> str:
     with pytest.raises(ChannelClosedByBroker) as caught:
         ask()
     assert caught.value.reply_code == code
-    return caught.value.reply_text
+    return str(caught.value.reply_text)
 
 
 def declared(channel: BlockingChannel, prefix: str = "q", **options: Any) -> str:
@@ -228,7 +228,7 @@ def test_global_prefetch_is_of_all_consumers_together(connection: BlockingConnec
     pump(connection, lambda: len(got) == 3, "three messages")
     # A round trip later there are still no more.
     count(channel, queues[0])
-    connection.process_data_events(time_limit=0.1)  # type: ignore[arg-type]
+    connection.process_data_events(time_limit=0.1)
     assert len(got) == 3
     own.basic_ack(got[-1], multiple=True)
     pump(connection, lambda: len(got) == 6, "the other three")
@@ -246,7 +246,7 @@ def test_exclusive_queues(address: Address, channel: BlockingChannel) -> None:
             try:
                 again.channel().queue_declare(queue, passive=True)
             except ChannelClosedByBroker as closed:
-                return closed.reply_code == 404
+                return bool(closed.reply_code == 404)
             return False
 
         until(is_gone, "the queue is gone with its connection")

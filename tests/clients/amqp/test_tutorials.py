@@ -66,7 +66,7 @@ def test_routing(tutorials: Programs) -> None:
 
 
 def test_topics(tutorials: Programs) -> None:
-    patterns = {"#": [], "kern.*": [], "*.critical": [], "kern.*|*.critical": []}
+    patterns = ("#", "kern.*", "*.critical", "kern.*|*.critical")
     listeners: dict[str, Program] = {
         pattern: tutorials.start("receive_logs_topic", *pattern.split("|")) for pattern in patterns
     }

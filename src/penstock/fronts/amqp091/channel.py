@@ -254,9 +254,7 @@ class Channel:
         await consumer.stop()
         queue, group, name = consumer.place
         if isinstance(consumer, GroupReader):
-            for other in consumer.names:
-                with suppress(PenstockError):
-                    await self.broker.detach(queue, group, consumer=other)
+            await self._leave_group(consumer)
             return
         with suppress(PenstockError):
             await self.broker.detach(queue, group, consumer=name, keep=keep and consumer.unsettled > 0)
@@ -300,12 +298,17 @@ class Channel:
         consumers = list(self.consumers.values())
         self.consumers.clear()
         await asyncio.gather(*(consumer.stop() for consumer in consumers))
-        places = await self.settling.end() | {consumer.place for consumer in consumers}
         self.connection.host.measures.consumers -= len(consumers)
-        for consumer in consumers:
-            if isinstance(consumer, GroupReader):
-                places |= {Place(consumer.place.queue, consumer.place.group, name) for name in consumer.names}
-        await asyncio.gather(*map(self._leave, places))
+        readers = [consumer for consumer in consumers if isinstance(consumer, GroupReader)]
+        places = await self.settling.end() | {one.place for one in consumers if one not in readers}
+        await asyncio.gather(*map(self._leave_group, readers), *map(self._leave, places))
+
+    async def _leave_group(self, reader: GroupReader) -> None:
+        """A reader of a stream's group leaves: what it has not acknowledged is read again."""
+        with suppress(PenstockError):
+            await reader.commit_settled()
+        queue, group, _ = reader.place
+        await asyncio.gather(*(self._leave(Place(queue, group, name)) for name in reader.names))
 
     async def _leave(self, place: Place) -> None:
         """What a consumer holds returns; tried until the broker can do it, or the session's end does."""

@@ -96,7 +96,7 @@ Kind = Literal["queue", "exchange"]
 
 
 async def bind_queue(channel: Channel, method: Queue.Bind) -> Frame | None:
-    queue = channel.queue_name(method.queue)
+    queue = queue_of(channel.queue_name(method.queue))
     key = queue if not method.queue and not method.routing_key else method.routing_key
     channel.check_queue(queue)
     await _bind(channel, method.exchange, queue, "queue", key, method.arguments)
@@ -104,7 +104,7 @@ async def bind_queue(channel: Channel, method: Queue.Bind) -> Frame | None:
 
 
 async def unbind_queue(channel: Channel, method: Queue.Unbind) -> Frame | None:
-    queue = channel.queue_name(method.queue)
+    queue = queue_of(channel.queue_name(method.queue))
     await _unbind(channel, method.exchange, queue, "queue", method.routing_key, method.arguments)
     return make(Queue.UnbindOk)
 
@@ -143,7 +143,7 @@ def _matched(arguments: Any) -> tuple[Headers | None, Literal["all", "any"]]:
 async def declare_queue(channel: Channel, method: Queue.Declare) -> Frame | None:
     name, broker = method.queue, channel.broker
     if method.passive:
-        name = channel.queue_name(name)
+        name = queue_of(channel.queue_name(name))
         channel.check_queue(name)
         return await _declared(channel, method, name)
     options = queue_options(
@@ -174,7 +174,8 @@ async def _declared(channel: Channel, method: Queue.Declare, name: str) -> Frame
     if method.nowait:
         return None
     stats = await channel.broker.stats(name)
-    return make(Queue.DeclareOk, queue=name, message_count=ready_in(stats), consumer_count=stats.consumers)
+    told = method.queue or name  # clients look for the answer to what they have asked
+    return make(Queue.DeclareOk, queue=told, message_count=ready_in(stats), consumer_count=stats.consumers)
 
 
 def ready_in(stats: QueueStats) -> int:
@@ -184,7 +185,7 @@ def ready_in(stats: QueueStats) -> int:
 
 
 async def delete_queue(channel: Channel, method: Queue.Delete) -> Frame | None:
-    name, broker = channel.queue_name(method.queue), channel.broker
+    name, broker = queue_of(channel.queue_name(method.queue)), channel.broker
     if not broker.has_queue(name):
         return _answer(method, make(Queue.DeleteOk, message_count=0))
     stats = await broker.stats(name)
@@ -199,7 +200,7 @@ async def delete_queue(channel: Channel, method: Queue.Delete) -> Frame | None:
 
 
 async def purge_queue(channel: Channel, method: Queue.Purge) -> Frame | None:
-    name = channel.queue_name(method.queue)
+    name = queue_of(channel.queue_name(method.queue))
     channel.check_queue(name)
     if channel.broker.queue_options(name).get("stream"):
         raise precondition(f"queue '{name}' is a stream, which cannot be purged")

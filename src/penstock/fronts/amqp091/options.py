@@ -42,5 +42,6 @@ class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             channel_max=self.max_channels,
             heartbeat=self.heartbeat_seconds,
             max_message_bytes=self.max_message_bytes,
+            max_unfinished_bytes=4 * self.max_message_bytes,
             handshake_seconds=self.handshake_seconds,
         )

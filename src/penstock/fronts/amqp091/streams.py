@@ -1,7 +1,7 @@
 """Consumers of streams: those of a group, which share its cursor, and those of none, each with a cursor of its own.
 
-A group commits what its consumers have acknowledged, and no more: each consumer reads under two names in turn, and a
-name reads again only when all that it read before is acknowledged, which is what commits it. With `x-auto-commit`
+A group commits what its consumers have acknowledged, and no more: each consumer reads under several names, and a name
+reads again only when all that it read before is acknowledged, which is what commits it. With `x-auto-commit`
 false nothing is committed but by a publish to `$queue/<name>/$commit`. Nacks and rejects only give credit: a stream is
 read again by seeking, not by returning messages to it.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.errors import Closed, Forbidden, InvalidArgument, NotFound, OffsetGone, PenstockError, WrongKind
 from penstock.fronts.amqp091.arguments import span_ms
-from penstock.fronts.amqp091.consuming import CLAIM_MAX, LOOK_SECONDS, PAUSE_SECONDS, WAIT_SECONDS, Standing
+from penstock.fronts.amqp091.consuming import LOOK_SECONDS, PAUSE_SECONDS, WAIT_SECONDS, Standing
 from penstock.fronts.amqp091.faults import precondition
 from penstock.fronts.amqp091.mapping import outgoing, routing_key, with_headers
 from penstock.fronts.amqp091.names import Filter
@@ -151,8 +151,8 @@ class _Reader(Standing):
     async def _step(self) -> None:
         raise NotImplementedError
 
-    def _send(self, read: StreamRead, holder: Holder) -> int:
-        """Deliver what was read; how many messages are to be settled."""
+    def _send(self, read: StreamRead, holder: Holder) -> list[int]:
+        """Deliver what was read; the offsets that are to be settled."""
         channel = self.channel
         chosen = [one for one in read.messages if self._filter is None or self._filter.matches(one.key)]
         for one in chosen:
@@ -167,9 +167,9 @@ class _Reader(Standing):
         channel.connection.host.measures.delivered += len(chosen)
         channel.connection.flush_soon()
         if self.no_ack:
-            return 0
+            return []
         self.delivered(len(chosen))
-        return len(chosen)
+        return [one.offset for one in chosen]
 
     def _marks(self, one: Received, read: StreamRead) -> dict[str, Any]:
         marks: dict[str, Any] = {"x-stream-offset": one.offset, "x-stream-timestamp": one.published_ms}
@@ -211,19 +211,22 @@ class FreeReader(_Reader):
 class _Turn:
     """One of the names that a consumer of a group reads under, and what it has read."""
 
-    __slots__ = ("is_done", "left", "name", "reader")
+    __slots__ = ("begin", "end", "is_done", "left", "name", "reader")
 
     def __init__(self, reader: GroupReader, name: str) -> None:
         self.reader = reader
         self.name = name
-        self.left = 0
-        """Delivered and not settled."""
+        self.begin = 0
+        self.end = 0
+        """What was read last: [begin, end)."""
+        self.left: set[int] = set()
+        """What of it is delivered and not settled."""
         self.is_done = False
         """All of it is settled, and not committed yet."""
 
-    def settled(self, _action: Action, _offset: int) -> None:
-        self.left -= 1
-        self.is_done = not self.left
+    def settled(self, _action: Action, offset: int) -> None:
+        self.left.discard(offset)
+        self.is_done = self.reader.commits and not self.left
         self.reader.credit()
         if self.is_done:
             self.reader.turn_done()
@@ -234,9 +237,8 @@ class GroupReader(_Reader):
 
     def __init__(self, *arguments: Any, commits: bool, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._commits = commits
-        count = 1 if self.prefetch == 1 or self.no_ack or not commits else 2
-        self._turns = [_Turn(self, self.place.consumer + "~" * index) for index in range(count)]
+        self.commits = commits
+        self._turns = [_Turn(self, self.place.consumer)]
         self._current: _Turn | None = None
 
     @property
@@ -247,44 +249,66 @@ class GroupReader(_Reader):
     def turn_done(self) -> None:
         """What is done is committed by the next read under its name: not when somebody publishes, but now."""
         self.look()
-        current = self._current
-        if self._commits and current is not None and not current.is_done and self._reading is not None:
+        if self._reading is not None:
             self._reading.cancel()
 
-    def _ask(self, name: str, most: int) -> Any:
-        return self.channel.broker.read(self.place.queue, self.place.group, max=most, wait=WAIT_SECONDS, consumer=name)
+    async def _ask(self, name: str, most: int) -> StreamRead:
+        turn = self._current
+        assert turn is not None
+        turn.is_done = False  # the read begins by committing what was read before under its name
+        queue, group, _ = self.place
+        wait = 0.0 if any(other.is_done for other in self._turns) else WAIT_SECONDS  # that one's read commits it next
+        return await self.channel.broker.read(queue, group, max=most, wait=wait, consumer=name)
 
     async def _step(self) -> None:
-        turn = self._next_turn()
         room = self.room()
-        if turn is None or room <= 0:
+        if room <= 0:
             await self._wait_for_room()
             return
-        if len(self._turns) > 1:
-            room = min(room, max(1, (self.prefetch or 2 * CLAIM_MAX) // 2))
-        self._current = turn
+        self._current = turn = self._next_turn()
         read = await self._read(turn.name, room)
         self._current = None
-        if read is None:
-            return
-        turn.is_done = False
-        if not read.slices:
+        if read is None or not read.slices:
             return
         if self._stopping or self.channel.is_closed:
             with suppress(PenstockError):
                 await self.channel.broker.detach(self.place.queue, self.place.group, consumer=turn.name)
             return
+        turn.begin, turn.end = read.slices[0].offset, read.next_offset
         left = self._send(read, turn)
-        if self._commits:
-            turn.left = left
+        if self.commits:
+            turn.left.update(left)
             turn.is_done = not left
 
-    def _next_turn(self) -> _Turn | None:
+    async def commit_settled(self) -> None:
+        """It leaves: commit what it has settled and no read will commit any more, as far as that is the group's next.
+
+        What a turn has read nobody else has: where the group stands at the turn's beginning, its first part can go.
+        """
+        queue, group, _ = self.place
+        turns = sorted((turn for turn in self._turns if turn.left or turn.is_done), key=lambda turn: turn.begin)
+        if not turns or not self.commits:
+            return
+        stats = await self.channel.broker.stats(queue)
+        if stats.lanes > 1:
+            return  # one number says where the group stands in all of them
+        stands = next((one.oldest_offset for one in stats.groups if one.group == group), -1)
+        for turn in turns:
+            reached = min(turn.left, default=turn.end)
+            if turn.begin != stands or reached == stands:
+                return
+            await self.channel.broker.commit(queue, group, reached, lane=0, only_forward=True)
+            stands = reached
+
+    def _next_turn(self) -> _Turn:
         """One whose messages are all settled, so that they are committed; else one that has none."""
-        if not self._commits:
+        if not self.commits:
             return self._turns[0]
         free = [turn for turn in self._turns if not turn.left]
-        return next((turn for turn in free if turn.is_done), free[0] if free else None)
+        if not free:
+            free = [_Turn(self, f"{self.place.consumer}~{len(self._turns)}")]
+            self._turns += free
+        return next((turn for turn in free if turn.is_done), free[0])
 
 
 async def prepare_group(

@@ -10,8 +10,9 @@ from struct import Struct
 from typing import Final
 
 from penstock.wire.amqp091 import codes, events
+from penstock.wire.amqp091.codes import BASIC, BODY, FRAME_END, HEADER
 from penstock.wire.amqp091.content import Content, check_properties
-from penstock.wire.amqp091.events import Event
+from penstock.wire.amqp091.events import Event, Publish
 from penstock.wire.amqp091.sending import Sender
 from penstock.wire.amqp091.tables import Malformed, check_utf8
 
@@ -54,24 +55,22 @@ class Assembler(Sender):
             body_at = stop + 1
             body_end: int = body_at + 7 + body_size
             if (
-                kind == codes.HEADER
+                kind == HEADER
                 and to == channel
-                and class_id == codes.BASIC
+                and class_id == BASIC
                 and not weight
                 and 14 <= size <= self._most
                 and 0 < body_size <= self._most
                 and body_end < end
-                and data[stop] == codes.FRAME_END
-                and data[body_end] == codes.FRAME_END
-                and _FRAME.unpack_from(data, body_at) == (codes.BODY, channel, body_size)
+                and data[stop] == FRAME_END
+                and data[body_end] == FRAME_END
+                and _FRAME.unpack_from(data, body_at) == (BODY, channel, body_size)
                 and body_size <= self.limits.max_message_bytes
             ):
                 properties = data[after + 19 : stop]
                 check_properties(properties)
                 body = data[body_at + 7 : body_end]
-                found.append(
-                    events.Publish(channel, exchange, routing_key, bits & 1 == 1, bits & 2 == 2, properties, body)
-                )
+                found.append(Publish(channel, exchange, routing_key, bits & 1 == 1, bits & 2 == 2, properties, body))
                 return body_end + 1
         self._open[channel] = Content(exchange, routing_key, bits)
         return after

@@ -17,6 +17,7 @@ from pamqp.commands import Basic, Channel, Confirm, Connection, Exchange, Queue,
 
 from penstock.wire.amqp091 import codes, events, frames
 from penstock.wire.amqp091.assembly import Assembler, Wrong
+from penstock.wire.amqp091.codes import BASIC_PUBLISH, FRAME_END, FRAME_OVERHEAD, METHOD
 from penstock.wire.amqp091.events import Event
 from penstock.wire.amqp091.handshake import MECHANISMS, Refused, capabilities, credentials, tuned
 from penstock.wire.amqp091.limits import Limits
@@ -145,26 +146,27 @@ class ServerConnection(Assembler):
         """Reads the frames that are whole; where the first that is not begins."""
         end = len(data)
         opened = self._open
-        # Before and after these stages nothing can be read.
-        while Stage.HEADER < self._stage < Stage.DEAF:
+        most = self._most
+        is_readable = Stage.HEADER < self._stage < Stage.DEAF
+        while is_readable:
             if end - position < 7:
                 self._needed = 7
                 break
             kind, channel, size = _FRAME.unpack_from(data, position)
-            after = position + size + codes.FRAME_OVERHEAD
-            if size > self._most:
-                self._deafen(f"a frame of {size + 8} bytes, more than the agreed {self._most + 8}", found)
+            after = position + size + FRAME_OVERHEAD
+            if size > most:
+                self._deafen(f"a frame of {size + 8} bytes, more than the agreed {most + 8}", found)
                 break
             if after > end:
                 self._needed = after - position
                 break
-            if data[after - 1] != codes.FRAME_END:
+            if data[after - 1] != FRAME_END:
                 self._deafen(f"a frame's end octet is {data[after - 1]:#04x}, not 0xce", found)
                 break
             try:
-                if kind == codes.METHOD and size > 8 and opened.get(channel, self) is None:
+                if kind == METHOD and size > 8 and opened.get(channel, self) is None:
                     (index,) = _INDEX.unpack_from(data, position + 7)
-                    if index == codes.BASIC_PUBLISH:
+                    if index == BASIC_PUBLISH:
                         position = self._publish(channel, data, position + 11, after, found)
                         continue
                     if size == 13 and index in _SETTLING:
@@ -179,6 +181,9 @@ class ServerConnection(Assembler):
             except Malformed as malformed:
                 self._fail(codes.SYNTAX_ERROR, str(malformed), data, position, found)
             position = after
+            # What goes on above leaves both as they are; any other frame may change them.
+            most = self._most
+            is_readable = Stage.HEADER < self._stage < Stage.DEAF
         return position
 
     def _frame(self, kind: int, channel: int, payload: bytes, found: list[Event]) -> None:

@@ -9,6 +9,7 @@ from struct import Struct
 from typing import Final
 
 from penstock.wire.amqp091 import codes
+from penstock.wire.amqp091.codes import BASIC, BASIC_DELIVER, BODY, FRAME_END, HEADER, METHOD
 
 _END: Final = bytes((codes.FRAME_END,))
 _FRAME: Final = Struct(">BHI")
@@ -46,18 +47,13 @@ def deliver(
     channel: int, consumer_tag: bytes, delivery_tag: int, redelivered: bool, exchange: bytes, routing_key: bytes
 ) -> bytes:
     """basic.deliver without its content."""
+    tagged, named, keyed = len(consumer_tag), len(exchange), len(routing_key)
     return b"%b%b%b%b%c%b\xce" % (
-        _START.pack(
-            codes.METHOD,
-            channel,
-            16 + len(consumer_tag) + len(exchange) + len(routing_key),
-            codes.BASIC_DELIVER,
-            len(consumer_tag),
-        ),
+        _START.pack(METHOD, channel, 16 + tagged + named + keyed, BASIC_DELIVER, tagged),
         consumer_tag,
-        _TAG.pack(delivery_tag, redelivered, len(exchange)),
+        _TAG.pack(delivery_tag, redelivered, named),
         exchange,
-        len(routing_key),
+        keyed,
         routing_key,
     )
 
@@ -84,11 +80,11 @@ def returned(channel: int, code: int, text: bytes, exchange: bytes, routing_key:
 def content(out: list[bytes | memoryview], channel: int, properties: bytes, body: bytes, most: int) -> None:
     """Appends the content header, and the body in frames whose payload has at most so many bytes."""
     size = len(body)
-    out += (_CONTENT.pack(codes.HEADER, channel, 12 + len(properties), codes.BASIC, 0, size), properties)
+    out += (_CONTENT.pack(HEADER, channel, 12 + len(properties), BASIC, 0, size), properties)
     if not size:
         out.append(_END)
     elif size <= most:
-        out += (_BETWEEN.pack(codes.FRAME_END, codes.BODY, channel, size), body, _END)
+        out += (_BETWEEN.pack(FRAME_END, BODY, channel, size), body, _END)
     else:
         view = memoryview(body)
         for start in range(0, size, most):
