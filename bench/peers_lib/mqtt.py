@@ -137,9 +137,9 @@ class _Connection:
         )  # fmt: skip
         client.max_inflight_messages_set(IN_FLIGHT)
         client.on_socket_open = lambda _, __, sock: self._loop.add_reader(sock, client.loop_read)
-        client.on_socket_close = lambda _, __, sock: self._loop.remove_reader(sock)
+        client.on_socket_close = lambda _, __, sock: None if self._loop.remove_reader(sock) else None
         client.on_socket_register_write = lambda _, __, sock: self._loop.add_writer(sock, client.loop_write)
-        client.on_socket_unregister_write = lambda _, __, sock: self._loop.remove_writer(sock)
+        client.on_socket_unregister_write = lambda _, __, sock: None if self._loop.remove_writer(sock) else None
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_publish = self._on_publish

@@ -180,5 +180,5 @@ async def test_without_telemetry_messages_are_left_as_they_are(front: Front) -> 
     assert "trace_id" not in received
 
 
-def broken(_prefix: str = "") -> NoReturn:
+def broken(prefix: str = "") -> NoReturn:
     raise ZeroDivisionError

@@ -278,5 +278,5 @@ async def test_an_error_of_the_server_s_own_says_nothing_of_its_inside(front: Fr
     assert await front.is_alive()
 
 
-def broken(_prefix: str = "") -> NoReturn:
+def broken(prefix: str = "") -> NoReturn:
     raise ZeroDivisionError
