@@ -36,6 +36,8 @@ ATTEMPTS_MAX: Final = 65_535
 DEFAULT_GROUP: Final = "default"
 DEFAULT_NAMESPACE: Final = "default"
 EVENTS_QUEUE: Final = "$events"
+EVENTS_PATTERN: Final = "$events-*"
+"""With several servers, those that do not own `$events` have an events queue of their own, which this matches."""
 
 # A header is one of these: None, bool, int, float, str, bytes, datetime, or a list or dict of them.
 Headers = dict[str, Any]
@@ -223,6 +225,11 @@ class Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 # Checks: one message text each, naming the value and the limit -------------------------------------------
 
 _Config = TypeVar("_Config", QueueConfig, GroupConfig, ExchangeConfig)
+
+
+def is_events_queue(name: str) -> bool:
+    """Whether a queue's messages are delivery events."""
+    return name == EVENTS_QUEUE or name.startswith(EVENTS_PATTERN.removesuffix("*"))
 
 
 def check_name(name: object, what: str) -> str:

@@ -176,9 +176,12 @@ class SyncBroker:
             self._broker.unbind, exchange, target, pattern, target_kind=target_kind, headers=headers, match=match
         )
 
-    def queues(self) -> dict[str, dict[str, Any]]:
-        """The queues of this namespace by name, each with its options that differ from the defaults."""
-        return self._thread.do(self._broker.queues)
+    def queues(self, prefix: str = "") -> dict[str, dict[str, Any]]:
+        """The queues of this namespace by name, each with its options that differ from the defaults.
+
+        With a prefix, only those whose names begin so.
+        """
+        return self._thread.do(self._broker.queues, prefix)
 
     def has_queue(self, name: str) -> bool:
         """Whether there is a queue of this name in this namespace."""

@@ -155,14 +155,14 @@ def closes(code: int, text: str = "") -> Iterator[None]:
 class Raw:
     """A client that says and hears every frame: it settles nothing and drops nothing by itself."""
 
-    def __init__(self, place: Served, *, opens: int = 1) -> None:
+    def __init__(self, place: Served, *, opens: int = 1, heartbeat: int = 0) -> None:
         self.socket = socket.create_connection(("127.0.0.1", place.server.port), PATIENCE_S)
         self._data = b""
         self.send_bytes(b"AMQP\x00\x00\x09\x01")
         self.hear(commands.Connection.Start)
         self.send(0, commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"))
         self.hear(commands.Connection.Tune)
-        self.send(0, commands.Connection.TuneOk(2047, 131072, 0))
+        self.send(0, commands.Connection.TuneOk(2047, 131072, heartbeat))
         self.send(0, commands.Connection.Open("/"))
         self.hear(commands.Connection.OpenOk)
         for number in range(1, opens + 1):

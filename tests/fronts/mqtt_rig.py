@@ -7,6 +7,7 @@ of 3.1.1 are written here by hand.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -69,6 +70,8 @@ class Client:
         self._reader = reader
         self._writer = writer
         self._buffer = b""
+        self._later: deque[Packet] = deque()
+        """Deliveries that came while an answer was waited for."""
         self._packet_id = 100
         self.connack: Packet = None
 
@@ -98,6 +101,7 @@ class Client:
 
     async def silent(self) -> None:
         """Nothing has been sent that was not received: a ping is answered before anything else comes."""
+        assert not self._later
         self.send(mqtt5.PingReqPacket())
         await self.expect(mqtt5.PingRespPacket)
 
@@ -174,12 +178,14 @@ class Client:
 
     async def message(self, *, answer: bool = True) -> Packet:
         """The next delivery, answered to its end."""
-        packet = await self.expect(mqtt5.PublishPacket)
+        packet: Packet = self._later.popleft() if self._later else await self.expect(mqtt5.PublishPacket)
         if answer and packet.qos == QoS.AT_LEAST_ONCE:
             self.send(mqtt5.PubAckPacket(packet.packet_id))
         elif answer and packet.qos == QoS.EXACTLY_ONCE:
             self.send(mqtt5.PubRecPacket(packet.packet_id))
-            assert (await self.expect(mqtt5.PubRelPacket)).packet_id == packet.packet_id
+            while isinstance(released := await self.receive(), mqtt5.PublishPacket):
+                self._later.append(released)
+            assert released.packet_id == packet.packet_id
             self.send(mqtt5.PubCompPacket(packet.packet_id))
         return packet
 
@@ -194,6 +200,14 @@ class Client:
     def cut(self) -> None:
         """Go without a goodbye."""
         self._writer.transport.abort()
+
+
+async def connect(port: int, client_id: str = "", *, clean: bool = True, expiry: int = 0, **options: Any) -> Client:
+    """A client whose CONNECT is answered; `connack` is what with."""
+    client = Client(*await asyncio.open_connection("127.0.0.1", port))
+    client.send(mqtt5.ConnectPacket(client_id, clean_start=clean, session_expiry_interval=expiry, **options))
+    client.connack = await client.expect(mqtt5.ConnAckPacket)
+    return client
 
 
 class Front:
@@ -211,9 +225,8 @@ class Front:
         return client
 
     async def connect(self, client_id: str = "", *, clean: bool = True, expiry: int = 0, **options: Any) -> Client:
-        client = await self.wire()
-        client.send(mqtt5.ConnectPacket(client_id, clean_start=clean, session_expiry_interval=expiry, **options))
-        client.connack = await client.expect(mqtt5.ConnAckPacket)
+        client = await connect(self.server.port, client_id, clean=clean, expiry=expiry, **options)
+        self._clients.append(client)
         return client
 
     async def leased(self, client_id: str) -> int:

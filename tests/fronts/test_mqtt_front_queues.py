@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,7 @@ async def test_a_pattern_behind_the_name_is_the_groups_filter(tmp_path: Path) ->
             assert set(found) == groups, key
             await client.silent()
         for group in ("eu", "images", "one", "exact"):
-            await until_it_is(0, lambda group=group: lag_of(front, group))
+            await until_it_is(0, partial(lag_of, front, group))
 
 
 async def lag_of(front: Front, group: str) -> int:

@@ -306,3 +306,18 @@ async def test_clients_are_told_when_the_server_stops(tmp_path: Path) -> None:
         await front.server.stop()
         assert (await client.expect(mqtt5.DisconnectPacket)).reason_code == 0x8B
         await client.closed()
+
+
+@scenario
+async def test_a_queue_that_was_deleted_ends_the_connection_and_is_made_anew(tmp_path: Path) -> None:
+    async with opened(tmp_path) as front:
+        client = await front.connect("client", expiry=60)
+        await client.subscribe("a", qos=1)
+        await front.broker.delete_queue("mqtt/session/client")
+        assert (await client.expect(mqtt5.DisconnectPacket)).reason_code == 0x98
+        await front.gone("client")
+        client = await front.connect("client", clean=False, expiry=60)
+        assert client.connack.session_present
+        publisher = await front.connect("publisher")
+        assert await publisher.publish("a", b"1") == 0
+        assert (await client.message()).payload == b"1"

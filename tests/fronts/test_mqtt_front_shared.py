@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.fronts.mqtt_rig import Front, crashed, opened, scenario, until
+from tests.fronts.mqtt_rig import Client, Front, crashed, opened, scenario, until
 
 QUEUE = "mqtt/share/group/a/#"
 
 
-async def members(front: Front, count: int, qos: int = 1, **options: int) -> list[object]:
+async def members(front: Front, count: int, qos: int = 1, expiry: int = 0) -> list[Client]:
     clients = []
     for number in range(count):
-        client = await front.connect(f"member-{number}", **options)
+        client = await front.connect(f"member-{number}", expiry=expiry)
         assert await client.subscribe("$share/group/a/#", qos=qos, subscription_id=4) == [qos]
         clients.append(client)
     return clients
@@ -32,17 +32,11 @@ async def test_each_message_goes_to_one_member(tmp_path: Path) -> None:
                 assert (await other.message()).payload == b"%d" % number
             await until(lambda: front.server.measures.delivered == 20, "all are sent")
             for client in (one, two):
-                count = 0
-                while True:
-                    client.send(b"\xc0\x00")  # a ping: what was sent comes before its answer
-                    packet = await client.receive()
-                    while hasattr(packet, "payload"):
-                        assert packet.subscription_ids == [4]
-                        assert packet.qos == qos
-                        found.append(packet.payload)
-                        count += 1
-                        packet = await client.receive()
-                    break
+                client.send(b"\xc0\x00")  # a ping: what was sent comes before its answer
+                while hasattr(packet := await client.receive(), "payload"):
+                    assert packet.subscription_ids == [4]
+                    assert packet.qos == qos
+                    found.append(packet.payload)
             assert sorted(found) == [b"%d" % number for number in range(10)]
             assert len(found) == len(set(found))
 

@@ -1,4 +1,4 @@
-"""What consumers of a protocol with connections need: to be alone, to stop, to keep what they hold; and stream queues."""
+"""What consumers of a protocol with connections need: being alone, stopping, keeping what they hold; stream queues."""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock.embedded import open_member
-from penstock.errors import Elsewhere, Fenced
+from penstock.errors import Elsewhere, Fenced, Unavailable
 from penstock.model import Message
 from penstock.node.broker import Broker
 from penstock.node.clock import SystemClock
 from penstock.node.cluster import Cluster, ClusterOptions
-from penstock.rows import LaneImage, home_slot
+from penstock.rows import SLOTS, LaneImage, home_slot
 from penstock.store.memory import MemoryStore
 
 SLOT = home_slot("default", "work")
@@ -171,5 +171,37 @@ def test_what_a_refused_commit_would_have_stored_is_not_handed_out() -> None:
             await giving.beat()
             assert SLOT in giving.owned
             assert (await first.claim("work", ack=True)).payloads() == [b"stored"]
+
+    asyncio.run(story())
+
+
+class UnwillingStore(SharedStore):
+    """It does not take the next releases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusals = 0
+
+    async def release(self, slots: Sequence[int], incarnation: int, to: int = 0) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise Unavailable("the connection ended")
+        await super().release(slots, incarnation, to)
+
+
+def test_slots_whose_release_failed_are_not_left_without_an_owner() -> None:
+    """They are this node's for the store, and it has let go of them: nobody else can take them."""
+
+    async def story() -> None:
+        store = UnwillingStore()
+        async with member(store, "one") as (_, giving), member(store, "two") as (_, taking):
+            store.refusals = 1
+            with pytest.raises(Unavailable):
+                await giving.beat()
+            for _ in range(30):
+                await giving.beat()
+                await taking.beat()
+            assert giving.owned | taking.owned == set(range(SLOTS))
+            assert (len(giving.owned), len(taking.owned)) == (SLOTS // 2, SLOTS // 2)
 
     asyncio.run(story())

@@ -270,6 +270,37 @@ def test_a_commit_that_fails_while_an_owner_takes_records_leaves_no_gap() -> Non
     play(story)
 
 
+def test_nobody_is_told_where_something_landed_before_that_is_durable() -> None:
+    """Another pass of the owner may have appended it already: whoever asks then waits for the commit too."""
+
+    async def story(world: World) -> None:
+        first, second, _ = await two_nodes(world)
+        mine = next(homed(world.clusters["first"]))
+        await declared(world, second, "work")
+        await declared(world, first, mine)
+        await first.declare_exchange("all", kind="fanout")
+        for queue in ("work", mine):
+            await first.bind("all", queue)
+        owner = world.ways["second"]
+        owner.holds = lambda commit: any(change.batches for change in commit.lanes)
+        owner.refuses = lambda _: owner.refused == 0
+        publishing = asyncio.ensure_future(first.publish_to("all", Message(b"m"), publish_id="p"))
+        await come(lambda: bool(owner.held))  # it is in a commit under way, which will fail
+        [row] = await world.disk.outbox(0, 10, [SLOT])
+        asking = asyncio.ensure_future(world.clusters["second"].landed([Landing(row.id, row.lane, 1, "p")]))
+        await asyncio.sleep(0.01)
+        assert not asking.done()
+        assert not publishing.done()
+        owner.holds = lambda _: False
+        owner.goes_on.set()
+        places = {place.queue: place.offset for place in await publishing}
+        assert places == {mine: 0, "work": 0}
+        assert await world.log(first, "work") == [b"m"]
+        assert [one.base for one in await asking] in ([], [0])
+
+    play(story)
+
+
 def test_publishers_who_never_pause_are_not_buffered_for_ever() -> None:
     """Before the other node has what was buffered, more would be buffered behind it, and so on."""
 
@@ -356,3 +387,29 @@ async def kill(broker: Broker, folder: MemoryFolder) -> None:
     assert node.cluster is not None
     assert node.cluster._task is not None
     node.cluster._task.cancel()
+
+
+def test_an_ordered_queue_is_not_buffered_for_where_another_node_may_take_what_comes_later() -> None:
+    async def story(world: World) -> None:
+        first, second, way = await two_nodes(world)
+        await declared(world, second, "work", ordered=True)
+        await first.declare_exchange("x", kind="fanout")
+        for cluster in world.clusters.values():
+            await cluster.beat()
+        await first.bind("x", "work")
+        mine = next(homed(world.clusters["first"]))
+        await declared(world, first, mine, ordered=True)
+        way.is_away = True
+        with pytest.raises(Unavailable, match="nobody answers"):
+            await first.publish(mine, Message(b"1", partition="p"))  # its commit fails, and is not rescued
+        with pytest.raises(Unavailable, match=f"{mine!r} is ordered"):
+            await first.publish(mine, Message(b"2", partition="p"))
+        assert spooled(first) == 0
+        with pytest.raises(Unavailable, match="'work' is ordered"):
+            await first.publish_to("x", Message(b"2", partition="p"))
+        way.is_away = False
+        await second.publish("work", Message(b"3", partition="p"))
+        assert await world.log(second, "work") == [b"3"]
+        assert spooled(first) == 0
+
+    play(story)

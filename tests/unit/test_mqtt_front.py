@@ -252,7 +252,7 @@ PAIRS = st.lists(
 
 
 @settings(max_examples=300, deadline=None)
-@given(PAIRS, st.none() | TEXTS, st.none() | st.binary(max_size=300), st.none() | TEXTS, st.integers(0, 1))
+@given(PAIRS, st.none() | TEXTS, st.none() | st.binary(max_size=300), st.none() | TOPICS, st.integers(0, 1))
 def test_properties_come_out_as_they_went_in(
     pairs: list[tuple[str, str]], content_type: str | None, correlation: bytes | None, response: str | None, form: int
 ) -> None:

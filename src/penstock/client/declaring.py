@@ -98,12 +98,16 @@ class Declaring(Requests):
             if not is_repeat(error):
                 raise
 
-    async def queues(self) -> dict[str, dict[str, Any]]:
-        """The queues of this namespace by name, each with its options that differ from the defaults."""
+    async def queues(self, prefix: str = "") -> dict[str, dict[str, Any]]:
+        """The queues of this namespace by name, each with its options that differ from the defaults.
+
+        With a prefix, only those whose names begin so.
+        """
         found: dict[str, dict[str, Any]] = {}
         after: str | None = None
         while True:
-            answer = await self._get(QueuesAnswer, with_query(self._target("queues"), limit=1_000, after=after))
+            query = with_query(self._target("queues"), limit=1_000, after=after, prefix=prefix or None)
+            answer = await self._get(QueuesAnswer, query)
             found.update((queue.name, queue.options) for queue in answer.queues)
             if answer.next is None:
                 return found

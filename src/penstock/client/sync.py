@@ -319,9 +319,12 @@ class Client:
             self._client.unbind, exchange, target, pattern, target_kind=target_kind, headers=headers, match=match
         )
 
-    def queues(self) -> dict[str, dict[str, Any]]:
-        """The queues of this namespace by name, each with its options that differ from the defaults."""
-        return self._thread.run(self._client.queues)
+    def queues(self, prefix: str = "") -> dict[str, dict[str, Any]]:
+        """The queues of this namespace by name, each with its options that differ from the defaults.
+
+        With a prefix, only those whose names begin so.
+        """
+        return self._thread.run(self._client.queues, prefix)
 
     def has_queue(self, name: str) -> bool:
         """Whether there is a queue of this name in this namespace."""

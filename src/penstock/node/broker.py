@@ -300,12 +300,15 @@ class Broker:
             exchange=exchange, target=target, target_kind=target_kind, pattern=pattern, headers=headers, match=match
         )
 
-    def queues(self) -> dict[str, dict[str, Any]]:
-        """The queues of this namespace by name, each with its options that differ from the defaults."""
+    def queues(self, prefix: str = "") -> dict[str, dict[str, Any]]:
+        """The queues of this namespace by name, each with its options that differ from the defaults.
+
+        With a prefix, only those whose names begin so.
+        """
         return {
             queue.name: options_of(queue.config)
             for queue in self._node.catalog.queues.values()
-            if queue.namespace == self._namespace and not queue.deleting
+            if queue.namespace == self._namespace and not queue.deleting and queue.name.startswith(prefix)
         }
 
     def has_queue(self, name: str) -> bool:

@@ -106,6 +106,8 @@ class Cluster:
         self.view = ClusterView(0, False, 0, [], [])
         self.newest = 0
         """The highest incarnation that was ever seen among the nodes: one that is lower and not there is gone."""
+        self.had_company = False
+        """Whether there was ever another node since this one started: then there may be one again any time."""
         self._heard_at = 0.0
         self._patient_until = 0.0
         self.heard_until = 0.0
@@ -306,6 +308,7 @@ class Cluster:
     async def _take_in(self, view: ClusterView, began: float) -> None:
         before = {row.incarnation for row in self.view.nodes if row.is_live}
         self._saw(view)
+        self.had_company = self.had_company or bool(self.others())
         if not view.is_member:
             await self._rejoin()
             return
@@ -367,12 +370,15 @@ class Cluster:
             return
         share = -(-SLOTS // max(len(live), 1))
         known = {row.slot: row for row in view.slots}
-        meant = {slot for slot, row in known.items() if not row.node and row.meant_for == self.incarnation}
+        # Also those whose taking or giving broke off: for the store they are this node's, so nobody else can take them.
+        meant = {
+            slot for slot, row in known.items()
+            if slot not in self._node.epochs and self.incarnation == (row.node or row.meant_for)
+        }  # fmt: skip
         free = [
             slot for slot in range(SLOTS)
-            if slot not in self._node.epochs and (
+            if slot not in self._node.epochs and slot not in meant and (
                 slot not in known
-                or known[slot].node == self.incarnation
                 or (known[slot].node not in incarnations and known[slot].meant_for not in incarnations)
             )
         ]  # fmt: skip

@@ -220,7 +220,11 @@ class Relay:
             positions.write(origin, row.lane)
         # No wait in between: the messages, how far their spool has come, and the end of the row are one commit.
         self._done(row)
-        self._landed[row.id] = appended
+        # Nobody is told of it before it is durable.
+        node.commits.pending.after.append(lambda: self._remember(row.id, appended))
+
+    def _remember(self, id: int, appended: Appended) -> None:
+        self._landed[id] = appended
         while len(self._landed) > LANDED_MAX:
             del self._landed[next(iter(self._landed))]
 

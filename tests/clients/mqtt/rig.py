@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -60,10 +60,11 @@ class MqttServerProcess:
     def start(self) -> MqttServerProcess:
         options = {"port": self.port, "websocket_port": self.websocket_port, **self._options}
         script = Path(__file__).with_name("server_process.py")
-        self._process = subprocess.Popen(
-            [sys.executable, str(script), str(self._path), json.dumps(options), str(self.http_port)],
-            stdout=subprocess.PIPE, stderr=self._log.open("a"), text=True, env=script_environment(),
-        )  # fmt: skip
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(script), str(self._path), json.dumps(options), str(self.http_port)],
+                stdout=subprocess.PIPE, stderr=log, text=True, env=script_environment(),
+            )  # fmt: skip
         assert self._process.stdout is not None
         said = self._process.stdout.readline().split()
         assert said, f"the server ended before it listened: {self.log}"
@@ -124,9 +125,13 @@ class Delivery(NamedTuple):
         return next((value for key, value in self.user_properties if key == name), "")
 
 
+def protocol_of(version: int) -> MQTTProtocolVersion:
+    return MQTTProtocolVersion.MQTTv5 if version == 5 else MQTTProtocolVersion.MQTTv311
+
+
 def properties(kind: int, **values: Any) -> Properties:
     """paho's properties of a packet, by their names."""
-    made = Properties(kind)
+    made = Properties(kind)  # type: ignore[no-untyped-call]
     for name, value in values.items():
         setattr(made, name, value)
     return made
@@ -167,7 +172,7 @@ class Peer:
             CallbackAPIVersion.VERSION2,
             client_id=client_id,
             clean_session=clean if version == 4 else None,
-            protocol=paho.MQTTProtocolVersion.MQTTv5 if version == 5 else paho.MQTTProtocolVersion.MQTTv311,
+            protocol=protocol_of(version),
             transport="websockets" if transport == "websockets" else "tcp",
             reconnect_on_failure=False,
             manual_ack=manual_ack,
@@ -192,7 +197,7 @@ class Peer:
         self.deliveries.put(
             Delivery(
                 message.topic,
-                message.payload,
+                bytes(message.payload),
                 message.qos,
                 message.retain,
                 message.dup,
@@ -254,7 +259,7 @@ class Peer:
     def vanish(self) -> None:
         """The socket ends without a DISCONNECT."""
         sock = self.client._sock
-        assert sock is not None
+        assert isinstance(sock, socket.socket)
         sock.shutdown(socket.SHUT_RDWR)
         self.wait_gone()
 
@@ -264,8 +269,8 @@ class Peer:
             one if isinstance(one, tuple) else (one, SubscribeOptions(qos) if self.version == 5 else qos)
             for one in filters
         ]
-        options = {"properties": properties(PacketTypes.SUBSCRIBE, **values)} if values else {}
-        _, number = self.client.subscribe(list(given), **options)
+        options = properties(PacketTypes.SUBSCRIBE, **values) if values else None
+        _, number = self.client.subscribe(list(given), properties=options)
         return self.answer(number)[0]
 
     def unsubscribe(self, *filters: str) -> list[int]:

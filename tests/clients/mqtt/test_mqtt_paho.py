@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mqtt5
 import pytest
 from paho.mqtt.subscribeoptions import SubscribeOptions
@@ -187,7 +189,7 @@ def test_an_invalid_filter_is_refused_and_the_others_granted(server: MqttServerP
     with Peer(server, version) as peer:
         peer.client._filter_wildcard_len_check = staticmethod(lambda _: 0)  # type: ignore[method-assign,assignment]
         refused = 0x8F if version == 5 else 0x80
-        entry = SubscribeOptions(1) if version == 5 else 1
+        entry: Any = SubscribeOptions(1) if version == 5 else 1
         _, number = peer.client.subscribe([(f"{topic}/a#", entry), (topic, entry), (f"{topic}/#/b", entry)])
         assert peer.answer(number)[0] == [refused, 1, refused]
         peer.publish(topic, b"fine")

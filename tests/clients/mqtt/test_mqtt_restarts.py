@@ -12,9 +12,10 @@ from typing import Any
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
 
 import penstock
-from tests.clients.mqtt.rig import PATIENCE_S, MqttServerProcess, Peer, unique, until
+from tests.clients.mqtt.rig import PATIENCE_S, MqttServerProcess, Peer, properties, protocol_of, unique, until
 
 VERSIONS = pytest.mark.parametrize("version", [4, 5])
 
@@ -96,7 +97,7 @@ def test_killed_again_and_again_under_publishers_and_subscribers(
             CallbackAPIVersion.VERSION2,
             client_id=client_id,
             clean_session=False if version == 4 else None,
-            protocol=paho.MQTTProtocolVersion.MQTTv5 if version == 5 else paho.MQTTProtocolVersion.MQTTv311,
+            protocol=protocol_of(version),
         )
         client.reconnect_delay_set(min_delay=1, max_delay=1)
         return client
@@ -104,16 +105,15 @@ def test_killed_again_and_again_under_publishers_and_subscribers(
     def connect(client: paho.Client) -> None:
         options: dict[str, Any] = {}
         if version == 5:
-            made = paho.Properties(paho.PacketTypes.CONNECT)
-            made.SessionExpiryInterval = 600
-            options = {"clean_start": False, "properties": made}
+            options = {"clean_start": False, "properties": properties(PacketTypes.CONNECT, SessionExpiryInterval=600)}
         client.connect("127.0.0.1", own.port, 60, **options)
         client.loop_start()
 
     def received(_: Any, __: Any, message: paho.MQTTMessage) -> None:
-        if message.payload not in found:
-            first_seen.append(message.payload)
-        found[message.payload] += 1
+        payload = bytes(message.payload)
+        if payload not in found:
+            first_seen.append(payload)
+        found[payload] += 1
 
     subscribed = threading.Event()
     subscriber, publisher = make(unique("subscriber")), make(unique("publisher"))
@@ -145,9 +145,9 @@ def test_killed_again_and_again_under_publishers_and_subscribers(
             assert set(found.values()) == {1}, "exactly once"
         assert [payload for payload in first_seen if qos == 2] in ([], sent), "in order"
     finally:
-        for client in (publisher, subscriber):
-            client.disconnect()
-            client.loop_stop()
+        for peer in (publisher, subscriber):
+            peer.disconnect()
+            peer.loop_stop()
 
 
 def _left(client: penstock.Client) -> int:

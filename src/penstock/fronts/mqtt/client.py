@@ -73,23 +73,22 @@ class Client:
     # What the connection tells ----------------------------------------------------------------------------------
 
     def hear(self, event: Event) -> None:
-        match event:
-            case PubAck():
-                self._acknowledged(event)
-            case PubRec():
-                self._received(event)
-            case PubComp():
-                self._completed(event)
-            case Connect():
-                pass  # the engine refuses a second one
-            case _:
-                self._line.append(event)
-                self._wake.set()
-                if isinstance(event, Publish):
-                    self._line_bytes += len(event.payload)
-                if self._is_reading and (len(self._line) > LINE_EVENTS or self._line_bytes > LINE_BYTES):
-                    self._is_reading = False
-                    self.connection.pause_reading()
+        """What the client says: answers are taken at once, all else stands in line."""
+        if type(event) is PubAck:
+            self._acknowledged(event)
+        elif type(event) is PubRec:
+            self._received(event)
+        elif type(event) is PubComp:
+            self._completed(event)
+        else:
+            assert not isinstance(event, PubAck | PubRec | PubComp | Connect)  # the engine refuses a second one
+            self._line.append(event)
+            self._wake.set()
+            if type(event) is Publish:
+                self._line_bytes += len(event.payload)
+            if self._is_reading and (len(self._line) > LINE_EVENTS or self._line_bytes > LINE_BYTES):
+                self._is_reading = False
+                self.connection.pause_reading()
 
     def gone(self) -> None:
         """The socket has ended."""
@@ -159,7 +158,7 @@ class Client:
         server = self.server
         documents = server.sessions.documents if session.is_stored else None
         self.window = Window(min(self.connect.receive_maximum, server.options.max_in_flight), session.released)
-        self.settling = Settling(server.broker, documents, session.client_id, self._release)
+        self.settling = Settling(server.broker, documents, session.client_id, self._release, self.fail)
         self.incoming = Incoming(server, self.engine, session, documents)
         self.requests = SubscriptionRequests(server, self, session)
 
@@ -258,6 +257,11 @@ class Client:
         for packet_id in packet_ids:
             self._recording.discard(packet_id)
             self.engine.pubrel(packet_id)
+        self.connection.flush_soon()
+
+    def fail(self, text: str) -> None:
+        """Go no further with this connection: another begins from what is recorded."""
+        self.engine.disconnect(Reason.UNSPECIFIED_ERROR, text=text)
         self.connection.flush_soon()
 
     def _completed(self, event: PubComp) -> None:

@@ -45,7 +45,12 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: MqttServer, *, is_websocket: bool) -> None:
         self._server = server
         self.engine = ServerConnection(server.limits)
-        self._filter = WebSocketFilter(maximum_frame_size=server.options.max_packet_bytes) if is_websocket else None
+        self._filter: WebSocketFilter | None = None
+        if is_websocket:
+            options = server.options
+            self._filter = WebSocketFilter(
+                maximum_frame_size=options.max_packet_bytes, any_origin=bool(options.token) or options.insecure
+            )
         self._transport: asyncio.Transport | None = None
         self._has_room = True
         self._is_flushing = False
@@ -173,6 +178,11 @@ class Connection(asyncio.Protocol):
         """Until the client has taken most of what was written."""
         while self._writers is not None:
             await asyncio.shield(self._writers)
+
+    def fail(self, text: str) -> None:
+        """What a subscription stands on was taken away: the client is told, and may come again."""
+        self.engine.disconnect(Reason.ADMINISTRATIVE_ACTION, text=text)
+        self.flush_soon()
 
     def close(self) -> None:
         """Close when what was written is taken, or after a moment."""

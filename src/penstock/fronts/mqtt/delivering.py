@@ -50,6 +50,9 @@ class Outgoing(Protocol):
     def flush(self) -> None:
         """Send what was written."""
 
+    def fail(self, text: str) -> None:
+        """End the connection."""
+
     async def writable(self) -> None:
         """Until the client has taken most of what was written."""
 
@@ -104,8 +107,13 @@ class Source:
         while True:
             try:
                 await self._deliver_some()
-            except (NotFound, Closed):
-                return  # the queue is gone, or the server goes
+            except Closed:
+                return
+            except NotFound as error:
+                self.out.fail(
+                    str(error)
+                )  # a subscription that brings nothing any more must not look like one that does
+                return
             except LeaseLost as error:
                 log.info("deliveries to %r: %s", self.client_id, error)
             except Unavailable as error:

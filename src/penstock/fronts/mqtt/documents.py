@@ -46,12 +46,10 @@ class SessionDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
         return self.left_ms + self.expiry * 1000
 
     def will_ms(self) -> int | None:
-        """When the will is to be published: after its delay, or with the end of the session."""
+        """When the will's delay is over; the end of the session may come before."""
         if self.is_connected or self.will is None:
             return None
-        due_ms = self.left_ms + self.will.delay * 1000
-        ends_ms = self.ends_ms()
-        return due_ms if ends_ms is None else min(due_ms, ends_ms)
+        return self.left_ms + self.will.delay * 1000
 
     def due_ms(self) -> int | None:
         """When something is to be done about it next."""

@@ -25,15 +25,19 @@ log = logging.getLogger("penstock.mqtt")
 class Refusal(Exception):
     """A client asks for something that it cannot have: the reason, and what was wrong."""
 
-    def __init__(self, reason: Reason, text: str) -> None:
+    def __init__(self, reason: Reason, text: str, *, is_unsure: bool = False) -> None:
         super().__init__(text)
         self.reason = reason
         self.text = text[:TEXT_CHARACTERS_MAX]
+        self.is_unsure = is_unsure
+        """Whether it may have been carried out all the same: the store did not say."""
 
 
 def refusal_of(error: Exception) -> Refusal:
     """The same for what the broker raised."""
-    return error if isinstance(error, Refusal) else Refusal(_reason(error), str(error))
+    if isinstance(error, Refusal):
+        return error
+    return Refusal(_reason(error), str(error), is_unsure=isinstance(error, Unavailable))
 
 
 def _reason(error: Exception) -> Reason:

@@ -121,7 +121,7 @@ class Incoming:
         if isinstance(event, PubRel):
             if refusal is not None:
                 # Nothing may be answered that is not durable, and there is no answer that says so: the client repeats.
-                engine.disconnect(Reason.UNSPECIFIED_ERROR, text=refusal.text)
+                engine.disconnect(refusal.reason, text=refusal.text)
                 return
             is_known = event.packet_id in session.inbound
             session.inbound.discard(event.packet_id)
@@ -130,9 +130,12 @@ class Incoming:
         if event.qos == 0:
             return
         answer = engine.puback if event.qos == 1 else engine.pubrec
-        if refusal is not None:
+        if refusal is not None and refusal.is_unsure and event.qos == 2:
+            # A refusal would say that it was not published. The client repeats it, and then it is known or not.
+            engine.disconnect(refusal.reason, text=refusal.text)
+        elif refusal is not None:
             answer(event.packet_id, refusal.reason, text=refusal.text)
-            return
-        if event.qos == 2:
-            session.inbound.add(event.packet_id)
-        answer(event.packet_id, Reason.SUCCESS if is_matched else Reason.NO_MATCHING_SUBSCRIBERS)
+        else:
+            if event.qos == 2:
+                session.inbound.add(event.packet_id)
+            answer(event.packet_id, Reason.SUCCESS if is_matched else Reason.NO_MATCHING_SUBSCRIBERS)

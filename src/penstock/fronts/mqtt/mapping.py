@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import datetime as dt
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from penstock.model import ID_CHARACTERS_MAX, SPAN_MS_MAX, Headers, Message
 from penstock.wire.mqtt.packets import NO_PROPERTIES, PublishProperties, UserProperties
+from penstock.wire.mqtt.reader import TEXT_BYTES_MAX
+from penstock.wire.mqtt.topics import topic_problem
 
 ORIGIN: Final = "mqtt"
 PAYLOAD_FORMAT: Final = "mqtt-payload-format"
@@ -28,6 +31,7 @@ STORED: Final = "mqtt-retained"
 """It is delivered because it was retained, not because it was just published."""
 QOS_MASK: Final = 0b011
 RETAIN: Final = 0b100
+ORIGINS_KEPT: Final = 1_000
 _OURS: Final = ("mqtt", "amqp")
 
 
@@ -119,8 +123,11 @@ def _put_user_properties(headers: Headers, properties: UserProperties) -> None:
 def origin_of(headers: Mapping[str, Any] | None) -> Origin:
     """Who published a message, and how."""
     mark = None if headers is None else headers.get(ORIGIN)
-    if type(mark) is not bytes or not mark:
-        return ANY_ORIGIN
+    return _origin(mark) if type(mark) is bytes and mark else ANY_ORIGIN
+
+
+@lru_cache(ORIGINS_KEPT)
+def _origin(mark: bytes) -> Origin:
     return Origin(min(mark[0] & QOS_MASK, 2), bool(mark[0] & RETAIN), mark[1:].decode("utf-8", "replace"))
 
 
@@ -137,9 +144,9 @@ def properties_of(message: Message, published_ms: int, now_ms: int, extra: UserP
     return PublishProperties(
         payload_format=1 if headers.get(PAYLOAD_FORMAT) == 1 else 0,
         message_expiry=_remaining(message, published_ms, now_ms),
-        content_type=message.content_type,
-        response_topic=response if isinstance(response, str) else None,
-        correlation_data=correlation,
+        content_type=message.content_type if _is_sayable(message.content_type) else None,
+        response_topic=response if isinstance(response, str) and not topic_problem(response) else None,
+        correlation_data=correlation if correlation is None or len(correlation) <= TEXT_BYTES_MAX else None,
         user_properties=extra + _user_properties(headers),
     )
 
@@ -154,7 +161,7 @@ def _remaining(message: Message, published_ms: int, now_ms: int) -> int | None:
 def _user_properties(headers: Mapping[str, Any]) -> UserProperties:
     exact = headers.get(USER_PROPERTIES)
     if isinstance(exact, list) and len(exact) % 2 == 0 and all(isinstance(text, str) for text in exact):
-        return tuple(zip(exact[::2], exact[1::2], strict=True))
+        return _sayable(zip(exact[::2], exact[1::2], strict=True))
     found: list[tuple[str, str]] = []
     for name, value in headers.items():
         if name in _OURS or name.startswith("mqtt-"):
@@ -163,7 +170,19 @@ def _user_properties(headers: Mapping[str, Any]) -> UserProperties:
             found += [(name, item) for item in value]
         else:
             found.append((name, as_text(value)))
-    return tuple((name, value) for name, value in found if "\x00" not in name and "\x00" not in value)
+    return _sayable(found)
+
+
+def _sayable(found: Iterable[tuple[str, str]]) -> UserProperties:
+    """Those that MQTT can say: other protocols have longer texts, and U+0000 in them."""
+    return tuple((name, value) for name, value in found if _is_sayable(name) and _is_sayable(value))
+
+
+def _is_sayable(text: str | None) -> bool:
+    if text is None:
+        return True
+    # No character has more than four bytes in UTF-8: most texts need not be encoded to know it.
+    return "\x00" not in text and (len(text) * 4 <= TEXT_BYTES_MAX or len(text.encode()) <= TEXT_BYTES_MAX)
 
 
 def as_text(value: object) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from penstock.delivery import Receipt
-from penstock.errors import Closed, NotFound, PenstockError
+from penstock.errors import Closed, NotFound, PenstockError, Unavailable
 from penstock.fronts.mqtt.faults import Refusal, log, refusal_of
 from penstock.fronts.mqtt.measures import MqttMeasures
 from penstock.fronts.mqtt.retained import RetainedMessages
@@ -82,7 +82,11 @@ class Publishing:
             await self._commit(left)
         except Closed:
             raise
-        except (PenstockError, Refusal) as error:
+        except Unavailable as error:
+            # It may be in force after all: repeating it is the client's to decide, who knows what it wants once.
+            for one in left:
+                self._refuse(one, error)
+        except PenstockError as error:
             if len(left) == 1:
                 await self._failed(left[0], error)
                 return
@@ -100,6 +104,9 @@ class Publishing:
                 raise
             except PenstockError as again:
                 error = again
+        self._refuse(one, error)
+
+    def _refuse(self, one: Wanted, error: Exception) -> None:
         one.refusal = refusal_of(error)
         self._measures.refused += 1
         log.info("a message to %r was refused: %s", one.topic, one.refusal.text)
@@ -114,13 +121,17 @@ class Publishing:
             raise
         except PenstockError as error:
             for one in retaining:
-                one.refusal = refusal_of(error)
+                self._refuse(one, error)
+            return
+        count = size = 0
         for one in retaining:
+            assert one.message is not None
             try:
-                assert one.message is not None
-                self._retained.check_room(one.topic, one.message.payload)
+                self._retained.check_room(one.topic, one.message.payload, count, size)
+                count += 1
+                size += len(one.topic) + len(one.message.payload)
             except Refusal as refusal:
-                one.refusal = refusal
+                self._refuse(one, refusal)
 
     async def _commit(self, wanted: Sequence[Wanted]) -> None:
         messages = [one.message for one in wanted if one.message is not None]

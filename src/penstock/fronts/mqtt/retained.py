@@ -77,17 +77,17 @@ class RetainedMessages:
         if not before:
             self._tree.add(topic)
 
-    def check_room(self, topic: str, payload: bytes) -> None:
-        """Raise where one more would be too much."""
+    def check_room(self, topic: str, payload: bytes, count: int = 0, size: int = 0) -> None:
+        """Raise where one more would be too much, beside `count` of `size` bytes that are on their way."""
         if not payload:
             return
         before = self._sizes.get(topic, 0)
-        if not before and len(self._sizes) >= self._most:
+        if not before and len(self._sizes) + count >= self._most:
             raise Refusal(
                 Reason.QUOTA_EXCEEDED,
                 f"there are {self._most} retained messages, as many as may be (mqtt.max_retained)",
             )
-        if self.bytes - before + len(topic) + len(payload) > self._bytes_most:
+        if self.bytes + size - before + len(topic) + len(payload) > self._bytes_most:
             raise Refusal(
                 Reason.QUOTA_EXCEEDED,
                 f"retained messages may have {self._bytes_most} bytes together (mqtt.max_retained_bytes)",

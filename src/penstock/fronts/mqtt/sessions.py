@@ -92,8 +92,7 @@ class Sessions:
         self._options = options
         self._publishing = publishing
         self._now_ms = now_ms
-        self.node = secrets.token_hex(6) if broker.cluster is None else str(broker.cluster.incarnation)
-        """How documents name this node; another life of it has another name."""
+        self._life = secrets.token_hex(6)
         self.connected: dict[str, Holder] = {}
         self._opened: dict[str, Session] = {}
         self._turns: dict[str, _Turn] = {}
@@ -102,6 +101,12 @@ class Sessions:
         self._freed: dict[str, asyncio.Future[None]] = {}
         self.documents = SessionDocuments(broker, self._heard)
         self.subscribing = Subscribing(broker, options, self.documents)
+
+    @property
+    def node(self) -> str:
+        """How documents name this node; another life of it, or another membership, has another name."""
+        cluster = self._broker.cluster
+        return self._life if cluster is None else str(cluster.incarnation)
 
     # Opening ------------------------------------------------------------------------------------------------
 
@@ -156,10 +161,16 @@ class Sessions:
         session.subscriptions = Subscriptions(document.subscriptions)
         session.inbound = self.documents.inbound(session.client_id)
         session.released = self.documents.outbound(session.client_id)
-        session.has_queue = self.subscribing.has_queue(session.client_id)
-        if session.has_queue:
+        if self.subscribing.has_queue(session.client_id):
             # What was under way to the connection before is sent again, in its order.
             await self._broker.detach(session.queue, DEFAULT_GROUP, consumer=document.token)
+            session.has_queue = True
+        elif session.subscriptions.has_topics:  # somebody has deleted it
+            await self.subscribing.make_queue(session.client_id, is_stored=True)
+            session.has_queue = True
+            for subscription in session.subscriptions:
+                if subscription.kind == "topic":
+                    await self.subscribing.bind(session.client_id, subscription.pattern)
 
     async def keep(self, session: Session) -> None:
         """Write the document of a session that is connected."""

@@ -25,12 +25,17 @@ class Settling:
         documents: SessionDocuments | None,
         client_id: str,
         released: Callable[[list[int]], None],
+        failed: Callable[[str], None],
     ) -> None:
-        """`documents` is None for a session that does not outlive a restart; `released` sends PUBRELs."""
+        """`documents` is None for a session that does not outlive a restart.
+
+        `released` sends PUBRELs; `failed` ends the connection, for what a client has received could not be recorded.
+        """
         self._broker = broker
         self._documents = documents
         self._client_id = client_id
         self._released = released
+        self._failed = failed
         self._acks: dict[Lease, list[int]] = {}
         self._received: list[tuple[Lease, int, int]] = []
         self._completed: list[int] = []
@@ -140,6 +145,7 @@ class Settling:
         except Closed:
             pass
         except PenstockError as error:
-            log.warning("what %r has received could not be recorded; it is sent again: %s", self._client_id, error)
+            log.warning("what %r has received could not be recorded: %s", self._client_id, error)
+            self._failed(str(error))
         else:
             self._released([packet_id for _, _, packet_id in received])

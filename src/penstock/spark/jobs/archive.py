@@ -1,4 +1,4 @@
-"""`archive`: chosen queues and `$events` → the lake, exactly once.
+"""`archive`: chosen queues and delivery events → the lake, exactly once.
 
 A stream of the public source; tasks write every micro-batch (`lake/writing.py`), and it becomes visible by one Delta
 commit for each table (`lake/landing.py`), which also moves the marks of the lanes in it. The marks decide what is new:
@@ -34,6 +34,7 @@ from penstock.spark.lake.errors import LakeConflict
 from penstock.spark.lake.layout import MESSAGES, MESSAGES_SCHEMA
 from penstock.spark.lake.table import LaneKey
 from penstock.spark.lake.writing import Report
+from penstock.spark.options import as_pattern
 from penstock.spark.planning import Heads
 
 if TYPE_CHECKING:
@@ -110,11 +111,12 @@ def _stream(spark: SparkSession, options: ArchiveOptions, starting: str, heads: 
 
 
 def _queue_option(options: ArchiveOptions, heads: Heads) -> str:
-    """With `watch`, patterns stay patterns: queues that are declared later are archived too."""
+    """With `watch`, patterns stay patterns: queues that come later, of events too, are archived as well."""
     choice = options.choice
     if not options.watch or not choice.patterns:
         return queues_json(heads)
-    return ",".join([*choice.patterns, *(name for name in choice.names if name in heads)])
+    items = [*choice.patterns, *(as_pattern(name) for name in choice.names if name in heads)]
+    return ",".join(sorted(items, key=lambda item: item.startswith("[")))  # what begins so would be a list in JSON
 
 
 class Archive:
@@ -161,7 +163,7 @@ class Archive:
             raise
 
     def _land(self, batch: DataFrame) -> None:
-        if MESSAGES not in self._tables:  # the run began with `$events` alone; there may be queues by now
+        if MESSAGES not in self._tables:  # the run began with events alone; there may be queues by now
             self._tables |= tables_to_write(self._options, self._heads.now())
         reports = sink.write_files(batch, self._tables)
         for name, found in reports.items():
