@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import mqtt5
 import pytest
-from mqtt5 import QoS
+from mqtt5 import QoS, Will
 
+from penstock import Message
 from tests.fronts.mqtt_rig import Front, crashed, opened, scenario, until, until_it_is
 
 NEVER = 0xFFFFFFFF
@@ -321,3 +323,37 @@ async def test_a_queue_that_was_deleted_ends_the_connection_and_is_made_anew(tmp
         publisher = await front.connect("publisher")
         assert await publisher.publish("a", b"1") == 0
         assert (await client.message()).payload == b"1"
+
+
+@scenario
+async def test_clients_that_come_and_go_leave_nothing_in_memory(tmp_path: Path) -> None:
+    async with opened(tmp_path) as front:
+        server, sessions = front.server, front.server.sessions
+        with patch("penstock.fronts.mqtt.sessions.DUE_MORE", 5):
+            for number in range(30):
+                client = await front.connect("stays", clean=False, expiry=3_600)
+                if number == 0:
+                    await client.subscribe("a", "$share/g/b", "$queue/q/#", qos=1)
+                await front.broker.publish("q", Message(b"%d" % number))
+                await client.message(answer=False)
+                if number % 2:
+                    await client.disconnect()
+                else:
+                    client.cut()
+                await front.gone("stays")
+        assert len(sessions._due) <= 8
+        await front.connect("stays", clean=True)
+        for number in range(10):
+            client = await front.connect(f"goes-{number}", will=Will("w", payload=b"x"))
+            await client.subscribe("a", "$share/g/b", "$queue/q/#", qos=2)
+        front.cut_all()
+        await until(lambda: not server.connections and not sessions.connected, "all are gone")
+        await until(lambda: not sessions.documents.all, "no document is left")
+        assert not sessions._turns
+        assert not sessions._opened
+        assert not sessions.subscribing._members
+        assert not server.unsettled.sources
+        left = [name for name in front.broker.queues() if name.startswith(("mqtt/session/", "mqtt/share/"))]
+        assert left == []
+        group = next(one for one in (await front.broker.stats("q")).groups if one.group == "stays")
+        assert group.leased == 0

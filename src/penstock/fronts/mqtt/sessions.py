@@ -33,6 +33,8 @@ CLIENT_ID_CHARACTERS_MAX: Final = 200
 TAKEOVER_SECONDS: Final = 5.0
 """How long another node may take to let go of a client that has come here."""
 ATTENDED_AT_ONCE: Final = 200
+DUE_MORE: Final = 1_000
+"""Times that may be stale, beside one for each session."""
 
 
 class Holder(Protocol):
@@ -288,6 +290,8 @@ class Sessions:
         due_ms = document.due_ms()
         if due_ms is not None:
             heapq.heappush(self._due, (due_ms, client_id))
+            if len(self._due) > 2 * len(self.documents.all) + DUE_MORE:
+                self._forget_stale()
         session = self._opened.get(client_id)
         if session is not None and document.node != self.node and session.has_document:
             holder = self.connected.get(client_id)
@@ -295,6 +299,12 @@ class Sessions:
                 task = asyncio.get_running_loop().create_task(holder.kick(Reason.SESSION_TAKEN_OVER))
                 self._kicks.add(task)
                 task.add_done_callback(self._kicks.discard)
+
+    def _forget_stale(self) -> None:
+        """Sessions that come and go leave a time behind with each goodbye, of which the last one holds."""
+        times = ((document.due_ms(), client_id) for client_id, document in self.documents.all.items())
+        self._due = [(due_ms, client_id) for due_ms, client_id in times if due_ms is not None]
+        heapq.heapify(self._due)
 
     # Among nodes ----------------------------------------------------------------------------------------------
 
