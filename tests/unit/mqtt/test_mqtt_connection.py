@@ -290,6 +290,27 @@ def test_nothing_is_written_after_the_end(version: int) -> None:
     assert connection.take() == b""
 
 
+@pytest.mark.parametrize("text", ["x" * 100_000, "a\0b", "\ud800", "ü" * 40_000])
+def test_any_text_may_be_given_as_a_reason(text: str) -> None:
+    """It says what went wrong, with whatever somebody sent in it: it must not make things worse."""
+    connection = open_connection(5)
+    connection.puback(1, Reason.QUOTA_EXCEEDED, text=text)
+    connection.suback(1, [0], text=text)
+    connection.disconnect(Reason.PROTOCOL_ERROR, text=text)
+    data = memoryview(connection.take())
+    for kind in (mqtt5.PubAckPacket, mqtt5.SubAckPacket, mqtt5.DisconnectPacket):
+        told, size = mqtt5.read(data)
+        assert isinstance(told, kind)
+        assert told.reason_str
+        assert len(told.reason_str) <= 1000
+        assert "\0" not in told.reason_str
+        data = data[size:]
+    connection = ServerConnection(Limits())
+    connection.receive(connect(5))
+    connection.connack(Reason.NOT_AUTHORIZED, text=text)
+    assert isinstance(mqtt5.read(memoryview(connection.take()))[0], mqtt5.ConnAckPacket)
+
+
 def test_what_mqtt_cannot_carry_is_a_mistake_of_the_caller() -> None:
     for properties_ in (
         PublishProperties(content_type="x" * 65536),
