@@ -157,6 +157,16 @@ def test_topic_aliases_towards_a_client() -> None:
     assert sent == [("first", 1), ("second", 2), ("", 1), ("third", None), ("", 2), ("abc", None)]
 
 
+@VERSIONS
+def test_only_what_is_acknowledged_can_come_again(version: int) -> None:
+    connection = open_connection(version)
+    connection.publish("a", b"x", qos=0, dup=True)
+    connection.publish("a", b"x", qos=1, dup=True, packet_id=1)
+    sent = connection.take()
+    assert sent[0] == PUBLISH
+    assert sent[sent.index(b"x") + 1] == PUBLISH | 0x0A
+
+
 def test_no_aliases_for_a_client_that_did_not_ask() -> None:
     connection = open_connection(5)
     connection.publish("first", b"x")
