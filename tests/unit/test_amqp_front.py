@@ -25,11 +25,11 @@ from penstock.wire.amqp091.properties import NONE, Properties, build
 
 # Messages ------------------------------------------------------------------------------------------------
 
-SHORT = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+SHORT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none()
     | st.booleans()
-    | st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
     | st.binary(max_size=20)
     | st.integers(-(2**63), 2**63 - 1)
     | st.floats()
@@ -225,9 +225,9 @@ def test_where_a_stream_is_read_from() -> None:
         (tables.Timestamp(3), Start(time_ms=3_000)), ("1h", Start(time_ms=6_400_000)),
     ):  # fmt: skip
         assert start_of(value, 10_000_000) == expected
-    for value in (-1, True, "x", "offset=", None, 1.5, ""):
+    for wrong in (-1, True, "x", "offset=", None, 1.5, ""):
         with pytest.raises(ChannelFault, match="x-stream-offset"):
-            start_of(value, 0)
+            start_of(wrong, 0)
 
 
 # Settling ------------------------------------------------------------------------------------------------
