@@ -52,7 +52,7 @@ class Nodes:
     def start(self, index: int) -> None:
         store = f"postgresql://bench@127.0.0.1:{self._database.port}/postgres"
         command = [sys.executable, "-m", "penstock.cli", "serve", "--port", str(self.ports[index]), "--store", store,
-                   "--set", "log.level=warning"]  # fmt: skip
+                   "--no-amqp", "--no-mqtt", "--set", "log.level=warning"]  # fmt: skip
         environment = {"PYTHONPATH": str(ROOT / "src"), **library_path()}
         process = Process(command, self._folder / f"node-{index}.log", environment, self._folder)
         self.processes[index] = process

@@ -1,10 +1,13 @@
 """`./penstock bench spark`: how fast queues are read, written and archived by Spark, all ids checked.
 
-One server on a SQLite file, one Spark session on local[2], both on this machine, 200-byte payloads that do not
-compress. Beside it what a user would do without Penstock: Spark's JDBC source and sink on a PostgreSQL table with one
-row a message (from `./penstock bench peers --setup`; left out where that is missing).
+One server on a SQLite file, and then one on PostgreSQL (rows that end in @postgresql), one Spark session on local[2],
+all on this machine, 200-byte payloads that do not compress. Beside it what a user would do without Penstock: Spark's
+JDBC source and sink on a PostgreSQL table with one row a message. PostgreSQL is that of `./penstock bench peers
+--setup`; both are left out where it is missing. What comes second finds the session warm: with few rows, compare
+runs of one store each.
 
-Rates are rows a second of wall clock, and rows per CPU-second of everything: server, JVM, Python workers, driver.
+Rates are rows a second of wall clock, and rows per CPU-second of everything: server, database, JVM, Python workers,
+driver.
 """
 
 from __future__ import annotations
@@ -20,16 +23,20 @@ from types import FrameType
 from typing import NoReturn
 
 from bench.peers_lib.peer import BENCH
+from bench.peers_lib.penstock_http import Penstock, PenstockPostgres
 from bench.spark_lib.jdbc import JDBC_WORKLOADS, Database, jar, missing
 from bench.spark_lib.measuring import Row, table
 from bench.spark_lib.workloads import WORKLOADS, Bench
 
+STORES: dict[str, type[Penstock]] = {"sqlite": Penstock, "postgresql": PenstockPostgres}
+
 EXAMPLES = """\
 examples:
-  ./penstock bench spark                                 everything, about ten minutes
+  ./penstock bench spark                                 everything, about twenty minutes
   ./penstock bench spark --rows 200000                   a quick look
   ./penstock bench spark --workloads archive --rows 10000000
-  ./penstock bench spark --workloads read-count,jdbc-read --json
+  ./penstock bench spark --workloads read-count,jdbc --json
+  ./penstock bench spark --store postgresql              the server on PostgreSQL alone
 
 workloads:
 """
@@ -47,7 +54,7 @@ def main() -> None:
         say(f"JDBC is left out: {without}; ./penstock bench peers --setup gets it")
         names = [name for name in names if name not in JDBC_WORKLOADS]
     try:
-        rows = run(names, arguments.rows, arguments.master, arguments.folder or BENCH)
+        rows = run(names, stores(parser, arguments.store), arguments.rows, arguments.master, arguments.folder or BENCH)
     except KeyboardInterrupt:
         sys.exit("stopped; the server is down and its data is removed")
     for row in rows if arguments.json else ():
@@ -69,6 +76,7 @@ def argument_parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES + "\n".join(f"  {name:<22}{work.__doc__}" for name, work in listed.items()),
     )  # fmt: skip
     parser.add_argument("--workloads", default="", metavar="X,Y", help="only these")
+    parser.add_argument("--store", choices=("both", *STORES), default="both", help="what the server stands on")
     parser.add_argument("--rows", type=int, default=2_000_000, help="messages in the queue (default 2,000,000)")
     parser.add_argument("--master", default="local[2]", help="where Spark runs (default local[2])")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line instead of the table")
@@ -85,7 +93,19 @@ def chosen(parser: argparse.ArgumentParser, asked: str) -> list[str]:
     return names or known
 
 
-def run(names: Sequence[str], count: int, master: str, folder: Path) -> list[Row]:
+def stores(parser: argparse.ArgumentParser, asked: str) -> list[str]:
+    """Those that are asked for and can be had."""
+    names = list(STORES) if asked == "both" else [asked]
+    for name in list(names):
+        if without := STORES[name]().missing():
+            if asked == name:
+                parser.error(f"--store {name}: {without} is missing; ./penstock bench peers --setup gets it")
+            say(f"the server on {name} is left out: {without} is missing; ./penstock bench peers --setup gets it")
+            names.remove(name)
+    return names
+
+
+def run(names: Sequence[str], stores: Sequence[str], count: int, master: str, folder: Path) -> list[Row]:
     from penstock.spark.session import spark_session
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -98,23 +118,30 @@ def run(names: Sequence[str], count: int, master: str, folder: Path) -> list[Row
         )  # fmt: skip
         rows: list[Row] = []
         try:
-            with Bench(spark, Path(place), count) as bench:
-                say(f"{count:,} messages are in the queue")
-                for name in names:
-                    rows += measured(name, bench, folder)
+            Path(place).chmod(0o755)  # PostgreSQL may have to run as another user
+            for store in stores:
+                below = Path(place) / store
+                below.mkdir()
+                with Bench(spark, below, count, STORES[store]()) as bench:
+                    say(f"{count:,} messages are in the queue, on {store}")
+                    # The peer is the same whatever the server stands on.
+                    for name in (name for name in names if name in WORKLOADS or store == stores[0]):
+                        rows += measured(name, bench, folder, "" if store == "sqlite" else f"@{store}")
         finally:
             spark.stop()
         return rows
 
 
-def measured(name: str, bench: Bench, folder: Path) -> list[Row]:
+def measured(name: str, bench: Bench, folder: Path, suffix: str) -> list[Row]:
     if name in WORKLOADS:
         rows = WORKLOADS[name](bench)
+        for row in rows:
+            row.name += suffix
     else:
         with Database(folder) as database:
             rows = JDBC_WORKLOADS[name](bench, database)
     for row in rows:
-        say(f"{row.name:<22} {row.short()}")
+        say(f"{row.name:<27} {row.short()}")
     return rows
 
 

@@ -44,7 +44,7 @@ class Penstock(Peer):
     def serve(self, folder: Path, store: str) -> None:
         self.port = free_port()
         command = [sys.executable, "-m", "penstock.cli", "serve", "--port", str(self.port)]
-        command += ["--store", store, "--set", "log.level=warning"]
+        command += ["--store", store, "--no-amqp", "--no-mqtt", "--set", "log.level=warning"]
         self.processes.append(Process(command, folder / "penstock.log", {"PYTHONPATH": str(ROOT / "src")}, folder))
         wait_for_port(self.port, self.processes[-1])
 

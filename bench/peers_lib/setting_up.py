@@ -19,7 +19,7 @@ from bench.peers_lib.peer import BENCH, PACKAGES, ROOT, VENV
 from bench.peers_lib.peers import PEERS
 from tools.debian_packages import SetUpFailed, check_machine, download, run, unpack
 
-NAMES: Final = ("rabbitmq-server", "redis-server", "nats-server", "postgresql", "libpostgresql-jdbc-java")
+NAMES: Final = ("rabbitmq-server", "redis-server", "nats-server", "postgresql", "libpostgresql-jdbc-java", "mosquitto")
 LOCK: Final = ROOT / "requirements" / "bench.txt"
 MADE: Final = VENV / "made.txt"
 ERLANG_HOME: Final = "/usr/lib/erlang"

@@ -62,13 +62,13 @@ def timed(name: str, rows: int, server: Sequence[int]) -> Iterator[Row]:
 
 def table(rows: Sequence[Row]) -> str:
     """For people."""
-    head = f"{'workload':<22}{'rows':>12}{'rows/s':>12}{'per CPU-s':>12}{'server CPU':>12}{'peak MB':>10}  also"
+    head = f"{'workload':<27}{'rows':>12}{'rows/s':>12}{'per CPU-s':>12}{'server CPU':>12}{'peak MB':>10}  also"
     lines = [head, "-" * len(head)]
     for row in rows:
         share = f"{row.server_cpu_s / row.cpu_s:.0%}" if row.cpu_s else "-"
         also = ", ".join(f"{name} {value:,.1f}" for name, value in row.numbers.items())
         lines.append(
-            f"{row.name:<22}{row.rows:>12,}{row.per_second:>12,.0f}{row.per_cpu_second:>12,.0f}{share:>12}"
+            f"{row.name:<27}{row.rows:>12,}{row.per_second:>12,.0f}{row.per_cpu_second:>12,.0f}{share:>12}"
             f"{row.peak_mb:>10,.0f}  {also}{'  WRONG: ' + row.wrong if row.wrong else ''}"
         )
     return "\n".join(lines)

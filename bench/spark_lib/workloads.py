@@ -41,11 +41,11 @@ _id: Final = struct.Struct("<QQ").unpack_from
 class Bench:
     """A server with a full queue, and a Spark session."""
 
-    def __init__(self, spark: SparkSession, folder: Path, count: int) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, count: int, server: Penstock) -> None:
         self.spark = spark
         self.folder = folder
         self.count = count
-        self.server = Penstock()
+        self.server = server
 
     def __enter__(self) -> Bench:
         (self.folder / "server").mkdir()

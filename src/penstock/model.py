@@ -36,6 +36,8 @@ ATTEMPTS_MAX: Final = 65_535
 DEFAULT_GROUP: Final = "default"
 DEFAULT_NAMESPACE: Final = "default"
 EVENTS_QUEUE: Final = "$events"
+EVENTS_PATTERN: Final = "$events-*"
+"""With several servers, those that do not own `$events` have an events queue of their own, which this matches."""
 
 # A header is one of these: None, bool, int, float, str, bytes, datetime, or a list or dict of them.
 Headers = dict[str, Any]
@@ -83,6 +85,11 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Deliver the messages of one partition strictly one lease after the other."""
     prioritized: bool = False
     """Deliver higher `priority` first (FIFO inside one). Off, priority is only metadata."""
+    priority_max: int = PRIORITY_MAX
+    """Higher priorities count as this one (prioritized queues only)."""
+    stream: bool = False
+    """Keep the log whatever work groups have done with it, within the `retain_…` limits. AMQP and MQTT consumers read
+    such a queue as a stream."""
     ephemeral: bool = False
     """Memory only: faster, and gone when the node stops."""
     exclusive: bool = False
@@ -118,7 +125,8 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     rate: float | None = None
     """Messages handed out per second, per group and lane."""
     dead_letter_to: str | None = None
-    """`queue:NAME` or `exchange:NAME` or `exchange:NAME/KEY`: dead messages are also copied there."""
+    """`queue:NAME` or `exchange:NAME` or `exchange:NAME/KEY`: dead messages are also copied there. `exchange:` is the
+    default exchange: the queue that a message's own key names."""
     dead_kept: bool = True
     """Dead messages stay in place until redriven or purged. Off, they are gone: with `dead_letter_to`, once copied."""
     paused: bool = False
@@ -217,6 +225,11 @@ class Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 # Checks: one message text each, naming the value and the limit -------------------------------------------
 
 _Config = TypeVar("_Config", QueueConfig, GroupConfig, ExchangeConfig)
+
+
+def is_events_queue(name: str) -> bool:
+    """Whether a queue's messages are delivery events."""
+    return name == EVENTS_QUEUE or name.startswith(EVENTS_PATTERN.removesuffix("*"))
 
 
 def check_name(name: object, what: str) -> str:
@@ -389,6 +402,7 @@ def check_config(config: QueueConfig | GroupConfig | ExchangeConfig) -> None:
     if isinstance(config, QueueConfig):
         check_text(config.description, "description", DESCRIPTION_CHARACTERS_MAX)
         check_integer(config.lanes, "lanes", 1, LANES_MAX)
+        check_integer(config.priority_max, "priority_max", 1, PRIORITY_MAX)
         check_integer(config.max_message_bytes, "max_message_bytes", 0, PAYLOAD_BYTES_MAX)
         if config.primary_group is not None:
             check_name(config.primary_group, "primary_group")
@@ -409,7 +423,9 @@ def dead_letter_target(text: str) -> tuple[str, str, str | None]:
     if kind == "exchange" and separator:
         name, slash, key = name.partition("/")
         check_text(key, "dead_letter_to's key", NAME_CHARACTERS_MAX)
-        return kind, check_name(name, "dead_letter_to's exchange"), key if slash else None
+        if name:  # without one it is the default exchange, which leads to the queue that the key names
+            check_name(name, "dead_letter_to's exchange")
+        return kind, name, key if slash else None
     raise InvalidArgument(
         f"dead_letter_to is {text!r}; it must be queue:NAME (not the system's $…), exchange:NAME or exchange:NAME/KEY"
     )

@@ -112,6 +112,10 @@ class SyncBroker:
         """The same for who ends it himself, with `end_session` on what this returns."""
         return SyncBroker(self._thread.do(self._broker.begin_session, name), self._thread)
 
+    def new_session_name(self) -> str:
+        """A name for a session that tells whose it is: what it holds returns at once where this process is gone."""
+        return self._thread.do(self._broker.new_session_name)
+
     def end_session(self) -> None:
         """Delete the session's exclusive queues and give back what it has leased. Safe to do again."""
         self._thread.run(self._broker.end_session)
@@ -172,9 +176,12 @@ class SyncBroker:
             self._broker.unbind, exchange, target, pattern, target_kind=target_kind, headers=headers, match=match
         )
 
-    def queues(self) -> dict[str, dict[str, Any]]:
-        """The queues of this namespace by name, each with its options that differ from the defaults."""
-        return self._thread.do(self._broker.queues)
+    def queues(self, prefix: str = "") -> dict[str, dict[str, Any]]:
+        """The queues of this namespace by name, each with its options that differ from the defaults.
+
+        With a prefix, only those whose names begin so.
+        """
+        return self._thread.do(self._broker.queues, prefix)
 
     def has_queue(self, name: str) -> bool:
         """Whether there is a queue of this name in this namespace."""
@@ -304,13 +311,27 @@ class SyncBroker:
 
     # Consumers that are known to come and go --------------------------------------------------------------
 
-    def attach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> str:
-        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is."""
-        return self._thread.run(self._broker.attach, queue, group, consumer=consumer)
+    def attach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
+    ) -> str:
+        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is.
 
-    def detach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
-        """Say that a consumer has gone: what it holds returns at once, counted as an attempt."""
-        self._thread.run(self._broker.detach, queue, group, consumer=consumer)
+        With `exclusive` it is the queue's only one: `Forbidden` where another is there, and for all that come after it.
+        """
+        return self._thread.run(self._broker.attach, queue, group, consumer=consumer, exclusive=exclusive)
+
+    def detach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, keep: bool = False
+    ) -> None:
+        """Say that a consumer has gone: what it holds returns at once, counted as an attempt.
+
+        With `keep` it takes no more, and may still settle what it holds; detached again without, that returns too.
+        """
+        self._thread.run(self._broker.detach, queue, group, consumer=consumer, keep=keep)
+
+    def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+        """Answer the claims that wait for this consumer now: with nothing, unless messages were on their way to it."""
+        self._thread.run(self._broker.stop_waiting, queue, group, consumer=consumer)
 
     # Streams ----------------------------------------------------------------------------------------------
 
@@ -337,9 +358,13 @@ class SyncBroker:
         time_ms: int | None = None,
         max: int = 100,
         lane: int | None = None,
+        wait: float = 0.0,
     ) -> StreamRead:
-        """Messages of the log from an offset or a time on (from the beginning without either); no group needed."""
-        return self._thread.run(self._broker.read_from, queue, offset, time_ms=time_ms, max=max, lane=lane)
+        """Messages of the log from an offset or a time on (from the beginning without either); no group needed.
+
+        Where there are none yet, it waits up to `wait` seconds for the first.
+        """
+        return self._thread.run(self._broker.read_from, queue, offset, time_ms=time_ms, max=max, lane=lane, wait=wait)
 
     def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
         """Where each lane of a queue begins and ends; with `time_ms` also the first offset from that time on."""

@@ -22,6 +22,10 @@ DEADLINE_SECONDS: Final = 30.0
 LISTENS: Final = re.compile(r"listens on (http://(\S+):(\d+)) ")
 
 
+FREE_PORTS = {"PENSTOCK_AMQP_PORT": "0", "PENSTOCK_MQTT_PORT": "0", "PENSTOCK_MQTT_WEBSOCKET_PORT": "0"}
+"""Servers of tests run side by side: each takes whatever port is free for what is not asked for by name."""
+
+
 def clean_environment(**variables: str) -> dict[str, str]:
     """This process's, without what would configure a server, and with what is given."""
     kept = {name: value for name, value in script_environment().items() if not name.startswith("PENSTOCK_")}
@@ -60,8 +64,8 @@ class Server:
             soft, hard = (str(limit) if limit >= 0 else "unlimited" for limit in limits)
             command = ["bash", "-c", f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$@"', "bash", *command]
         self.process = subprocess.Popen(
-            command, cwd=folder, env=clean_environment(**variables), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True,
+            command, cwd=folder, env=clean_environment(**{**FREE_PORTS, **variables}),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.output: list[str] = []
         self.errors: list[str] = []

@@ -42,7 +42,7 @@ WRONG_FIELDS: Final[dict[tuple[str, str], list[Any]]] = {
         {"verdicts": "ack"}, {"verdicts": [{"action": "ack", "offsets": [2**64]}]},
     ],
     ("POST", "/v1/leases/1-1-1/extend"): [
-        {}, {"seconds": 0}, {"seconds": -1}, {"seconds": "1"}, {"seconds": 1e+300}, {"seconds": True},
+        {"seconds": 0}, {"seconds": -1}, {"seconds": "1"}, {"seconds": 1e+300}, {"seconds": True},
     ],
     ("POST", "/v1/leases/nonsense/extend"): [
         {"seconds": 1},

@@ -113,6 +113,7 @@ def test_rows_that_cannot_be_published_are_kept_with_the_reason_and_block_nobody
             row(1), row(2, "nowhere"), row(3, "small", b"xxx"), row(4, headers="[1]"), row(5, "$events"),
             row(6, None, exchange="orders", key="a"), row(7, None, exchange="gone"), row(8, priority=999),
             row(9, headers='{"t": {"$time": "yesterday"}}'), row(10, None, exchange="orders", mandatory=False), row(11),
+            row(12, "$events-5"),
         )  # fmt: skip
         await settled(store)
         assert await published(broker) == ["1", "11"]
@@ -123,11 +124,12 @@ def test_rows_that_cannot_be_published_are_kept_with_the_reason_and_block_nobody
             2: "there is no queue 'nowhere'; declare it first", 3: "payload has 3 bytes; the limit of 'small' is 2",
             4: "headers are a JSON list", 5: "written by the broker alone", 6: "no queue for key 'a'",
             7: "no exchange 'gone'", 8: "priority is 999", 9: "'yesterday', which is not an ISO 8601 time",
+            12: "written by the broker alone",
         }.items():  # fmt: skip
             assert text in errors.pop(id)
         assert errors == {}
-        assert broker._node.enqueueing.failed == 8
-        assert broker._node.measures.enqueued_failed == 8
+        assert broker._node.enqueueing.failed == 9
+        assert broker._node.measures.enqueued_failed == 9
         first = await broker.enqueued_failed(max=3)
         assert [failed.id for failed in first.failed] == [2, 3, 4]
         assert (await broker.enqueued_failed(after=first.next or 0)).failed[0].id == 5
@@ -135,7 +137,7 @@ def test_rows_that_cannot_be_published_are_kept_with_the_reason_and_block_nobody
         assert await broker.purge_enqueued([4, 5, 1_000]) == 2
         assert await broker.retry_enqueued([3]) == 1
         await settled(store)
-        assert [failed.id for failed in (await broker.enqueued_failed()).failed] == [2, 3, 6, 7, 8, 9]
+        assert [failed.id for failed in (await broker.enqueued_failed()).failed] == [2, 3, 6, 7, 8, 9, 12]
         with pytest.raises(InvalidArgument, match="ids must be a list"):
             await broker.purge_enqueued("4")  # type: ignore[arg-type]
         await broker.close()

@@ -387,3 +387,29 @@ async def kill(broker: Broker, folder: MemoryFolder) -> None:
     assert node.cluster is not None
     assert node.cluster._task is not None
     node.cluster._task.cancel()
+
+
+def test_an_ordered_queue_is_not_buffered_for_where_another_node_may_take_what_comes_later() -> None:
+    async def story(world: World) -> None:
+        first, second, way = await two_nodes(world)
+        await declared(world, second, "work", ordered=True)
+        await first.declare_exchange("x", kind="fanout")
+        for cluster in world.clusters.values():
+            await cluster.beat()
+        await first.bind("x", "work")
+        mine = next(homed(world.clusters["first"]))
+        await declared(world, first, mine, ordered=True)
+        way.is_away = True
+        with pytest.raises(Unavailable, match="nobody answers"):
+            await first.publish(mine, Message(b"1", partition="p"))  # its commit fails, and is not rescued
+        with pytest.raises(Unavailable, match=f"{mine!r} is ordered"):
+            await first.publish(mine, Message(b"2", partition="p"))
+        assert spooled(first) == 0
+        with pytest.raises(Unavailable, match="'work' is ordered"):
+            await first.publish_to("x", Message(b"2", partition="p"))
+        way.is_away = False
+        await second.publish("work", Message(b"3", partition="p"))
+        assert await world.log(second, "work") == [b"3"]
+        assert spooled(first) == 0
+
+    play(story)

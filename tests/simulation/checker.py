@@ -34,6 +34,12 @@ class Checker:
 
     # The disk ---------------------------------------------------------------------------------------------
 
+    def commit_failed(self) -> None:
+        """It may have happened all the same, with hand-outs to claims that wait on and were told of nothing."""
+        for view in self.court.views.values():
+            if view.claims_open:
+                view.claims_failed.append(self.court.next_seq())
+
     def landed(self, commit: Commit, scope: int) -> None:
         """A commit is durable."""
         published = self.court.mirror.apply(commit, scope)

@@ -170,6 +170,7 @@ class World:
         self.checker.landed(commit, index)
 
     def failed(self) -> None:
+        self.checker.commit_failed()
         self.resets += 1
 
     def acquired(self, index: int) -> None:

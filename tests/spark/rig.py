@@ -81,7 +81,7 @@ class Server:
         command = [sys.executable, "-m", "penstock", "serve", "--store", "penstock.db", "--port", str(self.port)]
         variables = {name: value for name, value in script_environment().items() if not name.startswith("PENSTOCK_")}
         self._process = subprocess.Popen(
-            [*command, *self._arguments], cwd=self._folder, env=variables,
+            [*command, "--no-amqp", "--no-mqtt", *self._arguments], cwd=self._folder, env=variables,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         lines: list[str] = []

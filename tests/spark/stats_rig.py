@@ -6,7 +6,7 @@ import datetime as dt
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from penstock.spark.lake.writing import PartitionFiles
 
 EVENT_QUEUE: Final = 1
 Row = dict[str, Any]
+ToldIn = Callable[[Row], int]
 
 
 class HandMadeLake:
@@ -28,7 +29,8 @@ class HandMadeLake:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._storage = Storage(str(path))
-        self.event_offset = 0
+        self._event_offsets = {EVENT_QUEUE: 0}
+        """The events queues, and where they end."""
 
     def add_messages(self, rows: Sequence[Row]) -> None:
         """Rows with queue, queue_id, lane, offset, payload and at_ms, dense in each lane."""
@@ -36,15 +38,21 @@ class HandMadeLake:
         ends = {(row["queue_id"], row["lane"]): row["offset"] + 1 for row in rows}
         self._append(MESSAGES, full, "published_at", ends)
 
-    def add_events(self, commits: Sequence[Sequence[Row]]) -> None:
-        """Commits, each a list of rows with queue, queue_id, lane, group, kind, start, end, at_ms, attempt, detail."""
+    def add_events(self, commits: Sequence[Sequence[Row]], told_in: ToldIn = lambda _: EVENT_QUEUE) -> None:
+        """Commits, each a list of rows with queue, queue_id, lane, group, kind, start, end, at_ms, attempt, detail.
+
+        `told_in` is the events queue of a commit, by one of its rows.
+        """
         rows = []
         for commit in commits:
+            queue_id = told_in(commit[0])
+            event_offset = self._event_offsets.setdefault(queue_id, 0)
+            self._event_offsets[queue_id] += 1
             for index, event in enumerate(commit):
                 rows.append(
                     {
-                        "queue": event["queue"], "event_queue_id": EVENT_QUEUE, "event_lane": 0,
-                        "event_offset": self.event_offset, "event_index": index, "range_index": 0,
+                        "queue": event["queue"], "event_queue_id": queue_id, "event_lane": 0,
+                        "event_offset": event_offset, "event_index": index, "range_index": 0,
                         "namespace": "default", "queue_id": event["queue_id"], "lane": event["lane"],
                         "group": event["group"], "kind": event["kind"], "start_offset": event["start"],
                         "end_offset": event["end"], "messages": event["end"] - event["start"],
@@ -52,8 +60,7 @@ class HandMadeLake:
                         "detail": event.get("detail"),
                     }
                 )  # fmt: skip
-            self.event_offset += 1
-        self._append(EVENTS, rows, "at", {(EVENT_QUEUE, 0): self.event_offset})
+        self._append(EVENTS, rows, "at", {(queue_id, 0): end for queue_id, end in self._event_offsets.items()})
 
     def _append(self, name: str, rows: list[Row], time: str, marks: dict[tuple[int, int], int]) -> None:
         storage = self._storage.under(name)

@@ -53,8 +53,8 @@ def test_names_that_clash_need_a_prefix(spark: SparkSession, server: Server, que
 
 
 EVENT_COLUMNS = [
-    "event_lane", "event_offset", "event_index", "range_index", "namespace", "queue", "queue_id", "lane", "group",
-    "kind", "start_offset", "end_offset", "messages", "at", "consumer", "attempt", "detail",
+    "event_queue", "event_lane", "event_offset", "event_index", "range_index", "namespace", "queue", "queue_id", "lane",
+    "group", "kind", "start_offset", "end_offset", "messages", "at", "consumer", "attempt", "detail",
 ]  # fmt: skip
 
 
@@ -68,8 +68,8 @@ def test_delivery_events_are_flat_rows(spark: SparkSession, server: Server, queu
     df = delivery_events(spark, server.url).where(f"queue = '{queue}'")
     assert df.columns == EVENT_COLUMNS
     assert [kind for _, kind in df.dtypes] == [
-        "int", "bigint", "int", "int", "string", "string", "bigint", "int", "string", "string", "bigint", "bigint",
-        "bigint", "timestamp", "string", "int", "string",
+        "string", "int", "bigint", "int", "int", "string", "string", "bigint", "int", "string", "string", "bigint",
+        "bigint", "bigint", "timestamp", "string", "int", "string",
     ]  # fmt: skip
     rows = df.orderBy("event_offset", "event_index", "range_index").collect()
     seen = sorted((row.kind, row.start_offset, row.end_offset, row.messages, row.detail) for row in rows)
@@ -107,4 +107,4 @@ def test_options_that_are_settled_for_events(spark: SparkSession, server: Server
     with pytest.raises(InvalidArgument, match="option queue is settled"):
         delivery_events(spark, server.url, queue=queue)
     with pytest.raises(InvalidArgument, match="'payload' is not there"):
-        event_rows(spark.range(1).selectExpr("0 lane", "id offset"))
+        event_rows(spark.range(1).selectExpr("'$events' queue", "0 lane", "id offset"))

@@ -125,6 +125,29 @@ def test_many_small_runs_with_events_and_messages_in_any_order(
     assert totals(run(spark, lake.path)) == totals(summary)
 
 
+def test_lanes_that_pass_from_server_to_server(spark: SparkSession, lake: HandMadeLake, history: History) -> None:
+    """What began in one server's events goes on in another's: hand-outs find their acks, and none is first twice."""
+
+    def told_in(event: dict[str, Any]) -> int:
+        return 11 + int(event["queue_id"] + event["lane"] + event["at_ms"] // 45_000) % 3  # handed over again and again
+
+    half = len(history.commits) // 2
+    lake.add_messages(history.messages)
+    lake.add_events(history.commits[:half], told_in)
+    run(spark, lake.path)
+    lake.add_events(history.commits[half:], told_in)
+    summary = run(spark, lake.path, reasons=100)
+    right = expected(history.messages, history.commits)
+    assert totals(summary) == right.totals()
+    assert sum(row["dead"] for row in summary.details["reasons"]) == sum(right.reasons.values())
+
+    # Merged files do not tell whose events they hold; an update that looks into them finds nothing new.
+    with Progress("compact", "test") as progress:
+        progress.finish(compact.run(spark, CompactOptions(lake=str(lake.path), older_than_days=0), progress))
+    again = run(spark, lake.path)
+    assert (again.details["commits"], totals(again)) == (0, totals(summary))
+
+
 def test_a_run_that_is_killed_and_repeated_counts_nothing_twice(
     spark: SparkSession, lake: HandMadeLake, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:

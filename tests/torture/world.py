@@ -64,7 +64,7 @@ class TorturedNode:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, str(NODE), str(self._clock), "serve", "--store", store, "--port", str(self.port),
-                 *advertise, "--set", "log.level=warning"],
+                 *advertise, "--no-amqp", "--no-mqtt", "--set", "log.level=warning"],
                 cwd=self._folder, env=script_environment(), stdout=log, stderr=log,
             )  # fmt: skip
 

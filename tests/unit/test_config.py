@@ -48,6 +48,8 @@ def allowed(option: Option) -> dict[str, str]:
     """What must be beside the value: an address that others can reach wants a token, several servers a database."""
     return {
         "http.host": {"PENSTOCK_HTTP_TOKEN": "t"},
+        "amqp.host": {"PENSTOCK_HTTP_TOKEN": "t"},
+        "mqtt.host": {"PENSTOCK_HTTP_TOKEN": "t"},
         "cluster.nodes": {"PENSTOCK_STORE_PATH": "postgresql://host/database"},
         "cluster.heartbeat_ms": {"PENSTOCK_CLUSTER_LEASE_MS": "600000"},
     }.get(option.title, {})

@@ -5,17 +5,29 @@ from __future__ import annotations
 import ipaddress
 
 from penstock.config import Loaded
+from penstock.fronts.amqp091.server import AmqpServer
+from penstock.fronts.mqtt.server import MqttServer
 from penstock.store.opening import label_of
 from penstock.version import VERSION
 
 
-def announcement(loaded: Loaded, port: int, declared: dict[str, int]) -> str:
+def announcement(
+    loaded: Loaded,
+    port: int,
+    declared: dict[str, int],
+    amqp: AmqpServer | None = None,
+    mqtt: MqttServer | None = None,
+) -> str:
     config = loaded.config
     url = url_of(config.http.host, port)
     lines = [f"Penstock {VERSION} listens on {url} and keeps its data in {label_of(config.store.path)}"]
     if loaded.file is not None:
         counts = ", ".join(f"{count} {DONE[action]}" for action, count in declared.items())
         lines.append(f"Configured by {loaded.file}" + (f"; declared from it: {counts}" if counts else ""))
+    if amqp is not None:
+        lines.append(f"AMQP 0.9.1 is at {url_of(amqp.options.host, amqp.port).replace('http://', 'amqp://')}")
+    if mqtt is not None:
+        lines.append(f"MQTT is at {_mqtt_places(mqtt)}")
     token = ' -H "Authorization: Bearer $PENSTOCK_TOKEN"' if config.http.token else ""
     queue = f"{url}/v1/queues/hello"
     json = "-H 'Content-Type: application/json'"
@@ -29,6 +41,14 @@ def announcement(loaded: Loaded, port: int, declared: dict[str, int]) -> str:
         f"The API is described at {url}/docs. Ctrl+C stops the server; the data stays.",
     ]
     return "\n".join(lines)
+
+
+def _mqtt_places(mqtt: MqttServer) -> str:
+    host = mqtt.options.host
+    plain = url_of(host, mqtt.port).replace("http://", "mqtt://")
+    if not mqtt.options.websocket:
+        return plain
+    return f"{plain} and {url_of(host, mqtt.websocket_port).replace('http://', 'ws://')}/mqtt"
 
 
 DONE = {"create": "created", "change": "changed", "unchanged": "unchanged", "delete": "deleted"}

@@ -6,13 +6,11 @@ What goes wrong on the way is one line with advice and exit code 1; tracebacks a
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import logging
 import os
 import resource
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -25,7 +23,10 @@ import msgspec
 from penstock import logs, telemetry
 from penstock.cli import lock
 from penstock.cli.announcement import announcement, url_of
+from penstock.cli.serve_amqp import listening_for_amqp
+from penstock.cli.serve_mqtt import listening_for_mqtt
 from penstock.cli.settings import Flags
+from penstock.cli.starting import CannotStart, cannot_listen
 from penstock.client.client import AsyncClient
 from penstock.config import Config, Loaded
 from penstock.config.load import is_unspecified
@@ -60,10 +61,6 @@ FILES_BESIDE: Final = 200
 log = logging.getLogger("penstock.serve")
 
 
-class CannotStart(Exception):
-    """Why the server does not start, and what to do."""
-
-
 def run(flags: Flags) -> None:
     loaded = flags.load()
     logs.set_up(loaded.config.log.level, loaded.config.log.format)
@@ -76,7 +73,8 @@ def run(flags: Flags) -> None:
             if not scheme_of(loaded.config.store.path):
                 lock_store(stack, Path(loaded.config.store.path))
             trace(stack, loaded.config)
-            raise_file_limit(loaded.config.http.max_connections)
+            beside = [front.max_connections for front in (loaded.config.amqp, loaded.config.mqtt) if front.enabled]
+            raise_file_limit(loaded.config.http.max_connections, sum(beside))
             sys.setswitchinterval(SWITCH_SECONDS)
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(serve(loaded))
@@ -111,10 +109,13 @@ def lock_store(stack: ExitStack, path: Path) -> None:
         ) from None
 
 
-def raise_file_limit(connections: int) -> None:
-    """Each connection is an open file; where the system would allow more than it gives, take what is needed."""
+def raise_file_limit(connections: int, beside: int = 0) -> None:
+    """Each connection is an open file; where the system would allow more than it gives, take what is needed.
+
+    `beside` are those of other fronts: there is room for them where the system has it.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + FILES_BESIDE
+    wanted = connections + beside + FILES_BESIDE
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -160,10 +161,11 @@ async def serve(loaded: Loaded) -> None:
         try:
             if broker.cluster is not None:
                 declared = await join(broker, loaded, server)
-            settle_memory()
-            click.echo(announcement(loaded, server.port, declared))
-            await stop.wait()
-            log.info("stopping: answers under way are finished, waiting claims are answered empty")
+            async with listening_for_amqp(server, config) as amqp, listening_for_mqtt(server, config) as mqtt:
+                settle_memory()
+                click.echo(announcement(loaded, server.port, declared, amqp, mqtt))
+                await stop.wait()
+                log.info("stopping: answers under way are finished, waiting claims are answered empty")
             if broker.cluster is not None:
                 await broker.cluster.leave()  # while this server can still send requests on to who takes over
         finally:
@@ -270,18 +272,11 @@ def http_options(config: Config) -> HttpOptions:
 
 
 async def listen(server: HttpServer) -> None:
-    place = f"{server.options.host}:{server.options.port}"
     try:
         await server.start()
-    except socket.gaierror as error:
-        raise CannotStart(f"http.host is {server.options.host!r}, which is no address here: {error.strerror}") from None
     except OSError as error:
-        advice: dict[Any, str] = {
-            errno.EADDRINUSE: "it is in use, perhaps by another penstock: choose another --port; 0 takes a free one",
-            errno.EACCES: "it may not be used: choose a --port from 1024 on",
-            errno.EADDRNOTAVAIL: "this machine has no such address: choose another --host",
-        }
-        raise CannotStart(f"cannot listen on {place}: {advice.get(error.errno, error.strerror or error)}") from None
+        options = server.options
+        raise cannot_listen(error, "http", options.host, options.port, "--port", "--host") from None
 
 
 def settle_memory() -> None:

@@ -47,11 +47,24 @@ def commands(flags: Flags, config: Config) -> list[list[str]]:
     given = [] if flags.file is None else ["--config", flags.file]
     for section, option, _, text in flags.values:
         given += ["--set", f"{section}.{option}={text}"]
-    ports = [config.http.port + index if config.http.port else 0 for index in range(config.cluster.nodes)]
     return [
-        [sys.executable, "-m", "penstock", "serve", *given, "--set", f"http.port={port}", "--set", "cluster.nodes=1"]
-        for port in ports
+        [sys.executable, "-m", "penstock", "serve", *given, "--set", "cluster.nodes=1", *own_ports(config, index)]
+        for index in range(config.cluster.nodes)
     ]
+
+
+def own_ports(config: Config, index: int) -> list[str]:
+    """What gives a server ports of its own: as many after the configured ones as there are servers before it."""
+    configured = {
+        "http.port": config.http.port,
+        "amqp.port": config.amqp.port,
+        "mqtt.port": config.mqtt.port,
+        "mqtt.websocket_port": config.mqtt.websocket_port,
+    }
+    flags: list[str] = []
+    for title, port in configured.items():
+        flags += ["--set", f"{title}={port + index if port else 0}"]
+    return flags
 
 
 def run(flags: Flags, config: Config) -> int:

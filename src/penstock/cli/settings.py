@@ -18,6 +18,14 @@ NAMED: Final = {
     "--store": ("store", "path", "PLACE", "The SQLite file, postgresql://user@host/database or mysql://…"),
     "--host": ("http", "host", "ADDRESS", "The address to listen on."),
     "--port": ("http", "port", "NUMBER", "The port to listen on; 0 takes a free one."),
+    "--amqp-port": ("amqp", "port", "NUMBER", "The port for AMQP 0.9.1; 0 takes a free one."),
+    "--mqtt-port": ("mqtt", "port", "NUMBER", "The port for MQTT; 0 takes a free one."),
+    "--mqtt-websocket-port": (
+        "mqtt",
+        "websocket_port",
+        "NUMBER",
+        "The same for MQTT over WebSocket.",
+    ),
     "--nodes": ("cluster", "nodes", "NUMBER", "Servers to start on this machine, on one database."),
     "--advertise": ("cluster", "advertise", "URL", "Where other servers reach this one."),
     "--log-level": ("log", "level", "LEVEL", "debug, info, warning or error."),
@@ -50,8 +58,9 @@ def configuration_options(command: Command) -> Command:
 
     @functools.wraps(command)
     def with_flags(
-        *arguments: Any, config: str | None, insecure: bool, assignments: tuple[str, ...], **others: Any
-    ) -> Any:
+        *arguments: Any, config: str | None, insecure: bool, no_amqp: bool, no_mqtt: bool,
+        assignments: tuple[str, ...], **others: Any,
+    ) -> Any:  # fmt: skip
         values = []
         for flag, (section, option, _, _) in NAMED.items():
             text = others.pop(flag.removeprefix("--").replace("-", "_"))
@@ -59,6 +68,10 @@ def configuration_options(command: Command) -> Command:
                 values.append((section, option, flag, text))
         if insecure:
             values.append(("http", "insecure", "--insecure", "true"))
+        if no_amqp:
+            values.append(("amqp", "enabled", "--no-amqp", "false"))
+        if no_mqtt:
+            values.append(("mqtt", "enabled", "--no-mqtt", "false"))
         values += [_assignment(text) for text in assignments]
         return command(*arguments, flags=Flags(config, values), **others)
 
@@ -71,6 +84,8 @@ def configuration_options(command: Command) -> Command:
     )(with_flags)
     help_insecure = "Listen where others can reach the server although it asks for no token."
     decorated = click.option("--insecure", is_flag=True, help=help_insecure)(decorated)
+    decorated = click.option("--no-amqp", is_flag=True, help="Do not listen for AMQP.")(decorated)
+    decorated = click.option("--no-mqtt", is_flag=True, help="Do not listen for MQTT.")(decorated)
     for flag, (_, _, metavar, words) in reversed(NAMED.items()):
         decorated = click.option(flag, metavar=metavar, help=words)(decorated)
     decorated = click.option(

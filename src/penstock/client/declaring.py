@@ -14,9 +14,11 @@ from penstock.errors import NotFound
 from penstock.model import DEFAULT_GROUP, Binding, Headers, Message
 from penstock.node.schedules import Schedule
 from penstock.wire.http import (
+    AttachRequest,
     BindingBody,
     BindingsAnswer,
     ConsumerRequest,
+    DetachRequest,
     ExchangesAnswer,
     GroupsAnswer,
     QueueBody,
@@ -96,12 +98,16 @@ class Declaring(Requests):
             if not is_repeat(error):
                 raise
 
-    async def queues(self) -> dict[str, dict[str, Any]]:
-        """The queues of this namespace by name, each with its options that differ from the defaults."""
+    async def queues(self, prefix: str = "") -> dict[str, dict[str, Any]]:
+        """The queues of this namespace by name, each with its options that differ from the defaults.
+
+        With a prefix, only those whose names begin so.
+        """
         found: dict[str, dict[str, Any]] = {}
         after: str | None = None
         while True:
-            answer = await self._get(QueuesAnswer, with_query(self._target("queues"), limit=1_000, after=after))
+            query = with_query(self._target("queues"), limit=1_000, after=after, prefix=prefix or None)
+            answer = await self._get(QueuesAnswer, query)
             found.update((queue.name, queue.options) for queue in answer.queues)
             if answer.next is None:
                 return found
@@ -146,20 +152,34 @@ class Declaring(Requests):
 
     # Consumers that are known to come and go --------------------------------------------------------------
 
-    async def attach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> str:
-        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is."""
+    async def attach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
+    ) -> str:
+        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is.
+
+        With `exclusive` it is the queue's only one: `Forbidden` where another is there, and for all that come after it.
+        """
         name = self._consumer if consumer is None else consumer
-        await self._send(
-            b"POST", self._target("queues", queue, "groups", group, "attach"), ConsumerRequest(consumer=name)
-        )
+        body = AttachRequest(consumer=name, exclusive=exclusive)
+        await self._send(b"POST", self._target("queues", queue, "groups", group, "attach"), body)
         return name
 
-    async def detach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
-        """Say that a consumer has gone: what it holds returns at once, counted as an attempt."""
+    async def detach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, keep: bool = False
+    ) -> None:
+        """Say that a consumer has gone: what it holds returns at once, counted as an attempt.
+
+        With `keep` it takes no more, and may still settle what it holds; detached again without, that returns too.
+        """
         name = self._consumer if consumer is None else consumer
-        await self._send(
-            b"POST", self._target("queues", queue, "groups", group, "detach"), ConsumerRequest(consumer=name)
-        )
+        body = DetachRequest(consumer=name, keep=keep)
+        await self._send(b"POST", self._target("queues", queue, "groups", group, "detach"), body)
+
+    async def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+        """Answer the claims that wait for this consumer now: with nothing, unless messages were on their way to it."""
+        name = self._consumer if consumer is None else consumer
+        body = ConsumerRequest(consumer=name)
+        await self._send(b"POST", self._target("queues", queue, "groups", group, "stop-waiting"), body)
 
     # Schedules --------------------------------------------------------------------------------------------
 

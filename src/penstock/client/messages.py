@@ -256,11 +256,18 @@ class Messages(Requests):
 
     async def read_from(
         self, queue: str, offset: int | None = None, *, time_ms: int | None = None, max: int = 100,
-        lane: int | None = None,
+        lane: int | None = None, wait: float = 0.0,
     ) -> StreamRead:  # fmt: skip
-        """Messages of the log from an offset or a time on (from the beginning without either); no group needed."""
-        path = with_query(self._target("queues", queue, "log"), offset=offset, time_ms=time_ms, max=max, lane=lane)
-        reply = await self._channel.send(Request(b"GET", path, b"", TAKES_BATCHES), self._retry)
+        """Messages of the log from an offset or a time on (from the beginning without either); no group needed.
+
+        Where there are none yet, it waits up to `wait` seconds for the first.
+        """
+        check_number(wait, "wait", 0, WAIT_SECONDS_MAX)
+        path = with_query(
+            self._target("queues", queue, "log"), offset=offset, time_ms=time_ms, max=max, lane=lane, wait=wait or None
+        )
+        request = Request(b"GET", path, b"", TAKES_BATCHES, self._channel.timeout_s + wait)
+        reply = await self._channel.send(request, self._retry)
         return read_of(reply.body)
 
 

@@ -20,6 +20,8 @@ from penstock.declare.file import TABLES, Declarations, declarations_of
 from penstock.toml_file import FileProblems, TomlFile, read_toml
 
 FILE_NAME: Final = "penstock.toml"
+LISTENING: Final = ("http", "amqp", "mqtt")
+"""Sections with a host to listen on."""
 FILE_VARIABLE: Final = "PENSTOCK_CONFIG"
 OTHER_VARIABLES: Final = frozenset(
     {
@@ -218,14 +220,15 @@ def is_unspecified(host: str) -> bool:
 
 
 def _open_doors(values: dict[tuple[str, str], Any], sources: dict[tuple[str, str], Source]) -> list[str]:
-    host = values["http", "host"]
-    if is_loopback(host) or values["http", "token"] or values["http", "insecure"]:
+    if values["http", "token"] or values["http", "insecure"]:
         return []
-    problem = (
-        f"{sources['http', 'host'].where}: http.host is {host!r}, where others can reach the server, and there is no "
-        "http.token: set one (PENSTOCK_HTTP_TOKEN), listen on 127.0.0.1, or say http.insecure = true"
-    )
-    return [problem]
+    hosts = {section: values[section, "host"] for section in LISTENING if values.get((section, "enabled"), True)}
+    return [
+        f"{sources[section, 'host'].where}: {section}.host is {host!r}, where others can reach the server, and there "
+        "is no http.token: set one (PENSTOCK_HTTP_TOKEN), listen on 127.0.0.1, or say http.insecure = true"
+        for section, host in hosts.items()
+        if not is_loopback(host)
+    ]
 
 
 def is_loopback(host: str) -> bool:

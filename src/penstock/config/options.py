@@ -89,6 +89,82 @@ class HttpSection(msgspec.Struct, frozen=True, kw_only=True):
     """How long answers under way may take after the server was told to stop."""
 
 
+class AmqpSection(msgspec.Struct, frozen=True, kw_only=True):
+    """AMQP 0.9.1, as RabbitMQ's clients speak it. Where `http.token` is set, clients send it as their password."""
+
+    enabled: bool = True
+    """Listen for AMQP."""
+    host: str = "127.0.0.1"
+    """The address to listen on. One that others can reach needs `http.token`, or `http.insecure`."""
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 5672
+    """The port to listen on; 0 takes a free one, which the server prints."""
+    max_connections: Count = 20_000
+    """Connections at once; one more is closed."""
+    max_channels: Annotated[int, Meta(ge=1, le=65_535)] = 2_047
+    """Channels that one connection may open."""
+    max_frame_bytes: Annotated[int, Meta(ge=8 * KIB, le=16 * MIB)] = 128 * KIB
+    """The largest frame; clients may agree on less. A message's properties must fit into one."""
+    max_message_bytes: Annotated[int, Meta(ge=KIB, le=16 * MIB)] = 16 * MIB
+    """The largest message; a larger one closes its channel."""
+    max_pending_bytes: Bytes = 16 * MIB
+    """What one connection may have published and not stored yet; past that it is not read from until some is."""
+    heartbeat_seconds: Annotated[int, Meta(ge=0, le=65_535)] = 60
+    """The heartbeat proposed to clients, whose answer holds; 0 proposes none."""
+    handshake_seconds: Seconds = 10.0
+    """How long a client may take to log in."""
+    stop_seconds: Seconds = 10.0
+    """How long answers under way, and clients' goodbyes, may take after the server was told to stop."""
+
+
+class MqttSection(msgspec.Struct, frozen=True, kw_only=True):
+    """MQTT 3.1.1 and 5. Where `http.token` is set, clients send it as their password."""
+
+    enabled: bool = True
+    """Listen for MQTT."""
+    host: str = "127.0.0.1"
+    """The address to listen on. One that others can reach needs `http.token`, or `http.insecure`."""
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 1883
+    """The port to listen on; 0 takes a free one, which the server prints."""
+    websocket: bool = True
+    """Listen for MQTT over WebSocket too, at the path `/mqtt`."""
+    websocket_port: Annotated[int, Meta(ge=0, le=65_535)] = 8083
+    """The port for WebSockets; 0 takes a free one, which the server prints."""
+    namespace: str = "default"
+    """Whose queues and exchanges MQTT clients see."""
+    max_connections: Count = 20_000
+    """Connections at once; one more is told that the server is busy."""
+    max_packet_bytes: Annotated[int, Meta(ge=KIB, le=256 * MIB)] = 17 * MIB
+    """The largest packet of a client: the largest payload and what is around it."""
+    connect_seconds: Seconds = 10.0
+    """How long a client may take from the connection to its CONNECT."""
+    receive_maximum: Annotated[int, Meta(ge=1, le=65_535)] = 1_000
+    """Publishes of QoS 1 and 2 that a version 5 client may have unanswered."""
+    topic_alias_maximum: Annotated[int, Meta(ge=0, le=65_535)] = 64
+    """Topic aliases that a client may set, and at most as many the server sets."""
+    max_in_flight: Annotated[int, Meta(ge=1, le=65_535)] = 1_000
+    """Deliveries of QoS 1 and 2 that one client may have unanswered; its own receive maximum may be lower."""
+    max_unsettled: Count = 1_000
+    """Messages of one subscription to `$queue/…` that may be unsettled."""
+    max_subscriptions: Count = 10_000
+    """Filters that one session may subscribe to."""
+    max_queued: Count = 100_000
+    """Messages that wait for one session; with one more, the oldest goes."""
+    max_queued_bytes: Annotated[int, Meta(ge=KIB, le=1 << 40)] = 256 * MIB
+    """Bytes that wait for one session; with more, the oldest go."""
+    max_session_expiry_seconds: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)] = 0xFFFFFFFF
+    """The longest that a session outlives its connection; 4294967295 is for ever."""
+    max_keep_alive_seconds: Annotated[int, Meta(ge=0, le=65_535)] = 0
+    """The longest keep-alive of version 5 clients; a longer one, or none, is replaced by it. 0: any is fine."""
+    max_retained: Count = 1_000_000
+    """Retained messages; one more is refused."""
+    max_retained_bytes: Annotated[int, Meta(ge=KIB, le=1 << 40)] = 256 * MIB
+    """Bytes of retained messages, which are kept in memory; more are refused."""
+    declare_queues: bool = True
+    """Declare the queue of `$queue/<name>/…` where a client publishes or subscribes to one that does not exist."""
+    stop_seconds: Seconds = 5.0
+    """How long what clients have sent may take after the server was told to stop."""
+
+
 class ClusterSection(msgspec.Struct, frozen=True, kw_only=True):
     """Several servers on one database. A single server on a file has no use for any of this."""
 
@@ -161,6 +237,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeSection = NodeSection()
     spool: SpoolSection = SpoolSection()
     http: HttpSection = HttpSection()
+    amqp: AmqpSection = AmqpSection()
+    mqtt: MqttSection = MqttSection()
     cluster: ClusterSection = ClusterSection()
     limits: LimitsSection = LimitsSection()
     log: LogSection = LogSection()
@@ -172,7 +250,11 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {field.name: field.type for f
 SECRETS: Final = frozenset({"http.token"})
 _PASSWORD: Final = re.compile(r"(://[^/@:]*:)[^/@]+(@)")
 """The password in a URL."""
-NOT_EMPTY: Final = frozenset({"store.path", "spool.folder", "http.host", "telemetry.service_name"})
+NOT_EMPTY: Final = frozenset(
+    {
+        "store.path", "spool.folder", "http.host", "amqp.host", "mqtt.host", "mqtt.namespace", "telemetry.service_name",
+    }
+)  # fmt: skip
 HIDDEN: Final = "••••"
 
 

@@ -428,9 +428,10 @@ class Lane:
 
     def _trim(self, now_ms: int) -> None:
         """Without limits, a log of work groups ends where the slowest of them stands, `keep_done_ms` later."""
-        if self.has_limits() or not self.works() or not self.config.keep_done_ms:
+        is_kept = self.has_limits() or not self.works() or self.config.stream
+        if is_kept or not self.config.keep_done_ms:
             self.done_marks.clear()
-        if self.has_limits() or not self.works():
+        if is_kept:
             return
         target = self.needed_from()
         if self.config.keep_done_ms:

@@ -20,6 +20,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kind: GroupKind
     ordered: bool
     prioritized: bool
+    priority_max: int
     lease_ms: int
     max_attempts: int
     backoff_ms: int
@@ -54,6 +55,7 @@ def settings_of(queue: QueueConfig, group: GroupConfig) -> Settings:
         values[name] = getattr(queue, name) if own is None else own
     return Settings(
         kind=group.kind,
+        priority_max=queue.priority_max,
         delay_ms=queue.delay_ms,
         debounce_ms=queue.debounce_ms,
         ttl_ms=queue.ttl_ms,

@@ -144,6 +144,7 @@ class Walk:
             meta, index = segment.decoded(), offset - segment.base
             partition = "" if meta.partition is None or not self.watched & COLUMN_PARTITION else meta.partition[index]
             priority = 0 if meta.priority is None or not self.watched & COLUMN_PRIORITY else meta.priority[index]
+            priority = min(priority, self.group.settings.priority_max)
             into.append(Entry(offset, offset + 1, 0, 0, 0, priority, partition or ""))
 
     def _entries(self, segment: Segment, start: int, end: int) -> Iterator[Entry]:
@@ -168,5 +169,5 @@ class Walk:
             ttl_ms = None if meta.ttl_ms is None else meta.ttl_ms[index]
             if ttl_ms is not None:
                 expires_ms = min(expires_ms, published_ms + ttl_ms) if expires_ms else published_ms + ttl_ms
-            priority = priorities[index] if priorities is not None else 0
+            priority = min(priorities[index], settings.priority_max) if priorities is not None else 0
             yield Entry(offset, offset + 1, 0, due_ms, expires_ms, priority, partition)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -89,6 +89,8 @@ class HttpMeasures:
         """Requests that wait now."""
         self.cluster: ClusterNumbers | None = None
         """Of a node among several."""
+        self.beside: list[Callable[[], Iterable[Metric]]] = []
+        """What fronts beside this one tell of themselves."""
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """A request was answered. `route` is the pattern of the path, never the path itself."""
@@ -143,6 +145,8 @@ class _Page(Collector):
             yield from _http_families(self._http)
             if self._http.cluster is not None:
                 yield from _cluster_families(self._http.cluster)
+            for families in self._http.beside:
+                yield from families()
         yield from _process.collect()
 
 

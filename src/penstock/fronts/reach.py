@@ -8,6 +8,7 @@ questions about that are answered here. Knows no protocol. Next stop: `http/insi
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from penstock.batch import EncodedBatch
@@ -18,6 +19,7 @@ from penstock.errors import Elsewhere, Forbidden
 from penstock.fronts.http.inside import Inside
 from penstock.model import DEFAULT_GROUP, Headers, Message, check_name, options_of
 from penstock.node.broker import Broker, LeaseLike, Transaction
+from penstock.node.lane_places import QueueLanes
 from penstock.node.marks import Mark
 from penstock.node.statistics import QueueStats
 from penstock.node.streams import StreamRead
@@ -60,6 +62,15 @@ class Reach(Broker):
         except Elsewhere:
             return await there()
 
+    async def _declared(self, here: Awaitable[None], there: Callable[[], Awaitable[None]]) -> None:
+        """The same for what changes what is declared: who asked for it finds it so, here too."""
+        try:
+            await here
+        except Elsewhere:
+            await there()
+            assert self._node.cluster is not None
+            await self._node.cluster.following.refresh()
+
     # What was declared ------------------------------------------------------------------------------------
 
     def _known(self, name: str) -> Queue:
@@ -80,24 +91,24 @@ class Reach(Broker):
 
     async def declare_queue(self, name: str, **options: Any) -> None:
         here = super().declare_queue(name, **options)
-        await self._anywhere(here, lambda: self._there.declare_queue(name, **options))
+        await self._declared(here, lambda: self._there.declare_queue(name, **options))
 
     async def delete_queue(self, name: str) -> None:
-        await self._anywhere(super().delete_queue(name), lambda: self._there.delete_queue(name))
+        await self._declared(super().delete_queue(name), lambda: self._there.delete_queue(name))
 
     async def declare_group(self, queue: str, name: str, **options: Any) -> None:
         here = super().declare_group(queue, name, **options)
-        await self._anywhere(here, lambda: self._there.declare_group(queue, name, **options))
+        await self._declared(here, lambda: self._there.declare_group(queue, name, **options))
 
     async def delete_group(self, queue: str, name: str) -> None:
-        await self._anywhere(super().delete_group(queue, name), lambda: self._there.delete_group(queue, name))
+        await self._declared(super().delete_group(queue, name), lambda: self._there.delete_group(queue, name))
 
     async def declare_exchange(self, name: str, **options: Any) -> None:
         here = super().declare_exchange(name, **options)
-        await self._anywhere(here, lambda: self._there.declare_exchange(name, **options))
+        await self._declared(here, lambda: self._there.declare_exchange(name, **options))
 
     async def delete_exchange(self, name: str) -> None:
-        await self._anywhere(super().delete_exchange(name), lambda: self._there.delete_exchange(name))
+        await self._declared(super().delete_exchange(name), lambda: self._there.delete_exchange(name))
 
     async def bind(
         self, exchange: str, target: str, pattern: str = "", *, target_kind: Literal["queue", "exchange"] = "queue",
@@ -105,7 +116,7 @@ class Reach(Broker):
     ) -> None:  # fmt: skip
         options: dict[str, Any] = {"target_kind": target_kind, "headers": headers, "match": match}
         here = super().bind(exchange, target, pattern, **options)
-        await self._anywhere(here, lambda: self._there.bind(exchange, target, pattern, **options))
+        await self._declared(here, lambda: self._there.bind(exchange, target, pattern, **options))
 
     async def unbind(
         self, exchange: str, target: str, pattern: str = "", *, target_kind: Literal["queue", "exchange"] = "queue",
@@ -113,7 +124,7 @@ class Reach(Broker):
     ) -> None:  # fmt: skip
         options: dict[str, Any] = {"target_kind": target_kind, "headers": headers, "match": match}
         here = super().unbind(exchange, target, pattern, **options)
-        await self._anywhere(here, lambda: self._there.unbind(exchange, target, pattern, **options))
+        await self._declared(here, lambda: self._there.unbind(exchange, target, pattern, **options))
 
     # Publish ----------------------------------------------------------------------------------------------
 
@@ -154,15 +165,33 @@ class Reach(Broker):
         self._node.check_open()
         return _Transaction(self, self._there)
 
-    async def attach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> str:
+    async def attach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
+    ) -> str:
         name = self.consumer if consumer is None else consumer
-        here = super().attach(queue, group, consumer=name)
-        return await self._anywhere(here, lambda: self._there.attach(queue, group, consumer=name))
+        here = super().attach(queue, group, consumer=name, exclusive=exclusive)
+        if not group:  # no path leads to it: who reads another node's queue without a group is not counted there
+            with suppress(Elsewhere):
+                await here
+            return name
+        there = lambda: self._there.attach(queue, group, consumer=name, exclusive=exclusive)  # noqa: E731
+        return await self._anywhere(here, there)
 
-    async def detach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+    async def detach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, keep: bool = False
+    ) -> None:
         name = self.consumer if consumer is None else consumer
-        here = super().detach(queue, group, consumer=name)
-        await self._anywhere(here, lambda: self._there.detach(queue, group, consumer=name))
+        here = super().detach(queue, group, consumer=name, keep=keep)
+        if not group:
+            with suppress(Elsewhere):
+                await here
+            return
+        await self._anywhere(here, lambda: self._there.detach(queue, group, consumer=name, keep=keep))
+
+    async def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+        name = self.consumer if consumer is None else consumer
+        here = super().stop_waiting(queue, group, consumer=name)
+        await self._anywhere(here, lambda: self._there.stop_waiting(queue, group, consumer=name))
 
     # Streams and looking ----------------------------------------------------------------------------------
 
@@ -183,6 +212,9 @@ class Reach(Broker):
         """As `Broker.read_from`."""
         here = super().read_from(queue, offset, **options)
         return await self._anywhere(here, lambda: self._there.read_from(queue, offset, **options))
+
+    async def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
+        return await self._anywhere(super().lanes(queue, time_ms), lambda: self._there.lanes(queue, time_ms))
 
     async def seek(self, queue: str, group: str = DEFAULT_GROUP, **options: Any) -> None:
         """As `Broker.seek`."""

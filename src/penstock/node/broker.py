@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -58,6 +59,7 @@ from penstock.node import (
 )
 from penstock.node import history as histories
 from penstock.node import marks as documents
+from penstock.node import slots as holdings
 from penstock.node.arguments import (
     Ranges,
     check_ids,
@@ -144,6 +146,11 @@ class Broker:
     def begin_session(self, name: str) -> Broker:
         """The same for who ends it himself, with `end_session` on what this returns."""
         return Broker(self._node, self._namespace, check_name(name, "a session"))
+
+    def new_session_name(self) -> str:
+        """A name for a session that tells whose it is: what it holds returns at once where this process is gone."""
+        cluster, token = self._node.cluster, secrets.token_hex(8)
+        return holdings.session_name(self._node.incarnation if cluster is None else cluster.incarnation, token)
 
     async def end_session(self) -> None:
         """Delete the session's exclusive queues and give back what it has leased. Safe to do again."""
@@ -293,12 +300,15 @@ class Broker:
             exchange=exchange, target=target, target_kind=target_kind, pattern=pattern, headers=headers, match=match
         )
 
-    def queues(self) -> dict[str, dict[str, Any]]:
-        """The queues of this namespace by name, each with its options that differ from the defaults."""
+    def queues(self, prefix: str = "") -> dict[str, dict[str, Any]]:
+        """The queues of this namespace by name, each with its options that differ from the defaults.
+
+        With a prefix, only those whose names begin so.
+        """
         return {
             queue.name: options_of(queue.config)
             for queue in self._node.catalog.queues.values()
-            if queue.namespace == self._namespace and not queue.deleting
+            if queue.namespace == self._namespace and not queue.deleting and queue.name.startswith(prefix)
         }
 
     def has_queue(self, name: str) -> bool:
@@ -518,21 +528,46 @@ class Broker:
 
     # Consumers that are known to come and go --------------------------------------------------------------
 
-    async def attach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> str:
-        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is."""
+    async def attach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
+    ) -> str:
+        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is.
+
+        With `exclusive` it is the queue's only one: `Forbidden` where another is there, and for all that come after it.
+        """
         home = self._queue(queue)
         name = self.consumer if consumer is None else check_name(consumer, "consumer")
-        await self._work_group(home, group)
-        home.consumers |= {(group, name)}
+        if group:  # '' is none: who reads from an offset on needs none
+            await self._work_group(home, group)
+        place = (group, name)
+        if home.only_consumer not in (None, place):
+            raise Forbidden(f"queue {queue!r} has a consumer that is there alone, by its own wish")
+        if exclusive and home.consumers - {place}:
+            raise Forbidden(f"queue {queue!r} has {len(home.consumers - {place})} consumers; none can be alone there")
+        home.consumers |= {place}
         home.had_consumer = True
+        home.only_consumer = place if exclusive else None
         return name
 
-    async def detach(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
-        """Say that a consumer has gone: what it holds returns at once, counted as an attempt."""
+    async def detach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, keep: bool = False
+    ) -> None:
+        """Say that a consumer has gone: what it holds returns at once, counted as an attempt.
+
+        With `keep` it takes no more, and may still settle what it holds; detached again without, that returns too.
+        """
         home = self._queue(queue)
         name = self.consumer if consumer is None else check_name(consumer, "consumer")
-        chosen = self._group(home, group)
-        await sessions.consumer_left(self._node, home, chosen, name)
+        chosen = self._group(home, group) if group else None
+        await sessions.consumer_left(self._node, home, chosen, name, keep=keep)
+        if not keep:
+            self._claimed.discard((home.id, group, name))
+
+    async def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+        """Answer the claims that wait for this consumer now: with nothing, unless messages were on their way to it."""
+        home = self._queue(queue)
+        name = self.consumer if consumer is None else check_name(consumer, "consumer")
+        self._node.polls.stop_waiting(home, self._group(home, group), name)
 
     # Streams ----------------------------------------------------------------------------------------------
 
@@ -561,14 +596,18 @@ class Broker:
 
     async def read_from(
         self, queue: str, offset: int | None = None, *, time_ms: int | None = None, max: int = 100,
-        lane: int | None = None,
+        lane: int | None = None, wait: float = 0.0,
     ) -> StreamRead:  # fmt: skip
-        """Messages of the log from an offset or a time on (from the beginning without either); no group needed."""
+        """Messages of the log from an offset or a time on (from the beginning without either); no group needed.
+
+        Where there are none yet, it waits up to `wait` seconds for the first.
+        """
         home = self._queue(queue)
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
+        wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
         lane_id = lane_of(home, lane)
         start = await self._place(lane_id, offset, time_ms)
-        return await streams.read_offsets(self._node, home, lane_id, start, max)
+        return await streams.read_offsets(self._node, home, lane_id, start, max, wait_ms)
 
     async def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
         """Where each lane of a queue begins and ends; with `time_ms` also the first offset from that time on."""

@@ -42,7 +42,7 @@ class Queue:
     """A declared queue."""
 
     __slots__ = ("coming", "config", "consumers", "deleting", "groups", "had_consumer", "id", "lanes", "name",
-                 "namespace", "rotation", "session", "slot", "used_ms")  # fmt: skip
+                 "namespace", "only_consumer", "rotation", "session", "slot", "used_ms")  # fmt: skip
 
     def __init__(self, id: int, namespace: str, name: str, config: QueueConfig, lanes: tuple[int, ...]) -> None:
         self.id = id
@@ -60,6 +60,8 @@ class Queue:
         self.session: str | None = None
         self.consumers: frozenset[tuple[str, str]] = frozenset()  # the empty one is shared by all
         self.had_consumer = False
+        self.only_consumer: tuple[str, str] | None = None
+        """The consumer beside which no other may be."""
         self.used_ms = 0
 
     def settings(self) -> dict[int, Settings]:

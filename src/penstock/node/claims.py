@@ -12,9 +12,9 @@ from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.core.work import Verdict
 from penstock.delivery import Claim, Lease, Slice
-from penstock.errors import LeaseLost, PenstockError, StoreCorrupt
+from penstock.errors import Elsewhere, Fenced, LeaseLost, PenstockError, StoreCorrupt, Unavailable
 from penstock.node.cache import CachedBatch
-from penstock.node.polls import Grab, Request, give_back, is_held
+from penstock.node.polls import Grab, Request, give_back, is_held, is_visible
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Group, Queue
@@ -31,17 +31,26 @@ async def claim(node: Node, queue: Queue, group: Group, request: Request, wait_m
     """Messages for a consumer, waiting up to `wait_ms` for the first (or the request's minimum) of them."""
     deadline_ms = node.clock.now_ms() + wait_ms
     grab = await _take_now(node, queue, group, request, patient=wait_ms > 0 and request.minimum > 1)
-    if grab is None and wait_ms > 0:
-        grab = await node.polls.wait(queue, group, request, max(1, deadline_ms - node.clock.now_ms()))
-        if grab is None and request.minimum > 1:
-            grab = await _take_now(node, queue, group, request, patient=False)
-    if grab is None:
-        return Claim(queue.name, 0, None, 0, [])
-    try:
-        return await _deliver(node, queue, grab, request)
-    except asyncio.CancelledError:
-        give_back(node, grab)
-        raise
+    while True:
+        if grab is None and wait_ms > 0:
+            grab = await node.polls.wait(queue, group, request, max(1, deadline_ms - node.clock.now_ms()))
+            if grab is None and request.minimum > 1:
+                grab = await _take_now(node, queue, group, request, patient=False)
+        if grab is None:
+            return Claim(queue.name, 0, None, 0, [])
+        is_with_its_publish = not is_visible(grab)
+        try:
+            return await _deliver(node, queue, grab, request)
+        except asyncio.CancelledError:
+            give_back(node, grab)
+            raise
+        except Unavailable as error:
+            if not is_with_its_publish or request.settle or isinstance(error, Elsewhere | Fenced):
+                raise
+            # It was the publish that failed; who waited for whatever comes waits on.
+            grab = None
+            if node.clock.now_ms() >= deadline_ms:
+                raise
 
 
 async def _take_now(node: Node, queue: Queue, group: Group, request: Request, *, patient: bool) -> Grab | None:
@@ -73,7 +82,7 @@ async def _deliver(node: Node, queue: Queue, grab: Grab, request: Request) -> Cl
     """Fetch the bodies while the commit is under way; answer when both are there."""
     lane = grab.lane
     try:
-        if any(entry.end > lane.visible_end for entry in grab.entries):
+        if not is_visible(grab):
             await grab.committed  # they are published in the same commit: there is nothing to read before it
         slices = cached_slices(node, lane, grab.entries) or await slices_of(
             node, lane, grab.entries, ahead=_is_ahead(grab)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from penstock.node.node import Node
 
 GROUPS_MAX = 1_000
-FIXED_QUEUE_OPTIONS = ("lanes", "ordered", "prioritized", "ephemeral", "exclusive", "debounce_ms")
+FIXED_QUEUE_OPTIONS = ("lanes", "ordered", "prioritized", "priority_max", "stream", "ephemeral", "exclusive",
+                       "debounce_ms")  # fmt: skip
 FIXED_GROUP_OPTIONS = ("kind", "start", "ordered", "prioritized")
 
 

@@ -33,7 +33,7 @@ from penstock.errors import (
     Unavailable,
     Unroutable,
 )
-from penstock.model import EVENTS_QUEUE, Message, check_message
+from penstock.model import Message, check_message
 from penstock.node import crossing
 from penstock.node.parts import Part, Results
 from penstock.node.publishing import append_all, parts_of_messages
@@ -184,7 +184,7 @@ class Enqueueing:
             if not queues and row.mandatory:
                 raise Unroutable(f"exchange {row.exchange!r} has no queue for key {message.key!r}")
         for name in queues:
-            if name == EVENTS_QUEUE:
+            if name.startswith("$"):
                 raise Forbidden(f"queue {name!r} is written by the broker alone")
             most = catalog.queue(row.namespace, name).config.max_message_bytes
             if len(message.payload) > most:

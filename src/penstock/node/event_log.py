@@ -27,10 +27,6 @@ WAITING_MAX: Final = 10_000
 log = logging.getLogger("penstock.node")
 
 
-def is_events_queue(name: str) -> bool:
-    return name == EVENTS_QUEUE or name.startswith(f"{EVENTS_QUEUE}-")
-
-
 class EventLog:
     """This node's events and the lane that they go to."""
 

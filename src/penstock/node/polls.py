@@ -145,6 +145,12 @@ class Polls:
         if not waiter.future.done():
             waiter.future.set_result(None)
 
+    def stop_waiting(self, queue: Queue, group: Group, consumer: str) -> None:
+        """A consumer waits no more: its claims that are in line are answered as if their time were over."""
+        for waiter in self._lines.get(queue.id, {}).get(group.id, ()):
+            if waiter.request.consumer == consumer:
+                self._give_up(waiter)
+
     def _leave(self, queue_id: int, group_id: int, waiter: Waiter) -> None:
         groups = self._lines.get(queue_id, {})
         line = groups.get(group_id)
@@ -308,6 +314,11 @@ def give_back(node: Node, grab: Grab) -> None:
         group.settle(node.clock.now_ms(), grab.lease_id, [Verdict("release")])
         grab.lane.dirty = True
         node.commits.touch(grab.lane)
+
+
+def is_visible(grab: Grab) -> bool:
+    """Whether what was grabbed was published before; otherwise it is published in the same commit."""
+    return all(entry.end <= grab.lane.visible_end for entry in grab.entries)
 
 
 def is_held(node: Node, grab: Grab) -> bool:

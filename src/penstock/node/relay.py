@@ -316,7 +316,7 @@ def _with_death(message: Message, letter: DeadLetter) -> Message:
     history = deaths if isinstance(deaths, list) else []
     death = {
         "queue": letter.queue, "group": letter.group, "reason": letter.reason, "error": letter.error[:512],
-        "attempts": letter.attempts, "time": letter.dead_ms,
+        "attempts": letter.attempts, "time": letter.dead_ms, "key": message.key, "target": letter.target,
     }  # fmt: skip
     headers["x-death"] = [death, *history[: DEATHS_MAX - 1]]
     return msgspec.structs.replace(message, headers=headers, delay_ms=0, not_before_ms=0, ttl_ms=None, dedup_id=None)

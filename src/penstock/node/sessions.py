@@ -23,21 +23,30 @@ async def end(node: Node, session: str, claimed: Claimed) -> None:
     for queue in mine:
         if queue.session == session and not queue.deleting:
             await declarations.delete_queue(node, queue)
-    attached = {(queue.id, *place) for queue in mine for place in queue.consumers if place[1] == session}
+    attached = {(queue.id, *place) for queue in mine for place in queue.consumers if _is_of(place[1], session)}
     for id, group, consumer in sorted(attached | claimed | node.session_claims.get(session, set())):
         known = node.catalog.by_id.get(id)
-        if known is not None and node.owns(known.slot) and not known.deleting and group in known.groups:
-            await consumer_left(node, known, known.groups[group], consumer)
+        if known is not None and node.owns(known.slot) and not known.deleting and group in ("", *known.groups):
+            await consumer_left(node, known, known.groups.get(group), consumer)
     node.session_claims.pop(session, None)
 
 
-async def consumer_left(node: Node, queue: Queue, group: Group, consumer: str) -> None:
-    """A consumer has gone: what it holds returns at once, counted as an attempt."""
-    queue.consumers -= {(group.name, consumer)}
-    for lane in await node.lanes.together(queue.lanes):
-        lane.dirty = True
-        lane.groups[group.id].consumer_left(node.clock.now_ms(), consumer)
-        node.commits.touch(lane)
-    await node.commits.wait()
+def _is_of(consumer: str, session: str) -> bool:
+    """Whether a consumer is a session's: of its name, or one of several that it has, named `SESSION/…`."""
+    return consumer == session or consumer.startswith(f"{session}/")
+
+
+async def consumer_left(node: Node, queue: Queue, group: Group | None, consumer: str, *, keep: bool = False) -> None:
+    """A consumer has gone: what it holds returns at once, counted as an attempt; with `keep`, not yet."""
+    place = ("" if group is None else group.name, consumer)
+    queue.consumers -= {place}
+    if queue.only_consumer == place:
+        queue.only_consumer = None
+    if group is not None and not keep:
+        for lane in await node.lanes.together(queue.lanes):
+            lane.dirty = True
+            lane.groups[group.id].consumer_left(node.clock.now_ms(), consumer)
+            node.commits.touch(lane)
+        await node.commits.wait()
     if queue.config.auto_delete and queue.had_consumer and not queue.consumers:
         await declarations.delete_queue(node, queue)

@@ -230,8 +230,21 @@ class Spooling:
         return True
 
     async def _keep(self, unit: Unit) -> Receipt:
+        queue = self._ordered_elsewhere(unit)
+        if queue is not None:
+            raise Unavailable(
+                f"the store is away; queue {queue.name!r} is ordered and other nodes may take what is published to it "
+                "later, so nothing is buffered for it: try again"
+            )
         await self._add(unit, None)
         return unit.receipt
+
+    def _ordered_elsewhere(self, unit: Unit) -> Queue | None:
+        """A queue whose order this node's spool could not keep: another node may be published to meanwhile."""
+        cluster = self._node.cluster
+        if cluster is None or not (cluster.had_company or cluster.others()):
+            return None
+        return next((part.queue for part in unit.parts if is_ordered(part.queue)), None)
 
     def _add(self, unit: Unit, doubt: Doubt | None) -> asyncio.Future[None]:
         """Into the spool, behind all that is in it; the future is done when it is durable there."""
@@ -319,12 +332,17 @@ class Spooling:
         if not self.is_away or isinstance(error, Fenced) or not isinstance(error, Unavailable):
             return
         for future, unit in publishes:
-            if future.done() or not unit.is_durable:
+            if future.done() or not unit.is_durable or self._ordered_elsewhere(unit) is not None:
                 continue
             try:
                 future.set_exception(Rescued(self._add(unit, doubt)))
             except PenstockError as full:
                 future.set_exception(Unavailable(f"{error}; and {full}"))
+
+
+def is_ordered(queue: Queue) -> bool:
+    """Whether any of its groups takes partitions in their order."""
+    return queue.config.ordered or any(group.settings.ordered for group in queue.groups.values())
 
 
 def _targets(unit: Unit) -> list[Target]:

@@ -44,6 +44,8 @@ class QueueStats(msgspec.Struct, frozen=True):
     """Ever published."""
     bytes_published: int
     groups: list[GroupStats]
+    consumers: int = 0
+    """Attached: those that said they are there."""
 
 
 async def queue_stats(node: Node, queue: Queue) -> QueueStats:
@@ -57,6 +59,7 @@ async def queue_stats(node: Node, queue: Queue) -> QueueStats:
         published=sum(lane.visible_end for lane in lanes),
         bytes_published=sum(lane.bytes_end for lane in lanes),
         groups=[group_stats(lanes, group, now_ms) for group in queue.groups.values()],
+        consumers=len(queue.consumers),
     )
 
 

@@ -157,9 +157,11 @@ async def commit_group(node: Node, group: Group, lane_id: int, offset: int, *, o
 # Reads by offset -----------------------------------------------------------------------------------------
 
 
-async def read_offsets(node: Node, queue: Queue, lane_id: int, start: int, most: int) -> StreamRead:
-    """Messages from an offset on, as they were written; no group, no state."""
+async def read_offsets(node: Node, queue: Queue, lane_id: int, start: int, most: int, wait_ms: int = 0) -> StreamRead:
+    """Messages from an offset on, as they were written, waiting up to `wait_ms` for the first; no group, no state."""
     lane = await node.lanes.run(lane_id, lambda lane: lane)
+    if wait_ms and start >= lane.visible_end:
+        lane = await _grown(node, queue, lane_id, start, wait_ms)
     if start < lane.first:
         index = queue.index_of(lane_id)
         raise OffsetGone(f"offset {start} of queue {queue.name!r} is gone; its lane {index} begins at {lane.first}")
@@ -172,6 +174,23 @@ async def read_offsets(node: Node, queue: Queue, lane_id: int, start: int, most:
     finally:
         lane.unpin(start)
     return _with_marks(queue, lane, slices, end)
+
+
+async def _grown(node: Node, queue: Queue, lane_id: int, start: int, wait_ms: int) -> Lane:
+    """The lane, once it has a message at an offset, or the time is over."""
+    deadline_ms = node.clock.now_ms() + wait_ms
+    while True:
+        change = node.polls.listen(queue)
+        try:
+            lane = await node.lanes.run(lane_id, lambda lane: lane)
+            left_ms = deadline_ms - node.clock.now_ms()
+            if start < lane.visible_end or left_ms <= 0 or node.draining:
+                return lane
+            await asyncio.wait([change], timeout=left_ms / 1000.0)
+            if change.done():
+                change.result()
+        finally:
+            node.polls.unlisten(queue, change)
 
 
 async def _slices(node: Node, lane: Lane, ranges: Iterable[tuple[int, int]], *, ahead: bool = False) -> list[Slice]:

@@ -186,6 +186,7 @@ class Survey:
             published=sum(lane.visible_end for lane in lanes),
             bytes_published=sum(lane.bytes_end for lane in lanes),
             groups=[group_stats(lanes, group, node.clock.now_ms()) for group in groups],
+            consumers=len(queue.consumers),
         )
         counts = node.measures.groups
         return QueueNumbers(

@@ -1,9 +1,9 @@
-"""The delivery events of `$events` as a flat table: one row for each event and range of offsets.
+"""Delivery events as a flat table: one row for each event and range of offsets, whichever server wrote it.
 
 | column | type | meaning |
 | --- | --- | --- |
-| `event_lane`, `event_offset` | int, bigint | the place of the event's message in `$events` |
-| `event_index`, `range_index` | int | which event of that message, which of its ranges: all four name a row for good |
+| `event_queue`, `event_lane`, `event_offset` | string, int, bigint | the place of the event's message |
+| `event_index`, `range_index` | int | which event of that message, which of its ranges: all five name a row for good |
 | `namespace`, `queue`, `queue_id`, `lane`, `group` | string, string, bigint, int, string | where it happened |
 | `kind` | string | claimed, acked, nacked, dead … |
 | `start_offset`, `end_offset` | bigint | the offsets, the end not included |
@@ -29,14 +29,15 @@ DELIVERY: Final = (
     "events ARRAY<STRUCT<kind: STRING, ranges: ARRAY<ARRAY<BIGINT>>, at_ms: BIGINT, consumer: STRING, attempt: INT, "
     "detail: STRING>>"
 )
-"""The payload of one message of `$events`."""
+"""The payload of one message of an events queue."""
 
-COLUMNS: Final = "lane,offset,payload"
-"""What has to be read of `$events`."""
+COLUMNS: Final = "queue,lane,offset,payload"
+"""What has to be read of events queues."""
+PLACE: Final = ("event_queue", "event_lane", "event_offset")
 
 
 def delivery_events(spark: SparkSession, url: str, *, streaming: bool = False, **options: str) -> DataFrame:
-    """The events of a server, as a table or with `streaming` as a stream; `options` are those of the source.
+    """The events of all servers of a store, as a table or with `streaming` as a stream; `options` are the source's.
 
     They are kept for a week or 256 MiB: a stream that stood longer than that has a gap, which is an error unless
     `failOnDataLoss="false"` is given.
@@ -50,22 +51,21 @@ def delivery_events(spark: SparkSession, url: str, *, streaming: bool = False, *
 
 
 def event_rows(df: DataFrame) -> DataFrame:
-    """Rows of `$events` (lane, offset and payload of the source) as the flat table of above.
+    """Rows of events queues (queue, lane, offset and payload of the source) as the flat table of above.
 
     An event's message that cannot be read fails the query: none is dropped silently.
     """
-    if missing := [name for name in ("lane", "offset", "payload") if name not in df.columns]:
-        raise InvalidArgument(f"delivery events need the columns lane, offset and payload; {missing[0]!r} is not there")
+    if missing := [name for name in COLUMNS.split(",") if name not in df.columns]:
+        raise InvalidArgument(
+            f"delivery events need the columns queue, lane, offset and payload; {missing[0]!r} is not there"
+        )
     delivery = F.from_json(F.col("payload").cast("string"), DELIVERY, {"mode": "FAILFAST"})
     messages = df.select(
-        F.col("lane").alias("event_lane"), F.col("offset").alias("event_offset"), delivery.alias("delivery")
+        *(F.col(name.removeprefix("event_")).alias(name) for name in PLACE), delivery.alias("delivery")
     )
-    events = messages.select(
-        "event_lane", "event_offset", "delivery", F.posexplode("delivery.events").alias("event_index", "event")
-    )
+    events = messages.select(*PLACE, "delivery", F.posexplode("delivery.events").alias("event_index", "event"))
     ranges = events.select(
-        "event_lane",
-        "event_offset",
+        *PLACE,
         "event_index",
         "delivery",
         "event",
@@ -73,8 +73,7 @@ def event_rows(df: DataFrame) -> DataFrame:
     )
     start, end = F.col("span")[0], F.col("span")[1]
     return ranges.select(
-        "event_lane",
-        "event_offset",
+        *PLACE,
         "event_index",
         "range_index",
         "delivery.namespace",

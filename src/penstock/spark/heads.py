@@ -6,18 +6,20 @@ for a while. Next stop: `planning.py`, which plans with it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
+from time import monotonic
 from typing import Final
 
 from penstock.errors import NotFound
+from penstock.model import EVENTS_PATTERN, EVENTS_QUEUE, is_events_queue
 from penstock.spark.clients import Access, client_of
-from penstock.spark.options import QueueChoice, chosen_queues
+from penstock.spark.options import QueueChoice, chosen_queues, prefixes
 from penstock.spark.planning import Heads, LaneHead, QueueHead
 
 AGE_S_MIN: Final = 0.05
 AGE_FACTOR: Final = 10
-"""What takes long to ask for is asked for less often: at most a tenth of the time is spent with it."""
+"""What takes long to ask for is asked for less often: at most a tenth of the time is spent with it. What took long only
+once, because a server had died, does not count: nothing would be seen for ten times as long as it was away."""
 
 
 class HeadReader:
@@ -29,11 +31,12 @@ class HeadReader:
         self._seen: Heads | None = None
         self._seen_at = 0.0
         self._age_s = AGE_S_MIN
+        self._took_s = 0.0
 
     def now(self, time_ms: int | None = None) -> Heads:
         """What is there at this moment; with a time, also where each lane was then. What is gone is left out."""
         client = client_of(self._access)
-        existing = list(client.queues()) if self._choice.patterns else []
+        existing = [name for prefix in prefixes(self._choice) for name in client.queues(prefix)]
         heads: Heads = {}
         for name in chosen_queues(self._choice, existing):
             try:
@@ -46,15 +49,19 @@ class HeadReader:
 
     def recent(self) -> Heads:
         """The same, up to a moment old."""
-        began = time.monotonic()
+        began = monotonic()
         if self._seen is None or began - self._seen_at >= self._age_s:
             self._seen = self.now()
-            self._seen_at = time.monotonic()
-            self._age_s = max(AGE_S_MIN, AGE_FACTOR * (self._seen_at - began))
+            self._seen_at = monotonic()
+            took_s = self._seen_at - began
+            self._age_s = max(AGE_S_MIN, AGE_FACTOR * min(took_s, self._took_s))
+            self._took_s = took_s
         return self._seen
 
     def check_names(self, found: Collection[str]) -> None:
-        """Raise where a queue that was named is not there."""
+        """Raise where a queue that was named is not there; `$events` is there where any server's events are."""
         for name in self._choice.names:
+            if name == EVENTS_QUEUE and EVENTS_PATTERN in self._choice.patterns and any(map(is_events_queue, found)):
+                continue
             if name not in found:
                 raise NotFound(f"there is no queue {name!r} in namespace {self._access.namespace!r}")

@@ -18,7 +18,15 @@ import msgspec
 
 from penstock.core.filters import parse as parse_filter
 from penstock.errors import InvalidArgument, UnknownOption
-from penstock.model import DEFAULT_NAMESPACE, INTEGER_MAX, LANES_MAX, TIME_MS_MAX, check_name
+from penstock.model import (
+    DEFAULT_NAMESPACE,
+    EVENTS_PATTERN,
+    EVENTS_QUEUE,
+    INTEGER_MAX,
+    LANES_MAX,
+    TIME_MS_MAX,
+    check_name,
+)
 from penstock.spark.option_reference import BATCH_ONLY, READ_OPTIONS, STREAM_ONLY
 
 ROWS_PER_TRIGGER: Final = 500_000
@@ -31,6 +39,8 @@ PATH: Final = "path"
 """What `load("orders")` becomes: another way to say `queue`."""
 
 _PATTERN_CHARACTERS: Final = frozenset("*?[")
+_COMMA: Final = re.compile(r"(?<!\[),|,(?!\])")
+"""What stands between names; `[,]` is a comma in a pattern."""
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -219,18 +229,28 @@ def _queues(named: _Values) -> QueueChoice:
 
 
 def queue_choice(chosen: str) -> QueueChoice:
-    """From what option queue says: names and patterns with commas in between, or names as a list in JSON."""
+    """From what option queue says: names and patterns with commas in between, or names as a list in JSON.
+
+    `$events` is every events queue there is, whichever server writes it; in a list in JSON it is that queue alone.
+    """
     if chosen.startswith("["):
         items = _decoded(chosen, list[str], "queue", '["orders", "a,b*c"]')
         names = [check_name(item, "option queue") for item in items]
         patterns: list[str] = []
     else:
-        items = [check_name(item.strip(), "option queue") for item in chosen.split(",")]
+        items = [check_name(item.strip(), "option queue") for item in _COMMA.split(chosen)]
         names = [item for item in items if not _PATTERN_CHARACTERS & set(item)]
         patterns = [item for item in items if _PATTERN_CHARACTERS & set(item)]
+        if EVENTS_QUEUE in names:
+            patterns.append(EVENTS_PATTERN)
     if not items:
         raise InvalidArgument("option queue is an empty list: name at least one queue")
     return QueueChoice(tuple(dict.fromkeys(names)), tuple(dict.fromkeys(patterns)), chosen)
+
+
+def as_pattern(name: str) -> str:
+    """A pattern that matches this name alone, whatever it is called."""
+    return re.sub(r"[*?[,\s]", lambda found: f"[{found[0]}]", name)
 
 
 def _columns(named: _Values) -> tuple[str, ...] | None:
@@ -326,6 +346,15 @@ def moment_ms(text: str, name: str) -> int:
     if not 0 <= time_ms <= TIME_MS_MAX:
         raise InvalidArgument(f"option {name} is {text!r}; it must be in the years 1970 to 9999")
     return time_ms
+
+
+def prefixes(choice: QueueChoice) -> list[str]:
+    """How the names begin that patterns can match: none of them begins with another."""
+    found: list[str] = []
+    for prefix in sorted(re.split(r"[*?[]", pattern, maxsplit=1)[0] for pattern in choice.patterns):
+        if not found or not prefix.startswith(found[-1]):
+            found.append(prefix)
+    return found
 
 
 def chosen_queues(choice: QueueChoice, existing: Sequence[str]) -> list[str]:

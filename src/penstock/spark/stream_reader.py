@@ -9,7 +9,7 @@ lanes that are new are entered at their earliest offset, and gaps are skipped wh
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -70,8 +70,15 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 heads = self._heads.now()
             if place.time_ms is not None:
                 heads = self._heads.now(place.time_ms)
+            if place.offsets is not None:
+                heads = self._named(heads, place.offsets)
             self._initial = placed(place, heads, "startingOffsets")
         return position_json(self._initial)
+
+    def _named(self, heads: Heads, offsets: Collection[str]) -> Heads:
+        """Without queues that only a pattern chooses and no offset is given for: they are entered as new ones are."""
+        names = {*offsets, *self._options.queues.names}
+        return {name: head for name, head in heads.items() if name in names}
 
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends with what is there now."""

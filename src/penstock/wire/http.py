@@ -543,6 +543,16 @@ class ConsumerRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_def
     """The name it claims or reads with."""
 
 
+class AttachRequest(ConsumerRequest, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    exclusive: bool = False
+    """It is to be the queue's only one."""
+
+
+class DetachRequest(ConsumerRequest, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    keep: bool = False
+    """It takes no more, and may still settle what it holds."""
+
+
 # Statistics ----------------------------------------------------------------------------------------------
 
 
@@ -570,6 +580,8 @@ class QueueStatsBody(Struct):
     published: int
     bytes_published: int
     groups: list[GroupStatsBody]
+    consumers: int = 0
+    """Attached: those that said they are there."""
 
 
 class StatsAnswer(Struct, kw_only=True):

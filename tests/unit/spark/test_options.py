@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import InvalidArgument, InvalidFilter, UnknownOption
+from penstock.model import is_events_queue
 from penstock.spark.option_reference import READ_OPTIONS
 from penstock.spark.options import (
     EARLIEST,
@@ -14,8 +15,10 @@ from penstock.spark.options import (
     Place,
     QueueChoice,
     ReadOptions,
+    as_pattern,
     chosen_queues,
     moment_ms,
+    prefixes,
     read_options,
 )
 from penstock.spark.planning import SLICE_ROWS
@@ -229,6 +232,9 @@ def test_spans(text: str, span_ms: int) -> None:
         ("orders-*", [], ["orders-*"]),
         ("a,orders-?,x[12]", ["a"], ["orders-?", "x[12]"]),
         ('["a,b", "c*"]', ["a,b", "c*"], []),
+        ("$events, orders", ["$events", "orders"], ["$events-*"]),
+        ('["$events"]', ["$events"], []),
+        ("a[,]b,c", ["c"], ["a[,]b"]),
     ],
 )
 def test_queues(text: str, names: list[str], patterns: list[str]) -> None:
@@ -244,3 +250,28 @@ def test_patterns_choose_among_what_exists() -> None:
     assert chosen_queues(batch(queue="orders-*,gone").queues, existing) == ["gone", "orders-eu", "orders-us"]
     assert chosen_queues(batch(queue="*").queues, existing) == ["Orders-xx", "mail", "orders-eu", "orders-us"]
     assert chosen_queues(batch(queue="$*").queues, existing) == ["$events"]
+
+
+def test_events_are_those_of_every_server() -> None:
+    existing = ["$events", "$events-0", "$events-41", "$eventsx", "$other", "events", "orders"]
+    events = ["$events", "$events-0", "$events-41"]
+    assert chosen_queues(batch(queue="$events").queues, existing) == events
+    assert chosen_queues(batch(queue="$events,orders").queues, existing) == [*events, "orders"]
+    assert chosen_queues(batch(queue='["$events"]').queues, existing) == ["$events"]
+    assert chosen_queues(batch(queue="$events-0").queues, existing) == ["$events-0"]
+    assert [name for name in existing if is_events_queue(name)] == events
+
+
+@pytest.mark.parametrize("name", ["plain", "a,b", "a*b?[c]", " spaces ", "[", "]", ",", "[,]", "ä-🚰"])
+def test_any_name_can_be_a_pattern(name: str) -> None:
+    """Beside patterns, where a list in JSON has no place."""
+    chosen = batch(queue=f"x-*,{as_pattern(name)},$events").queues
+    others = ["a", "b", "aXb", "a*bX[c]", "a*b?c", "spaces", "", "Plain", "x-y"]
+    assert chosen_queues(chosen, [name, *others]) == sorted(["$events", "x-y", name])
+
+
+def test_only_names_that_a_pattern_can_match_are_asked_for() -> None:
+    assert prefixes(batch(queue="orders-*,mail").queues) == ["orders-"]
+    assert prefixes(batch(queue="orders-*,orders-eu-?,$events,b[12]").queues) == ["$events-", "b", "orders-"]
+    assert prefixes(batch(queue="orders-*,*").queues) == [""]
+    assert prefixes(batch(queue="orders").queues) == []

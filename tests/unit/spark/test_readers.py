@@ -22,7 +22,10 @@ from penstock.delivery import Scan
 from penstock.errors import InvalidArgument, NotFound, Overloaded, PenstockError, WrongKind
 from penstock.node.lane_places import QueueLanes
 from penstock.spark.batch_reader import PenstockBatchReader
+from penstock.spark.heads import HeadReader
 from penstock.spark.losses import DataLoss
+from penstock.spark.options import queue_choice
+from penstock.spark.planning import Heads
 from penstock.spark.source import PenstockSource
 from penstock.spark.stream_reader import PenstockStreamReader
 from tests.spark.rig import Server, running_server, until
@@ -532,6 +535,23 @@ def test_a_queue_that_appears_is_read_from_its_beginning(server: Server, client:
     assert batches == [[], list(range(30))]
 
 
+def test_a_queue_of_a_pattern_that_no_offset_names_is_read_from_its_beginning(server: Server, client: Client) -> None:
+    """It may have appeared a moment ago: a start that was settled before it stands."""
+    for name in ("named-a", "named-b"):
+        client.declare_queue(name)
+        filled(client, name, 10)
+    starting = json.dumps({"named-a": {"0": 4}})
+    reader = stream(server, "named-*", startingOffsets=starting)
+    start = reader.initialOffset()
+    assert sorted(start["queues"]) == ["named-a"]
+    batches, _ = run(reader, start)
+    assert sorted(itertools.chain(*batches)) == sorted([*range(4, 10), *range(10)])
+    with pytest.raises(InvalidArgument, match="says nothing of lane 0 of queue 'named-b'"):
+        stream(server, "named-*,named-b", startingOffsets=starting).initialOffset()
+    with pytest.raises(InvalidArgument, match="says nothing of lane 0 of queue 'named-b'"):
+        rows(batch(server, "named-*", startingOffsets=starting))
+
+
 def test_the_backlog_is_reported(server: Server, client: Client, queue: str) -> None:
     filled(client, queue, 30)
     reader = stream(server, queue, maxRowsPerTrigger=10)
@@ -555,6 +575,43 @@ def test_a_server_is_asked_only_so_often(
     for _ in range(1_000):
         reader.latestOffset(start, limit)
     assert len(asked) == 1
+
+
+def test_a_server_that_was_away_is_asked_again_at_once(
+    server: Server, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes long every time is asked for less often; what took long once, while a server died, is not."""
+    reader = HeadReader(stream(server, queue)._spec.access, queue_choice(queue))
+    now_s, asked_at = 100.0, list[float]()
+    monkeypatch.setattr("penstock.spark.heads.monotonic", lambda: now_s)
+
+    def slowly(seconds: float) -> None:
+        def now(time_ms: int | None = None) -> Heads:
+            nonlocal now_s
+            asked_at.append(now_s)
+            now_s += seconds
+            return {}
+
+        monkeypatch.setattr(reader, "now", now)
+
+    def until_asked() -> float:
+        nonlocal now_s
+        began, count = now_s, len(asked_at)
+        while len(asked_at) == count:
+            now_s += 0.01
+            reader.recent()
+        return round(asked_at[-1] - began, 2)
+
+    slowly(0.002)
+    until_asked()
+    assert until_asked() <= 0.06
+    slowly(2.0)  # it died, and another took over
+    assert until_asked() <= 0.06
+    slowly(0.002)
+    assert until_asked() <= 0.06
+    slowly(2.0)  # it is so slow
+    until_asked(), until_asked()
+    assert 20.0 <= until_asked() <= 20.1
 
 
 def test_the_same_batch_again_is_the_same_rows(server: Server, client: Client) -> None:

@@ -7,8 +7,10 @@ from penstock.spark.jobs.stats_lanes import BLOCK, Block, Span, cut, cut_by_mess
 from penstock.spark.lake.reading import LaneRange
 
 
-def block(number: int, messages: int, *, lane: int = 0, first: Span | None = None, queue_id: int = 7) -> Block:
-    return Block(lane, (number + 1) * BLOCK, queue_id, 0, messages, first)
+def block(
+    number: int, messages: int, *, lane: int = 0, told_in: int = 1, first: Span | None = None, queue_id: int = 7
+) -> Block:
+    return Block((told_in, lane), (number + 1) * BLOCK, queue_id, 0, messages, first)
 
 
 def test_offsets_are_cut_at_the_limit() -> None:
@@ -35,6 +37,13 @@ def test_events_of_several_lanes_are_cut_one_after_the_other() -> None:
     blocks = [block(0, 5), block(0, 5, lane=1), block(1, 5, lane=1)]
     assert cut_by_messages(spans, blocks, 5) == {(1, 0): Span(0, 100)}
     assert cut_by_messages(spans, blocks, 6) == {(1, 0): Span(0, 100), (1, 1): Span(0, 100)}
+
+
+def test_events_of_several_servers_are_kept_apart() -> None:
+    spans = {(1, 0): Span(0, 100), (5, 0): Span(0, 300)}
+    blocks = [block(0, 5), block(0, 5, told_in=5), block(1, 5, told_in=5), block(0, 99, told_in=6)]
+    assert cut_by_messages(spans, blocks, 6) == {(1, 0): Span(0, 100), (5, 0): Span(0, 100)}
+    assert within(blocks, {(5, 0): Span(0, 150)}) == blocks[1:3]
 
 
 def test_blocks_of_a_piece_and_the_messages_that_they_hand_out() -> None:

@@ -1,4 +1,4 @@
-"""`archive`: chosen queues and `$events` → the lake, exactly once.
+"""`archive`: chosen queues and delivery events → the lake, exactly once.
 
 A stream of the public source; tasks write every micro-batch (`lake/writing.py`), and it becomes visible by one Delta
 commit for each table (`lake/landing.py`), which also moves the marks of the lanes in it. The marks decide what is new:
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +34,7 @@ from penstock.spark.lake.errors import LakeConflict
 from penstock.spark.lake.layout import MESSAGES, MESSAGES_SCHEMA
 from penstock.spark.lake.table import LaneKey
 from penstock.spark.lake.writing import Report
+from penstock.spark.options import as_pattern
 from penstock.spark.planning import Heads
 
 if TYPE_CHECKING:
@@ -110,11 +111,12 @@ def _stream(spark: SparkSession, options: ArchiveOptions, starting: str, heads: 
 
 
 def _queue_option(options: ArchiveOptions, heads: Heads) -> str:
-    """With `watch`, patterns stay patterns: queues that are declared later are archived too."""
+    """With `watch`, patterns stay patterns: queues that come later, of events too, are archived as well."""
     choice = options.choice
     if not options.watch or not choice.patterns:
         return queues_json(heads)
-    return ",".join([*choice.patterns, *(name for name in choice.names if name in heads)])
+    items = [*choice.patterns, *(as_pattern(name) for name in choice.names if name in heads)]
+    return ",".join(sorted(items, key=lambda item: item.startswith("[")))  # what begins so would be a list in JSON
 
 
 class Archive:
@@ -161,7 +163,7 @@ class Archive:
             raise
 
     def _land(self, batch: DataFrame) -> None:
-        if MESSAGES not in self._tables:  # the run began with `$events` alone; there may be queues by now
+        if MESSAGES not in self._tables:  # the run began with events alone; there may be queues by now
             self._tables |= tables_to_write(self._options, self._heads.now())
         reports = sink.write_files(batch, self._tables)
         for name, found in reports.items():
@@ -196,9 +198,11 @@ class Archive:
     # What is told -----------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """The lag: what the broker has and the lake has not."""
+        """The lag: what the broker has and the lake has not. New queues are followed, before their first batch."""
         lag = 0
-        for head in self._heads.recent().values():
+        for queue, head in self._heads.recent().items():
+            if self._options.watch:
+                self._follower.meet(queue, head.id)
             for lane, one in head.lanes.items():
                 lag += one.end - max(one.first, self._marks.get((head.id, lane), 0))
         self._progress.update(lag=max(0, lag))
@@ -227,6 +231,12 @@ class Follower:
         hold = {} if self._options.hold is None else {"holds": self._options.hold}
         self._options.client.declare_group(queue, self._options.cursor, kind="stream", auto_commit=False, **hold)
         self._declared.add((queue, queue_id))
+
+    def meet(self, queue: str, queue_id: int) -> None:
+        """A queue that is there: with a hold, nothing of it is removed from now on."""
+        if (queue, queue_id) not in self._declared:
+            with suppress(NotFound):  # gone again
+                self.declare(queue, queue_id)
 
     def move(self, queue: str, queue_id: int, lane: int, mark: int) -> None:
         """Everything below `mark` is in the lake."""

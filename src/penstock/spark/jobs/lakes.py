@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from penstock.errors import InvalidArgument, MarkMoved, NotFound
-from penstock.model import DEFAULT_NAMESPACE
+from penstock.model import DEFAULT_NAMESPACE, EVENTS_PATTERN, EVENTS_QUEUE
 from penstock.spark.clients import Access, client_of
 from penstock.spark.heads import HeadReader
 from penstock.spark.lake.errors import LakeMissing, translated
-from penstock.spark.lake.layout import EVENTS, EVENTS_QUEUE, MESSAGES, SCHEMAS
+from penstock.spark.lake.layout import EVENTS, MESSAGES, SCHEMAS, table_of
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.options import EARLIEST, QueueChoice, queue_choice
@@ -45,7 +45,7 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
     queues: str = "*"
     """Names, patterns or both, with commas in between, as the source's option `queue` takes them."""
     events: bool = True
-    """Delivery events (`$events`) too."""
+    """Delivery events too: `$events`, and the queues beside it that other servers write theirs to."""
     token: str | None = None
     namespace: str = DEFAULT_NAMESPACE
     storage_options: dict[str, str] = {}
@@ -61,10 +61,12 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def choice(self) -> QueueChoice:
-        """The queues, with `$events` among them where events are wanted."""
+        """The queues, with those of every server's events among them where events are wanted."""
         found = queue_choice(self.queues)
-        names = tuple(dict.fromkeys((*found.names, EVENTS_QUEUE))) if self.events else found.names
-        return QueueChoice(names, found.patterns, self.queues)
+        if not self.events:
+            return found
+        names, patterns = (*found.names, EVENTS_QUEUE), (*found.patterns, EVENTS_PATTERN)
+        return QueueChoice(tuple(dict.fromkeys(names)), tuple(dict.fromkeys(patterns)), self.queues)
 
     def heads(self) -> Heads:
         """What the server has of the chosen queues; those that are named must be there."""
@@ -79,11 +81,6 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
         """The options of the source that say where the server is."""
         token = {} if self.token is None else {"token": self.token}
         return {"url": self.url, "namespace": self.namespace, **token}
-
-
-def table_of(queue: str) -> str:
-    """In which table a queue's messages land."""
-    return EVENTS if queue == EVENTS_QUEUE else MESSAGES
 
 
 def server_identity(client: Client) -> str:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from pyspark.sql import functions as F
 
-from penstock.spark.lake.layout import EVENTS_SCHEMA, IDENTITY, chosen
-from penstock.spark.lake.reading import Choice, LaneRange, read_file
+from penstock.spark.lake.layout import IDENTITY
+from penstock.spark.lake.reading import Choice, LaneRange
 from penstock.spark.lake.source import frame
 from penstock.spark.lake.table import LakeTable, LaneKey
 
@@ -44,7 +44,8 @@ Spans = dict[LaneKey, Span]
 class Block(msgspec.Struct, frozen=True):
     """What some neighbouring events say of one lane of one queue."""
 
-    event_lane: int
+    event_lane: LaneKey
+    """Where they were told."""
     end: int
     """The event offset after the block."""
     queue_id: int
@@ -58,17 +59,21 @@ class Block(msgspec.Struct, frozen=True):
 # Lanes of the archive ------------------------------------------------------------------------------------
 
 
-def event_lanes(table: LakeTable | None) -> dict[LaneKey, int]:
-    """The archive's marks of `$events`, by lane."""
+def event_lanes(spark: SparkSession, table: LakeTable | None) -> dict[LaneKey, int]:
+    """The archive's marks of all events queues that it has events of, by lane."""
     if table is None:
         return {}
-    columns = chosen(EVENTS_SCHEMA, ["event_queue_id"])
+    found: set[int] = set()
+    known: list[str] = []
     for file in table.files():
-        for rows in read_file(table.storage, file, columns, Choice()):
-            queue_id = int(rows.column("event_queue_id")[0].as_py())
-            marks = {(queue_id, lane): table.mark(queue_id, lane) for lane in range(EVENT_LANES_MAX)}
-            return {lane: mark for lane, mark in marks.items() if mark is not None}
-    return {}
+        if file.event_queue_ids is not None and file.event_queue_ids[0] == file.event_queue_ids[1]:
+            known.append(file.path)
+            found.add(file.event_queue_ids[0])
+    if len(known) < len(table.files()):  # events of several servers that were merged, or a file that says nothing
+        rest = frame(spark, table, ["event_queue_id"], Choice(time="at"), known).distinct().collect()
+        found |= {row["event_queue_id"] for row in rest}
+    marks = {(queue_id, lane): table.mark(queue_id, lane) for queue_id in found for lane in range(EVENT_LANES_MAX)}
+    return {lane: mark for lane, mark in sorted(marks.items()) if mark is not None}
 
 
 def message_lanes(spark: SparkSession, table: LakeTable | None) -> dict[LaneKey, int]:
@@ -105,7 +110,7 @@ def cut(spans: Mapping[LaneKey, Span], limit: int) -> Spans:
 
 def cut_by_messages(spans: Mapping[LaneKey, Span], blocks: Iterable[Block], limit: int) -> Spans:
     """The beginning of these spans of events, up to the block that brings `limit` messages; at least a block."""
-    sizes: dict[tuple[int, int], int] = {}
+    sizes: dict[tuple[LaneKey, int], int] = {}
     for block in blocks:
         sizes[block.event_lane, block.end] = sizes.get((block.event_lane, block.end), 0) + block.messages
     found: Spans = {}
@@ -113,7 +118,7 @@ def cut_by_messages(spans: Mapping[LaneKey, Span], blocks: Iterable[Block], limi
     for key, span in sorted(spans.items()):
         found[key] = span
         for (lane, end), messages in sorted(sizes.items()):
-            if lane != key[1]:
+            if lane != key:
                 continue
             room -= messages
             if room <= 0:
@@ -128,7 +133,7 @@ def surveyed(events: DataFrame) -> list[Block]:
     is_first = (F.col("kind") == "claimed") & (F.col("attempt") == 1)
     rows = (
         events.where(F.col("kind").isin("claimed", "acked"))
-        .groupBy("event_lane", block.alias("block"), "queue_id", "lane")
+        .groupBy("event_queue_id", "event_lane", block.alias("block"), "queue_id", "lane")
         .agg(
             F.sum("messages").alias("messages"),
             F.min(F.when(is_first, F.col("start_offset"))).alias("low"),
@@ -138,8 +143,8 @@ def surveyed(events: DataFrame) -> list[Block]:
     )
     return [
         Block(
-            row["event_lane"], (row["block"] + 1) * BLOCK, row["queue_id"], row["lane"], row["messages"],
-            None if row["low"] is None else Span(row["low"], row["high"]),
+            (row["event_queue_id"], row["event_lane"]), (row["block"] + 1) * BLOCK, row["queue_id"], row["lane"],
+            row["messages"], None if row["low"] is None else Span(row["low"], row["high"]),
         )
         for row in rows
     ]  # fmt: skip
@@ -147,8 +152,7 @@ def surveyed(events: DataFrame) -> list[Block]:
 
 def within(blocks: Iterable[Block], spans: Mapping[LaneKey, Span]) -> list[Block]:
     """The blocks that lie in these spans of events; a block that a span ends in is."""
-    ends = {lane: span.end for (_, lane), span in spans.items()}
-    return [block for block in blocks if block.end - BLOCK < ends.get(block.event_lane, 0)]
+    return [block for block in blocks if block.event_lane in spans and block.end - BLOCK < spans[block.event_lane].end]
 
 
 def first_ranges(blocks: Iterable[Block], marks: Mapping[LaneKey, int]) -> list[LaneRange]:

@@ -4,9 +4,10 @@ Every function here gives *parts*: rows with `queue`, `queue_id`, `group`, `at` 
 `summed` puts parts together, one row for each minute, with the times as KLL sketches. Sums add up and sketches merge:
 it does not matter in how many runs the parts of a minute were made.
 
-Two things about events decide how they are matched. All that a group did in one commit is one message of `$events`, and
-within it the events of one kind are gathered: their order inside says nothing. And an event tells one time for all its
-offsets: when it happened to the first of them.
+Three things about events decide how they are matched. All that a group did in one commit is one message of an events
+queue, and within it the events of one kind are gathered: their order inside says nothing. An event tells one time for
+all its offsets: when it happened to the first of them. And a lane that passes from one server to another goes on in
+another events queue: inside one, events are in the order of their offsets, and between two in that of their times.
 
 May not know: tables, marks, or which events are new.
 """
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 EVENT_COLUMNS: Final = (
-    "queue", "event_lane", "event_offset", "event_index", "queue_id", "lane", "group", "kind", "start_offset",
-    "end_offset", "messages", "at", "attempt", "detail",
+    "queue", "event_queue_id", "event_lane", "event_offset", "event_index", "queue_id", "lane", "group", "kind",
+    "start_offset", "end_offset", "messages", "at", "attempt", "detail",
 )  # fmt: skip
-CLAIM_COLUMNS: Final = ("event_lane", "event_offset", "queue_id", "lane", "group", "start_offset", "end_offset", "at",
-                        "attempt")  # fmt: skip
+CLAIM_COLUMNS: Final = ("event_queue_id", "event_lane", "event_offset", "queue_id", "lane", "group", "start_offset",
+                        "end_offset", "at", "attempt")  # fmt: skip
+PLACE: Final = ("event_queue_id", "event_lane", "event_offset")
 MINUTE_MS: Final = 60_000
 BUCKET: Final = 1_000
 """Ranges meet offsets by buckets of so many: a join by equality, however long the ranges are."""
@@ -84,16 +86,15 @@ def _messages(condition: Column) -> Column:
 
 def reasons(events: DataFrame) -> DataFrame:
     """Why messages died: `dead` events, with the failure in the same commit that they followed from."""
-    place = ("event_lane", "event_offset")
     dead = events.where("kind = 'dead'").withColumn("key", F.monotonically_increasing_id()).alias("dead")
     causes = events.where(F.col("kind").isin(*CAUSES)).select(
-        *place, "attempt", F.col("start_offset").alias("low"), F.col("end_offset").alias("high"),
+        *PLACE, "attempt", F.col("start_offset").alias("low"), F.col("end_offset").alias("high"),
         F.col("detail").alias("cause"),
     ).alias("cause")  # fmt: skip
     overlap = F.least("end_offset", "high") - F.greatest("start_offset", "low")
     matched = dead.join(
         causes,
-        [F.col(f"dead.{name}") == F.col(f"cause.{name}") for name in place]
+        [F.col(f"dead.{name}") == F.col(f"cause.{name}") for name in PLACE]
         + [F.col("dead.attempt").eqNullSafe(F.col("cause.attempt")), overlap > 0],
     )
     explained = matched.select(
@@ -119,34 +120,36 @@ def worked(acks: DataFrame, claims: DataFrame) -> DataFrame:
     one_each = _per_offset(acks.select(*EVENT_COLUMNS)).alias("ack")
     spans = _per_bucket(claims).alias("claim")
     # The latest hand-out of this attempt: a released message is handed out with the same number again.
-    same = ("event_lane", "queue_id", "lane", "group", "attempt", "bucket")
+    same = ("queue_id", "lane", "group", "attempt", "bucket")
     pairs = one_each.join(
         spans,
-        [F.col(f"ack.{name}") == F.col(f"claim.{name}") for name in same]
-        + [_covers("claim", "ack"), F.col("claim.event_offset") <= F.col("ack.event_offset")],
+        [F.col(f"ack.{name}") == F.col(f"claim.{name}") for name in same] + [_covers("claim", "ack"), _precedes()],
     )
     found = pairs.groupBy(
-        *(F.col(f"ack.{name}") for name in ("queue", "queue_id", "lane", "group", "event_offset", "event_index")),
+        *(F.col(f"ack.{name}") for name in ("queue", "queue_id", "lane", "group", *PLACE, "event_index")),
         F.col("ack.offset"), F.col("ack.at"),
-    ).agg(F.max(F.struct("claim.event_offset", "claim.at")).getField("at").alias("claimed_at"))  # fmt: skip
+    ).agg(F.max("claim.at").alias("claimed_at"))  # fmt: skip
     return found.select(
         "queue", "queue_id", "group", floor_to(F.col("at"), MINUTE_MS).alias("at"),
         milliseconds_between(F.col("claimed_at"), F.col("at")).alias("worked_ms"),
     )  # fmt: skip
 
 
+def _precedes() -> Column:
+    """Whether the hand-out was told before the ack."""
+    claim, ack = ([F.col(f"{side}.{name}") for name in (*PLACE, "at")] for side in ("claim", "ack"))
+    is_same_lane = (claim[0] == ack[0]) & (claim[1] == ack[1])
+    return F.when(is_same_lane, claim[2] <= ack[2]).otherwise(claim[3] <= ack[3])
+
+
 def first_claims(claims: DataFrame, earlier: DataFrame | None = None) -> DataFrame:
     """The first hand-out of each message to each group, without those that `earlier` claims have handed out before."""
-    place = ("queue", "queue_id", "lane", "group", "event_lane", "offset", "bucket")
-    first = (
-        _per_offset(claims.where("attempt = 1").select(*EVENT_COLUMNS))
-        .groupBy(*place)
-        .agg(F.min(F.struct("event_offset", "at")).getField("at").alias("at"))
-    )
+    place = ("queue", "queue_id", "lane", "group", "offset", "bucket")
+    first = _per_offset(claims.where("attempt = 1").select(*EVENT_COLUMNS)).groupBy(*place).agg(F.min("at").alias("at"))
     if earlier is None:
         return first
     spans = _per_bucket(earlier.where("attempt = 1")).alias("claim")
-    same = ("event_lane", "queue_id", "lane", "group", "bucket")
+    same = ("queue_id", "lane", "group", "bucket")
     conditions = [F.col(f"first.{name}") == F.col(f"claim.{name}") for name in same]
     return first.alias("first").join(spans, [*conditions, _covers("claim", "first")], "left_anti")
 

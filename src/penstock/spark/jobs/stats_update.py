@@ -1,7 +1,7 @@
 """Brings the table `stats` up to what the archive has: each event and each message is summed up exactly once.
 
-The table keeps marks of its own, for lanes of `$events` and of queues: up to where they are in it. A piece of work is
-what lies between its marks and the archive's; the commit that adds its rows moves the marks. So a run that is killed
+The table keeps marks of its own, for lanes of events queues and of others: up to where they are in it. A piece of work
+is what lies between its marks and the archive's; the commit that adds its rows moves the marks. So a run that is killed
 leaves nothing behind that counts, and an event that is archived late is a part of its minute that comes later.
 
 The time in the queue needs an event and a message, which are archived independently of each other. A pair is summed up
@@ -62,7 +62,7 @@ class Done(msgspec.Struct):
 
     messages: int = 0
     events: int = 0
-    """Messages of `$events`, each with all that happened in one commit."""
+    """Messages of events queues, each with all that happened in one commit."""
     commits: int = 0
     missed_events: int = 0
     """Those that left the lake before they were summed up."""
@@ -91,7 +91,7 @@ class Update:
         """See what the archive has: always after the summaries, whose marks may then not be beyond what is seen."""
         self._events = _opened(self._storage.under(EVENTS))
         self._messages = _opened(self._storage.under(MESSAGES))
-        self._event_ends = event_lanes(self._events)
+        self._event_ends = event_lanes(self._spark, self._events)
         self._message_ends = message_lanes(self._spark, self._messages)
 
     def run(self) -> Done:
@@ -167,10 +167,11 @@ class Update:
         ahead = cut(self._open_spans(self._events, self._event_ends), self._unit)
         if not ahead:
             return False
-        # In one read: these events, and the hand-outs before them.
-        rows = self._event_rows(
-            {lane: Span(0, span.end) for lane, span in ahead.items()}, self._times_from(ahead, self._lookback_us)
-        ).where(_in_spans(ahead) | (F.col("kind") == "claimed"))
+        # In one read: these events, and the hand-outs before them, which another server may have told elsewhere.
+        every = {lane: Span(0, end) for lane, end in self._event_ends.items()}
+        every |= {lane: Span(0, span.end) for lane, span in ahead.items()}
+        rows = self._event_rows(every, self._times_from(ahead, self._lookback_us), self._times_to(ahead))
+        rows = rows.where(_in_spans(ahead) | (F.col("kind") == "claimed"))
         rows.persist()
         try:
             blocks = surveyed(rows.where(_in_spans(ahead)))
@@ -192,7 +193,7 @@ class Update:
         marks = {lane: self._stats.mark(*lane) or 0 for lane in self._message_ends}
         ranges = tuple(first_ranges(blocks, marks))
         if ranges and self._messages is not None:
-            earlier = claims.where(_before(spans))
+            earlier = claims.where(self._summed_up())
             first = stats_rows.first_claims(events.where("kind = 'claimed'"), earlier)
             times = frame(self._spark, self._messages, TIME_COLUMNS, Choice(ranges=ranges))
             parts.append(stats_rows.waited(first, times))
@@ -205,18 +206,34 @@ class Update:
         earliest = min((low for low, _ in filter(None, bounds)), default=None)
         return None if None in bounds or earliest is None else earliest - before_us
 
+    def _times_to(self, spans: Spans) -> int | None:
+        """A time after all these events, in microseconds since 1970; None where the log does not tell."""
+        bounds = [file.times_us for file in self._files(spans)]
+        latest = max((high for _, high in filter(None, bounds)), default=None)
+        return None if None in bounds or latest is None else latest + SLACK_US
+
     def _files(self, spans: Spans) -> list[DataFile]:
         """The archive's files that can have events with these offsets."""
         assert self._events is not None
-        low, high = min(span.start for span in spans.values()), max(span.end for span in spans.values())
-        return [file for file in self._events.files() if meets(file.offsets, low, high)]
+        return [
+            file
+            for file in self._events.files()
+            if any(
+                meets(file.event_queue_ids, lane[0], lane[0] + 1) and meets(file.offsets, span.start, span.end)
+                for lane, span in spans.items()
+            )
+        ]
 
-    def _event_rows(self, spans: Spans, since_us: int | None) -> DataFrame:
-        """The archive's events with these offsets, from a time on."""
+    def _summed_up(self) -> Column:
+        """Events that earlier pieces were about."""
+        return _in_spans({lane: Span(0, self._start(self._events, lane)) for lane in self._event_ends})
+
+    def _event_rows(self, spans: Spans, since_us: int | None, until_us: int | None = None) -> DataFrame:
+        """The archive's events with these offsets, between two times."""
         assert self._events is not None
         inside = {file.path for file in self._files(spans)}
         without = [file.path for file in self._events.files() if file.path not in inside]
-        chosen = Choice(start_us=since_us, time="at")
+        chosen = Choice(start_us=since_us, end_us=until_us, time="at")
         rows = frame(self._spark, self._events, stats_rows.EVENT_COLUMNS, chosen, without)
         return rows.where(_in_spans(spans))
 
@@ -249,15 +266,13 @@ def _in_spans(spans: Spans) -> Column:
     return reduce(
         lambda left, right: left | right,
         [
-            (F.col("event_lane") == lane) & (place >= span.start) & (place < span.end)
-            for (_, lane), span in spans.items()
+            (F.col("event_queue_id") == queue_id)
+            & (F.col("event_lane") == lane)
+            & (place >= span.start)
+            & (place < span.end)
+            for (queue_id, lane), span in spans.items()
         ],
     )
-
-
-def _before(spans: Spans) -> Column:
-    """Events before all of these, in their lanes."""
-    return _in_spans({lane: Span(0, span.start) for lane, span in spans.items()})
 
 
 def _overlaps(ranges: tuple[LaneRange, ...]) -> Column:

@@ -20,7 +20,6 @@ from penstock.spark.jobs.lakes import (
     offsets_json,
     plain,
     queues_json,
-    table_of,
     tables_to_read,
 )
 from penstock.spark.jobs.verify_rows import (
@@ -35,7 +34,7 @@ from penstock.spark.lake import comparison
 from penstock.spark.lake.checking import problem
 from penstock.spark.lake.comparison import Cell, Difference, Lane, Span
 from penstock.spark.lake.files import DataFile
-from penstock.spark.lake.layout import EVENTS, MESSAGES
+from penstock.spark.lake.layout import EVENTS, MESSAGES, table_of
 from penstock.spark.lake.reading import Choice, LaneRange, grouped
 from penstock.spark.lake.source import frame
 from penstock.spark.lake.storage import Storage
@@ -108,6 +107,8 @@ class Verification:
         self._findings = findings
         self._progress = progress
         self._without: list[str] = []
+        self._names: dict[int, str] = {}
+        """The broker's queues by id."""
 
     def run(self) -> None:
         self._check_files()
@@ -150,8 +151,9 @@ class Verification:
     # Spans ------------------------------------------------------------------------------------------------
 
     def _heads(self) -> Heads:
-        heads = self._options.heads()
-        return {queue: head for queue, head in heads.items() if table_of(queue) == self._name}
+        heads = {queue: head for queue, head in self._options.heads().items() if table_of(queue) == self._name}
+        self._names |= {head.id: queue for queue, head in heads.items()}
+        return heads
 
     def _lane_heads(self, heads: Heads) -> list[tuple[Lane, Any]]:
         return [(Lane(queue, head.id, lane), one) for queue, head in heads.items() for lane, one in head.lanes.items()]
@@ -191,7 +193,8 @@ class Verification:
 
     def _lake_rows(self, choice: Choice) -> DataFrame:
         columns = [*compared_columns(self._name), *(("payload", "typed_headers") if self._deep else ())]
-        return shaped(frame(self._spark, self._table, columns, choice, self._without), self._name, self._deep)
+        rows = frame(self._spark, self._table, columns, choice, self._without)
+        return shaped(rows, self._name, self._deep, self._names)
 
     @property
     def _deep(self) -> bool:
@@ -220,8 +223,8 @@ class Verification:
         }
         rows = self._spark.read.format("penstock").options(**asked).load()
         if self._name == EVENTS:
-            rows = told_events(rows)
-        return shaped(rows, self._name, self._deep)
+            rows = told_events(rows, self._names)
+        return shaped(rows, self._name, self._deep, self._names)
 
     # What is wrong ----------------------------------------------------------------------------------------
 

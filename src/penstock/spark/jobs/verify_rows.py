@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from penstock.model import EVENTS_QUEUE
 from penstock.spark.events import event_rows
 from penstock.spark.lake.comparison import CELL_OFFSETS, Cell, Lane
-from penstock.spark.lake.layout import EVENTS, EVENTS_QUEUE
+from penstock.spark.lake.layout import EVENTS
 
 MESSAGE_IDS: Final = (
     "partition", "key", "priority", "content_type", "dedup_id", "trace_id", "correlation_id", "delay_ms", "not_before",
@@ -28,19 +30,22 @@ def compared_columns(name: str) -> list[str]:
     return ["queue", "date", "queue_id", "lane", "offset", *MESSAGE_IDS]
 
 
-def told_events(rows: DataFrame) -> DataFrame:
-    """The broker's events with the columns of the lake's."""
-    [queue_id] = [row["queue_id"] for row in rows.select("queue_id").limit(1).collect()] or [0]
-    flat = event_rows(rows.select("lane", "offset", "payload"))
-    return flat.withColumn("event_queue_id", F.lit(queue_id)).withColumn("date", F.to_date("at"))
+def told_events(rows: DataFrame, names: Mapping[int, str]) -> DataFrame:
+    """The broker's events with the columns of the lake's; `names` are those of the events queues, by id."""
+    queue_id = F.coalesce(*(F.when(F.col("event_queue") == name, F.lit(id)) for id, name in names.items()))
+    return event_rows(rows).withColumn("event_queue_id", queue_id).withColumn("date", F.to_date("at"))
 
 
-def shaped(rows: DataFrame, name: str, deep: bool) -> DataFrame:
-    """queue, queue_id, lane, offset, date, weight (1 for one row of each message, else 0) and hash."""
+def shaped(rows: DataFrame, name: str, deep: bool, names: Mapping[int, str]) -> DataFrame:
+    """queue, queue_id, lane, offset, date, weight (1 for one row of each message, else 0) and hash.
+
+    `names` are those of the events queues, by id; one that the broker does not have is called `$events`.
+    """
     if name == EVENTS:
         first = (F.col("event_index") == 0) & (F.col("range_index") == 0)
+        known = (F.when(F.col("event_queue_id") == id, F.lit(name)) for id, name in names.items())
         return rows.select(
-            F.lit(EVENTS_QUEUE).alias("queue"),
+            F.coalesce(*known, F.lit(EVENTS_QUEUE)).alias("queue"),
             F.col("event_queue_id").alias("queue_id"),
             F.col("event_lane").alias("lane"),
             F.col("event_offset").alias("offset"),

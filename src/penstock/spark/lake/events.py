@@ -1,4 +1,4 @@
-"""How delivery events land: messages of `$events` become rows of the table `events`, one for each event and range.
+"""How delivery events land: messages of events queues become rows of the table `events`, one for each event and range.
 
 The same rows as `penstock.spark.events.event_rows` makes with Spark's functions, made here where the files are written,
 because only a message's own offset tells whether the lake has it.
@@ -23,13 +23,15 @@ from penstock.spark.lake.layout import EVENTS_SCHEMA, data_schema
 def flatten(batch: pa.RecordBatch) -> Iterable[tuple[str, str, pa.RecordBatch]]:
     """(queue, date, rows) for each queue that something happened to, and each day."""
     partitions: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    places = zip(*(batch.column(name).to_pylist() for name in ("queue_id", "lane", "offset", "payload")), strict=True)
-    for event_queue_id, event_lane, event_offset, payload in places:
+    columns = ("queue", "queue_id", "lane", "offset", "payload")
+    places = zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+    for event_queue, event_queue_id, event_lane, event_offset, payload in places:
         try:
             delivery = decode_delivery(payload)
         except (msgspec.MsgspecError, TypeError) as error:
             raise LakeError(
-                f"the message at offset {event_offset} of lane {event_lane} of $events is no delivery event: {error}"
+                f"the message at offset {event_offset} of lane {event_lane} of {event_queue} is no delivery event: "
+                f"{error}"
             ) from error
         for event_index, event in enumerate(delivery.events):
             at = EPOCH + dt.timedelta(milliseconds=event.at_ms)

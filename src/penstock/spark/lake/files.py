@@ -34,6 +34,8 @@ class DataFile(msgspec.Struct, frozen=True, array_like=True):
     offsets: Bounds | None = None
     times_us: Bounds | None = None
     """Of the table's time column."""
+    event_queue_ids: Bounds | None = None
+    """Of delivery events: which events queues they were told in."""
 
     @property
     def partition(self) -> dict[str, str | None]:
@@ -42,6 +44,7 @@ class DataFile(msgspec.Struct, frozen=True, array_like=True):
     def statistics(self, time: str, offset: str) -> str:
         """As the Delta log has them, with these names of the columns for time and offset."""
         bounds = {"queue_id": self.queue_ids, "lane": self.lanes, offset: self.offsets}
+        bounds["event_queue_id"] = self.event_queue_ids
         known: dict[str, tuple[Any, Any]] = {name: value for name, value in bounds.items() if value is not None}
         if self.times_us is not None:
             low, high = self.times_us
@@ -75,6 +78,7 @@ def files_of_log(rows: Iterable[Mapping[str, Any]], time: str, offset: str) -> l
             lanes=_bounds(row, "lane"),
             offsets=_bounds(row, offset),
             times_us=_bounds(row, time),
+            event_queue_ids=_bounds(row, "event_queue_id"),
         )
         for row in rows
     ]

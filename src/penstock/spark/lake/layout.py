@@ -14,11 +14,11 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from penstock.model import is_events_queue
+
 MESSAGES: Final = "messages"
 EVENTS: Final = "events"
 STATS: Final = "stats"
-EVENTS_QUEUE: Final = "$events"
-"""The queue whose messages are delivery events: they land in the table `events`."""
 
 PARTITION_BY: Final = ["queue", "date"]
 LAYOUT_VERSION: Final = "1"
@@ -83,7 +83,7 @@ EVENTS_SCHEMA: Final = pa.schema(
     ]
 )
 """One row an event and range of offsets, as `penstock.spark.events` has them; `queue` and `date` are those of what
-happened, `event_queue_id`, `event_lane` and `event_offset` the place in `$events`."""
+happened, `event_queue_id`, `event_lane` and `event_offset` the place in the events queue that tells of it."""
 
 STATS_SCHEMA: Final = pa.schema(
     [
@@ -122,6 +122,11 @@ PLAIN_COLUMNS: Final = frozenset({"payload", "offset"})
 """Columns for which a dictionary never pays: their values are different in every row."""
 
 FOLDER_CHARACTERS_MAX: Final = 120
+
+
+def table_of(queue: str) -> str:
+    """In which table a queue's messages land: those of every server's events queue are delivery events."""
+    return EVENTS if is_events_queue(queue) else MESSAGES
 
 
 def time_column(schema: pa.Schema) -> str:

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from penstock.errors import InvalidArgument
 from penstock.spark.lake.errors import translated
 from penstock.spark.lake.events import flatten
-from penstock.spark.lake.layout import EVENTS, EVENTS_QUEUE, MESSAGES, SCHEMAS
+from penstock.spark.lake.layout import EVENTS, MESSAGES, SCHEMAS, table_of
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable, LaneKey
 from penstock.spark.lake.writing import Lander, Report
@@ -159,8 +159,9 @@ def by_table(batch: pa.RecordBatch) -> Iterable[tuple[str, pa.RecordBatch]]:
     """The rows of each table. A task reads one queue as a rule, so that nothing is copied."""
     if batch.num_rows == 0:
         return []
-    is_event = pc.equal(batch.column("queue"), EVENTS_QUEUE)
-    events = pc.sum(is_event).as_py() or 0
-    if events in (0, batch.num_rows):
-        return [(EVENTS if events else MESSAGES, batch)]
-    return [(MESSAGES, batch.filter(pc.invert(is_event))), (EVENTS, batch.filter(is_event))]
+    queues = batch.column("queue").dictionary_encode()
+    tables = [table_of(queue) for queue in queues.dictionary.to_pylist()]
+    if len(set(tables)) == 1:
+        return [(tables[0], batch)]
+    of_row = pa.array(tables).take(queues.indices)
+    return [(name, batch.filter(pc.equal(of_row, name))) for name in (MESSAGES, EVENTS)]

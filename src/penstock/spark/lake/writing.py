@@ -160,7 +160,7 @@ class PartitionFiles:
     def __init__(self, storage: Storage, schema: pa.Schema) -> None:
         self._storage = storage
         self._schema = data_schema(schema)
-        self._bounded = ("queue_id", "lane", offset_column(schema), time_column(schema))
+        self._bounded = ("queue_id", "lane", offset_column(schema), time_column(schema), "event_queue_id")
         self._open: dict[tuple[str, str], _File] = {}
         self._done: list[DataFile] = []
 
@@ -256,7 +256,7 @@ class _Extremes:
     def add(self, rows: pa.RecordBatch) -> None:
         for name in self._names:
             if name not in rows.schema.names:
-                continue  # summaries have no lane and no offset of their own
+                continue  # messages are no events; summaries have no lane and no offset of their own either
             column = rows.column(name)
             if pa.types.is_timestamp(column.type):
                 column = column.cast(pa.int64())

@@ -30,8 +30,15 @@ from penstock.spark.lake.errors import (
     translated,
 )
 from penstock.spark.lake.events import flatten
-from penstock.spark.lake.layout import EVENTS_SCHEMA, FOLDER_CHARACTERS_MAX, MESSAGES_SCHEMA, partition_folder
+from penstock.spark.lake.layout import (
+    EVENTS_SCHEMA,
+    FOLDER_CHARACTERS_MAX,
+    MESSAGES_SCHEMA,
+    partition_folder,
+    table_of,
+)
 from penstock.spark.lake.reading import Choice, LaneRange, grouped, read_file
+from penstock.spark.lake.sink import by_table
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.lake.writing import Lander, Report
@@ -556,6 +563,7 @@ def test_events_land_by_the_queue_that_they_are_about(tmp_path: Path) -> None:
         DAY + dt.timedelta(days=1), (DAY + dt.timedelta(days=1)).date(), None, "boom",
     )  # fmt: skip
     assert [file.offsets for file in landed.table.files()] == [(10, 10), (11, 11)]
+    assert [file.event_queue_ids for file in landed.table.files()] == [(1, 1), (1, 1)]
     again = Lander(storage, EVENTS_SCHEMA, landed.table.mark, flatten)
     again.add(batch)
     assert again.finish().files == []
@@ -565,7 +573,21 @@ def test_a_message_that_is_no_event_is_an_error(tmp_path: Path) -> None:
     storage = Storage(str(tmp_path / "events"))
     lake = LakeTable.open_for(storage, EVENTS_SCHEMA, SERVER, "default")
     with pytest.raises(LakeError, match="offset 10 of lane 0 of \\$events is no delivery event"):
-        Lander(storage, EVENTS_SCHEMA, lake.mark, flatten).add(rows(10, 11))
+        Lander(storage, EVENTS_SCHEMA, lake.mark, flatten).add(rows(10, 11, queue="$events"))
+
+
+def test_every_events_queue_lands_among_the_events() -> None:
+    queues = ["$events", "orders", "$events-5", "events", "$eventsx"]
+    parts = [rows(number, number + 2, queue=queue, queue_id=number) for number, queue in enumerate(queues)]
+    for queue, part in zip(queues, parts, strict=True):
+        assert [(name, found.num_rows) for name, found in by_table(part)] == [(table_of(queue), 2)]
+    mixed = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+    found = {name: part.column("queue").to_pylist() for name, part in by_table(mixed)}
+    assert found == {
+        "messages": ["orders", "orders", "events", "events", "$eventsx", "$eventsx"],
+        "events": ["$events", "$events", "$events-5", "$events-5"],
+    }
+    assert list(by_table(mixed.slice(0, 0))) == []
 
 
 def test_every_folder_above_a_new_lake_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,5 +151,12 @@ def stats_body(stats: QueueStats) -> QueueStatsBody:
         for group in stats.groups
     ]  # fmt: skip
     return QueueStatsBody(
-        stats.queue, stats.namespace, stats.lanes, stats.messages, stats.published, stats.bytes_published, groups
+        stats.queue,
+        stats.namespace,
+        stats.lanes,
+        stats.messages,
+        stats.published,
+        stats.bytes_published,
+        groups,
+        stats.consumers,
     )

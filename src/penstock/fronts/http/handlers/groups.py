@@ -8,7 +8,15 @@ from penstock.fronts.http.handlers.queues import Options, known
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import GroupConfig
-from penstock.wire.http import ConsumerRequest, CountAnswer, GroupsAnswer, QueueBody, SeekRequest
+from penstock.wire.http import (
+    AttachRequest,
+    ConsumerRequest,
+    CountAnswer,
+    DetachRequest,
+    GroupsAnswer,
+    QueueBody,
+    SeekRequest,
+)
 
 ROUTES = Routes()
 GROUP = "/v1/queues/{queue}/groups/{group}"
@@ -89,14 +97,21 @@ async def purge(call: Call) -> Answer:
 
 
 @ROUTES.add("POST", GROUP + "/attach", {204: None})
-async def attach(call: Call, body: ConsumerRequest) -> Answer:
+async def attach(call: Call, body: AttachRequest) -> Answer:
     """Say that a consumer is there: queues with `auto_delete` live as long as one is."""
-    await call.broker.attach(call.names["queue"], call.names["group"], consumer=body.consumer)
+    await call.broker.attach(call.names["queue"], call.names["group"], consumer=body.consumer, exclusive=body.exclusive)
     return NOTHING
 
 
 @ROUTES.add("POST", GROUP + "/detach", {204: None})
-async def detach(call: Call, body: ConsumerRequest) -> Answer:
+async def detach(call: Call, body: DetachRequest) -> Answer:
     """Say that a consumer has gone: what it holds returns at once, counted as an attempt."""
-    await call.broker.detach(call.names["queue"], call.names["group"], consumer=body.consumer)
+    await call.broker.detach(call.names["queue"], call.names["group"], consumer=body.consumer, keep=body.keep)
+    return NOTHING
+
+
+@ROUTES.add("POST", GROUP + "/stop-waiting", {204: None})
+async def stop_waiting(call: Call, body: ConsumerRequest) -> Answer:
+    """Answer the claims that wait for this consumer now: with nothing, unless messages were on their way to it."""
+    await call.broker.stop_waiting(call.names["queue"], call.names["group"], consumer=body.consumer)
     return NOTHING

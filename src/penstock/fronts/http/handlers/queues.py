@@ -50,7 +50,7 @@ class ListQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 @ROUTES.add("GET", "/v1/queues", {200: QueuesAnswer})
 async def list_queues(call: Call, query: ListQuery) -> Answer:
     """The queues of a namespace by name, each with its options that differ from the defaults."""
-    page, following = query.page(call.broker.queues())
+    page, following = query.page(call.broker.queues(query.prefix))
     return json_answer(
         QueuesAnswer(queues=[QueueBody(name=name, options=options) for name, options in page], next=following)
     )
@@ -121,7 +121,7 @@ class StatsQuery(ListQuery, forbid_unknown_fields=True, kw_only=True):
 @ROUTES.add("GET", "/v1/stats", {200: StatsAnswer})
 async def stats(call: Call, query: StatsQuery) -> Answer:
     """Counts of the queues of a namespace, by name."""
-    page, following = query.page(call.broker.queues())
+    page, following = query.page(call.broker.queues(query.prefix))
     found: list[QueueStatsBody] = []
     for name, _ in page:
         try:

@@ -72,12 +72,22 @@ class LogQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """or at what was published at this time or later."""
     max: int = 100
     """1 to 100 000 messages."""
+    wait: float = 0.0
+    """Seconds to wait for the first."""
 
 
-@ROUTES.add("GET", "/v1/queues/{queue}/log", {200: ReadAnswer}, gives_batches=True, errors=[OffsetGone])
+@ROUTES.add("GET", "/v1/queues/{queue}/log", {200: ReadAnswer}, gives_batches=True, errors=[OffsetGone, Overloaded])
 async def read_from(call: Call, query: LogQuery) -> Answer:
     """Messages of the log from an offset or a time on, from the beginning without either; no group needed."""
-    found = await call.broker.read_from(
-        call.names["queue"], query.offset, time_ms=query.time_ms, max=query.max, lane=query.lane
-    )
+    wait = call.request.wait(query.wait)
+    waits = wait > 0
+    if waits:
+        call.server.begin_wait(call.request)
+    try:
+        found = await call.broker.read_from(
+            call.names["queue"], query.offset, time_ms=query.time_ms, max=query.max, lane=query.lane, wait=wait
+        )
+    finally:
+        if waits:
+            call.server.end_wait(call.request)
     return _answer(call, found)

@@ -1,0 +1,345 @@
+"""One channel: does what its client asks for in the order in which it was asked.
+
+Publishes and methods stand in line and are carried out one after the other, publishes that stand together at once;
+settling needs no turn unless a method is waiting. A fault closes the channel: what stands behind it is forgotten, what
+it held returns. Knows the broker and the wire; the socket is `connection.py`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
+from pamqp.commands import Channel as Flow
+
+from penstock.errors import NotFound, PenstockError
+from penstock.fronts.amqp091 import declaring, subscribing
+from penstock.fronts.amqp091.consuming import Standing
+from penstock.fronts.amqp091.faults import (
+    ChannelFault,
+    ConnectionFault,
+    fault_of,
+    not_found,
+    not_implemented,
+    precondition,
+)
+from penstock.fronts.amqp091.publishing import RUN_BYTES, RUN_MESSAGES, Publishing
+from penstock.fronts.amqp091.settling import Place, Settling
+from penstock.fronts.amqp091.streams import GroupReader
+from penstock.fronts.amqp091.transactions import Transactions
+from penstock.wire.amqp091 import codes
+from penstock.wire.amqp091.events import Ack, Nack, Publish, Reject
+from penstock.wire.amqp091.methods import make
+
+if TYPE_CHECKING:
+    from pamqp.base import Frame
+
+    from penstock.fronts.amqp091.connection import Connection
+
+log = logging.getLogger("penstock.amqp")
+
+
+class Channel:
+    """See the module's description."""
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.broker = connection.broker
+        self.vhost = connection.vhost
+        self.is_closed = False
+        """Nothing is sent on it any more."""
+        self.flows = True
+        """The client wants deliveries at all."""
+        self.prefetch = 0
+        """Of all consumers together; 0 is no limit."""
+        self.consumer_prefetch = 0
+        """Of each consumer that comes."""
+        self.unsettled = 0
+        """Delivered to consumers and not settled."""
+        self.delivery_tag = 0
+        """The last that was given."""
+        self.last_queue: str | None = None
+        self.consumers: dict[str, Standing] = {}
+        self.settling = Settling(self.broker)
+        self.publishing = Publishing(self)
+        self.transactions = Transactions(self)
+        self._line: deque[Publish | Ack | Nack | Reject | Frame] = deque()
+        self._methods = 0
+        """Methods in line."""
+        self._worker: asyncio.Task[None] | None = None
+        self._places = 0
+
+    # What comes -------------------------------------------------------------------------------------------
+
+    def publish(self, event: Publish) -> None:
+        self._line.append(event)
+        if self._worker is None:
+            self._work()
+
+    def settle(self, event: Ack | Nack | Reject) -> None:
+        if self._methods:
+            self._line.append(event)
+            return
+        try:
+            self._settle(event)
+        except ChannelFault as fault:
+            self.fail(fault, codes.BASIC)
+
+    def method(self, method: Frame) -> None:
+        self._line.append(method)
+        self._methods += 1
+        if self._worker is None:
+            self._work()
+
+    def _work(self) -> None:
+        self._worker = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._line and not self.is_closed:
+                first = self._line[0]
+                if type(first) is Publish:
+                    await self._publish(self._take_publishes())
+                    continue
+                self._line.popleft()
+                if isinstance(first, Ack | Nack | Reject):
+                    self._settle(first)
+                    self.settling.start()
+                    continue
+                self._methods -= 1
+                await self._carry_out(first)  # type: ignore[arg-type]
+        except ChannelFault as fault:
+            self.fail(fault)
+        except Exception:
+            log.exception("channel %d of %s failed", self.number, self.connection.name)
+            self.fail(ConnectionFault(codes.INTERNAL_ERROR, "the server has made a mistake, which is in its log"))
+        finally:
+            self._worker = None
+
+    def _take_publishes(self) -> list[Publish]:
+        """Those at the head of the line, as many as one call may hold."""
+        line, size = self._line, 0
+        taken: list[Publish] = []
+        while line and len(taken) < RUN_MESSAGES and size < RUN_BYTES and type(line[0]) is Publish:
+            event: Any = line.popleft()
+            taken.append(event)
+            size += len(event.body)
+        return taken
+
+    async def _publish(self, events: list[Publish]) -> None:
+        try:
+            if self.transactions.is_on:
+                self.transactions.publish(events)
+            else:
+                await self.publishing.publish(events)
+        finally:
+            self.connection.published(events)
+
+    def _settle(self, event: Ack | Nack | Reject) -> None:
+        multiple, action = False, "ack"
+        if not isinstance(event, Ack):
+            action = "nack" if event.requeue else "reject"
+        if not isinstance(event, Reject):
+            multiple = event.multiple
+        settle = self.transactions.settle if self.transactions.is_on else self.settling.settle
+        settle(event.delivery_tag, multiple, action)  # type: ignore[arg-type]
+
+    # Methods ----------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, method: Frame) -> None:
+        found = METHODS.get(type(method))
+        if found is None:
+            raise not_implemented(method.name)
+        await self.settling.finish()  # what the client said before this counts when it is done
+        try:
+            answer = await found(self, method)
+        except PenstockError as error:
+            fault = fault_of(error)
+            raise ChannelFault(fault.code, fault.text) from None
+        if answer is not None and not self.is_closed:
+            self.connection.wire.send(self.number, answer)
+        self.connection.flush_soon()
+
+    async def have_exchange(self, name: str) -> None:
+        await declaring.have_exchange(self, name)
+
+    def queue_name(self, name: str) -> str:
+        """The queue that a method is about; an empty name is the one that was declared last."""
+        if name:
+            return name
+        if self.last_queue is None:
+            raise not_found("queue", "", self.vhost)
+        return self.last_queue
+
+    def check_queue(self, name: str) -> None:
+        """Raise unless there is such a queue, and this connection may use it."""
+        if not self.broker.has_queue(name):
+            raise not_found("queue", name, self.vhost)
+        self.broker.queue_options(name)
+
+    def look(self) -> None:
+        """There may be room for deliveries again."""
+        for consumer in self.consumers.values():
+            consumer.look()
+
+    async def flow(self, method: Flow.Flow) -> Frame:
+        """Start or stop deliveries, as the client wishes."""
+        self.flows = bool(method.active)
+        if method.active:
+            self.look()
+        else:
+            await asyncio.gather(*(consumer.hold() for consumer in self.consumers.values()))
+        return make(Flow.FlowOk, active=method.active)
+
+    async def recover(self, method: Basic.Recover | Basic.RecoverAsync) -> Frame | None:
+        """Everything that is not settled again, to anybody."""
+        if not method.requeue:
+            raise not_implemented("basic.recover with requeue=false")
+        if self.settling.unacked:
+            self.settling.settle(0, True, "nack")
+            await self.settling.finish()
+        return make(Basic.RecoverOk) if isinstance(method, Basic.Recover) else None
+
+    async def confirm(self, method: Confirm.Select) -> Frame | None:
+        if self.transactions.is_on:
+            raise precondition("cannot switch from tx to confirm mode")
+        self.publishing.confirms = True
+        return None if method.nowait else make(Confirm.SelectOk)
+
+    async def transact(self, method: Tx.Select | Tx.Commit | Tx.Rollback) -> Frame:
+        if isinstance(method, Tx.Select):
+            if self.publishing.confirms:
+                raise precondition("cannot switch from confirm to tx mode")
+            self.transactions.is_on = True
+            return make(Tx.SelectOk)
+        if not self.transactions.is_on:
+            raise precondition("channel is not transactional")
+        if isinstance(method, Tx.Commit):
+            await self.transactions.commit()
+            return make(Tx.CommitOk)
+        self.transactions.roll_back()
+        return make(Tx.RollbackOk)
+
+    async def cancelled(self, _method: Basic.CancelOk) -> None:
+        """The client has heard that its consumer is gone."""
+
+    # Consumers --------------------------------------------------------------------------------------------
+
+    def new_place(self) -> str:
+        """The name of a consumer as the broker knows it."""
+        self._places += 1
+        return f"{self.connection.name}/{self.number}.{self._places}"
+
+    @property
+    def getting_place(self) -> str:
+        return f"{self.connection.name}/{self.number}.get"
+
+    def consumer_gone(self, consumer: Standing) -> None:
+        """Its queue is gone, and it with it: the client is told."""
+        if self.consumers.pop(consumer.tag, None) is consumer:
+            self.connection.host.measures.consumers -= 1
+            if self.connection.hears_cancels:
+                self.connection.wire.send(self.number, make(Basic.Cancel, consumer_tag=consumer.tag, nowait=True))
+                self.connection.flush_soon()
+
+    async def let_go(self, consumer: Standing, *, keep: bool) -> None:
+        """Stop a consumer and say that it has gone; with `keep`, what it has delivered is still the client's."""
+        self.connection.host.measures.consumers -= 1
+        await consumer.stop()
+        queue, group, name = consumer.place
+        if isinstance(consumer, GroupReader):
+            await self._leave_group(consumer)
+            return
+        with suppress(PenstockError):
+            await self.broker.detach(queue, group, consumer=name, keep=keep and consumer.unsettled > 0)
+
+    def sweep(self, now: float) -> None:
+        """Renew leases; find out about queues that were deleted while nobody waited for them."""
+        self.settling.renew(now)
+        self.find_gone()
+
+    def find_gone(self) -> None:
+        for consumer in [one for one in self.consumers.values() if one.is_idle]:
+            if not self.broker.has_queue(consumer.place.queue):
+                self.consumer_gone(consumer)
+                self.connection.keep(asyncio.get_running_loop().create_task(consumer.stop()))
+
+    # Ends -------------------------------------------------------------------------------------------------
+
+    def fail(self, fault: ChannelFault, class_id: int = 0) -> None:
+        """Close it because of what its client did; a fault of the connection closes that."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        wire = self.connection.wire
+        if isinstance(fault, ConnectionFault):
+            wire.connection_error(fault.code, fault.text, class_id)
+            self.connection.fail(fault.text)
+        else:
+            wire.channel_error(self.number, fault.code, fault.text, class_id)
+            self.connection.channel_failed(self)
+        self.connection.flush_soon()
+
+    async def close(self) -> None:
+        """Finish what stands in line, unless it failed; then let go of everything."""
+        if self._worker is not None and self._worker is not asyncio.current_task():
+            await asyncio.wait([self._worker])
+        self.is_closed = True
+        for event in self._line:
+            if type(event) is Publish:
+                self.connection.published([event])
+        self._line.clear()
+        consumers = list(self.consumers.values())
+        self.consumers.clear()
+        await asyncio.gather(*(consumer.stop() for consumer in consumers))
+        self.connection.host.measures.consumers -= len(consumers)
+        readers = [consumer for consumer in consumers if isinstance(consumer, GroupReader)]
+        places = await self.settling.end() | {one.place for one in consumers if one not in readers}
+        await asyncio.gather(*map(self._leave_group, readers), *map(self._leave, places))
+
+    async def _leave_group(self, reader: GroupReader) -> None:
+        """A reader of a stream's group leaves: what it has not acknowledged is read again."""
+        with suppress(PenstockError):
+            await reader.commit_settled()
+        queue, group, _ = reader.place
+        await asyncio.gather(*(self._leave(Place(queue, group, name)) for name in reader.names))
+
+    async def _leave(self, place: Place) -> None:
+        """What a consumer holds returns; tried until the broker can do it, or the session's end does."""
+        try:
+            await self.broker.detach(place.queue, place.group, consumer=place.consumer)
+        except NotFound:
+            pass
+        except PenstockError as error:
+            log.warning("what a consumer of %r held returns later: %s", place.queue, error)
+
+
+METHODS: Final[dict[type[Frame], Callable[[Channel, Any], Awaitable[Frame | None]]]] = {
+    Exchange.Declare: declaring.declare_exchange,
+    Exchange.Delete: declaring.delete_exchange,
+    Exchange.Bind: declaring.bind_exchange,
+    Exchange.Unbind: declaring.unbind_exchange,
+    Queue.Declare: declaring.declare_queue,
+    Queue.Bind: declaring.bind_queue,
+    Queue.Unbind: declaring.unbind_queue,
+    Queue.Purge: declaring.purge_queue,
+    Queue.Delete: declaring.delete_queue,
+    Basic.Qos: subscribing.set_prefetch,
+    Basic.Consume: subscribing.consume,
+    Basic.Cancel: subscribing.cancel,
+    Basic.CancelOk: Channel.cancelled,
+    Basic.Get: subscribing.get,
+    Basic.Recover: Channel.recover,
+    Basic.RecoverAsync: Channel.recover,
+    Confirm.Select: Channel.confirm,
+    Tx.Select: Channel.transact,
+    Tx.Commit: Channel.transact,
+    Tx.Rollback: Channel.transact,
+    Flow.Flow: Channel.flow,
+}

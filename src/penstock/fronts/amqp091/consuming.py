@@ -1,0 +1,241 @@
+"""One consumer of a work queue: a standing claim that takes what its credit allows, and delivers it.
+
+Credit is the prefetch less what is not settled, of this consumer and, where that is limited too, of its channel. While
+the client does not read, or has stopped the flow, nothing is claimed. What was claimed and cannot be sent any more goes
+back as if it had never been handed out. `streams.py` has the consumers of streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.work import Verdict
+from penstock.delivery import Claim
+from penstock.errors import Closed, Forbidden, NotFound, PenstockError, WrongKind
+from penstock.fronts.amqp091.mapping import LOCAL, outgoing, routing_key
+from penstock.fronts.amqp091.names import Filter
+from penstock.fronts.amqp091.settling import LEASE_SECONDS, Held, Place, runs
+
+if TYPE_CHECKING:
+    from penstock.fronts.amqp091.channel import Channel
+
+CLAIM_MAX: Final = 1_000
+"""Messages taken at a time where no prefetch says less."""
+WAIT_SECONDS: Final = 600.0
+SINGLE_WAIT_SECONDS: Final = 10.0
+"""Of a queue with one active consumer: asking again tells the broker that it is still there."""
+PAUSE_SECONDS: Final = 0.2
+LOOK_SECONDS: Final = 0.02
+
+log = logging.getLogger("penstock.amqp")
+
+
+class Standing:
+    """What all consumers have in common: credit, and a task that lives until it is stopped."""
+
+    def __init__(self, channel: Channel, tag: str, place: Place, *, no_ack: bool, prefetch: int) -> None:
+        self.channel = channel
+        self.tag = tag
+        self.tag_bytes = tag.encode()
+        self.place = place
+        self.no_ack = no_ack
+        self.prefetch = prefetch
+        self.unsettled = 0
+        """Delivered and not settled; the place still holds something where it is not 0."""
+        self._wake: asyncio.Future[None] | None = None
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    def credit_left(self) -> int:
+        """How many messages the client wants."""
+        channel = self.channel
+        if self.no_ack:
+            return CLAIM_MAX
+        most = CLAIM_MAX if not self.prefetch else min(CLAIM_MAX, self.prefetch - self.unsettled)
+        return most if not channel.prefetch else min(most, channel.prefetch - channel.unsettled)
+
+    def room(self) -> int:
+        """How many messages may be asked for now."""
+        return self.credit_left() if self.channel.flows and not self.channel.connection.is_full else 0
+
+    def delivered(self, count: int) -> None:
+        self.unsettled += count
+        self.channel.unsettled += count
+
+    def credit(self) -> None:
+        """One delivery was settled."""
+        self.unsettled -= 1
+        self.channel.unsettled -= 1
+        if self.channel.prefetch:
+            self.channel.look()
+        else:
+            self.look()
+
+    def look(self) -> None:
+        """There may be room again."""
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for room, so that nobody would tell it that its queue is gone."""
+        return self._wake is not None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._guarded())
+
+    async def stop(self) -> None:
+        """Take no more; returns when what was on its way is delivered or given back."""
+        self._stopping = True
+        self.look()
+        await self.hold()
+        if self._task is not None and self._task is not asyncio.current_task():
+            await asyncio.wait([self._task])
+
+    async def hold(self) -> None:
+        """End the wait for messages: with nothing, unless some are on their way."""
+        raise NotImplementedError
+
+    async def _guarded(self) -> None:
+        try:
+            await self._run()
+        except Exception:
+            log.exception("a consumer of %r failed", self.place.queue)
+            self.channel.consumer_gone(self)
+
+    async def _run(self) -> None:
+        raise NotImplementedError
+
+    async def _wait_for_room(self) -> None:
+        self._wake = asyncio.get_running_loop().create_future()
+        try:
+            await self._wake
+        finally:
+            self._wake = None
+
+
+class Consumer(Standing):
+    """See the module's description."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        tag: str,
+        place: Place,
+        *,
+        no_ack: bool,
+        prefetch: int,
+        priority: int = 0,
+        skips_own: bool = False,
+        wanted: Filter | None = None,
+        is_single: bool = False,
+    ) -> None:
+        super().__init__(channel, tag, place, no_ack=no_ack, prefetch=prefetch)
+        self._priority = priority
+        self._skips_own = skips_own
+        self._filter = None if wanted is None or wanted.is_exact else wanted
+        self._wait = SINGLE_WAIT_SECONDS if is_single else WAIT_SECONDS
+        self._claiming: asyncio.Future[None] | None = None
+
+    async def hold(self) -> None:
+        queue, group, consumer = self.place
+        while (claiming := self._claiming) is not None:
+            with suppress(PenstockError):
+                await self.channel.broker.stop_waiting(queue, group, consumer=consumer)
+            await asyncio.wait([claiming], timeout=LOOK_SECONDS)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._stopping:
+            room = self.room()
+            if room <= 0:
+                await self._wait_for_room()
+                continue
+            began = loop.time()
+            try:
+                claim = await self._claim(room)
+            except (NotFound, Forbidden, WrongKind):
+                self.channel.consumer_gone(self)
+                return
+            except Closed:
+                return
+            except PenstockError as error:
+                log.warning("a consumer of %r has to wait: %s", self.place.queue, error)
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            if claim.slices:
+                await self._take(claim)
+            elif loop.time() - began < LOOK_SECONDS and not self._stopping:
+                await asyncio.sleep(LOOK_SECONDS)  # the broker lets nobody wait any more, or the wait was ended for us
+
+    async def _claim(self, most: int) -> Claim:
+        queue, group, consumer = self.place
+        self._claiming = asyncio.get_running_loop().create_future()
+        try:
+            return await self.channel.broker.claim(
+                queue, group=group, max=most, wait=self._wait, lease_seconds=None if self.no_ack else LEASE_SECONDS,
+                consumer=consumer, ack=self.no_ack, priority=self._priority,
+            )  # fmt: skip
+        finally:
+            self._claiming.set_result(None)
+            self._claiming = None
+
+    async def _take(self, claim: Claim) -> None:
+        """Deliver what may be delivered, and give back the rest."""
+        channel = self.channel
+        if self.no_ack:
+            if not channel.is_closed:
+                self._send(claim, None, len(claim))
+            return
+        wanted = 0 if self._stopping or channel.is_closed or not channel.flows else max(self.credit_left(), 0)
+        count = len(claim)
+        if wanted:
+            assert claim.lease is not None
+            held = Held(channel.settling, claim.lease, self.place, self, min(wanted, count), channel.connection.now())
+            channel.settling.held.add(held)
+            self._send(claim, held, wanted)
+        if wanted < count:
+            verdicts = [Verdict("release", start, end) for start, end in runs(claim.offsets()[wanted:])]
+            with suppress(PenstockError):  # then they come back when the lease ends
+                await channel.broker.settle(claim, verdicts)
+
+    def _send(self, claim: Claim, held: Held | None, most: int) -> None:
+        channel, tag_bytes = self.channel, self.tag_bytes
+        wire, number, tag = channel.connection.wire, channel.number, channel.delivery_tag
+        unacked, sent, skips = channel.settling.unacked, 0, self._skips_own or self._filter is not None
+        skipped: list[int] = []
+        for part in claim.slices:
+            offset, redelivered = part.offset, part.attempt > 1
+            for message in part.reader.messages(part.start, part.stop):
+                if sent + len(skipped) == most:
+                    break
+                if skips and not self._wants(message.key, message.headers):
+                    skipped.append(offset)
+                else:
+                    exchange, properties = outgoing(message, part.published_ms)
+                    tag += 1
+                    wire.deliver(
+                        number, tag_bytes, tag, redelivered, exchange, routing_key(message.key), properties,
+                        message.payload,
+                    )  # fmt: skip
+                    if held is not None:
+                        unacked[tag] = (held, offset)
+                    sent += 1
+                offset += 1
+        channel.delivery_tag = tag
+        channel.connection.host.measures.delivered += sent
+        if held is not None:
+            self.delivered(sent + len(skipped))
+            for offset in skipped:
+                held.settled("ack", offset)
+            if skipped:
+                channel.settling.start()
+        channel.connection.flush_soon()
+
+    def _wants(self, key: str | None, headers: dict[str, object] | None) -> bool:
+        if self._filter is not None and not self._filter.matches(key):
+            return False
+        return not (self._skips_own and headers is not None and headers.get(LOCAL) == self.channel.connection.name)

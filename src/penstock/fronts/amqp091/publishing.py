@@ -1,0 +1,243 @@
+"""Publishes of one channel: all that wait go to the broker together, in order, and are confirmed when they are durable.
+
+What waits for the same exchange is one call; for several exchanges it is one transaction. Where the broker refuses the
+whole because of some, it is cut in halves until those are alone: they get a nack, the others their ack. A message that
+reached no queue is returned, if it was mandatory, before it is confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.batch import encode
+from penstock.delivery import Receipt
+from penstock.errors import InvalidArgument, NotFound, Overloaded, PenstockError, QueueFull, Unavailable
+from penstock.fronts.amqp091 import streams
+from penstock.fronts.amqp091.faults import ChannelFault, fault_of, not_found, not_implemented
+from penstock.fronts.amqp091.names import BUILT_IN, COMMIT, QUEUE_PREFIX, address_of
+from penstock.model import Message
+from penstock.wire.amqp091 import codes
+from penstock.wire.amqp091.events import Publish
+from penstock.wire.amqp091.properties import Properties
+
+if TYPE_CHECKING:
+    from penstock.fronts.amqp091.channel import Channel
+
+RUN_MESSAGES: Final = 5_000
+RUN_BYTES: Final = 16 * 1024 * 1024
+"""One call holds no more than about so much; the rest waits for the next."""
+ENCODE_FROM: Final = 32
+"""From so many messages on, routing looks at columns and not at messages."""
+AGAIN_SECONDS: Final = 0.05
+AGAIN_TIMES: Final = 100
+"""How often a publish is tried again that the broker had no room for."""
+
+
+class Run(NamedTuple):
+    """Publishes that follow each other and go to one exchange, or to one queue by its name."""
+
+    exchange: str
+    queue: str | None
+    events: list[Publish]
+    messages: list[Message]
+    """Empty where it is the commit of a stream's offset."""
+
+
+class Outcome(NamedTuple):
+    """What became of messages, by their places, that were not simply stored."""
+
+    unrouted: set[int]
+    refused: set[int]
+
+
+STORED: Final = Outcome(set(), set())
+
+
+class Publishing:
+    """Of one channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.confirms = False
+        self._next = 1
+        """The number of the next message that is to be confirmed."""
+
+    async def publish(self, events: Sequence[Publish]) -> None:
+        """Publish these, in order; raises the fault of the first that cannot be, after those before it."""
+        runs, fault = self.runs(events)
+        if len(runs) == 1 or not await self._together(runs):
+            for run in runs:
+                await (self._publish(run) if run.messages else self._commit(run))
+        if fault is not None:
+            raise fault
+
+    # What is to be done -----------------------------------------------------------------------------------
+
+    def runs(self, events: Sequence[Publish]) -> tuple[list[Run], ChannelFault | None]:
+        """Runs of messages, up to one that cannot be published."""
+        reader = self._channel.connection.reader
+        runs: list[Run] = []
+        exchange: bytes | None = None
+        for event in events:
+            try:
+                if event.immediate:
+                    raise not_implemented("immediate=true")
+                key, queue = event.routing_key.decode(), None
+                if not event.exchange and key.startswith(QUEUE_PREFIX):
+                    queue, key = address_of(key)
+                    if key == COMMIT:
+                        runs.append(Run("", queue, [event], []))
+                        exchange = None
+                        continue
+                    _check_key(event, key)
+                message = reader.message(event.exchange, key, event.properties, event.body)
+            except ChannelFault as fault:
+                return runs, fault
+            if event.exchange != exchange or runs[-1].queue != queue:
+                exchange = event.exchange
+                runs.append(Run(exchange.decode(), queue, [], []))
+            runs[-1].events.append(event)
+            runs[-1].messages.append(message)
+        return runs, None
+
+    async def _commit(self, run: Run) -> None:
+        """A group of a stream has processed its messages up to an offset."""
+        try:
+            await streams.commit(self._channel.broker, run.queue or "", Properties(run.events[0].properties).headers)
+        except PenstockError as error:
+            raise fault_of(error) from None
+        self._answer(run.events, STORED)
+
+    # Doing it ---------------------------------------------------------------------------------------------
+
+    async def _together(self, runs: Sequence[Run]) -> bool:
+        """Publish several runs with one commit; whether that was done. If not, nothing was."""
+        broker = self._channel.broker
+        if not all(run.messages and (run.queue is None or broker.has_queue(run.queue)) for run in runs):
+            return False
+        try:
+            for run in runs:
+                await self._channel.have_exchange(run.exchange)
+            transaction = broker.transaction()
+            for run in runs:
+                if run.queue is None:
+                    transaction.publish_to(run.exchange, *run.messages)
+                else:
+                    transaction.publish(run.queue, *run.messages)
+            receipt = await transaction.commit()
+        except PenstockError:
+            return False
+        reached, first = reached_by(receipt), 0
+        for run in runs:
+            count = len(run.messages)
+            unrouted = {index for index in range(count) if index + first not in reached}
+            self._answer(run.events, Outcome(unrouted, set()))
+            first += count
+        return True
+
+    async def _publish(self, run: Run) -> None:
+        """Publish a run: the whole of it or, where the broker refuses that, its halves, one after the other."""
+        chunks = [(0, len(run.messages))]
+        while chunks:
+            start, end = chunks.pop()
+            outcome = await self._outcome(run, run.messages[start:end])
+            if outcome is None:
+                middle = (start + end) // 2
+                chunks += [(middle, end), (start, middle)]
+            else:
+                self._answer(run.events[start:end], outcome)
+
+    async def _outcome(self, run: Run, messages: Sequence[Message]) -> Outcome | None:
+        """Publish messages of a run; None where nothing was done because of some of them."""
+        for _ in range(AGAIN_TIMES):
+            try:
+                receipt = await self._send(run, messages)
+                break
+            except NotFound:
+                if run.queue is not None or not run.exchange:
+                    return Outcome(set(range(len(messages))), set())  # the queue has just been deleted
+                if run.exchange not in BUILT_IN:
+                    raise not_found("exchange", run.exchange, self._channel.vhost) from None
+                await self._channel.have_exchange(run.exchange)
+            except (QueueFull, InvalidArgument) as error:
+                return None if len(messages) > 1 else self._refused(messages, error)
+            except Overloaded:
+                await asyncio.sleep(AGAIN_SECONDS)
+            except PenstockError as error:
+                return self._refused(messages, error)
+        else:
+            return self._refused(messages, Overloaded("the broker has had no room for this for a while"))
+        if receipt is None:
+            return STORED
+        reached = reached_by(receipt)
+        return Outcome({index for index in range(len(messages)) if index not in reached}, set())
+
+    def _refused(self, messages: Sequence[Message], error: PenstockError) -> Outcome:
+        """Who waits for confirms gets nacks; without them only an error can say that something was not stored."""
+        if isinstance(error, QueueFull) or (self.confirms and isinstance(error, Unavailable | Overloaded)):
+            return Outcome(set(), set(range(len(messages))))
+        raise fault_of(error)
+
+    async def _send(self, run: Run, messages: Sequence[Message]) -> Receipt | None:
+        """One call; None where every message has certainly reached a queue."""
+        broker, queue = self._channel.broker, run.queue
+        if queue is None and not run.exchange:
+            key = messages[0].key or ""
+            if broker.has_queue(key) and all(message.key == key for message in messages):
+                queue = key
+        if queue is not None:
+            await broker.publish_many(queue, messages)
+            return None
+        if len(messages) >= ENCODE_FROM:
+            return await broker.publish_to(run.exchange, encode(messages))
+        return await broker.publish_to(run.exchange, messages)
+
+    # Answers ----------------------------------------------------------------------------------------------
+
+    def _answer(self, events: Sequence[Publish], outcome: Outcome) -> None:
+        """Return what must be returned, then confirm: each message once, as few answers as can say it."""
+        channel = self._channel
+        channel.connection.host.measures.published += len(events) - len(outcome.refused)
+        for index in sorted(outcome.unrouted):
+            self.send_back(events[index])
+        if self.confirms:
+            self._confirm(len(events), outcome.refused)
+        channel.connection.flush_soon()
+
+    def send_back(self, event: Publish) -> None:
+        """Return a message that has reached no queue, if its publisher wants it."""
+        if event.mandatory:
+            self._channel.connection.wire.return_message(
+                self._channel.number, codes.NO_ROUTE, "NO_ROUTE", event.exchange, event.routing_key, event.properties,
+                event.body,
+            )  # fmt: skip
+
+    def _confirm(self, count: int, refused: set[int]) -> None:
+        """All before these are confirmed already, so that one answer speaks for a run of equal ones."""
+        channel, wire = self._channel, self._channel.connection.wire
+        start, first = 0, self._next
+        self._next += count
+        for index in range(1, count + 1):
+            if index == count or (index in refused) != (start in refused):
+                say = wire.refuse if start in refused else wire.confirm
+                say(channel.number, first + index - 1, index - start > 1)
+                start = index
+
+
+def _check_key(event: Publish, key: str) -> None:
+    if key.rpartition("/")[2].startswith("$"):
+        text = f"'{event.routing_key.decode()}': levels with $ are the system's; settle with basic.ack, nack and reject"
+        raise ChannelFault(codes.ACCESS_REFUSED, text)
+
+
+def reached_by(receipt: Receipt) -> set[int]:
+    """The messages of a request that went to some queue."""
+    reached: set[int] = set()
+    for _, _, appended, indexes in receipt.parts:
+        if indexes is None:
+            reached.update(range(appended.count + len(appended.duplicates)))
+        else:
+            reached.update(indexes)
+    return reached

@@ -1,0 +1,125 @@
+"""The AMQP server: listens, keeps its connections within their limits, and ends them in good order.
+
+Next stop of what a client says: `connection.py`, then its `channel.py`, then the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from contextlib import suppress
+from typing import Final
+
+from penstock.errors import InvalidArgument
+from penstock.fronts.amqp091.connection import Connection
+from penstock.fronts.amqp091.measures import AmqpMeasures
+from penstock.fronts.amqp091.options import AmqpOptions
+from penstock.node.broker import Broker
+
+SWEEP_SECONDS: Final = 1.0
+BACKLOG: Final = 4_096
+
+log = logging.getLogger("penstock.amqp")
+
+
+class AmqpServer:
+    """The AMQP 0.9.1 front of one broker."""
+
+    def __init__(self, broker: Broker, options: AmqpOptions | None = None) -> None:
+        self.broker = broker
+        self.options = options or AmqpOptions()
+        self.measures = AmqpMeasures()
+        check_exposure(self.options)
+        self.is_stopping = False
+        self.port = 0
+        self._loop = asyncio.get_running_loop()
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._all_closed: asyncio.Future[None] | None = None
+
+    # Life -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server = await self._loop.create_server(
+            lambda: Connection(self), self.options.host, self.options.port, backlog=BACKLOG
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self.sweep)
+
+    async def stop(self) -> None:
+        """Take no more connections; finish what those that are there have asked for, tell them, and let them go."""
+        if self._server is None or self.is_stopping:
+            return
+        self.is_stopping = True
+        self._server.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.options.stop_seconds):
+                await asyncio.gather(*(connection.stop() for connection in list(self._connections)))
+                while self._connections:
+                    self._all_closed = self._loop.create_future()
+                    await self._all_closed
+        for connection in list(self._connections):
+            connection.abort()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        with suppress(TimeoutError):  # a session that cannot be ended ends with the broker
+            await asyncio.wait_for(self._server.wait_closed(), self.options.stop_seconds)
+
+    def sweep(self) -> None:
+        """Heartbeats and leases of all connections: one timer for all of them."""
+        now = self._loop.time()
+        for connection in list(self._connections):
+            connection.sweep(now)
+        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self.sweep)
+
+    # Connections (their host) -----------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> bool:
+        self.measures.connections_accepted += 1
+        self.measures.connections += 1
+        self._connections.add(connection)
+        has_room = len(self._connections) <= self.options.max_connections and not self.is_stopping
+        self.measures.connections_refused += not has_room
+        return has_room
+
+    def closed(self, connection: Connection) -> None:
+        if connection in self._connections:
+            self._connections.discard(connection)
+            self.measures.connections -= 1
+        if not self._connections and self._all_closed is not None and not self._all_closed.done():
+            self._all_closed.set_result(None)
+
+    def new_session(self, namespace: str) -> Broker:
+        return self.broker.in_namespace(namespace).begin_session(self.broker.new_session_name())
+
+    def queue_deleted(self) -> None:
+        for connection in self._connections:
+            for channel in connection.channels.values():
+                channel.find_gone()
+
+    def reads(self, namespace: str, queue: str, group: str) -> bool:
+        return any(
+            consumer.place[:2] == (queue, group)
+            for connection in self._connections
+            if connection.namespace == namespace
+            for channel in connection.channels.values()
+            for consumer in channel.consumers.values()
+        )
+
+
+def check_exposure(options: AmqpOptions) -> None:
+    """Raise where anybody on the network could do everything, unless that was asked for."""
+    if options.token or options.insecure:
+        return
+    try:
+        is_loopback = ipaddress.ip_address(options.host).is_loopback
+    except ValueError:
+        is_loopback = options.host == "localhost"
+    if not is_loopback:
+        raise InvalidArgument(
+            f"amqp.host is {options.host!r}, which others can reach, and there is no http.token; "
+            "set one, or http.insecure = true if the network is trusted"
+        )

@@ -1,0 +1,198 @@
+"""One client's socket: bytes to the engine, its events to the `Client`, its bytes to the socket; TCP or WebSocket.
+
+Reading stops while a CONNECT is being answered and while more has arrived than is carried out; deliveries wait while
+the client does not take what was written. Knows no sessions and no broker: those are the `Client`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+from penstock.fronts.mqtt.client import Client
+from penstock.fronts.mqtt.faults import log
+from penstock.fronts.mqtt.mapping import properties_of
+from penstock.wire.mqtt.connection import ServerConnection
+from penstock.wire.mqtt.packets import NO_PROPERTIES, Connect, Event, UserProperties
+from penstock.wire.mqtt.reasons import Reason
+from penstock.wire.mqtt.websocket import WebSocketFilter
+
+if TYPE_CHECKING:
+    from penstock.fronts.mqtt.server import MqttServer
+    from penstock.model import Message
+
+WRITE_BUFFER_BYTES: Final = 256 * 1024
+LINGER_SECONDS: Final = 2.0
+"""How long a client may take to read the last of what was written to it."""
+
+
+class Connection(asyncio.Protocol):
+    """See the module's description."""
+
+    __slots__ = (
+        "_filter",
+        "_has_room",
+        "_is_flushing",
+        "_server",
+        "_transport",
+        "_writers",
+        "client",
+        "engine",
+        "peer",
+    )
+
+    def __init__(self, server: MqttServer, *, is_websocket: bool) -> None:
+        self._server = server
+        self.engine = ServerConnection(server.limits)
+        self._filter: WebSocketFilter | None = None
+        if is_websocket:
+            options = server.options
+            self._filter = WebSocketFilter(
+                maximum_frame_size=options.max_packet_bytes, any_origin=bool(options.token) or options.insecure
+            )
+        self._transport: asyncio.Transport | None = None
+        self._has_room = True
+        self._is_flushing = False
+        self._writers: asyncio.Future[None] | None = None
+        """Done when the client has taken most of what was written; None while it keeps up."""
+        self.client: Client | None = None
+        self.peer = ""
+
+    # The transport's calls ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
+        self._has_room = self._server.opened(self)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._transport = None
+        self.resume_writing()
+        self._server.closed(self)
+        if self.client is not None:
+            self.client.gone()
+
+    def data_received(self, data: bytes) -> None:
+        if self._filter is not None:
+            data = self._filter.receive(data)
+        self.take_in(self.engine.receive(data))
+        self.flush()
+
+    def pause_writing(self) -> None:
+        self._writers = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        writers, self._writers = self._writers, None
+        if writers is not None and not writers.done():
+            writers.set_result(None)
+
+    # In -------------------------------------------------------------------------------------------------------
+
+    def take_in(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if self.client is not None:
+                self.client.hear(event)
+            elif isinstance(event, Connect):
+                self._connect(event)
+
+    def _connect(self, connect: Connect) -> None:
+        if not self._has_room or self._server.stopping:
+            reason = Reason.SERVER_SHUTTING_DOWN if self._server.stopping else Reason.SERVER_BUSY
+            self.engine.connack(reason, text="the server takes no more connections now")
+            self._server.measures.connections_refused += 1
+            return
+        self.pause_reading()
+        self.client = Client(self._server, self, connect)
+
+    def let_in(self) -> None:
+        """The CONNECT is answered: go on with what arrived behind it."""
+        self.take_in(self.engine.receive(b""))
+        self.resume_reading()
+        self.flush()
+
+    def pause_reading(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def tick(self, now: float) -> None:
+        """Look at keep-alive and other times."""
+        events = self.engine.tick(now)
+        if events:
+            self.take_in(events)
+            self.flush()
+        elif self.engine.closed:
+            self.flush()
+
+    # Out ------------------------------------------------------------------------------------------------------
+
+    def deliver(
+        self, message: Message, topic: str, published_ms: int, *, qos: int, retain: bool, dup: bool, packet_id: int,
+        ids: tuple[int, ...], extra: UserProperties = (),
+    ) -> bool:  # fmt: skip
+        """Write a PUBLISH; False where the client does not take one so large. `flush` sends it."""
+        properties = NO_PROPERTIES
+        if self.engine.version == 5:
+            properties = properties_of(message, published_ms, self._server.now_ms(), extra)
+        self._server.measures.delivered += 1
+        return self.engine.publish(
+            topic, message.payload, qos=qos, retain=retain, dup=dup, packet_id=packet_id, properties=properties,
+            subscription_ids=ids,
+        )  # fmt: skip
+
+    def flush(self) -> None:
+        """Send what was written, and close what has ended."""
+        transport = self._transport
+        if transport is None:
+            self.engine.take()
+            return
+        data = self.engine.take()
+        if self._filter is not None:
+            if data:
+                self._filter.send(data)
+            if self.engine.closed:
+                self._filter.close()
+            data = self._filter.take()
+        if data:
+            transport.write(data)
+        if (self.engine.closed or (self._filter is not None and self._filter.closed)) and not transport.is_closing():
+            self.close()
+
+    def flush_soon(self) -> None:
+        """The same after everything that is ready to run now: what several write is one packet on the network."""
+        if not self._is_flushing:
+            self._is_flushing = True
+            asyncio.get_running_loop().call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._is_flushing = False
+        self.flush()
+
+    async def writable(self) -> None:
+        """Until the client has taken most of what was written."""
+        while self._writers is not None:
+            await asyncio.shield(self._writers)
+
+    def fail(self, text: str) -> None:
+        """What a subscription stands on was taken away: the client is told, and may come again."""
+        self.engine.disconnect(Reason.ADMINISTRATIVE_ACTION, text=text)
+        self.flush_soon()
+
+    def close(self) -> None:
+        """Close when what was written is taken, or after a moment."""
+        transport = self._transport
+        if transport is not None:
+            transport.close()
+            asyncio.get_running_loop().call_later(LINGER_SECONDS, self.abort)
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            log.debug("the connection of %s is cut", self.peer)
+            self._transport.abort()

@@ -1,0 +1,290 @@
+"""From queues to a client: the messages of a session's own queue, and of the shared subscriptions it takes part in.
+
+Each source of messages has a task that claims as many as the client may still be sent, and waits while it may not be
+sent any, or does not read. A slow client stops its own deliveries only: the messages wait in their queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.delivery import Lease, Received
+from penstock.errors import Closed, LeaseLost, NotFound, PenstockError, Unavailable
+from penstock.fronts.mqtt.faults import log
+from penstock.fronts.mqtt.mapping import ORIGIN, STORED, SUBSCRIPTION, Origin, for_subscription, origin_of
+from penstock.fronts.mqtt.settling import Settling
+from penstock.fronts.mqtt.subscriptions import Plan, Subscription, Subscriptions, plan_of
+from penstock.fronts.mqtt.window import Flight, Window, packet_id_of
+from penstock.wire.mqtt.packets import UserProperties
+from penstock.wire.mqtt.topics import topic_problem
+
+if TYPE_CHECKING:
+    from penstock.model import Message
+    from penstock.node.broker import Broker
+
+CLAIM_MAX: Final = 500
+"""Messages of one claim: what is written at once, before answers are looked at again."""
+WAIT_SECONDS: Final = 3_600.0
+SESSION_LEASE_SECONDS: Final = 366 * 24 * 3600.0
+"""A session's queue has one consumer: what it holds returns when the connection ends, or when the client comes back
+after a crash, and never in between, for MQTT sends a message again to a new connection only."""
+LEASE_SECONDS: Final = 60.0
+"""Of queues that several clients consume: renewed while the connection lives, so it is what a crashed node costs."""
+RENEW_SECONDS: Final = 20.0
+AGAIN_SECONDS: Final = 0.5
+"""The broker could not answer a claim: how long until the next."""
+
+
+class Outgoing(Protocol):
+    """What deliveries need of a connection."""
+
+    def deliver(
+        self, message: Message, topic: str, published_ms: int, *, qos: int, retain: bool, dup: bool, packet_id: int,
+        ids: tuple[int, ...], extra: UserProperties = (),
+    ) -> bool:  # fmt: skip
+        """Write a PUBLISH; False where the client does not take one so large."""
+
+    def flush(self) -> None:
+        """Send what was written."""
+
+    def fail(self, text: str) -> None:
+        """End the connection."""
+
+    async def writable(self) -> None:
+        """Until the client has taken most of what was written."""
+
+
+class Source:
+    """What sources have in common: claim, send, keep what cannot be sent yet."""
+
+    def __init__(
+        self, broker: Broker, queue: str, token: str, client_id: str, out: Outgoing, window: Window, settling: Settling
+    ) -> None:
+        self.broker = broker
+        self.queue = queue
+        self.token = token
+        self.client_id = client_id
+        self.out = out
+        self.window = window
+        self.settling = settling
+        self._unsent: deque[tuple[Lease | None, Received]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    # Life -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to deliver; harmless when it has begun."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Deliver no more; what was claimed and not sent returns as if it had not been."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+        unsent: dict[Lease, list[int]] = {}
+        for lease, received in self._unsent:
+            if lease is not None:
+                unsent.setdefault(lease, []).append(received.offset)
+        self._unsent.clear()
+        for lease, offsets in unsent.items():
+            try:
+                await self.broker.release(lease, offsets)
+            except PenstockError as error:
+                log.debug("messages of %r were not released: %s", self.client_id, error)
+
+    async def restart(self) -> None:
+        """Claim anew: how, has changed."""
+        if self._task is not None:
+            await self.stop()
+            self.start()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._deliver_some()
+            except Closed:
+                return
+            except NotFound as error:
+                self.out.fail(
+                    str(error)
+                )  # a subscription that brings nothing any more must not look like one that does
+                return
+            except LeaseLost as error:
+                log.info("deliveries to %r: %s", self.client_id, error)
+            except Unavailable as error:
+                log.warning("deliveries to %r wait: %s", self.client_id, error)
+                await asyncio.sleep(AGAIN_SECONDS)
+            except PenstockError as error:
+                log.error("deliveries to %r from %r: %s", self.client_id, self.queue, error)
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _deliver_some(self) -> None:
+        await self.out.writable()
+        if not self._unsent:
+            room = self.room()
+            if room <= 0:
+                await self.window.changed()
+                return
+            await self.claim(min(room, CLAIM_MAX))
+        while self._unsent and self.send(*self._unsent[0]):
+            self._unsent.popleft()
+        self.out.flush()
+        if self._unsent:
+            await self.window.changed()
+
+    def room(self) -> int:
+        """How many messages may be claimed now."""
+        return self.window.room
+
+    # Keeping what is held -----------------------------------------------------------------------------------
+
+    def held(self) -> set[Lease]:
+        """Leases with messages that are not settled."""
+        flights = {flight.lease for flight in self.window.flights.values() if flight.source is self}
+        return {lease for lease in flights | {lease for lease, _ in self._unsent} if lease is not None}
+
+    async def renew(self) -> None:
+        """Keep what is held for as long as the connection lives."""
+        for lease in self.held():
+            try:
+                await self.broker.extend(lease, LEASE_SECONDS)
+            except LeaseLost:
+                self.lost(lease)
+            except PenstockError as error:
+                log.info("a lease of %r could not be renewed: %s", self.client_id, error)
+
+    def lost(self, lease: Lease) -> None:
+        """Somebody else has what this lease held."""
+
+    def answered(self, flight: Flight, reason: int) -> None:  # noqa: ARG002 - who refuses a message has had it
+        """The client has answered a delivery of QoS 1."""
+        if flight.lease is not None:
+            self.settling.ack(flight.lease, flight.offset)
+
+    def keep(self, lease: Lease | None, received: list[Received]) -> None:
+        """These were claimed, to be sent in this order."""
+        self._unsent.extend((lease, one) for one in received)
+
+    async def claim(self, most: int) -> None:
+        """Claim some, waiting for the first, and `keep` them."""
+        raise NotImplementedError
+
+    def send(self, lease: Lease | None, received: Received) -> bool:
+        """Send one, or drop it; False where it must wait for an answer of the client's."""
+        raise NotImplementedError
+
+    # Sending ----------------------------------------------------------------------------------------------
+
+    def send_planned(self, lease: Lease | None, received: Received, plan: Plan, origin: Origin, packet_id: int) -> bool:
+        """Send a message as planned; False where too many are under way, or its packet id is."""
+        message = received.message
+        qos = plan.qos if lease is not None else 0
+        if qos and (self.window.room <= 0 or not self.window.is_free(packet_id)):
+            return False
+        headers = message.headers or {}
+        retain = STORED in headers or (plan.retain_as_published and origin.retain)
+        is_sent = self.out.deliver(
+            message, message.key or "", received.published_ms, qos=qos, retain=retain,
+            dup=qos > 0 and received.attempt > 1, packet_id=packet_id if qos else 0, ids=plan.ids,
+        )  # fmt: skip
+        if lease is None:
+            return True
+        if qos and is_sent:
+            self.window.begin(packet_id, Flight(qos, lease, received.offset, received.lane, self))
+        else:
+            self.settling.ack(lease, received.offset)
+        return True
+
+
+class SessionSource(Source):
+    """A session's own queue."""
+
+    def __init__(
+        self, broker: Broker, queue: str, token: str, client_id: str, out: Outgoing, window: Window, settling: Settling,
+        subscriptions: Subscriptions,
+    ) -> None:  # fmt: skip
+        super().__init__(broker, queue, token, client_id, out, window, settling)
+        self._subscriptions = subscriptions
+
+    async def claim(self, most: int) -> None:
+        ack = self._subscriptions.is_at_most_once
+        claim = await self.broker.claim(
+            self.queue, max=most, wait=WAIT_SECONDS, lease_seconds=SESSION_LEASE_SECONDS, consumer=self.token, ack=ack
+        )
+        self.keep(claim.lease, claim.messages)
+
+    def send(self, lease: Lease | None, received: Received) -> bool:
+        message = received.message
+        origin = origin_of(message.headers)
+        plan = self._plan(message, origin)
+        if plan is None:
+            if lease is not None:
+                self.settling.ack(lease, received.offset)
+            return True
+        return self.send_planned(lease, received, plan, origin, packet_id_of(received.offset))
+
+    def _plan(self, message: Message, origin: Origin) -> Plan | None:
+        """How it goes to the client; None where the client has unsubscribed, or MQTT cannot say its topic."""
+        topic, headers = message.key or "", message.headers or {}
+        if ORIGIN not in headers and topic_problem(topic):
+            return None
+        if SUBSCRIPTION in headers:
+            chosen = self._subscriptions.get(headers[SUBSCRIPTION])
+            return None if chosen is None else plan_of(chosen, origin)
+        return self._subscriptions.plan(topic, origin, self.client_id)
+
+
+class SharedSource(Source):
+    """A queue that the sessions of a shared subscription claim from together.
+
+    Of QoS 2, where a message may not go to another client once one was sent it, it moves into the session's own queue
+    first: from then on it is the session's alone.
+    """
+
+    def __init__(
+        self, broker: Broker, queue: str, token: str, client_id: str, out: Outgoing, window: Window, settling: Settling,
+        subscription: Subscription, own_queue: str, now_ms: Callable[[], int],
+    ) -> None:  # fmt: skip
+        super().__init__(broker, queue, token, client_id, out, window, settling)
+        self.subscription = subscription
+        self._own_queue = own_queue
+        self._now_ms = now_ms
+
+    async def claim(self, most: int) -> None:
+        claim = await self.broker.claim(
+            self.queue, max=most, wait=WAIT_SECONDS, lease_seconds=LEASE_SECONDS, consumer=self.token,
+            ack=self.subscription.qos == 0,
+        )  # fmt: skip
+        if claim.lease is None or self.subscription.qos < 2:
+            self.keep(claim.lease, claim.messages)
+            return
+        moving = [one for one in claim.messages if origin_of(one.message.headers).qos == 2]
+        if moving:
+            await self._move(claim.lease, moving)
+        self.keep(claim.lease, [one for one in claim.messages if one not in moving])
+
+    async def _move(self, lease: Lease, moving: list[Received]) -> None:
+        """Into the session's own queue, in one commit with the acknowledgement here."""
+        transaction = self.broker.transaction()
+        transaction.ack(lease, [one.offset for one in moving])
+        transaction.publish(self._own_queue, *(self._moved(one) for one in moving))
+        await transaction.commit()
+
+    def _moved(self, received: Received) -> Message:
+        elapsed_ms = max(0, self._now_ms() - received.published_ms)
+        return for_subscription(received.message, self.subscription.filter, elapsed_ms=elapsed_ms)
+
+    def send(self, lease: Lease | None, received: Received) -> bool:
+        message = received.message
+        origin = origin_of(message.headers)
+        if ORIGIN not in (message.headers or {}) and topic_problem(message.key or ""):
+            if lease is not None:
+                self.settling.ack(lease, received.offset)
+            return True
+        plan = plan_of(self.subscription, origin)
+        return self.send_planned(lease, received, plan._replace(qos=min(plan.qos, 1)), origin, self.window.any_free())

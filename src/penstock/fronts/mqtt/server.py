@@ -1,0 +1,210 @@
+"""The MQTT server: listens on TCP and for WebSockets, keeps its connections within their limits, and ticks.
+
+Next stop of a connection: `connection.py`, then `client.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import AlreadyExists, Closed, InvalidArgument, PenstockError
+from penstock.fronts.mqtt.connection import Connection
+from penstock.fronts.mqtt.delivering import RENEW_SECONDS
+from penstock.fronts.mqtt.faults import log
+from penstock.fronts.mqtt.measures import MqttMeasures, MqttNumbers, families
+from penstock.fronts.mqtt.options import MqttOptions, check_exposure
+from penstock.fronts.mqtt.publishing import EXCHANGE, Publishing
+from penstock.fronts.mqtt.queues import Unsettled
+from penstock.fronts.mqtt.retained import RetainedMessages
+from penstock.fronts.mqtt.sessions import Sessions
+from penstock.node.broker import Broker
+from penstock.wire.mqtt.connection import Limits
+from penstock.wire.mqtt.reasons import Reason
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+BACKLOG: Final = 4_096
+TICK_SECONDS: Final = 1.0
+SWEEP_SECONDS: Final = 0.25
+"""Between looks at what is due: wills, sessions, retained messages that expire, and what other nodes say."""
+ADOPT_SECONDS: Final = 2.0
+"""Between looks for sessions of nodes that are gone."""
+REFUSED_MAX: Final = 256
+"""Connections past the limit that are told so at a time; more are only closed."""
+RENEWED_AT_ONCE: Final = 100
+
+
+class CannotListen(Exception):
+    """A port of the options that cannot be listened on, and why."""
+
+    def __init__(self, option: str, port: int, cause: OSError) -> None:
+        super().__init__(f"mqtt.{option} {port}: {cause}")
+        self.option = option
+        self.port = port
+        self.cause = cause
+
+
+class MqttServer:
+    """The MQTT front of one broker."""
+
+    def __init__(self, broker: Broker, options: MqttOptions | None = None) -> None:
+        self.options = options or MqttOptions()
+        check_exposure(self.options)
+        self.broker = (
+            broker if broker.namespace == self.options.namespace else broker.in_namespace(self.options.namespace)
+        )
+        self.limits = Limits(
+            maximum_packet_size=self.options.max_packet_bytes,
+            receive_maximum=self.options.receive_maximum,
+            topic_alias_maximum=self.options.topic_alias_maximum,
+            connect_within_s=self.options.connect_seconds,
+        )
+        self.measures = MqttMeasures()
+        self.stopping = False
+        self.unsettled = Unsettled()
+        self.retained = RetainedMessages(
+            self.broker, self.now_ms, most=self.options.max_retained, bytes_most=self.options.max_retained_bytes
+        )
+        self.sessions = Sessions(self.broker, self.options, lambda: self.publishing, self.now_ms)
+        self.publishing = Publishing(
+            self.broker, self.retained, self.sessions.documents.table.queue, self.measures,
+            declare=self.options.declare_queues,
+        )  # fmt: skip
+        self.connections: set[Connection] = set()
+        self._loop = asyncio.get_running_loop()
+        self._servers: list[asyncio.Server] = []
+        self._ticker: asyncio.TimerHandle | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._renewer: asyncio.Task[None] | None = None
+        self.port = 0
+        self.websocket_port = 0
+
+    def metrics(self) -> Iterator[Metric]:
+        """What `/metrics` shows of it."""
+        numbers = MqttNumbers(
+            len(self.connections), len(self.sessions.documents.all), len(self.retained), self.retained.bytes,
+            len(self.unsettled.sources),
+        )  # fmt: skip
+        return families(self.measures, numbers)
+
+    def now_ms(self) -> int:
+        """By the clock of the machine, as the times of messages are."""
+        return time.time_ns() // 1_000_000
+
+    # Life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Declare what the front needs, end what a crash left open, and listen."""
+        await self._declare()
+        await self.retained.table.catch_up()
+        await self.sessions.begin()
+        await self.sessions.sweep()
+        self.port = await self._listen(self.options.port, is_websocket=False)
+        if self.options.websocket:
+            self.websocket_port = await self._listen(self.options.websocket_port, is_websocket=True)
+        self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)
+        self._sweeper = self._loop.create_task(self._sweep())
+        self._renewer = self._loop.create_task(self._renew())
+
+    async def _declare(self) -> None:
+        with suppress(AlreadyExists):  # with another description or alternate: it is as good
+            await self.broker.declare_exchange(EXCHANGE, kind="mqtt", description="Topics of MQTT.")
+        if self.broker.exchanges()[EXCHANGE].get("kind") != "mqtt":
+            raise InvalidArgument(
+                f"the exchange {EXCHANGE!r} of namespace {self.options.namespace!r} is not of kind mqtt; delete it, or "
+                "choose another mqtt.namespace"
+            )
+
+    async def _listen(self, port: int, *, is_websocket: bool) -> int:
+        try:
+            server = await self._loop.create_server(
+                lambda: Connection(self, is_websocket=is_websocket), self.options.host, port, backlog=BACKLOG
+            )
+        except OSError as error:
+            await self.stop()
+            raise CannotListen("websocket_port" if is_websocket else "port", port, error) from None
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Take no more connections, tell those there are, and finish what they sent."""
+        if self.stopping:
+            return
+        self.stopping = True
+        for server in self._servers:
+            server.close()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        clients = [one.client for one in self.connections if one.client is not None]
+        for connection in list(self.connections):
+            connection.engine.disconnect(Reason.SERVER_SHUTTING_DOWN)
+            connection.flush()
+            if connection.client is None:
+                connection.close()
+        if clients:
+            await asyncio.wait([client.finished for client in clients], timeout=self.options.stop_seconds)
+        for connection in list(self.connections):
+            connection.abort()
+        for task in (self._sweeper, self._renewer):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        await self.retained.table.close()
+        await self.sessions.documents.table.close()
+        for server in self._servers:
+            with suppress(OSError):
+                await server.wait_closed()
+
+    # Connections (their host) -------------------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> bool:
+        """A client is there; whether there is room for it."""
+        self.connections.add(connection)
+        self.measures.connections_accepted += 1
+        if len(self.connections) > self.options.max_connections + REFUSED_MAX:
+            connection.abort()  # no time to say why
+        return len(self.connections) <= self.options.max_connections
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+
+    # Time -------------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        for connection in list(self.connections):
+            connection.tick(now)
+        self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)
+
+    async def _sweep(self) -> None:
+        adopt_at = self._loop.time() + ADOPT_SECONDS
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            is_time = self._loop.time() > adopt_at
+            try:
+                if self.broker.cluster is not None:
+                    await self.sessions.documents.table.catch_up()
+                if is_time:
+                    adopt_at = self._loop.time() + ADOPT_SECONDS
+                    await self.sessions.adopt()
+                if is_time or self.broker.cluster is None:
+                    await self.retained.table.catch_up()
+                await self.sessions.sweep()
+                await self.retained.sweep()
+            except Closed:
+                return
+            except PenstockError as error:
+                log.warning("what is due could not be done, and is tried again: %s", error)
+
+    async def _renew(self) -> None:
+        """Keep what clients hold of queues that others consume too."""
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            clients = [one.client for one in self.connections if one.client is not None and one.client.sources]
+            for start in range(0, len(clients), RENEWED_AT_ONCE):
+                await asyncio.gather(*(client.renew() for client in clients[start : start + RENEWED_AT_ONCE]))

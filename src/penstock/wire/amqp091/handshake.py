@@ -1,0 +1,111 @@
+"""Logging in and agreeing on limits: what connection.start-ok and connection.tune-ok say.
+
+Pure functions; the order of the steps is `connection`'s.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.wire.amqp091 import codes
+from penstock.wire.amqp091.limits import Limits
+from penstock.wire.amqp091.tables import Malformed, decode_table
+
+if TYPE_CHECKING:
+    from pamqp.commands import Connection
+
+MECHANISMS: Final = "PLAIN AMQPLAIN"
+
+CAPABILITIES: Final = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+}
+
+SERVER_PROPERTIES: Final[dict[str, Any]] = {
+    # kombu, and so Celery, ask for exactly this name to learn what `global` means in basic.qos; for any other name it
+    # takes it to mean what the specification says, which no server does.
+    "product": "RabbitMQ",
+    "version": "3.13.0",
+    "platform": "Penstock",
+    "information": "Penstock, a message queue that clients of RabbitMQ can use",
+    "capabilities": CAPABILITIES,
+}
+
+
+class Credentials(NamedTuple):
+    user: str
+    password: str
+
+
+class Tuned(NamedTuple):
+    channel_max: int
+    frame_max: int
+    heartbeat: int
+
+
+class Refused(Exception):
+    """What the client asks for cannot be had: a reply code and why."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code: Final = code
+        self.text: Final = text
+
+
+def credentials(method: Connection.StartOk) -> Credentials:
+    """What a client logs in with; raises Refused."""
+    told: Any = method.response
+    response = told.encode() if isinstance(told, str) else bytes(told)
+    try:
+        if method.mechanism == "PLAIN":
+            return _plain(response)
+        if method.mechanism == "AMQPLAIN":
+            return _amqplain(response)
+    except (Malformed, UnicodeDecodeError):
+        raise Refused(codes.SYNTAX_ERROR, f"the {method.mechanism} response is not well formed") from None
+    raise Refused(codes.COMMAND_INVALID, f"unknown mechanism {method.mechanism[:40]!r}; there are {MECHANISMS}")
+
+
+def _plain(response: bytes) -> Credentials:
+    """An identity (unused), the user and the password, with zero octets between them."""
+    parts = response.split(b"\x00")
+    if len(parts) != 3:
+        raise Malformed("not three parts")
+    return Credentials(parts[1].decode(), parts[2].decode())
+
+
+def _amqplain(response: bytes) -> Credentials:
+    """A table without its length, with LOGIN and PASSWORD."""
+    table, _ = decode_table(len(response).to_bytes(4) + response)
+    user, password = table.get("LOGIN"), table.get("PASSWORD")
+    if not isinstance(user, str) or not isinstance(password, str):
+        raise Malformed("no LOGIN or no PASSWORD")
+    return Credentials(user, password)
+
+
+def capabilities(method: Connection.StartOk) -> frozenset[str]:
+    """What the client says that it can do."""
+    properties: Any = method.client_properties
+    told = properties.get("capabilities")
+    return frozenset(name for name, value in told.items() if value is True) if isinstance(told, dict) else frozenset()
+
+
+def tuned(limits: Limits, method: Connection.TuneOk) -> Tuned:
+    """What holds after the client's answer; 0 of the client means no wish. Raises Refused."""
+    channel_max = _agreed("channel_max", limits.channel_max, method.channel_max)
+    frame_max = _agreed("frame_max", limits.frame_max, method.frame_max)
+    if frame_max < codes.FRAME_MIN_SIZE:
+        raise Refused(codes.NOT_ALLOWED, f"frame_max {frame_max} is less than {codes.FRAME_MIN_SIZE}")
+    return Tuned(channel_max, frame_max, method.heartbeat)
+
+
+def _agreed(name: str, ours: int, theirs: int) -> int:
+    if theirs > ours:
+        raise Refused(codes.NOT_ALLOWED, f"{name} {theirs} is more than the {ours} that was offered")
+    return theirs or ours

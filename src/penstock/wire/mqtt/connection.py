@@ -1,0 +1,362 @@
+"""The engine of one client's MQTT connection: feed it what comes from the socket, write what `take` gives.
+
+It chooses the version by the first packet, checks every packet as the standard says, answers pings, resolves and gives
+topic aliases, and holds to the packet sizes of both sides. It does not know sessions: packet ids, redelivery, what is
+in flight and who subscribed to what are the front's.
+
+How a front uses it:
+
+- `receive` never raises. After `Connect` it holds back what follows until `connack`; then call `receive(b"")` for
+  that. Until then read no more from the socket.
+- After each call look at `take()`; when `closed` is true write that, close the socket and drop the engine.
+- `Lost` comes at most once and last. `Disconnect` comes last too. When the socket ends without either, the client is
+  lost all the same.
+- Call `tick(now)` about once a second, with a clock that only goes forward (seconds).
+- A refusal (reason from 0x80 on) in `puback` and `pubrec` closes a 3.1.1 connection, which has no other way to say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+
+from penstock.wire.mqtt.codec import Answer, Codec
+from penstock.wire.mqtt.codec import Limits as Limits  # noqa: PLC0414 - fronts take it from here
+from penstock.wire.mqtt.incoming import IncomingPackets
+from penstock.wire.mqtt.kinds import PINGRESP, Kind, check_first_byte
+from penstock.wire.mqtt.packets import (
+    NO_PROPERTIES,
+    Connect,
+    Disconnect,
+    Event,
+    Lost,
+    Publish,
+    PublishProperties,
+    UserProperties,
+)
+from penstock.wire.mqtt.publishing import DUP, PUBLISH, RETAIN, EncodedPublish
+from penstock.wire.mqtt.reader import Reader
+from penstock.wire.mqtt.reasons import REFUSAL, Reason, Refused
+from penstock.wire.mqtt.silence import Silence
+from penstock.wire.mqtt.versions import choose_codec
+
+
+class State(Enum):
+    """How far a connection is."""
+
+    NEW = auto()
+    """No CONNECT yet."""
+    ASKED = auto()
+    """A CONNECT that is not answered."""
+    OPEN = auto()
+    CLOSED = auto()
+
+
+class ServerConnection:
+    """One client's connection: see the module's description."""
+
+    __slots__ = (
+        "_codec",
+        "_connect",
+        "_incoming",
+        "_keep_alive",
+        "_limits",
+        "_out",
+        "_silence",
+        "_state",
+        "_unanswered",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._state = State.NEW
+        self._incoming = IncomingPackets(min(limits.maximum_connect_size, limits.maximum_packet_size))
+        self._codec: Codec | None = None
+        self._connect: Connect | None = None
+        self._out: list[bytes] = []
+        self._unanswered: set[int] = set()
+        self._keep_alive = 0
+        self._silence = Silence()
+
+    @property
+    def version(self) -> int:
+        """0 before the CONNECT, then 4 (MQTT 3.1.1) or 5."""
+        return 0 if self._codec is None else self._codec.version
+
+    @property
+    def closed(self) -> bool:
+        """Nothing more goes in or out, but for what `take` still gives."""
+        return self._state is State.CLOSED
+
+    # In ------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> list[Event]:
+        """What the client says with these bytes, in order."""
+        events: list[Event] = []
+        if self._state is State.CLOSED:
+            return events
+        self._silence.hear_bytes(len(data))
+        try:
+            self._incoming.feed(data)
+            if self._state is State.NEW:
+                self._check_first()
+            if self._state is State.ASKED:
+                self._incoming.check_waiting()
+            else:
+                self._read_packets(events)
+        except Refused as refused:
+            events.append(self._fail(refused.reason, refused.text))
+        return events
+
+    def _read_packets(self, events: list[Event]) -> None:
+        incoming = self._incoming
+        while incoming.next():
+            self._silence.hear_packet()
+            first = incoming.first
+            if self._state is State.NEW:
+                events.append(self._read_connect(first))
+                return
+            if first >> 4 == Kind.PUBLISH:
+                events.append(self._read_publish(first))
+            elif first == Kind.PINGREQ << 4 and incoming.start == incoming.end:
+                self._out.append(PINGRESP)
+            else:
+                event = self._read_other(first)
+                events.append(event)
+                if isinstance(event, Disconnect):
+                    self._close()
+                    return
+
+    def _check_first(self) -> None:
+        """Who does not speak MQTT is told so by the first byte, not when a packet's length of bytes is there."""
+        first = self._incoming.peek()
+        if first is not None and first >> 4 != Kind.CONNECT:
+            raise Refused(Reason.PROTOCOL_ERROR, "the first packet must be CONNECT")
+
+    def _read_connect(self, first: int) -> Connect:
+        check_first_byte(first)
+        reader = Reader(self._incoming.data, self._incoming.start, self._incoming.end)
+        self._codec = choose_codec(reader, self._limits)
+        # From here on a fault is answered in the client's version.
+        self._state = State.ASKED
+        connect = self._codec.connect(reader)
+        self._connect = connect
+        self._keep_alive = connect.keep_alive
+        return connect
+
+    def _read_publish(self, first: int) -> Publish:
+        assert self._codec is not None
+        incoming = self._incoming
+        event = self._codec.publish(first, incoming.data, incoming.start, incoming.end)
+        if event.qos and self._codec.version >= 5:
+            unanswered = self._unanswered
+            if len(unanswered) >= self._limits.receive_maximum and event.packet_id not in unanswered:
+                raise Refused(
+                    Reason.RECEIVE_MAXIMUM_EXCEEDED,
+                    f"more than {self._limits.receive_maximum} publishes of QoS 1 and 2 are unanswered",
+                )
+            unanswered.add(event.packet_id)
+        return event
+
+    def _read_other(self, first: int) -> Event:
+        assert self._codec is not None
+        assert self._connect is not None
+        kind = check_first_byte(first)
+        if kind is Kind.CONNECT:
+            raise Refused(Reason.PROTOCOL_ERROR, "a second CONNECT on the same connection")
+        if kind is Kind.PINGREQ:
+            raise Refused(Reason.MALFORMED_PACKET, "PINGREQ must have no body")
+        reader = Reader(self._incoming.data, self._incoming.start, self._incoming.end)
+        event = self._codec.decode(kind, reader)
+        if isinstance(event, Disconnect) and event.session_expiry and not self._connect.session_expiry:
+            raise Refused(
+                Reason.PROTOCOL_ERROR, "DISCONNECT cannot give an expiry to a session that ends with its connection"
+            )
+        return event
+
+    def tick(self, now: float) -> list[Event]:
+        """`Lost` when the CONNECT or the next packet is overdue (1.5 times the keep-alive)."""
+        silent = self._silence.tick(now)
+        if self._state is State.OPEN:
+            if self._keep_alive and silent > self._keep_alive * 1.5:
+                text = f"no packet for {silent:.0f} s, with a keep-alive of {self._keep_alive} s"
+                return [self._fail(Reason.KEEP_ALIVE_TIMEOUT, text)]
+        elif self._state is State.NEW and silent > self._limits.connect_within_s:
+            text = f"no CONNECT within {self._limits.connect_within_s:g} s"
+            return [self._fail(Reason.KEEP_ALIVE_TIMEOUT, text)]
+        return []
+
+    def _fail(self, reason: Reason, text: str) -> Lost:
+        """End the connection by a fault of the client, and tell it as far as its version can."""
+        self.disconnect(reason, text=text)
+        return Lost(reason, text)
+
+    # Out -----------------------------------------------------------------------------------------------
+
+    def take(self) -> bytes:
+        """What is to be written now."""
+        out = self._out
+        if not out:
+            return b""
+        self._out = []
+        return b"".join(out)
+
+    def connack(
+        self,
+        reason: int = Reason.SUCCESS,
+        *,
+        session_present: bool = False,
+        session_expiry: int | None = None,
+        assigned_client_id: str | None = None,
+        server_keep_alive: int | None = None,
+        response_information: str | None = None,
+        text: str = "",
+        user_properties: UserProperties = (),
+    ) -> None:
+        """Let the client in, or refuse it and close.
+
+        The limits are told by the engine. 3.1.1 has only `session_present` of these: the others are left out there,
+        so a keep-alive of the server binds clients of version 5 only.
+        """
+        if self._state is State.CLOSED:
+            return
+        if self._state is not State.ASKED or self._codec is None:
+            raise RuntimeError("connack is the answer to Connect, which has not come or has been answered")
+        told = Reason(reason)
+        answer = Answer(
+            session_present,
+            session_expiry,
+            assigned_client_id,
+            server_keep_alive,
+            response_information,
+            text,
+            user_properties,
+        )
+        sent = self._send(self._codec.connack(told, answer))
+        if told is not Reason.SUCCESS or not sent:
+            self._close()
+            return
+        self._state = State.OPEN
+        self._incoming.maximum = self._limits.maximum_packet_size
+        if server_keep_alive is not None and self._codec.version >= 5:
+            self._keep_alive = server_keep_alive
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        dup: bool = False,
+        packet_id: int = 0,
+        properties: PublishProperties = NO_PROPERTIES,
+        subscription_ids: Sequence[int] = (),
+    ) -> bool:
+        """Deliver a message. False: longer than the client takes; it was not sent and must be dropped for it."""
+        return self.publish_encoded(
+            EncodedPublish(topic, payload, properties),
+            qos=qos,
+            retain=retain,
+            dup=dup,
+            packet_id=packet_id,
+            subscription_ids=subscription_ids,
+        )
+
+    def publish_encoded(
+        self,
+        message: EncodedPublish,
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        dup: bool = False,
+        packet_id: int = 0,
+        subscription_ids: Sequence[int] = (),
+    ) -> bool:
+        """`publish` for a message that goes to many: encoded once, for all connections of both versions."""
+        if self._state is not State.OPEN or self._codec is None:
+            return True
+        first = PUBLISH | qos << 1 | (RETAIN if retain else 0) | (DUP if dup and qos else 0)
+        parts = self._codec.delivery(message, first, subscription_ids)
+        if parts is None:
+            return False
+        if qos:
+            self._out += (parts.head, packet_id.to_bytes(2, "big"), parts.middle, message.payload)
+        else:
+            self._out += (parts.head, parts.middle, message.payload)
+        return True
+
+    def puback(self, packet_id: int, reason: int = 0, *, text: str = "", user_properties: UserProperties = ()) -> None:
+        """Answer a publish of QoS 1."""
+        self._unanswered.discard(packet_id)
+        self._acknowledge(Kind.PUBACK, packet_id, reason, text, user_properties)
+
+    def pubrec(self, packet_id: int, reason: int = 0, *, text: str = "", user_properties: UserProperties = ()) -> None:
+        """Answer a publish of QoS 2; a refusal ends the exchange."""
+        if reason >= REFUSAL:
+            self._unanswered.discard(packet_id)
+        self._acknowledge(Kind.PUBREC, packet_id, reason, text, user_properties)
+
+    def pubrel(self, packet_id: int, reason: int = 0) -> None:
+        """Answer a `PubRec`."""
+        self._acknowledge(Kind.PUBREL, packet_id, reason, "", ())
+
+    def pubcomp(self, packet_id: int, reason: int = 0) -> None:
+        """Answer a `PubRel`; `PACKET_ID_NOT_FOUND` for one that is not known (3.1.1: plain)."""
+        self._unanswered.discard(packet_id)
+        self._acknowledge(Kind.PUBCOMP, packet_id, reason, "", ())
+
+    def _acknowledge(self, kind: Kind, packet_id: int, reason: int, text: str, user_properties: UserProperties) -> None:
+        if self._state is not State.OPEN or self._codec is None:
+            return
+        # Where the version has no way to refuse, there is no form, and the connection closes.
+        self._send(self._codec.acknowledge(kind, packet_id, reason, text, user_properties))
+
+    def suback(
+        self, packet_id: int, reasons: Sequence[int], *, text: str = "", user_properties: UserProperties = ()
+    ) -> None:
+        """One code for each subscription: the QoS granted or a refusal (3.1.1: 0x80 for each of these)."""
+        self._acknowledge_filters(Kind.SUBACK, packet_id, reasons, text, user_properties)
+
+    def unsuback(
+        self, packet_id: int, reasons: Sequence[int], *, text: str = "", user_properties: UserProperties = ()
+    ) -> None:
+        """One code for each filter (3.1.1: none)."""
+        self._acknowledge_filters(Kind.UNSUBACK, packet_id, reasons, text, user_properties)
+
+    def _acknowledge_filters(
+        self, kind: Kind, packet_id: int, reasons: Sequence[int], text: str, user_properties: UserProperties
+    ) -> None:
+        if self._state is State.OPEN and self._codec is not None:
+            self._send(self._codec.acknowledge_filters(kind, packet_id, reasons, text, user_properties))
+
+    def disconnect(
+        self,
+        reason: int = Reason.SUCCESS,
+        *,
+        text: str = "",
+        server_reference: str | None = None,
+        user_properties: UserProperties = (),
+    ) -> None:
+        """End the connection: version 5 is told why, 3.1.1 is only closed. Harmless when it has ended already."""
+        if self._codec is not None:
+            told = Reason(reason)
+            # Before a CONNACK that lets the client in there is no DISCONNECT: the CONNACK says it.
+            if self._state is State.ASKED:
+                self._send(self._codec.connack(told, Answer(text=text, user_properties=user_properties)))
+            elif self._state is State.OPEN:
+                self._send(self._codec.disconnect(told, text, server_reference, user_properties))
+        self._close()
+
+    def _send(self, forms: tuple[bytes, ...]) -> bool:
+        """The fullest form that the client takes; where it takes none, the connection cannot go on."""
+        for form in forms:
+            if self._codec is not None and len(form) <= self._codec.maximum_packet_size:
+                self._out.append(form)
+                return True
+        self._close()
+        return False
+
+    def _close(self) -> None:
+        self._state = State.CLOSED
+        self._incoming.drop()

@@ -1,0 +1,197 @@
+"""MQTT 3.1.1 in bytes: every packet of a client read with the checks of the standard, every packet of a server written.
+
+3.1.1 has no reason codes for faults: `Refused` carries the one of version 5 for the log, and the engine closes.
+"""
+
+# ruff: noqa: ARG002 - 3.1.1 has no place for much of what version 5 says
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from penstock.wire.mqtt.codec import UNLIMITED, Answer, Codec
+from penstock.wire.mqtt.kinds import Kind
+from penstock.wire.mqtt.packets import (
+    NEVER,
+    Connect,
+    Disconnect,
+    Event,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+    UserProperties,
+    Will,
+)
+from penstock.wire.mqtt.publishing import EncodedPublish, Parts
+from penstock.wire.mqtt.reader import Reader, decode_text, packet
+from penstock.wire.mqtt.reasons import REFUSAL, RETURN_CODES, SERVER_UNAVAILABLE_3, Reason, Refused
+from penstock.wire.mqtt.topics import topic_problem
+
+# What a fault in the CONNECT itself is: a client that breaks the rules is not answered, only closed.
+UNANSWERED: Final = frozenset({Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR, Reason.TOPIC_NAME_INVALID})
+SUBACK_FAILURE: Final = 0x80
+
+
+class ConnectFlags:
+    """The flags of a CONNECT, the same in both versions but for the password."""
+
+    __slots__ = ("clean_start", "has_password", "has_username", "has_will", "will_qos", "will_retain")
+
+    def __init__(self, flags: int) -> None:
+        if flags & 0x01:
+            raise Refused(Reason.MALFORMED_PACKET, "the reserved flag of CONNECT must be 0")
+        self.clean_start = bool(flags & 0x02)
+        self.has_will = bool(flags & 0x04)
+        self.will_qos = flags >> 3 & 0x03
+        self.will_retain = bool(flags & 0x20)
+        self.has_password = bool(flags & 0x40)
+        self.has_username = bool(flags & 0x80)
+        if self.will_qos == 3:
+            raise Refused(Reason.MALFORMED_PACKET, "the QoS of the will must be 0, 1 or 2, not 3")
+        if not self.has_will and (self.will_qos or self.will_retain):
+            raise Refused(Reason.MALFORMED_PACKET, "CONNECT has a QoS or retain flag of a will, but no will")
+
+
+class Codec3(Codec):
+    """MQTT 3.1.1. It keeps nothing: one for all connections."""
+
+    __slots__ = ()
+
+    version: ClassVar[int] = 4
+
+    @property
+    def maximum_packet_size(self) -> int:
+        return UNLIMITED
+
+    def connect(self, reader: Reader) -> Connect:
+        flags = ConnectFlags(reader.byte("the flags of CONNECT"))
+        if flags.has_password and not flags.has_username:
+            raise Refused(Reason.MALFORMED_PACKET, "CONNECT has a password without a user name")
+        keep_alive = reader.short("the keep-alive")
+        client_id = reader.text("the client id")
+        will = None
+        if flags.has_will:
+            topic = check_topic(reader.text("the topic of the will"))
+            will = Will(topic, reader.binary("the will's payload"), flags.will_qos, flags.will_retain)
+        username = reader.text("the user name") if flags.has_username else None
+        password = reader.binary("the password") if flags.has_password else None
+        reader.finish()
+        if not client_id and not flags.clean_start:
+            raise Refused(Reason.CLIENT_ID_NOT_VALID, "a client without a client id must ask for a clean session")
+        return Connect(
+            4,
+            client_id,
+            flags.clean_start,
+            keep_alive,
+            username,
+            password,
+            will,
+            session_expiry=0 if flags.clean_start else NEVER,
+        )
+
+    def publish(self, first: int, data: bytes, position: int, end: int) -> Publish:
+        qos = first >> 1 & 0x03
+        if qos == 3:
+            raise Refused(Reason.MALFORMED_PACKET, "the QoS of PUBLISH must be 0, 1 or 2, not 3")
+        if first & 0x08 and not qos:
+            raise Refused(Reason.MALFORMED_PACKET, "PUBLISH of QoS 0 must not have the dup flag")
+        topic_start = position + 2
+        topic_end = topic_start + (data[position] << 8 | data[position + 1]) if topic_start <= end else end + 1
+        body = topic_end + 2 if qos else topic_end
+        if body > end:
+            raise Refused(Reason.MALFORMED_PACKET, "PUBLISH ends within its topic or packet id")
+        packet_id = 0
+        if qos:
+            packet_id = data[topic_end] << 8 | data[topic_end + 1]
+            if not packet_id:
+                raise Refused(Reason.PROTOCOL_ERROR, "a packet id must not be 0")
+        topic = check_topic(decode_text(data[topic_start:topic_end], "the topic"))
+        return Publish(topic, data[body:end], qos, bool(first & 0x01), bool(first & 0x08), packet_id)
+
+    def decode(self, kind: Kind, reader: Reader) -> Event:
+        event = self._decode(kind, reader)
+        reader.finish()
+        return event
+
+    def _decode(self, kind: Kind, reader: Reader) -> Event:
+        match kind:
+            case Kind.PUBACK:
+                return PubAck(reader.packet_id())
+            case Kind.PUBREC:
+                return PubRec(reader.packet_id())
+            case Kind.PUBREL:
+                return PubRel(reader.packet_id())
+            case Kind.PUBCOMP:
+                return PubComp(reader.packet_id())
+            case Kind.SUBSCRIBE:
+                return Subscribe(reader.packet_id(), _subscriptions(reader))
+            case Kind.UNSUBSCRIBE:
+                return Unsubscribe(reader.packet_id(), read_filters(reader))
+            case Kind.DISCONNECT:
+                return Disconnect()
+            case _:
+                raise Refused(Reason.PROTOCOL_ERROR, f"{kind.name} is not a client's packet of MQTT 3.1.1")
+
+    def connack(self, reason: Reason, answer: Answer) -> tuple[bytes, ...]:
+        if reason in UNANSWERED:
+            return ()
+        code = RETURN_CODES.get(reason, SERVER_UNAVAILABLE_3)
+        return (bytes((Kind.CONNACK << 4, 2, 0 if code else answer.session_present, code)),)
+
+    def acknowledge(
+        self, kind: Kind, packet_id: int, reason: int, text: str, user_properties: UserProperties
+    ) -> tuple[bytes, ...]:
+        if reason >= REFUSAL and kind in (Kind.PUBACK, Kind.PUBREC):
+            return ()
+        flags = 2 if kind is Kind.PUBREL else 0
+        return (bytes((kind << 4 | flags, 2, packet_id >> 8, packet_id & 0xFF)),)
+
+    def acknowledge_filters(
+        self, kind: Kind, packet_id: int, reasons: Sequence[int], text: str, user_properties: UserProperties
+    ) -> tuple[bytes, ...]:
+        codes = bytes(min(code, SUBACK_FAILURE) for code in reasons) if kind is Kind.SUBACK else b""
+        return (packet(kind << 4, packet_id.to_bytes(2, "big") + codes),)
+
+    def disconnect(
+        self, reason: Reason, text: str, server_reference: str | None, user_properties: UserProperties
+    ) -> tuple[bytes, ...]:
+        return ()
+
+    def delivery(self, message: EncodedPublish, first: int, subscription_ids: Sequence[int]) -> Parts | None:
+        return message.parts(4, first)
+
+
+def check_topic(topic: str) -> str:
+    """A topic name to publish to, as both versions want it."""
+    if "#" in topic or "+" in topic or not topic:
+        raise Refused(Reason.TOPIC_NAME_INVALID, topic_problem(topic))
+    return topic
+
+
+def read_filters(reader: Reader) -> tuple[str, ...]:
+    """The filters of an UNSUBSCRIBE: at least one."""
+    filters = []
+    while reader.left:
+        filters.append(reader.text("a topic filter"))
+    if not filters:
+        raise Refused(Reason.PROTOCOL_ERROR, "UNSUBSCRIBE has no topic filter")
+    return tuple(filters)
+
+
+def _subscriptions(reader: Reader) -> tuple[Subscription, ...]:
+    subscriptions = []
+    while reader.left:
+        topic_filter = reader.text("a topic filter")
+        qos = reader.byte("the QoS of a subscription")
+        if qos > 2:
+            raise Refused(Reason.MALFORMED_PACKET, f"the QoS of a subscription must be 0, 1 or 2, not {qos}")
+        subscriptions.append(Subscription(topic_filter, qos))
+    if not subscriptions:
+        raise Refused(Reason.PROTOCOL_ERROR, "SUBSCRIBE has no topic filter")
+    return tuple(subscriptions)

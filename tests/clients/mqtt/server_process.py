@@ -1,0 +1,36 @@
+"""The real server on a file, with its MQTT and HTTP fronts, for tests that kill it. Says where it listens when it does.
+
+Arguments: the file, the options of the MQTT front as JSON, the port for HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+import msgspec
+
+import penstock
+from penstock.fronts.http.options import HttpOptions
+from penstock.fronts.http.server import HttpServer
+from penstock.fronts.mqtt.options import MqttOptions
+from penstock.fronts.mqtt.server import MqttServer
+
+
+async def main(path: str, options: str, port: int) -> None:
+    async with await penstock.open(path) as broker:
+        http = HttpServer(broker, HttpOptions(port=port))
+        await http.start()
+        mqtt = MqttServer(broker, msgspec.json.decode(options, type=MqttOptions))
+        await mqtt.start()
+        stopped = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+        print("ready", mqtt.port, mqtt.websocket_port, http.port, flush=True)
+        await stopped.wait()
+        await mqtt.stop()
+        await http.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
