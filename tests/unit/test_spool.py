@@ -10,6 +10,7 @@ import pytest
 
 from penstock import InvalidArgument, StoreCorrupt, Unavailable
 from penstock.node.spool import (
+    MAGIC,
     DeadRecord,
     Doubt,
     Header,
@@ -169,3 +170,16 @@ def test_records_are_read_in_order_over_segments_and_removed_behind_the_reader(t
         await folder.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("cut", range(len(MAGIC) + 4))
+@pytest.mark.parametrize("zeros", [0, 1, 100])
+def test_a_segment_whose_beginning_a_crash_has_cut_holds_nothing(cut: int, zeros: int) -> None:
+    start = segment_start(Header("0001", "store", 1))
+    assert header_of(start[:cut] + bytes(zeros), "name") is None
+
+
+def test_a_file_that_is_something_else_is_refused() -> None:
+    for data in (b"x", b"\0\0x", MAGIC[:3] + b"x", MAGIC[:3] + b"\0\0x"):
+        with pytest.raises(StoreCorrupt, match="name is no segment"):
+            header_of(data, "name")
