@@ -12,19 +12,22 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pika
+import pytest
 import uvloop
 from pamqp import body as pamqp_body
 from pamqp import commands, frame, header
-from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import AMQPError, ChannelClosedByBroker
+from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedByBroker
 
 import penstock
 from penstock import Broker
 from penstock.fronts.amqp091.options import AmqpOptions
 from penstock.fronts.amqp091.server import AmqpServer
+
+if TYPE_CHECKING:
+    from pika.adapters.blocking_connection import BlockingChannel
 
 PATIENCE_S = 20.0
 """How long a test waits for what must happen; only a failing test waits so long."""
@@ -143,13 +146,20 @@ def waited(condition: Callable[[], bool]) -> None:
 @contextmanager
 def closes(code: int, text: str = "") -> Iterator[None]:
     """The server closes the channel for this reason."""
-    try:
+    with pytest.raises(ChannelClosedByBroker) as caught:
         yield
-    except ChannelClosedByBroker as error:
-        assert error.reply_code == code, error
-        assert text in error.reply_text, error
-    else:
-        raise AssertionError(f"the channel was not closed, it should have been with {code}")
+    assert caught.value.reply_code == code, caught.value
+    assert text in caught.value.reply_text, caught.value
+
+
+def closed_with(channel: BlockingChannel, method: Any, *content: Any) -> int:
+    """Send a method for which the server closes the connection; the reply code."""
+    channel._impl._send_method(method, *content)
+    try:
+        until(channel, lambda: False)
+    except ConnectionClosedByBroker as error:
+        return int(error.reply_code)
+    raise AssertionError("the connection was not closed")
 
 
 class Raw:

@@ -257,11 +257,7 @@ def routed(place: Served, exchange: str, key: str, headers: dict[str, Any] | Non
     """The queues, of those named a, b and c, that get a message."""
     channel = place.channel(confirms=True)
     channel.basic_publish(exchange, key, b"m", pika.BasicProperties(headers=headers))
-    names = []
-    for name in "abc":
-        if channel.basic_get(name, auto_ack=True)[0] is not None:
-            names.append(name)
-    return names
+    return [name for name in "abc" if channel.basic_get(name, auto_ack=True)[0] is not None]
 
 
 def test_the_kinds_of_exchanges() -> None:

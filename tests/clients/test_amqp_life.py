@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -49,7 +50,7 @@ def test_where_it_may_listen() -> None:
 
 
 def test_a_vhost_that_cannot_be() -> None:
-    with served() as place, pytest.raises(ProbableAccessDeniedError, match="530.*control character"):
+    with served() as place, pytest.raises(ProbableAccessDeniedError, match=r"530.*control character"):
         place.connect(virtual_host="a\nb")
 
 
@@ -218,10 +219,7 @@ def test_a_publisher_that_must_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     real, gate = publishing.publish, threading.Event()
 
     async def slow(*arguments: Any) -> Any:
-        import asyncio
-
-        while not gate.is_set():
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(gate.wait, PATIENCE_S)
         return await real(*arguments)
 
     with served(max_pending_bytes=10_000) as place:
