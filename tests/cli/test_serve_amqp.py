@@ -26,6 +26,11 @@ def connect(server: Server, password: str = "guest") -> pika.BlockingConnection:
     return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port_of(server), credentials=credentials))
 
 
+def listen_until_closed(connection: pika.BlockingConnection) -> None:
+    while True:
+        connection.process_data_events(0.05)
+
+
 def test_a_server_speaks_amqp_and_http_about_the_same_queues(tmp_path: Path) -> None:
     with running(tmp_path) as server:
         connection = connect(server)
@@ -43,9 +48,8 @@ def test_a_server_speaks_amqp_and_http_about_the_same_queues(tmp_path: Path) -> 
         for line in ("connections 1.0", "channels 1.0", "consumers 1.0", "published_total 1.0", "delivered_total 1.0"):
             assert f"penstock_amqp_{line}" in metrics
         server.signal(signal.SIGTERM)
-        with pytest.raises(ConnectionClosedByBroker) as caught:  # noqa: PT012 - the answer comes later
-            while True:
-                connection.process_data_events(0.05)
+        with pytest.raises(ConnectionClosedByBroker) as caught:
+            listen_until_closed(connection)
         assert caught.value.reply_code == 320
         assert server.end() == 0
 

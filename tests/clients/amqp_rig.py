@@ -19,7 +19,7 @@ import pytest
 import uvloop
 from pamqp import body as pamqp_body
 from pamqp import commands, frame, header
-from pika.exceptions import AMQPError, ChannelClosedByBroker
+from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedByBroker
 
 import penstock
 from penstock import Broker
@@ -152,6 +152,16 @@ def closes(code: int, text: str = "") -> Iterator[None]:
     assert text in caught.value.reply_text, caught.value
 
 
+def closed_with(channel: BlockingChannel, method: Any, *content: Any) -> int:
+    """Send a method for which the server closes the connection; the reply code."""
+    channel._impl._send_method(method, *content)
+    try:
+        until(channel, lambda: False)
+    except ConnectionClosedByBroker as error:
+        return int(error.reply_code)
+    raise AssertionError("the connection was not closed")
+
+
 class Raw:
     """A client that says and hears every frame: it settles nothing and drops nothing by itself."""
 
@@ -176,7 +186,7 @@ class Raw:
         self.send_bytes(frame.marshal(method, channel))
 
     def publish(self, channel: int, exchange: str, key: str, body: bytes) -> None:
-        parts: list[Any] = [
+        parts = [
             commands.Basic.Publish(0, exchange, key),
             header.ContentHeader(0, len(body)),
             pamqp_body.ContentBody(body),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -40,11 +41,11 @@ def test_who_may_log_in() -> None:
 
 
 def test_where_it_may_listen() -> None:
-    for host in ("0.0.0.0", "example.org"):
+    for options in ({"host": "0.0.0.0"}, {"host": "example.org"}):
         with pytest.raises(InvalidArgument, match=r"http\.token"):
-            check_exposure(AmqpOptions(host=host))
-        check_exposure(AmqpOptions(host=host, token="t"))
-        check_exposure(AmqpOptions(host=host, insecure=True))
+            check_exposure(AmqpOptions(**options))
+        check_exposure(AmqpOptions(**options, token="t"))
+        check_exposure(AmqpOptions(**options, insecure=True))
     check_exposure(AmqpOptions(host="localhost"))
 
 
@@ -159,7 +160,7 @@ def test_a_server_that_stops_says_so(tmp_path: Path) -> None:
         with pytest.raises(ConnectionClosedByBroker) as caught:
             until(channel, lambda: False)
         assert caught.value.reply_code == 320
-        channel._impl = None
+        channel._impl = None  # type: ignore[assignment]
     with served(tmp_path / "store.db") as place:
         channel = place.channel()
         got = [channel.basic_get("q") for _ in range(4)]
@@ -218,9 +219,7 @@ def test_a_publisher_that_must_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     real, gate = publishing.publish, threading.Event()
 
     async def slow(*arguments: Any) -> Any:
-        import asyncio
-
-        await asyncio.to_thread(gate.wait, 20)
+        await asyncio.to_thread(gate.wait, PATIENCE_S)
         return await real(*arguments)
 
     with served(max_pending_bytes=10_000) as place:

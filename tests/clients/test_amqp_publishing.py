@@ -8,10 +8,10 @@ from typing import Any
 
 import pika
 import pytest
-from pika.exceptions import ConnectionClosedByBroker, NackError, UnroutableError
+from pika.exceptions import NackError, UnroutableError
 
 from penstock import Message
-from tests.clients.amqp_rig import Inbox, Served, closes, quiet, served, until
+from tests.clients.amqp_rig import Inbox, Served, closed_with, closes, quiet, served, until
 
 # Confirms ------------------------------------------------------------------------------------------------
 
@@ -118,12 +118,8 @@ def test_publishing_to_an_exchange_that_is_not_there() -> None:
 def test_immediate_is_not_known() -> None:
     with served() as place:
         channel = place.channel()
-        with pytest.raises(ConnectionClosedByBroker) as caught:  # noqa: PT012 - the answer comes later
-            channel._impl._send_method(
-                pika.spec.Basic.Publish(exchange="", routing_key="q", immediate=True), (pika.BasicProperties(), b"m")
-            )
-            until(channel, lambda: False)
-        assert caught.value.reply_code == 540
+        method = pika.spec.Basic.Publish(exchange="", routing_key="q", immediate=True)
+        assert closed_with(channel, method, (pika.BasicProperties(), b"m")) == 540
 
 
 def test_what_a_publisher_sent_before_closing_is_stored() -> None:

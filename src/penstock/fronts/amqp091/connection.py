@@ -193,20 +193,21 @@ class Connection(asyncio.Protocol):
     def _channel_closed(self, event: events.ChannelClosed) -> None:
         channel = self.channels.pop(event.channel, None)
         if channel is not None:
-            self.keep(self._loop.create_task(self._close_channel(channel)))
+            self.keep(self._loop.create_task(self._close_channel(channel, is_asked=event.by_client)))
 
-    async def _close_channel(self, channel: Channel) -> None:
-        """Finish what came before, then say that it is closed."""
+    async def _close_channel(self, channel: Channel, *, is_asked: bool) -> None:
+        """Finish what came before, then say that it is closed, where that was asked for."""
         await channel.close()
         self.host.measures.channels -= 1
-        self.wire.close_ok(channel.number)
-        self.flush_soon()
+        if is_asked:
+            self.wire.close_ok(channel.number)
+            self.flush_soon()
 
     def channel_failed(self, channel: Channel) -> None:
         """A fault has closed it; the client knows."""
         if self.channels.get(channel.number) is channel:
             del self.channels[channel.number]
-            self.keep(self._loop.create_task(self._close_channel(channel)))
+            self.keep(self._loop.create_task(self._close_channel(channel, is_asked=False)))
 
     def _published(self, event: Publish) -> None:
         channel = self.channels.get(event.channel)
@@ -277,6 +278,8 @@ class Connection(asyncio.Protocol):
 
     def sweep(self, now: float) -> None:
         """About once a second: heartbeats, leases, queues that are gone."""
+        if self._ended:
+            return
         if self._is_paused:
             self.wire.receive(b"")  # it is us who do not listen
         for event in self.wire.tick(now):

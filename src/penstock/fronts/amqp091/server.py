@@ -18,6 +18,8 @@ from penstock.fronts.amqp091.options import AmqpOptions
 from penstock.node.broker import Broker
 
 SWEEP_SECONDS: Final = 1.0
+SLICES: Final = 10
+"""Every connection is looked after once in that time, so many at a time."""
 BACKLOG: Final = 4_096
 
 log = logging.getLogger("penstock.amqp")
@@ -38,6 +40,8 @@ class AmqpServer:
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Future[None] | None = None
+        self._round: list[Connection] = []
+        self._slice = 1
 
     # Life -------------------------------------------------------------------------------------------------
 
@@ -47,7 +51,7 @@ class AmqpServer:
             lambda: Connection(self), self.options.host, self.options.port, backlog=BACKLOG
         )
         self.port = self._server.sockets[0].getsockname()[1]
-        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self.sweep)
+        self._sweeper = self._loop.call_later(SWEEP_SECONDS / SLICES, self.sweep)
 
     async def stop(self) -> None:
         """Take no more connections; finish what those that are there have asked for, tell them, and let them go."""
@@ -69,11 +73,15 @@ class AmqpServer:
             await asyncio.wait_for(self._server.wait_closed(), self.options.stop_seconds)
 
     def sweep(self) -> None:
-        """Heartbeats and leases of all connections: one timer for all of them."""
+        """Heartbeats and leases: one timer for all connections, a part of them at a time, so that none waits long."""
         now = self._loop.time()
-        for connection in list(self._connections):
+        if not self._round:
+            self._round = list(self._connections)
+            self._slice = len(self._round) // SLICES + 1
+        for connection in self._round[-self._slice :]:
             connection.sweep(now)
-        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self.sweep)
+        del self._round[-self._slice :]
+        self._sweeper = self._loop.call_later(SWEEP_SECONDS / SLICES, self.sweep)
 
     # Connections (their host) -----------------------------------------------------------------------------
 
