@@ -1,4 +1,4 @@
-"""`./penstock bench peers`: Penstock beside RabbitMQ, Redis Streams, NATS JetStream and PostgreSQL, all ids checked.
+"""`./penstock bench peers`: Penstock beside RabbitMQ, Redis, NATS JetStream, PostgreSQL, Mosquitto; all ids checked.
 
 Each peer is started from its Debian package on a loopback port, with a fresh folder on this disk and set to force every
 confirmed message to disk where it can; what its confirm means is said under the table. One client process does the work

@@ -3,8 +3,8 @@
 One server on a SQLite file, and then one on PostgreSQL (rows that end in @postgresql), one Spark session on local[2],
 all on this machine, 200-byte payloads that do not compress. Beside it what a user would do without Penstock: Spark's
 JDBC source and sink on a PostgreSQL table with one row a message. PostgreSQL is that of `./penstock bench peers
---setup`; both are left out where it is missing. What comes second finds the session warm: with few rows, compare runs of
-one store each.
+--setup`; both are left out where it is missing. What comes second finds the session warm: with few rows, compare
+runs of one store each.
 
 Rates are rows a second of wall clock, and rows per CPU-second of everything: server, database, JVM, Python workers,
 driver.

@@ -137,9 +137,9 @@ class _Connection:
         )  # fmt: skip
         client.max_inflight_messages_set(IN_FLIGHT)
         client.on_socket_open = lambda _, __, sock: self._loop.add_reader(sock, client.loop_read)
-        client.on_socket_close = lambda _, __, sock: self._loop.remove_reader(sock)
+        client.on_socket_close = self._closed_socket
         client.on_socket_register_write = lambda _, __, sock: self._loop.add_writer(sock, client.loop_write)
-        client.on_socket_unregister_write = lambda _, __, sock: self._loop.remove_writer(sock)
+        client.on_socket_unregister_write = self._written
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_publish = self._on_publish
@@ -175,6 +175,12 @@ class _Connection:
         assert number is not None
         self._answers[number] = self._loop.create_future()
         await self._answers[number]
+
+    def _closed_socket(self, _client: paho.Client, _data: Any, sock: Any) -> None:
+        self._loop.remove_reader(sock)
+
+    def _written(self, _client: paho.Client, _data: Any, sock: Any) -> None:
+        self._loop.remove_writer(sock)
 
     def _on_connect(self, _: Any, __: Any, ___: Any, reason: Any, ____: Any) -> None:
         if reason.is_failure:

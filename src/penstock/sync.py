@@ -112,6 +112,10 @@ class SyncBroker:
         """The same for who ends it himself, with `end_session` on what this returns."""
         return SyncBroker(self._thread.do(self._broker.begin_session, name), self._thread)
 
+    def new_session_name(self) -> str:
+        """A name for a session that tells whose it is: what it holds returns at once where this process is gone."""
+        return self._thread.do(self._broker.new_session_name)
+
     def end_session(self) -> None:
         """Delete the session's exclusive queues and give back what it has leased. Safe to do again."""
         self._thread.run(self._broker.end_session)

@@ -68,6 +68,17 @@ def test_a_workload_runs_on_penstock_and_loses_nothing(workload: str, tmp_path: 
     assert WHAT[workload] in written.with_suffix(".md").read_text()
 
 
+@pytest.mark.parametrize("workload", ["consume-100", "4+4-by-100", "fan-out-10", "queues-10k"])
+def test_a_workload_runs_by_mqtt_and_loses_nothing(workload: str, tmp_path: Path) -> None:
+    places = ["--folder", str(tmp_path / "data"), "--results", str(tmp_path / "results")]
+    sizes = ["--runs", "1", "--scale", "0.0005", "--seconds", "20"]
+    done = run("--json", "--peers", "penstock-mqtt", "--workloads", workload, *sizes, *places)
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)
+    assert row["lost"] == row["duplicated"] == 0
+    assert row["msgs"] > 0
+
+
 def test_an_unknown_peer_or_workload_is_named() -> None:
     for option, wrong, known in (("--peers", "kafka", "rabbitmq-quorum"), ("--workloads", "publish-7", "publish-100")):
         done = run(option, wrong)

@@ -12,19 +12,22 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pika
+import pytest
 import uvloop
 from pamqp import body as pamqp_body
 from pamqp import commands, frame, header
-from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 import penstock
 from penstock import Broker
 from penstock.fronts.amqp091.options import AmqpOptions
 from penstock.fronts.amqp091.server import AmqpServer
+
+if TYPE_CHECKING:
+    from pika.adapters.blocking_connection import BlockingChannel
 
 PATIENCE_S = 20.0
 """How long a test waits for what must happen; only a failing test waits so long."""
@@ -143,26 +146,23 @@ def waited(condition: Callable[[], bool]) -> None:
 @contextmanager
 def closes(code: int, text: str = "") -> Iterator[None]:
     """The server closes the channel for this reason."""
-    try:
+    with pytest.raises(ChannelClosedByBroker) as caught:
         yield
-    except ChannelClosedByBroker as error:
-        assert error.reply_code == code, error
-        assert text in error.reply_text, error
-    else:
-        raise AssertionError(f"the channel was not closed, it should have been with {code}")
+    assert caught.value.reply_code == code, caught.value
+    assert text in caught.value.reply_text, caught.value
 
 
 class Raw:
     """A client that says and hears every frame: it settles nothing and drops nothing by itself."""
 
-    def __init__(self, place: Served, *, opens: int = 1) -> None:
+    def __init__(self, place: Served, *, opens: int = 1, heartbeat: int = 0) -> None:
         self.socket = socket.create_connection(("127.0.0.1", place.server.port), PATIENCE_S)
         self._data = b""
         self.send_bytes(b"AMQP\x00\x00\x09\x01")
         self.hear(commands.Connection.Start)
         self.send(0, commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"))
         self.hear(commands.Connection.Tune)
-        self.send(0, commands.Connection.TuneOk(2047, 131072, 0))
+        self.send(0, commands.Connection.TuneOk(2047, 131072, heartbeat))
         self.send(0, commands.Connection.Open("/"))
         self.hear(commands.Connection.OpenOk)
         for number in range(1, opens + 1):
@@ -176,7 +176,7 @@ class Raw:
         self.send_bytes(frame.marshal(method, channel))
 
     def publish(self, channel: int, exchange: str, key: str, body: bytes) -> None:
-        parts = [
+        parts: list[Any] = [
             commands.Basic.Publish(0, exchange, key),
             header.ContentHeader(0, len(body)),
             pamqp_body.ContentBody(body),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import socket
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pika
 import pytest
 from pamqp import commands
 from pamqp.body import ContentBody
-from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ConnectionClosedByBroker
 
 from penstock.fronts.amqp091 import settling
 from tests.clients.amqp_rig import Inbox, Raw, Served, closes, quiet, served, until, waited
+
+if TYPE_CHECKING:
+    from pika.adapters.blocking_connection import BlockingChannel
 
 
 def filled(place: Served, count: int, queue: str = "q", **options: Any) -> BlockingChannel:
@@ -159,11 +162,12 @@ def test_settling_what_is_not_there_closes_the_channel_and_only_it() -> None:
         channel.basic_ack(method.delivery_tag)
         with closes(406, "unknown delivery tag 1"):
             channel.queue_declare("q", passive=True)
-        for settle in (
+        settles: tuple[Callable[[Any], object], ...] = (
             lambda channel: channel.basic_nack(5),
             lambda channel: channel.basic_reject(1),
             lambda channel: channel.basic_ack(9, multiple=True),
-        ):
+        )
+        for settle in settles:
             broken = place.channel()
             settle(broken)
             with closes(406, "unknown delivery tag"):
@@ -314,7 +318,7 @@ def test_a_tag_that_is_used_twice() -> None:
     with served() as place:
         channel = filled(place, 0)
         channel.basic_consume("q", lambda *_: None, consumer_tag="t")
-        with pytest.raises(ConnectionClosedByBroker) as caught:
+        with pytest.raises(ConnectionClosedByBroker) as caught:  # noqa: PT012 - the answer comes later
             channel._impl._send_method(pika.spec.Basic.Consume(queue="q", consumer_tag="t"))
             until(channel, lambda: False)
         assert caught.value.reply_code == 530
@@ -369,7 +373,7 @@ def test_no_local() -> None:
         until(channel, lambda: bool(heard))
         assert heard == [b"another's"]
         shared = filled(place, 0)
-        with pytest.raises(ConnectionClosedByBroker) as caught:
+        with pytest.raises(ConnectionClosedByBroker) as caught:  # noqa: PT012 - the answer comes later
             shared._impl._send_method(pika.spec.Basic.Consume(queue="q", consumer_tag="t", no_local=True))
             until(shared, lambda: False)
         assert caught.value.reply_code == 540
@@ -439,7 +443,7 @@ def dead_letter(channel: BlockingChannel, queue: str = "graves") -> tuple[Any, A
         return bool(found)
 
     until(channel, there)
-    return tuple(found[0])  # type: ignore[return-value]
+    return tuple(found[0])
 
 
 def test_dead_letters_tell_their_history() -> None:

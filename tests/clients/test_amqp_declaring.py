@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def test_an_exclusive_queue_is_its_connections_alone_and_goes_with_it() -> None:
         mine = place.channel(confirms=True)
         mine.queue_declare("q", exclusive=True)
         mine.connection.channel().queue_declare("q", exclusive=True)
-        for use in (
+        uses: tuple[Callable[[Any], object], ...] = (
             lambda channel: channel.queue_declare("q", exclusive=True),
             lambda channel: channel.queue_declare("q", passive=True),
             lambda channel: channel.basic_consume("q", lambda *_: None),
@@ -166,7 +167,8 @@ def test_an_exclusive_queue_is_its_connections_alone_and_goes_with_it() -> None:
             lambda channel: channel.queue_purge("q"),
             lambda channel: channel.queue_delete("q"),
             lambda channel: channel.queue_bind("q", "amq.fanout"),
-        ):
+        )
+        for use in uses:
             with closes(405, "exclusive"):
                 use(place.channel())
         place.channel(confirms=True).basic_publish("", "q", b"anybody may publish")
@@ -257,11 +259,7 @@ def routed(place: Served, exchange: str, key: str, headers: dict[str, Any] | Non
     """The queues, of those named a, b and c, that get a message."""
     channel = place.channel(confirms=True)
     channel.basic_publish(exchange, key, b"m", pika.BasicProperties(headers=headers))
-    names = []
-    for name in "abc":
-        if channel.basic_get(name, auto_ack=True)[0] is not None:
-            names.append(name)
-    return names
+    return [name for name in "abc" if channel.basic_get(name, auto_ack=True)[0] is not None]
 
 
 def test_the_kinds_of_exchanges() -> None:

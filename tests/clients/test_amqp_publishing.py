@@ -118,7 +118,7 @@ def test_publishing_to_an_exchange_that_is_not_there() -> None:
 def test_immediate_is_not_known() -> None:
     with served() as place:
         channel = place.channel()
-        with pytest.raises(ConnectionClosedByBroker) as caught:
+        with pytest.raises(ConnectionClosedByBroker) as caught:  # noqa: PT012 - the answer comes later
             channel._impl._send_method(
                 pika.spec.Basic.Publish(exchange="", routing_key="q", immediate=True), (pika.BasicProperties(), b"m")
             )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from pika.adapters.blocking_connection import BlockingChannel
 
 from penstock import Message
 from tests.clients.amqp_rig import Inbox, Served, closes, quiet, served, until
+
+if TYPE_CHECKING:
+    from pika.adapters.blocking_connection import BlockingChannel
 
 STREAM: dict[str, Any] = {"durable": True, "arguments": {"x-queue-type": "stream"}}
 

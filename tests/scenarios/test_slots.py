@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -12,9 +13,9 @@ from penstock.embedded import open_member
 from penstock.errors import Elsewhere, Fenced, Unavailable
 from penstock.model import Message
 from penstock.node.broker import Broker
-from penstock.node.clock import SystemClock
+from penstock.node.clock import StoreClock, SystemClock
 from penstock.node.cluster import Cluster, ClusterOptions
-from penstock.rows import SLOTS, LaneImage, home_slot
+from penstock.rows import SLOTS, ClusterView, LaneImage, home_slot
 from penstock.store.memory import MemoryStore
 
 SLOT = home_slot("default", "work")
@@ -203,5 +204,34 @@ def test_slots_whose_release_failed_are_not_left_without_an_owner() -> None:
                 await taking.beat()
             assert giving.owned | taking.owned == set(range(SLOTS))
             assert (len(giving.owned), len(taking.owned)) == (SLOTS // 2, SLOTS // 2)
+
+    asyncio.run(story())
+
+
+class SlowAtFirst(SharedStore):
+    """Says what time it is, and the first times it takes long until that arrives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    async def heartbeat(self, incarnation: int) -> ClusterView:
+        view = await super().heartbeat(incarnation)
+        self.asked += 1
+        if self.asked < 3:
+            await asyncio.sleep(0.3)
+        return view
+
+
+def test_a_node_that_joins_learns_the_time_from_an_answer_that_came_quickly() -> None:
+    async def story() -> None:
+        options = ClusterOptions(heartbeat_ms=60_000, lease_ms=600_000)
+        broker = await open_member(SlowAtFirst(), StoreClock(), name="one", options=options)
+        try:
+            assert broker.cluster is not None
+            await broker.cluster.join("http://one:7333")
+            assert abs(broker._node.clock.now_ms() - time.time() * 1000) < 100
+        finally:
+            await broker.close()
 
     asyncio.run(story())

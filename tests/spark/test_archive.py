@@ -301,6 +301,31 @@ def test_retention_waits_for_an_archive_that_holds(spark: SparkSession, server: 
     assert not client.groups(queue)["archive"].get("holds", False)
 
 
+def test_a_queue_that_comes_later_is_held_before_its_first_batch(
+    spark: SparkSession, server: Server, lake: Path
+) -> None:
+    client = server.client
+    client.declare_queue("held one")
+    publish(client, "held one", 0, 50)
+    chosen = options(server, lake, "held *", watch=True, hold=True, interval_seconds=600)
+    with Progress("archive", "test") as progress, ThreadPoolExecutor(1) as thread:
+        running = thread.submit(archive.run, spark, chosen, progress)
+        try:
+            until(lambda: running.done() or progress.rows >= 50, "the first and only batch", 3 * PATIENCE_S)
+            client.declare_queue("held two", retain_messages=10)
+            until(lambda: running.done() or "archive" in client.groups("held two"), "the group")
+            assert client.groups("held two")["archive"]["holds"] is True
+            client.declare_queue("free two", retain_messages=10)
+            for name in ("held two", "free two"):
+                publish(client, name, 0, 200, 10)
+            until(lambda: client.lanes("free two").lanes[0].first > 0, "retention removes messages")
+            assert client.lanes("held two").lanes[0].first == 0
+        finally:
+            progress.stop()
+        progress.finish(running.result())
+    assert {row.queue for row in read_lake(spark, str(lake), columns=["queue"]).distinct().collect()} == {"held one"}
+
+
 def test_no_such_queue_is_said_so(spark: SparkSession, server: Server, lake: Path) -> None:
     with pytest.raises(PenstockError, match="there is no queue 'nothing'"):
         run_archive(spark, options(server, lake, "nothing"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -58,6 +59,7 @@ from penstock.node import (
 )
 from penstock.node import history as histories
 from penstock.node import marks as documents
+from penstock.node import slots as holdings
 from penstock.node.arguments import (
     Ranges,
     check_ids,
@@ -144,6 +146,11 @@ class Broker:
     def begin_session(self, name: str) -> Broker:
         """The same for who ends it himself, with `end_session` on what this returns."""
         return Broker(self._node, self._namespace, check_name(name, "a session"))
+
+    def new_session_name(self) -> str:
+        """A name for a session that tells whose it is: what it holds returns at once where this process is gone."""
+        cluster, token = self._node.cluster, secrets.token_hex(8)
+        return holdings.session_name(self._node.incarnation if cluster is None else cluster.incarnation, token)
 
     async def end_session(self) -> None:
         """Delete the session's exclusive queues and give back what it has leased. Safe to do again."""

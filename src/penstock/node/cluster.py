@@ -43,6 +43,10 @@ RELAY_EVERY: Final = 4
 
 log = logging.getLogger("penstock.cluster")
 
+TIME_ASKED = 5
+TIME_QUICK_S = 0.005
+"""What the store's time is, is asked so often unless an answer is as quick as this."""
+
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_ms: int = 500
@@ -106,6 +110,8 @@ class Cluster:
         self.view = ClusterView(0, False, 0, [], [])
         self.had_company = False
         """Whether there was ever another node since this one started: then there may be one again any time."""
+        self.newest = 0
+        """The highest incarnation that was ever seen among the nodes: one that is lower and not there is gone."""
         self._heard_at = 0.0
         self._patient_until = 0.0
         self.heard_until = 0.0
@@ -184,6 +190,7 @@ class Cluster:
     async def join(self, url: str) -> None:
         """Become a member, reachable at a URL, and take a share of the slots."""
         self._url = url
+        await self._learn_time()
         await self._join()
         await self._node.spooling.open(self.secret)
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -198,6 +205,23 @@ class Cluster:
                 f"the store is in use by {names or 'nobody, but it gave no slots'}: {why} cannot have it beside that; "
                 "stop it first"
             )
+
+    async def _learn_time(self) -> None:
+        """Begin with the quickest of a few answers: a clock is wrong by up to half of what its first one took."""
+        clock = self._node.clock
+        if not isinstance(clock, StoreClock):
+            return
+        quickest: tuple[float, int, float, float] | None = None
+        for _ in range(TIME_ASKED):
+            asked_at = time.monotonic()
+            now_ms = (await self._node.store.heartbeat(0)).now_ms
+            answered_at = time.monotonic()
+            answer = (answered_at - asked_at, now_ms, asked_at, answered_at)
+            quickest = answer if quickest is None else min(quickest, answer)
+            if quickest[0] < TIME_QUICK_S:
+                break
+        assert quickest is not None
+        clock.follow(*quickest[1:])
 
     def _is_settled(self) -> bool:
         """Whether this node serves its share, or others have all that there is and will give it some."""
@@ -249,7 +273,7 @@ class Cluster:
         """Who owns what after this node has left: requests that still come are sent on until it stops."""
         while not self._node.closed:
             try:
-                self.view = await self._node.store.heartbeat(0)
+                self._saw(await self._node.store.heartbeat(0))
             except PenstockError:
                 await asyncio.sleep(WATCH_S)
             self._tell()
@@ -305,8 +329,7 @@ class Cluster:
 
     async def _take_in(self, view: ClusterView, began: float) -> None:
         before = {row.incarnation for row in self.view.nodes if row.is_live}
-        self.view = view
-        self.had_company = self.had_company or bool(self.others())
+        self._saw(view)
         if not view.is_member:
             await self._rejoin()
             return
@@ -330,6 +353,11 @@ class Cluster:
         if gone:
             await holdings.end_sessions(self._node, gone)
 
+    def _saw(self, view: ClusterView) -> None:
+        self.view = view
+        self.newest = max(self.newest, *(row.incarnation for row in view.nodes), 0)
+        self.had_company = self.had_company or bool(self.others())
+
     def _lose(self, lost: set[int], why: str) -> None:
         """The store has given these to others: nothing that is in memory of them may be used."""
         log.warning("%s: what was in memory of them is dropped", why)
@@ -342,7 +370,7 @@ class Cluster:
         log.warning("%s was declared dead while it was not heard of; it joins again", self._name)
         self._lose(set(self._node.epochs), "this node was declared dead")
         await self._join()
-        self.view = await self._node.store.heartbeat(self.incarnation)
+        self._saw(await self._node.store.heartbeat(self.incarnation))
         await self.following.refresh()
         await self._balance(self.view)
 

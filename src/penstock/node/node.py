@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.lane import Lane, Sealed
 from penstock.core.log import Missing
+from penstock.core.work import WorkGroup
 from penstock.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.node import declarations
 from penstock.node import slots as holdings
@@ -117,7 +118,8 @@ class Node:
         self.session_claims: dict[str, set[tuple[int, str, str]]] = {}
         """session → (queue, group, consumer) of its claims here, where it is another node that has the session"""
         self._reserving = asyncio.Lock()
-        self._incarnation = 0
+        self.incarnation = 0
+        """This process's number: none had it before."""
         self._next_lease = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._catalog_reload: asyncio.Task[None] | None = None
@@ -162,7 +164,7 @@ class Node:
 
     def joined(self, incarnation: int) -> None:
         """This node has a number that none had before: what it numbers from here on is unique."""
-        self._incarnation = incarnation
+        self.incarnation = incarnation
         self._next_lease = incarnation * LEASES_PER_EPOCH
         self.relay.number_from(self._next_lease)
         self.traces.number_from(self._next_lease)
@@ -198,7 +200,7 @@ class Node:
         await self.commits.close()
         if self.cluster is None:
             with suppress(PenstockError):
-                await self.store.leave(self._incarnation)
+                await self.store.leave(self.incarnation)
         await self.spooling.close()
         await self.store.close()
         await self.memory.close()
@@ -478,10 +480,20 @@ class Node:
     # Time -------------------------------------------------------------------------------------------------
 
     def _lane_loaded(self, lane: Lane) -> None:
+        self._end_leases_of_the_gone(lane)
         self.schedule(lane)
         self.retention.committed(lane, self.clock.now_ms())
         if self.polls.has_waiters(self.catalog.by_lane[lane.id]):
             asyncio.get_running_loop().call_soon(self.polls.serve, lane)
+
+    def _end_leases_of_the_gone(self, lane: Lane) -> None:
+        """What sessions held whose process is gone returns at once, as when such a session ends by itself."""
+        for group in lane.groups.values():
+            held_by = list(group.leases.by_consumer) if isinstance(group, WorkGroup) else []
+            for consumer in [name for name in held_by if holdings.has_ended(self, name)]:
+                lane.dirty = True
+                group.consumer_left(self.clock.now_ms(), consumer)
+                self.commits.touch(lane)
 
     def _is_idle(self, lane: Lane) -> bool:
         """Whether a lane can be forgotten and loaded again without anybody noticing."""

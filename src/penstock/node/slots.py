@@ -87,6 +87,22 @@ def is_session_alive(node: Node, session: str) -> bool:
     return holder is not None and holder.is_live
 
 
+def has_ended(node: Node, consumer: str) -> bool:
+    """Whether a consumer was a session's whose process is gone, so that nobody will settle what it holds.
+
+    A process that joined after this node last looked at the others is not known here: it is not taken for gone.
+    """
+    incarnation = incarnation_of(consumer.partition("/")[0])
+    if not incarnation:
+        return False
+    if node.cluster is None:
+        return incarnation != node.incarnation
+    holder = node.cluster.node_of(incarnation)
+    if holder is not None:
+        return not holder.is_live
+    return incarnation <= node.cluster.newest
+
+
 async def end_sessions(node: Node, gone: set[int]) -> None:
     """These nodes are gone, and with them their sessions: what they had here ends."""
     assert node.cluster is not None

@@ -265,6 +265,62 @@ def memory(server: MqttServerProcess) -> int:
     return int(fields[1]) * 4096
 
 
+def test_of_many_connections_with_one_name_one_stays(server: MqttServerProcess) -> None:
+    name = unique("crowd")
+    crowd = [Raw(server) for _ in range(20)]
+    try:
+        for raw in crowd:
+            raw.send(mqtt5.ConnectPacket(name, session_expiry_interval=300), mqtt5.PingReqPacket())
+        staying = []
+        for raw in crowd:
+            assert isinstance(raw.read(), mqtt5.ConnAckPacket)
+            last = raw.expect(mqtt5.PingRespPacket | mqtt5.DisconnectPacket)  # type: ignore[arg-type]
+            if isinstance(last, mqtt5.PingRespPacket):
+                raw.send(mqtt5.PingReqPacket())
+                last = raw.read()
+            if isinstance(last, mqtt5.PingRespPacket):
+                staying.append(raw)
+            elif last is not None:
+                assert int(last.reason_code) == 0x8E
+        assert len(staying) == 1
+        assert staying[0].subscribe(name, 1) == [1]
+    finally:
+        for raw in crowd:
+            raw.__exit__()
+
+
+def test_thousands_of_retained_messages(server: MqttServerProcess) -> None:
+    topic = unique("kept")
+    count = 3_000
+    with Peer(server) as publisher:
+        numbers = [
+            publisher.client.publish(f"{topic}/{number}", f"{number}", number % 3, retain=True).mid
+            for number in range(count)
+        ]
+        for number in numbers:
+            publisher.answer(number)
+        with Peer(server, 4) as old, Peer(server, 5, ReceiveMaximum=5) as new:
+            old.subscribe(f"{topic}/+", qos=1)
+            new.subscribe(f"{topic}/+", qos=2)
+            for peer in (old, new):
+                found = peer.take(count)
+                assert {one.topic for one in found} == {f"{topic}/{number}" for number in range(count)}
+                assert all(one.retain for one in found)
+
+
+def test_a_shared_and_an_ordinary_subscription_are_two(server: MqttServerProcess) -> None:
+    topic = unique("two")
+    with Peer(server) as peer:
+        peer.subscribe(topic, qos=1, SubscriptionIdentifier=1)
+        peer.subscribe(f"$share/g/{topic}", qos=1, SubscriptionIdentifier=2)
+        peer.publish(topic, b"x")
+        assert sorted(one.properties.SubscriptionIdentifier for one in peer.take(2)) == [[1], [2]]
+        assert peer.unsubscribe(f"$share/g/{topic}") == [0]
+        peer.publish(topic, b"y")
+        peer.publish(topic, b"z")
+        assert peer.payloads(2) == [b"y", b"z"]
+
+
 def test_noise_on_sockets_disturbs_nobody(server: MqttServerProcess) -> None:
     topic = unique("noise")
     chance = random.Random(7)

@@ -157,6 +157,16 @@ def test_topic_aliases_towards_a_client() -> None:
     assert sent == [("first", 1), ("second", 2), ("", 1), ("third", None), ("", 2), ("abc", None)]
 
 
+@VERSIONS
+def test_only_what_is_acknowledged_can_come_again(version: int) -> None:
+    connection = open_connection(version)
+    connection.publish("a", b"x", qos=0, dup=True)
+    connection.publish("a", b"x", qos=1, dup=True, packet_id=1)
+    sent = connection.take()
+    assert sent[0] == PUBLISH
+    assert sent[sent.index(b"x") + 1] == PUBLISH | 0x0A
+
+
 def test_no_aliases_for_a_client_that_did_not_ask() -> None:
     connection = open_connection(5)
     connection.publish("first", b"x")
@@ -288,6 +298,27 @@ def test_nothing_is_written_after_the_end(version: int) -> None:
     connection.unsuback(1, [0])
     connection.connack()
     assert connection.take() == b""
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "a\0b", "\ud800", "ü" * 40_000])
+def test_any_text_may_be_given_as_a_reason(text: str) -> None:
+    """It says what went wrong, with whatever somebody sent in it: it must not make things worse."""
+    connection = open_connection(5)
+    connection.puback(1, Reason.QUOTA_EXCEEDED, text=text)
+    connection.suback(1, [0], text=text)
+    connection.disconnect(Reason.PROTOCOL_ERROR, text=text)
+    data = memoryview(connection.take())
+    for kind in (mqtt5.PubAckPacket, mqtt5.SubAckPacket, mqtt5.DisconnectPacket):
+        told, size = mqtt5.read(data)
+        assert isinstance(told, kind)
+        assert told.reason_str
+        assert len(told.reason_str) <= 1000
+        assert "\0" not in told.reason_str
+        data = data[size:]
+    connection = ServerConnection(Limits())
+    connection.receive(connect(5))
+    connection.connack(Reason.NOT_AUTHORIZED, text=text)
+    assert isinstance(mqtt5.read(memoryview(connection.take()))[0], mqtt5.ConnAckPacket)
 
 
 def test_what_mqtt_cannot_carry_is_a_mistake_of_the_caller() -> None:

@@ -193,7 +193,11 @@ BAD_PACKETS = {
         PROTOCOL,
     ),
     "DISCONNECT with flags": (packet(DISCONNECT | 1), packet(DISCONNECT | 1), MALFORMED),
-    "needless byte of the length": (b"\x30\x85\x00", b"\x30\x85\x00", MALFORMED),
+    "needless byte of the length": (
+        b"\x30\x87\x00" + text("a/b") + NONE + b"x",
+        b"\x30\x87\x00" + text("a/b") + b"xy",
+        MALFORMED,
+    ),
     "length of 5 bytes": (b"\x30\xff\xff\xff\xff\x01", b"\x30\xff\xff\xff\xff\x01", MALFORMED),
     "too long": (b"\x30\xff\xff\xff\x7f", b"\x30\xff\xff\xff\x7f", Reason.PACKET_TOO_LARGE),
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-import secrets
 from contextlib import suppress
 from typing import Final
 
@@ -17,7 +16,6 @@ from penstock.fronts.amqp091.connection import Connection
 from penstock.fronts.amqp091.measures import AmqpMeasures
 from penstock.fronts.amqp091.options import AmqpOptions
 from penstock.node.broker import Broker
-from penstock.node.slots import session_name
 
 SWEEP_SECONDS: Final = 1.0
 BACKLOG: Final = 4_096
@@ -95,10 +93,7 @@ class AmqpServer:
             self._all_closed.set_result(None)
 
     def new_session(self, namespace: str) -> Broker:
-        cluster = self.broker.cluster
-        token = secrets.token_hex(8)
-        name = f"amqp-{token}" if cluster is None else session_name(cluster.incarnation, token)
-        return self.broker.in_namespace(namespace).begin_session(name)
+        return self.broker.in_namespace(namespace).begin_session(self.broker.new_session_name())
 
     def queue_deleted(self) -> None:
         for connection in self._connections:

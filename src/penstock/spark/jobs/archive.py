@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -198,9 +198,11 @@ class Archive:
     # What is told -----------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """The lag: what the broker has and the lake has not."""
+        """The lag: what the broker has and the lake has not. New queues are followed, before their first batch."""
         lag = 0
-        for head in self._heads.recent().values():
+        for queue, head in self._heads.recent().items():
+            if self._options.watch:
+                self._follower.meet(queue, head.id)
             for lane, one in head.lanes.items():
                 lag += one.end - max(one.first, self._marks.get((head.id, lane), 0))
         self._progress.update(lag=max(0, lag))
@@ -229,6 +231,12 @@ class Follower:
         hold = {} if self._options.hold is None else {"holds": self._options.hold}
         self._options.client.declare_group(queue, self._options.cursor, kind="stream", auto_commit=False, **hold)
         self._declared.add((queue, queue_id))
+
+    def meet(self, queue: str, queue_id: int) -> None:
+        """A queue that is there: with a hold, nothing of it is removed from now on."""
+        if (queue, queue_id) not in self._declared:
+            with suppress(NotFound):  # gone again
+                self.declare(queue, queue_id)
 
     def move(self, queue: str, queue_id: int, lane: int, mark: int) -> None:
         """Everything below `mark` is in the lake."""

@@ -63,12 +63,9 @@ def matches(filter: str, topic: str) -> bool:  # noqa: A002 - the domain's word
     names = topic.split("/")
     for index, level in enumerate(levels):
         if level == "#":
-            return True
+            return True  # `sport/#` is also for `sport` itself
         if index == len(names) or level not in ("+", names[index]):
             return False
-        # `sport/#` is also for `sport` itself.
-        if index == len(names) - 1 and levels[index + 1 :] == ["#"]:
-            return True
     return len(levels) == len(names)
 
 

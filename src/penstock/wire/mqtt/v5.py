@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, ClassVar, Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 import mqtt5
 
@@ -17,31 +17,36 @@ from penstock.wire.mqtt.kinds import Kind
 from penstock.wire.mqtt.packets import (
     NO_PROPERTIES,
     Connect,
-    Disconnect,
     Event,
     PubAck,
     PubComp,
     Publish,
-    PublishProperties,
     PubRec,
     PubRel,
-    Subscribe,
-    Subscription,
     Unsubscribe,
     UserProperties,
-    Will,
 )
-from penstock.wire.mqtt.properties import WILL, read_properties, subscription_id_parts
+from penstock.wire.mqtt.properties import read_properties, subscription_id_parts
 from penstock.wire.mqtt.publishing import EncodedPublish, Parts
 from penstock.wire.mqtt.reader import Reader, decode_text
 from penstock.wire.mqtt.reasons import Reason, Refused
-from penstock.wire.mqtt.topics import SHARE
 from penstock.wire.mqtt.v3 import ConnectFlags, check_topic, read_filters
+from penstock.wire.mqtt.v5_reading import (
+    PUBLISH_REASONS,
+    RELEASE_REASONS,
+    check_authentication,
+    message_properties,
+    read_acknowledgement,
+    read_disconnect,
+    read_subscribe,
+    read_will,
+)
 
 Code = TypeVar("Code", bound=IntEnum)
 """The library's reason codes of one kind of packet."""
 
 NO_TOPIC: Final = b"\0\0"
+REASON_CHARACTERS_MAX: Final = 1_000
 ALIAS_BYTES: Final = 3
 """A topic alias costs so many bytes: shorter topics are sent as they are."""
 
@@ -51,10 +56,6 @@ _ACKNOWLEDGEMENTS: Final = {
     Kind.PUBREL: (mqtt5.PubRelPacket, mqtt5.PubRelReasonCode),
     Kind.PUBCOMP: (mqtt5.PubCompPacket, mqtt5.PubCompReasonCode),
 }
-_PUBLISH_REASONS: Final = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
-_RELEASE_REASONS: Final = frozenset({0x00, 0x92})
-# What the standard lets a client say; the others of DISCONNECT are a server's.
-_DISCONNECT_REASONS: Final = frozenset({0x00, 0x04, *range(0x80, 0x84), *range(0x90, 0x9A)} - {0x91, 0x92})
 
 
 class Codec5(Codec):
@@ -83,11 +84,11 @@ class Codec5(Codec):
         keep_alive = reader.short("the keep-alive")
         values = read_properties(reader, Kind.CONNECT)
         client_id = reader.text("the client id")
-        will = _will(reader, flags) if flags.has_will else None
+        will = read_will(reader, flags) if flags.has_will else None
         username = reader.text("the user name") if flags.has_username else None
         password = reader.binary("the password") if flags.has_password else None
         reader.finish()
-        _check_authentication(values)
+        check_authentication(values)
         for name in ("request_response_information", "request_problem_information"):
             if name in values:
                 values[name] = bool(values[name])
@@ -124,7 +125,7 @@ class Codec5(Codec):
             reader = Reader(data, body, end)
             values = read_properties(reader, Kind.PUBLISH)
             topic = self._resolve(topic, values.pop("topic_alias", 0))
-            properties = _message_properties(values)
+            properties = message_properties(values)
             body = reader.position
         return Publish(
             check_topic(topic), data[body:end], qos, bool(first & 0x01), bool(first & 0x08), packet_id, properties
@@ -155,21 +156,21 @@ class Codec5(Codec):
     def _decode(self, kind: Kind, reader: Reader) -> Event:
         match kind:
             case Kind.PUBACK:
-                return PubAck(*_acknowledgement(kind, reader, _PUBLISH_REASONS))
+                return PubAck(*read_acknowledgement(kind, reader, PUBLISH_REASONS))
             case Kind.PUBREC:
-                return PubRec(*_acknowledgement(kind, reader, _PUBLISH_REASONS))
+                return PubRec(*read_acknowledgement(kind, reader, PUBLISH_REASONS))
             case Kind.PUBREL:
-                return PubRel(*_acknowledgement(kind, reader, _RELEASE_REASONS)[:2])
+                return PubRel(*read_acknowledgement(kind, reader, RELEASE_REASONS)[:2])
             case Kind.PUBCOMP:
-                return PubComp(*_acknowledgement(kind, reader, _RELEASE_REASONS)[:2])
+                return PubComp(*read_acknowledgement(kind, reader, RELEASE_REASONS)[:2])
             case Kind.SUBSCRIBE:
-                return _subscribe(reader)
+                return read_subscribe(reader)
             case Kind.UNSUBSCRIBE:
                 packet_id = reader.packet_id()
                 values = read_properties(reader, Kind.UNSUBSCRIBE)
                 return Unsubscribe(packet_id, read_filters(reader), **values)
             case Kind.DISCONNECT:
-                return _disconnect(reader)
+                return read_disconnect(reader)
             case Kind.AUTH:
                 raise Refused(Reason.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
             case _:
@@ -184,7 +185,7 @@ class Codec5(Codec):
             if not accepted:
                 return mqtt5.ConnAckPacket(
                     reason_code=_known(mqtt5.ConnAckReasonCode, reason, Reason.SERVER_UNAVAILABLE),
-                    reason_str=text or None,
+                    reason_str=_said(text),
                     user_properties=list(user_properties),
                 ).write()
             return mqtt5.ConnAckPacket(
@@ -196,7 +197,7 @@ class Codec5(Codec):
                 receive_max=self._limits.receive_maximum,
                 topic_alias_max=self._limits.topic_alias_maximum,
                 max_packet_size=self._limits.maximum_packet_size,
-                reason_str=text or None,
+                reason_str=_said(text),
                 user_properties=list(user_properties),
             ).write()
 
@@ -214,7 +215,7 @@ class Codec5(Codec):
             return (bare,)
         packet_class, codes = _ACKNOWLEDGEMENTS[kind]
         full: bytes = packet_class(
-            packet_id, reason_code=_known(codes, reason), reason_str=text or None, user_properties=list(user_properties)
+            packet_id, reason_code=_known(codes, reason), reason_str=_said(text), user_properties=list(user_properties)
         ).write()
         return full, bare
 
@@ -225,12 +226,12 @@ class Codec5(Codec):
             if kind is Kind.SUBACK:
                 granted = [_known(mqtt5.SubAckReasonCode, code) for code in reasons]
                 told = mqtt5.SubAckPacket(
-                    packet_id, granted, reason_str=text or None, user_properties=list(user_properties)
+                    packet_id, granted, reason_str=_said(text), user_properties=list(user_properties)
                 )
                 return told.write()
             removed = [_known(mqtt5.UnsubAckReasonCode, code) for code in reasons]
             return mqtt5.UnsubAckPacket(
-                packet_id, removed, reason_str=text or None, user_properties=list(user_properties)
+                packet_id, removed, reason_str=_said(text), user_properties=list(user_properties)
             ).write()
 
         bare = written("", ())
@@ -244,7 +245,7 @@ class Codec5(Codec):
         code = _known(mqtt5.DisconnectReasonCode, reason)
         full = mqtt5.DisconnectPacket(
             reason_code=code,
-            reason_str=text or None,
+            reason_str=_said(text),
             server_reference=server_reference,
             user_properties=list(user_properties),
         )
@@ -280,80 +281,7 @@ def _known(codes: type[Code], reason: int, otherwise: Reason = Reason.UNSPECIFIE
         return codes(otherwise)
 
 
-def _check_authentication(values: dict[str, Any]) -> None:
-    method = values.pop("authentication_method", None)
-    if method is not None:
-        raise Refused(
-            Reason.BAD_AUTHENTICATION_METHOD, "extended authentication is not supported: leave its method out"
-        )
-    if values.pop("authentication_data", None) is not None:
-        raise Refused(Reason.PROTOCOL_ERROR, "CONNECT has authentication data without an authentication method")
-
-
-def _will(reader: Reader, flags: ConnectFlags) -> Will:
-    values = read_properties(reader, WILL)
-    topic = check_topic(reader.text("the topic of the will"))
-    payload = reader.binary("the will's payload")
-    delay = values.pop("will_delay", 0)
-    return Will(topic, payload, flags.will_qos, flags.will_retain, delay, _message_properties(values))
-
-
-def _message_properties(values: dict[str, Any]) -> PublishProperties:
-    if "subscription_id" in values:
-        raise Refused(Reason.PROTOCOL_ERROR, "a client's PUBLISH must not have a subscription id")
-    if not values:
-        return NO_PROPERTIES
-    if "response_topic" in values:
-        check_topic(values["response_topic"])
-    return PublishProperties(**values)
-
-
-def _acknowledgement(kind: Kind, reader: Reader, reasons: frozenset[int]) -> tuple[int, int, str, UserProperties]:
-    packet_id = reader.packet_id()
-    if not reader.left:
-        return packet_id, 0, "", ()
-    reason = _reason(kind, reader, reasons)
-    values = read_properties(reader, kind) if reader.left else {}
-    return packet_id, reason, values.get("text", ""), values.get("user_properties", ())
-
-
-def _reason(kind: Kind, reader: Reader, reasons: frozenset[int]) -> int:
-    reason = reader.byte("the reason code")
-    if reason not in reasons:
-        raise Refused(Reason.PROTOCOL_ERROR, f"a client's {kind.name} cannot have the reason code 0x{reason:02x}")
-    return reason
-
-
-def _subscribe(reader: Reader) -> Subscribe:
-    packet_id = reader.packet_id()
-    values = read_properties(reader, Kind.SUBSCRIBE)
-    subscriptions = []
-    while reader.left:
-        topic_filter = reader.text("a topic filter")
-        subscriptions.append(_subscription(topic_filter, reader.byte("the options of a subscription")))
-    if not subscriptions:
-        raise Refused(Reason.PROTOCOL_ERROR, "SUBSCRIBE has no topic filter")
-    return Subscribe(packet_id, tuple(subscriptions), **values)
-
-
-def _subscription(topic_filter: str, options: int) -> Subscription:
-    if options & 0xC0:
-        raise Refused(Reason.MALFORMED_PACKET, "the reserved options of a subscription must be 0")
-    if options & 0x03 == 3:
-        raise Refused(Reason.PROTOCOL_ERROR, "the QoS of a subscription must be 0, 1 or 2, not 3")
-    if options >> 4 == 3:
-        raise Refused(Reason.PROTOCOL_ERROR, "the retain handling of a subscription must be 0, 1 or 2, not 3")
-    no_local = bool(options & 0x04)
-    if no_local and topic_filter.startswith(SHARE):
-        raise Refused(Reason.PROTOCOL_ERROR, "a shared subscription cannot have the option no local")
-    return Subscription(topic_filter, options & 0x03, no_local, bool(options & 0x08), options >> 4)
-
-
-def _disconnect(reader: Reader) -> Disconnect:
-    if not reader.left:
-        return Disconnect()
-    reason = _reason(Kind.DISCONNECT, reader, _DISCONNECT_REASONS)
-    values = read_properties(reader, Kind.DISCONNECT) if reader.left else {}
-    if "server_reference" in values:
-        raise Refused(Reason.PROTOCOL_ERROR, "a client's DISCONNECT must not name a server")
-    return Disconnect(reason, **values)
+def _said(text: str) -> str | None:
+    """A reason as a client can be told it: it may hold whatever somebody sent."""
+    text = text[:REASON_CHARACTERS_MAX].replace("\0", "")
+    return text.encode("utf-8", "replace").decode() or None

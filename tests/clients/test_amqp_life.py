@@ -1,0 +1,284 @@
+"""AMQP: logging in, heartbeats, limits, broken input, and a server that stops, with pika and with bare frames."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+from pamqp import commands
+from pika.exceptions import (
+    AMQPConnectionError,
+    ConnectionClosedByBroker,
+    ProbableAccessDeniedError,
+    ProbableAuthenticationError,
+)
+
+from penstock.errors import InvalidArgument, Unavailable
+from penstock.fronts.amqp091 import connection as connections
+from penstock.fronts.amqp091.options import AmqpOptions
+from penstock.fronts.amqp091.server import check_exposure
+from penstock.node import claims, publishing
+from tests.clients.amqp_rig import PATIENCE_S, Inbox, Raw, Served, closes, quiet, served, until, waited
+
+
+def test_who_may_log_in() -> None:
+    with served() as place:
+        place.connect(credentials=pika.PlainCredentials("anybody", "whatever")).close()
+    with served(token="secret") as place:
+        with pytest.raises(ProbableAuthenticationError):
+            place.connect(credentials=pika.PlainCredentials("guest", "wrong"))
+        connection = place.connect(credentials=pika.PlainCredentials("me", "secret"))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("q")
+        channel.basic_publish("", "q", b"m", pika.BasicProperties(user_id="me"))
+
+
+def test_where_it_may_listen() -> None:
+    for host in ("0.0.0.0", "example.org"):
+        with pytest.raises(InvalidArgument, match=r"http\.token"):
+            check_exposure(AmqpOptions(host=host))
+        check_exposure(AmqpOptions(host=host, token="t"))
+        check_exposure(AmqpOptions(host=host, insecure=True))
+    check_exposure(AmqpOptions(host="localhost"))
+
+
+def test_a_vhost_that_cannot_be() -> None:
+    with served() as place, pytest.raises(ProbableAccessDeniedError, match=r"530.*control character"):
+        place.connect(virtual_host="a\nb")
+
+
+def test_limits_on_connections_and_channels() -> None:
+    with served(max_connections=2, max_channels=3) as place:
+        first, second = place.connect(), place.connect()
+        with pytest.raises(AMQPConnectionError):
+            place.connect()
+        for _ in range(3):
+            first.channel()
+        second.close()
+        waited(lambda: place.server.measures.connections == 1)
+        place.connect()
+        assert place.server.measures.channels == 3
+        first.close()
+        waited(lambda: place.server.measures.channels == 0)
+
+
+def test_a_client_that_falls_silent_is_let_go_and_what_it_held_returns() -> None:
+    with served() as place:
+        channel = place.channel(confirms=True)
+        channel.queue_declare("q")
+        channel.basic_publish("", "q", b"m")
+        silent = Raw(place, heartbeat=1)
+        silent.send(1, commands.Basic.Get(0, "q"))
+        silent.hear(commands.Basic.GetOk)
+        began = time.monotonic()
+        until(channel, lambda: channel.queue_declare("q", passive=True).method.message_count == 1)
+        assert 1.5 < time.monotonic() - began < 8
+        assert channel.basic_get("q")[0].redelivered
+        silent.close()
+
+
+def test_heartbeats_keep_a_quiet_client() -> None:
+    with served() as place:
+        channel = place.channel(heartbeat=1)
+        quiet(channel, 3.5)
+        channel.queue_declare("q")
+
+
+def test_garbage_costs_others_nothing() -> None:
+    with served() as place:
+        channel = place.channel(confirms=True)
+        channel.queue_declare("q")
+        for data in (
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"AMQP\x01\x01\x00\x0a",
+            b"\x00" * 100,
+            b"AMQP\x00\x00\x09\x01" + b"\xff" * 500,
+            b"AMQP\x00\x00\x09\x01\x01\x00\x00\xff\xff\xff\xff",
+        ):
+            with socket.create_connection(("127.0.0.1", place.server.port), PATIENCE_S) as broken:
+                broken.sendall(data)
+                broken.settimeout(PATIENCE_S)
+                while broken.recv(4096):
+                    pass
+            channel.basic_publish("", "q", b"m")
+        client = Raw(place)
+        client.send_bytes(b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\xff\xff\xce")
+        assert client.hear(commands.Connection.Close).reply_code in (540, 503)
+        client.close()
+        assert channel.queue_declare("q", passive=True).method.message_count == 5
+        waited(lambda: place.server.measures.connections == 1)
+
+
+def test_an_error_closes_one_channel_and_its_number_can_be_used_again() -> None:
+    with served() as place:
+        client = Raw(place, opens=2)
+        client.send(1, commands.Queue.Declare(0, "gone", passive=True))
+        client.send(1, commands.Queue.Declare(0, "ignored"))
+        assert client.hear(commands.Channel.Close).reply_code == 404
+        client.send(2, commands.Queue.Declare(0, "q"))
+        client.hear(commands.Queue.DeclareOk)
+        client.send(1, commands.Channel.CloseOk())
+        client.send(1, commands.Channel.Open())
+        client.hear(commands.Channel.OpenOk)
+        client.send(1, commands.Queue.Declare(0, "q", passive=True))
+        client.hear(commands.Queue.DeclareOk)
+        assert not place.broker.has_queue("ignored")
+        client.close()
+
+
+def test_closing_a_channel_waits_for_what_came_before_it() -> None:
+    with served() as place:
+        client = Raw(place)
+        client.send(1, commands.Queue.Declare(0, "q"))
+        for number in range(200):
+            client.publish(1, "", "q", b"%d" % number)
+        client.send(1, commands.Channel.Close(200, "bye", 0, 0))
+        client.hear(commands.Queue.DeclareOk)
+        client.hear(commands.Channel.CloseOk)
+        assert place.call(lambda broker: broker.stats("q")).messages == 200
+        client.close()
+
+
+def test_a_server_that_stops_says_so(tmp_path: Path) -> None:
+    with served(tmp_path / "store.db") as place:
+        channel = place.channel(confirms=True)
+        channel.queue_declare("q", durable=True)
+        for number in range(5):
+            channel.basic_publish("", "q", b"%d" % number)
+        inbox = Inbox(channel, "q")
+        inbox.wait(5)
+        channel.basic_ack(2, multiple=True)
+        channel.queue_declare("q", passive=True)
+        place.stop_soon()
+        with pytest.raises(ConnectionClosedByBroker) as caught:
+            until(channel, lambda: False)
+        assert caught.value.reply_code == 320
+        channel._impl = None
+    with served(tmp_path / "store.db") as place:
+        channel = place.channel()
+        got = [channel.basic_get("q") for _ in range(4)]
+        assert [body for _, _, body in got] == [b"2", b"3", b"4", None]
+        assert [method.redelivered for method, _, _ in got[:3]] == [True] * 3
+
+
+def test_a_store_that_fails_gives_nacks_and_nothing_is_confirmed_that_is_not_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = publishing.publish
+
+    async def failing(*_: Any) -> Any:
+        raise Unavailable("the store is away")
+
+    with served() as place:
+        channel = place.channel(confirms=True)
+        channel.queue_declare("q")
+        monkeypatch.setattr(publishing, "publish", failing)
+        with pytest.raises(pika.exceptions.NackError):
+            channel.basic_publish("", "q", b"lost")
+        unconfirmed = place.channel()
+        unconfirmed.basic_publish("", "q", b"lost")
+        with closes(541, "the store is away"):
+            unconfirmed.queue_declare("q", passive=True)
+        monkeypatch.setattr(publishing, "publish", real)
+        channel.basic_publish("", "q", b"kept")
+        assert channel.basic_get("q", auto_ack=True)[2] == b"kept"
+        assert channel.basic_get("q")[0] is None
+
+
+def test_an_acknowledgement_that_the_store_did_not_take_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, failures = claims.settle, [0]
+
+    async def failing(*arguments: Any) -> None:
+        if failures[0] < 2:
+            failures[0] += 1
+            raise Unavailable("the store is away")
+        await real(*arguments)
+
+    with served() as place:
+        channel = place.channel(confirms=True)
+        channel.queue_declare("q")
+        channel.basic_publish("", "q", b"m")
+        method, _, _ = channel.basic_get("q")
+        monkeypatch.setattr(claims, "settle", failing)
+        channel.basic_ack(method.delivery_tag)
+        channel.queue_declare("q", passive=True)
+        assert failures == [2]
+        assert place.call(lambda broker: broker.stats("q")).groups[0].leased == 0
+        channel.connection.close()
+        assert place.channel().queue_declare("q", passive=True).method.message_count == 0
+
+
+def test_a_publisher_that_must_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "BLOCKED_AFTER_SECONDS", 0.05)
+    real, gate = publishing.publish, threading.Event()
+
+    async def slow(*arguments: Any) -> Any:
+        import asyncio
+
+        await asyncio.to_thread(gate.wait, 20)
+        return await real(*arguments)
+
+    with served(max_pending_bytes=10_000) as place:
+        channel, other = place.channel(), place.channel()
+        channel.queue_declare("q")
+        heard: list[str] = []
+        channel.connection.add_on_connection_blocked_callback(lambda *_: heard.append("blocked"))
+        channel.connection.add_on_connection_unblocked_callback(lambda *_: heard.append("unblocked"))
+        monkeypatch.setattr(publishing, "publish", slow)
+        for _ in range(30):
+            channel._impl.basic_publish("", "q", b"x" * 1000)
+        until(channel, lambda: heard == ["blocked"])
+        other.queue_declare("r")
+        gate.set()
+        until(channel, lambda: heard == ["blocked", "unblocked"])
+        until(channel, lambda: channel.queue_declare("q", passive=True).method.message_count == 30)
+
+
+def test_names_that_rabbitmq_allows() -> None:
+    with served() as place:
+        channel = place.channel(confirms=True)
+        for name in ("ünï q?*", "a" * 255, "with space / and # +", "{json}"):
+            channel.queue_declare(name)
+            channel.exchange_declare(name, "fanout")
+            channel.queue_bind(name, name)
+            channel.basic_publish(name, "", b"m")
+            assert channel.basic_get(name, auto_ack=True)[0].exchange == name
+
+
+def test_many_channels_and_consumers_end_with_their_connection() -> None:
+    with served() as place:
+        connection = place.connect()
+        for number in range(20):
+            channel = connection.channel()
+            channel.queue_declare(f"q{number}", auto_delete=True)
+            channel.basic_consume(f"q{number}", lambda *_: None)
+        assert place.server.measures.consumers == 20
+        connection.close()
+        waited(lambda: (place.server.measures.consumers, place.server.measures.channels) == (0, 0))
+        assert not any(place.broker.has_queue(f"q{number}") for number in range(20))
+
+
+def leaks(place: Served) -> tuple[int, int]:
+    return place.broker._node.polls.count, len(place.server._connections)
+
+
+def test_nothing_is_left_of_connections_that_were_cut() -> None:
+    with served() as place:
+        setup = place.channel(confirms=True)
+        setup.queue_declare("q")
+        for number in range(10):
+            client = Raw(place)
+            client.send(1, commands.Basic.Consume(0, "q", "t"))
+            client.publish(1, "", "q", b"%d" % number)
+            client.hear(commands.Basic.ConsumeOk)
+            client.hear(commands.Basic.Deliver)
+            client.close()
+        waited(lambda: leaks(place) == (0, 1))
+        assert setup.queue_declare("q", passive=True).method.message_count == 10
+        assert place.call(lambda broker: broker.stats("q")).consumers == 0
