@@ -176,10 +176,10 @@ class _Connection:
         self._answers[number] = self._loop.create_future()
         await self._answers[number]
 
-    def _closed_socket(self, _client: paho.Client, _data: Any, sock: Any) -> None:
+    def _closed_socket(self, _client: Any, _data: Any, sock: Any) -> None:
         self._loop.remove_reader(sock)
 
-    def _written(self, _client: paho.Client, _data: Any, sock: Any) -> None:
+    def _written(self, _client: Any, _data: Any, sock: Any) -> None:
         self._loop.remove_writer(sock)
 
     def _on_connect(self, _: Any, __: Any, ___: Any, reason: Any, ____: Any) -> None:
