@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import shutil
 import signal
@@ -11,6 +12,7 @@ import sqlite3
 import subprocess
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -130,6 +132,29 @@ def test_a_port_in_use_is_told(tmp_path: Path) -> None:
         error = refused(tmp_path, "--port", str(port))
     assert error.startswith(f"cannot listen on 127.0.0.1:{port}: it is in use")
     assert "\n" not in error
+
+
+def test_a_port_for_mqtt_in_use_is_told_with_the_way_out(tmp_path: Path) -> None:
+    for flag, other in (("--mqtt-port", "--mqtt-websocket-port"), ("--mqtt-websocket-port", "--mqtt-port")):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            error = refused(tmp_path, "--no-amqp", flag, str(port), other, "0")
+        assert error.startswith(f"cannot listen on 127.0.0.1:{port}: it is in use, perhaps by another penstock")
+        assert f"choose another {flag}, or --no-mqtt to do without MQTT" in error
+
+
+def test_mqtt_is_listened_for_where_the_server_says_so(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        found = re.search(r"MQTT is at mqtt://127.0.0.1:(\d+) and ws://127.0.0.1:(\d+)/mqtt", "".join(server.output))
+        assert found is not None
+        for port in map(int, found.groups()):
+            socket.create_connection(("127.0.0.1", port), timeout=10).close()
+        with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as answer:
+            assert b"penstock_mqtt_connections " in answer.read()
+        assert server.stop() == 0
+    with running(tmp_path, "--no-mqtt") as server:
+        assert "MQTT" not in "".join(server.output)
+        assert server.stop() == 0
 
 
 def test_an_address_of_another_machine_is_told(tmp_path: Path) -> None:

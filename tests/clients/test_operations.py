@@ -35,8 +35,8 @@ from penstock.client.transaction import ClientTransaction
 from tests.clients.rig import connected, run, served, until
 
 LOCAL = {
-    "session", "begin_session", "end_session", "consumer", "drain", "measures", "spool", "dead_page", "marks_page",
-    "follow_events", "scan",
+    "session", "begin_session", "end_session", "new_session_name", "consumer", "drain", "measures", "spool",
+    "dead_page", "marks_page", "follow_events", "scan",
 }  # fmt: skip
 """What only makes sense where the broker is, or has another shape: sessions; scans, whose columns a client names."""
 

@@ -21,6 +21,7 @@ from penstock.store.postgres import PostgresStore
 from penstock.store.text import kept, restored
 from tests.conformance.samples import LANE, batches, change, commit, full_change, image_of, load_one, own_all
 from tests.databases.postgres import PostgresServer, schema_url, shared_url
+from tests.databases.proxy import Proxy
 
 
 @pytest.fixture
@@ -95,6 +96,46 @@ def test_a_commit_whose_connection_was_cut_is_decided_before_anything_else_is_re
             await store.close()
 
     asyncio.run(scenario())
+
+
+def test_a_connection_that_is_cut_inside_of_a_commit(url: str) -> None:
+    """As above, but the database does not know of the cut: what it holds up may still come into force."""
+    port = int(url.partition("127.0.0.1:")[2].partition("/")[0])
+    proxy = Proxy(port)
+
+    async def scenario() -> None:
+        store = await PostgresStore.open(url.replace(f":{port}/", f":{proxy.port}/"))
+        blocker = await asyncpg.connect(url.partition("?")[0])
+        next_one: dict[str, Any] = {"batches": batches(1, base=7), "first": 0, "end": 8}
+        try:
+            epochs = await own_all(store)
+            await store.apply(commit(epochs, full_change()))
+            before = await load_one(store)
+            holding = blocker.transaction()
+            await holding.start()
+            await blocker.execute(f"LOCK TABLE {schema_of(url)}.batches IN SHARE MODE")
+            write = asyncio.ensure_future(store.apply(commit(epochs, change(**next_one))))
+            await under_way(url)
+            proxy.cut()
+            with pytest.raises(Unavailable):
+                await write
+            reading = asyncio.ensure_future(load_one(store))
+            done, _ = await asyncio.wait([reading], timeout=0.3)
+            assert not done, "it was read while the commit might still come into force"
+            await holding.rollback()
+            image = await reading
+            assert image.end in (before.end, 8)
+            assert await load_one(store) == image
+            await store.apply(commit(epochs, change(**next_one)))
+            assert (await load_one(store)).end == 8
+        finally:
+            await blocker.close()
+            await store.close()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        proxy.close()
 
 
 def test_a_commit_that_arrives_after_it_was_given_up_is_refused(url: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import socket
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -61,10 +63,41 @@ def fill(server: Server, database: PostgresServer) -> None:
         assert place.buffered
         with pytest.raises(Unavailable):
             client.claim("work")
-        assert server.request("POST", "/v1/queues/work/claim", {})[0] == 503
+        assert refusal(server, "/v1/queues/work/claim")[0] == 503
+        assert int(refusal(server, "/v1/queues/work/claim")[1]) >= 1
         assert server.request("GET", "/readyz") == (200, {"status": "buffering"})
         assert measure(server, "penstock_spool_messages") == 12
         assert measure(server, "penstock_store_away") == 1
+
+
+def refusal(server: Server, path: str, body: str = "{}") -> tuple[int, str, str]:
+    """The status, after how many seconds to ask again, and why."""
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
+    try:
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.headers.get("Retry-After", "0"), answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_a_full_spool_refuses_with_the_reason(tmp_path: Path) -> None:
+    database = PostgresServer()
+    options = ("--store", f"{database.url}?schema=limited", "--set", "spool.bytes=1048576")
+    body = json.dumps({"messages": [{"payload": "x" * 300_000}]})
+    try:
+        with running(tmp_path, *options) as server, Client(server.url) as client:
+            client.declare_queue("work")
+            database.stop(signal.SIGKILL)
+            answers = [refusal(server, "/v1/queues/work/messages", body) for _ in range(5)]
+            assert [status for status, _, _ in answers] == [202, 202, 202, 503, 503]
+            assert int(answers[3][1]) >= 1
+            assert "spool.bytes is 1048576" in answers[3][2]
+            database.start()
+            until(lambda: measure(server, "penstock_spool_messages") == 0, "the spool is empty")
+            assert client.publish("work", Message(b"again")).offset == 3
+    finally:
+        database.close()
 
 
 def measure(server: Server, name: str) -> float:

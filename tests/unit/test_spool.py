@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,38 @@ def test_a_folder_belongs_to_one_process_at_a_time(tmp_path: Path) -> None:
         assert await folder.free_bytes() > 0
         await folder.close()
         await DiskFolder.open(tmp_path / "spool").close()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_appended_or_removed_is_on_the_disk_when_that_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[tuple[str, str, int]] = []
+
+    def noted(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(descriptor: int) -> None:
+            path = Path(f"/proc/self/fd/{descriptor}").readlink()
+            done.append((name, path.name, path.stat().st_size if path.is_file() else 0))
+            real(descriptor)
+
+        monkeypatch.setattr(os, name, call)
+
+    async def scenario() -> None:
+        folder = DiskFolder.open(tmp_path / "spool")
+        noted("fsync")
+        noted("fdatasync")
+        await folder.append("a", b"one")
+        assert done == [("fsync", "spool", 0), ("fdatasync", "a", 3)]
+        await folder.append("a", b"two")
+        assert done[2:] == [("fdatasync", "a", 6)]
+        await folder.truncate("a", 4)
+        assert done[3:] == [("fsync", "a", 4)]
+        await folder.remove("a")
+        assert done[4:] == [("fsync", "spool", 0)]
+        await folder.close()
 
     asyncio.run(scenario())
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from pamqp.base import Frame
 from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
 from pamqp.commands import Channel as Flow
 
@@ -29,7 +30,7 @@ from penstock.fronts.amqp091.faults import (
     precondition,
 )
 from penstock.fronts.amqp091.publishing import RUN_BYTES, RUN_MESSAGES, Publishing
-from penstock.fronts.amqp091.settling import Place, Settling
+from penstock.fronts.amqp091.settling import Action, Place, Settling
 from penstock.fronts.amqp091.streams import GroupReader
 from penstock.fronts.amqp091.transactions import Transactions
 from penstock.wire.amqp091 import codes
@@ -37,8 +38,6 @@ from penstock.wire.amqp091.events import Ack, Nack, Publish, Reject
 from penstock.wire.amqp091.methods import make
 
 if TYPE_CHECKING:
-    from pamqp.base import Frame
-
     from penstock.fronts.amqp091.connection import Connection
 
 log = logging.getLogger("penstock.amqp")
@@ -89,7 +88,7 @@ class Channel:
         try:
             self._settle(event)
         except ChannelFault as fault:
-            self.fail(fault, codes.BASIC)
+            self.fail(fault, codes.BASIC_ACK)
 
     def method(self, method: Frame) -> None:
         self._line.append(method)
@@ -101,21 +100,25 @@ class Channel:
         self._worker = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
+        index = codes.BASIC_PUBLISH
         try:
             while self._line and not self.is_closed:
                 first = self._line[0]
                 if type(first) is Publish:
+                    index = codes.BASIC_PUBLISH
                     await self._publish(self._take_publishes())
                     continue
                 self._line.popleft()
-                if isinstance(first, Ack | Nack | Reject):
+                if isinstance(first, Frame):
+                    index = first.index
+                    await self._carry_out(first)
+                    self._methods -= 1
+                elif not isinstance(first, Publish):
+                    index = codes.BASIC_ACK
                     self._settle(first)
                     self.settling.start()
-                    continue
-                self._methods -= 1
-                await self._carry_out(first)  # type: ignore[arg-type]
         except ChannelFault as fault:
-            self.fail(fault)
+            self.fail(fault, index)
         except Exception:
             log.exception("channel %d of %s failed", self.number, self.connection.name)
             self.fail(ConnectionFault(codes.INTERNAL_ERROR, "the server has made a mistake, which is in its log"))
@@ -142,13 +145,12 @@ class Channel:
             self.connection.published(events)
 
     def _settle(self, event: Ack | Nack | Reject) -> None:
-        multiple, action = False, "ack"
-        if not isinstance(event, Ack):
-            action = "nack" if event.requeue else "reject"
-        if not isinstance(event, Reject):
-            multiple = event.multiple
+        action: Action = "ack" if type(event) is Ack else "reject"
+        if isinstance(event, Nack | Reject) and event.requeue:
+            action = "nack"
+        multiple = not isinstance(event, Reject) and event.multiple
         settle = self.transactions.settle if self.transactions.is_on else self.settling.settle
-        settle(event.delivery_tag, multiple, action)  # type: ignore[arg-type]
+        settle(event.delivery_tag, multiple, action)
 
     # Methods ----------------------------------------------------------------------------------------------
 
@@ -156,7 +158,8 @@ class Channel:
         found = METHODS.get(type(method))
         if found is None:
             raise not_implemented(method.name)
-        await self.settling.finish()  # what the client said before this counts when it is done
+        if self.settling.returns:
+            await self.settling.finish()  # what the client has given back is there when this is done
         try:
             answer = await found(self, method)
         except PenstockError as error:
@@ -252,6 +255,7 @@ class Channel:
         """Stop a consumer and say that it has gone; with `keep`, what it has delivered is still the client's."""
         self.connection.host.measures.consumers -= 1
         await consumer.stop()
+        await self.settling.finish()  # or what the client has acknowledged would return with what it has not
         queue, group, name = consumer.place
         if isinstance(consumer, GroupReader):
             await self._leave_group(consumer)
@@ -272,17 +276,17 @@ class Channel:
 
     # Ends -------------------------------------------------------------------------------------------------
 
-    def fail(self, fault: ChannelFault, class_id: int = 0) -> None:
-        """Close it because of what its client did; a fault of the connection closes that."""
+    def fail(self, fault: ChannelFault, index: int = 0) -> None:
+        """Close it because of what its client did, by a method; a fault of the connection closes that."""
         if self.is_closed:
             return
         self.is_closed = True
         wire = self.connection.wire
         if isinstance(fault, ConnectionFault):
-            wire.connection_error(fault.code, fault.text, class_id)
+            wire.connection_error(fault.code, fault.text, index >> 16, index & 0xFFFF)
             self.connection.fail(fault.text)
         else:
-            wire.channel_error(self.number, fault.code, fault.text, class_id)
+            wire.channel_error(self.number, fault.code, fault.text, index >> 16, index & 0xFFFF)
             self.connection.channel_failed(self)
         self.connection.flush_soon()
 

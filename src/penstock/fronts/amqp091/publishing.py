@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.batch import encode
 from penstock.delivery import Receipt
-from penstock.errors import InvalidArgument, NotFound, Overloaded, PenstockError, QueueFull, Unavailable
+from penstock.errors import Forbidden, InvalidArgument, NotFound, Overloaded, PenstockError, QueueFull, Unavailable
 from penstock.fronts.amqp091 import streams
 from penstock.fronts.amqp091.faults import ChannelFault, fault_of, not_found, not_implemented
 from penstock.fronts.amqp091.names import BUILT_IN, COMMIT, QUEUE_PREFIX, address_of
@@ -127,8 +127,12 @@ class Publishing:
                 else:
                     transaction.publish(run.queue, *run.messages)
             receipt = await transaction.commit()
-        except PenstockError:
-            return False
+        except (NotFound, Forbidden, QueueFull, InvalidArgument, Overloaded):
+            return False  # because of one of them: each by itself
+        except PenstockError as error:
+            for run in runs:
+                self._answer(run.events, self._refused(run.messages, error))
+            return True
         reached, first = reached_by(receipt), 0
         for run in runs:
             count = len(run.messages)
@@ -233,7 +237,9 @@ def _check_key(event: Publish, key: str) -> None:
 
 
 def reached_by(receipt: Receipt) -> set[int]:
-    """The messages of a request that went to some queue."""
+    """The messages of a request that went to some queue, or will when the store is back."""
+    if receipt.buffered:
+        return set(range(len(receipt)))
     reached: set[int] = set()
     for _, _, appended, indexes in receipt.parts:
         if indexes is None:

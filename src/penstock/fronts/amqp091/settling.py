@@ -70,7 +70,11 @@ class Held:
         self.rejects: list[int] = []
 
     def note(self, action: Action, offset: int) -> None:
-        (self.acks if action == "ack" else self.nacks if action == "nack" else self.rejects).append(offset)
+        if action == "ack":
+            self.acks.append(offset)
+        else:
+            (self.nacks if action == "nack" else self.rejects).append(offset)
+            self._settling.returns = True
 
     def settled(self, action: Action, offset: int) -> None:
         self.note(action, offset)
@@ -129,6 +133,8 @@ class Settling:
         self.dirty: dict[Held, None] = {}
         self.held: set[Held] = set()
         """Every lease of which something is not settled."""
+        self.returns = False
+        """Something else than acks was gathered since all was told: it may change what others can see."""
         self._task: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._ended = False
@@ -185,6 +191,7 @@ class Settling:
         while self._task is not None:
             await asyncio.wait([self._task])
             self.start()
+        self.returns = False
 
     async def _run(self) -> None:
         try:

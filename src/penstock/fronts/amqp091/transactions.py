@@ -9,6 +9,7 @@ from penstock.fronts.amqp091.faults import fault_of, not_found, precondition
 from penstock.fronts.amqp091.names import BUILT_IN
 from penstock.fronts.amqp091.publishing import Run, reached_by
 from penstock.fronts.amqp091.settling import Action, Delivered
+from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from penstock.wire.amqp091.events import Publish
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ class Transactions:
         self.is_on = False
         self._runs: list[Run] = []
         self._settled: list[tuple[int, Delivered, Action]] = []
+        self._size = 0
+        self._count = 0
 
     def publish(self, events: list[Publish]) -> None:
         """Hold these; raises a fault at once where they cannot be published."""
@@ -34,6 +37,12 @@ class Transactions:
             if run.exchange and run.exchange not in BUILT_IN and run.exchange not in channel.broker.exchanges():
                 raise not_found("exchange", run.exchange, channel.vhost)
         self._runs += runs
+        self._size += sum(len(event.body) + len(event.properties) for event in events)
+        self._count += len(events)
+        if self._size > BATCH_BYTES_MAX or self._count > BATCH_MESSAGES_MAX:
+            raise precondition(
+                f"a transaction may hold {BATCH_MESSAGES_MAX} messages and {BATCH_BYTES_MAX} bytes; commit it before"
+            )
         if fault is not None:
             raise fault
 
@@ -44,7 +53,8 @@ class Transactions:
 
     async def commit(self) -> None:
         """Do all of it, or nothing and a fault."""
-        runs, settled, self._runs, self._settled = self._runs, self._settled, [], []
+        runs, settled = self._runs, self._settled
+        self._forget()
         if runs or settled:
             try:
                 await self._commit(runs, [(delivered, action) for _, delivered, action in settled])
@@ -80,4 +90,7 @@ class Transactions:
     def roll_back(self) -> None:
         """Forget what was held: nothing is published, nothing is settled."""
         self._channel.settling.put_back([(tag, delivered) for tag, delivered, _ in self._settled])
-        self._runs, self._settled = [], []
+        self._forget()
+
+    def _forget(self) -> None:
+        self._runs, self._settled, self._size, self._count = [], [], 0, 0

@@ -17,7 +17,7 @@ from penstock.errors import Closed, PenstockError
 from penstock.fronts.mqtt.delivering import SessionSource, Source
 from penstock.fronts.mqtt.faults import Refusal, log
 from penstock.fronts.mqtt.incoming import Incoming
-from penstock.fronts.mqtt.sessions import Session, check_client_id
+from penstock.fronts.mqtt.session import Session, check_client_id
 from penstock.fronts.mqtt.settling import Settling
 from penstock.fronts.mqtt.subscription_requests import SubscriptionRequests
 from penstock.fronts.mqtt.window import Window

@@ -22,7 +22,7 @@ from penstock.wire.mqtt.reasons import Reason
 if TYPE_CHECKING:
     from penstock.fronts.mqtt.documents import SessionDocuments
     from penstock.fronts.mqtt.server import MqttServer
-    from penstock.fronts.mqtt.sessions import Session
+    from penstock.fronts.mqtt.session import Session
     from penstock.model import Message
     from penstock.wire.mqtt.connection import ServerConnection
 
