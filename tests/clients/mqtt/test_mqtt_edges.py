@@ -291,7 +291,7 @@ def test_of_many_connections_with_one_name_one_stays(server: MqttServerProcess) 
 
 def test_thousands_of_retained_messages(server: MqttServerProcess) -> None:
     topic = unique("kept")
-    count = 3_000
+    count = 1_000
     with Peer(server) as publisher:
         numbers = [
             publisher.client.publish(f"{topic}/{number}", f"{number}", number % 3, retain=True).mid

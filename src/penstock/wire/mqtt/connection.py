@@ -17,76 +17,54 @@ How a front uses it:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from enum import Enum, auto
+from typing import Final
 
-from penstock.wire.mqtt.codec import Answer, Codec
+from penstock.wire.mqtt.codec import Answer
 from penstock.wire.mqtt.codec import Limits as Limits  # noqa: PLC0414 - fronts take it from here
 from penstock.wire.mqtt.incoming import IncomingPackets
 from penstock.wire.mqtt.kinds import PINGRESP, Kind, check_first_byte
+from penstock.wire.mqtt.outgoing import Outgoing, State
 from penstock.wire.mqtt.packets import (
-    NO_PROPERTIES,
     Connect,
     Disconnect,
     Event,
     Lost,
+    PubAck,
+    PubComp,
     Publish,
-    PublishProperties,
+    PubRec,
+    PubRel,
     UserProperties,
 )
-from penstock.wire.mqtt.publishing import DUP, PUBLISH, RETAIN, EncodedPublish
 from penstock.wire.mqtt.reader import Reader
-from penstock.wire.mqtt.reasons import REFUSAL, Reason, Refused
+from penstock.wire.mqtt.reasons import Reason, Refused
 from penstock.wire.mqtt.silence import Silence
 from penstock.wire.mqtt.versions import choose_codec
 
+# Looked at for every packet, so plain numbers.
+PUBLISH_KIND: Final = int(Kind.PUBLISH)
+PINGREQ: Final = int(Kind.PINGREQ) << 4
+PLAIN_ANSWERS: Final[dict[int, type[PubAck | PubRec | PubRel | PubComp]]] = {
+    0x40: PubAck,
+    0x50: PubRec,
+    0x62: PubRel,
+    0x70: PubComp,
+}
+"""By their first byte."""
 
-class State(Enum):
-    """How far a connection is."""
 
-    NEW = auto()
-    """No CONNECT yet."""
-    ASKED = auto()
-    """A CONNECT that is not answered."""
-    OPEN = auto()
-    CLOSED = auto()
-
-
-class ServerConnection:
+class ServerConnection(Outgoing):
     """One client's connection: see the module's description."""
 
-    __slots__ = (
-        "_codec",
-        "_connect",
-        "_incoming",
-        "_keep_alive",
-        "_limits",
-        "_out",
-        "_silence",
-        "_state",
-        "_unanswered",
-    )
+    __slots__ = ("_connect", "_incoming", "_keep_alive", "_limits", "_silence")
 
     def __init__(self, limits: Limits) -> None:
+        super().__init__()
         self._limits = limits
-        self._state = State.NEW
         self._incoming = IncomingPackets(min(limits.maximum_connect_size, limits.maximum_packet_size))
-        self._codec: Codec | None = None
         self._connect: Connect | None = None
-        self._out: list[bytes] = []
-        self._unanswered: set[int] = set()
         self._keep_alive = 0
         self._silence = Silence()
-
-    @property
-    def version(self) -> int:
-        """0 before the CONNECT, then 4 (MQTT 3.1.1) or 5."""
-        return 0 if self._codec is None else self._codec.version
-
-    @property
-    def closed(self) -> bool:
-        """Nothing more goes in or out, but for what `take` still gives."""
-        return self._state is State.CLOSED
 
     # In ------------------------------------------------------------------------------------------------
 
@@ -110,15 +88,19 @@ class ServerConnection:
 
     def _read_packets(self, events: list[Event]) -> None:
         incoming = self._incoming
-        while incoming.next():
-            self._silence.hear_packet()
+        if not incoming.next():
+            return
+        self._silence.hear_packet()
+        while True:
             first = incoming.first
             if self._state is State.NEW:
                 events.append(self._read_connect(first))
                 return
-            if first >> 4 == Kind.PUBLISH:
+            if first >> 4 == PUBLISH_KIND:
                 events.append(self._read_publish(first))
-            elif first == Kind.PINGREQ << 4 and incoming.start == incoming.end:
+            elif incoming.end - incoming.start == 2 and first in PLAIN_ANSWERS:
+                events.append(self._read_plain_answer(first))
+            elif first == PINGREQ and incoming.start == incoming.end:
                 self._out.append(PINGRESP)
             else:
                 event = self._read_other(first)
@@ -126,6 +108,8 @@ class ServerConnection:
                 if isinstance(event, Disconnect):
                     self._close()
                     return
+            if not incoming.next():
+                return
 
     def _check_first(self) -> None:
         """Who does not speak MQTT is told so by the first byte, not when a packet's length of bytes is there."""
@@ -157,6 +141,14 @@ class ServerConnection:
                 )
             unanswered.add(event.packet_id)
         return event
+
+    def _read_plain_answer(self, first: int) -> Event:
+        """An acknowledgement that says nothing but its packet id, as most do in both versions."""
+        data, start = self._incoming.data, self._incoming.start
+        packet_id = data[start] << 8 | data[start + 1]
+        if not packet_id:
+            raise Refused(Reason.PROTOCOL_ERROR, "a packet id must not be 0")
+        return PLAIN_ANSWERS[first](packet_id)
 
     def _read_other(self, first: int) -> Event:
         assert self._codec is not None
@@ -191,15 +183,7 @@ class ServerConnection:
         self.disconnect(reason, text=text)
         return Lost(reason, text)
 
-    # Out -----------------------------------------------------------------------------------------------
-
-    def take(self) -> bytes:
-        """What is to be written now."""
-        out = self._out
-        if not out:
-            return b""
-        self._out = []
-        return b"".join(out)
+    # Letting in ----------------------------------------------------------------------------------------
 
     def connack(
         self,
@@ -241,122 +225,6 @@ class ServerConnection:
         if server_keep_alive is not None and self._codec.version >= 5:
             self._keep_alive = server_keep_alive
 
-    def publish(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        qos: int = 0,
-        retain: bool = False,
-        dup: bool = False,
-        packet_id: int = 0,
-        properties: PublishProperties = NO_PROPERTIES,
-        subscription_ids: Sequence[int] = (),
-    ) -> bool:
-        """Deliver a message. False: longer than the client takes; it was not sent and must be dropped for it."""
-        return self.publish_encoded(
-            EncodedPublish(topic, payload, properties),
-            qos=qos,
-            retain=retain,
-            dup=dup,
-            packet_id=packet_id,
-            subscription_ids=subscription_ids,
-        )
-
-    def publish_encoded(
-        self,
-        message: EncodedPublish,
-        *,
-        qos: int = 0,
-        retain: bool = False,
-        dup: bool = False,
-        packet_id: int = 0,
-        subscription_ids: Sequence[int] = (),
-    ) -> bool:
-        """`publish` for a message that goes to many: encoded once, for all connections of both versions."""
-        if self._state is not State.OPEN or self._codec is None:
-            return True
-        first = PUBLISH | qos << 1 | (RETAIN if retain else 0) | (DUP if dup and qos else 0)
-        parts = self._codec.delivery(message, first, subscription_ids)
-        if parts is None:
-            return False
-        if qos:
-            self._out += (parts.head, packet_id.to_bytes(2, "big"), parts.middle, message.payload)
-        else:
-            self._out += (parts.head, parts.middle, message.payload)
-        return True
-
-    def puback(self, packet_id: int, reason: int = 0, *, text: str = "", user_properties: UserProperties = ()) -> None:
-        """Answer a publish of QoS 1."""
-        self._unanswered.discard(packet_id)
-        self._acknowledge(Kind.PUBACK, packet_id, reason, text, user_properties)
-
-    def pubrec(self, packet_id: int, reason: int = 0, *, text: str = "", user_properties: UserProperties = ()) -> None:
-        """Answer a publish of QoS 2; a refusal ends the exchange."""
-        if reason >= REFUSAL:
-            self._unanswered.discard(packet_id)
-        self._acknowledge(Kind.PUBREC, packet_id, reason, text, user_properties)
-
-    def pubrel(self, packet_id: int, reason: int = 0) -> None:
-        """Answer a `PubRec`."""
-        self._acknowledge(Kind.PUBREL, packet_id, reason, "", ())
-
-    def pubcomp(self, packet_id: int, reason: int = 0) -> None:
-        """Answer a `PubRel`; `PACKET_ID_NOT_FOUND` for one that is not known (3.1.1: plain)."""
-        self._unanswered.discard(packet_id)
-        self._acknowledge(Kind.PUBCOMP, packet_id, reason, "", ())
-
-    def _acknowledge(self, kind: Kind, packet_id: int, reason: int, text: str, user_properties: UserProperties) -> None:
-        if self._state is not State.OPEN or self._codec is None:
-            return
-        # Where the version has no way to refuse, there is no form, and the connection closes.
-        self._send(self._codec.acknowledge(kind, packet_id, reason, text, user_properties))
-
-    def suback(
-        self, packet_id: int, reasons: Sequence[int], *, text: str = "", user_properties: UserProperties = ()
-    ) -> None:
-        """One code for each subscription: the QoS granted or a refusal (3.1.1: 0x80 for each of these)."""
-        self._acknowledge_filters(Kind.SUBACK, packet_id, reasons, text, user_properties)
-
-    def unsuback(
-        self, packet_id: int, reasons: Sequence[int], *, text: str = "", user_properties: UserProperties = ()
-    ) -> None:
-        """One code for each filter (3.1.1: none)."""
-        self._acknowledge_filters(Kind.UNSUBACK, packet_id, reasons, text, user_properties)
-
-    def _acknowledge_filters(
-        self, kind: Kind, packet_id: int, reasons: Sequence[int], text: str, user_properties: UserProperties
-    ) -> None:
-        if self._state is State.OPEN and self._codec is not None:
-            self._send(self._codec.acknowledge_filters(kind, packet_id, reasons, text, user_properties))
-
-    def disconnect(
-        self,
-        reason: int = Reason.SUCCESS,
-        *,
-        text: str = "",
-        server_reference: str | None = None,
-        user_properties: UserProperties = (),
-    ) -> None:
-        """End the connection: version 5 is told why, 3.1.1 is only closed. Harmless when it has ended already."""
-        if self._codec is not None:
-            told = Reason(reason)
-            # Before a CONNACK that lets the client in there is no DISCONNECT: the CONNACK says it.
-            if self._state is State.ASKED:
-                self._send(self._codec.connack(told, Answer(text=text, user_properties=user_properties)))
-            elif self._state is State.OPEN:
-                self._send(self._codec.disconnect(told, text, server_reference, user_properties))
-        self._close()
-
-    def _send(self, forms: tuple[bytes, ...]) -> bool:
-        """The fullest form that the client takes; where it takes none, the connection cannot go on."""
-        for form in forms:
-            if self._codec is not None and len(form) <= self._codec.maximum_packet_size:
-                self._out.append(form)
-                return True
-        self._close()
-        return False
-
     def _close(self) -> None:
-        self._state = State.CLOSED
+        super()._close()
         self._incoming.drop()
