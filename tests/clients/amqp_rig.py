@@ -186,7 +186,7 @@ class Raw:
         self.send_bytes(frame.marshal(method, channel))
 
     def publish(self, channel: int, exchange: str, key: str, body: bytes) -> None:
-        parts = [
+        parts: list[Any] = [
             commands.Basic.Publish(0, exchange, key),
             header.ContentHeader(0, len(body)),
             pamqp_body.ContentBody(body),

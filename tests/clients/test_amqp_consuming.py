@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pika
@@ -161,11 +162,12 @@ def test_settling_what_is_not_there_closes_the_channel_and_only_it() -> None:
         channel.basic_ack(method.delivery_tag)
         with closes(406, "unknown delivery tag 1"):
             channel.queue_declare("q", passive=True)
-        for settle in (
+        settles: tuple[Callable[[Any], object], ...] = (
             lambda channel: channel.basic_nack(5),
             lambda channel: channel.basic_reject(1),
             lambda channel: channel.basic_ack(9, multiple=True),
-        ):
+        )
+        for settle in settles:
             broken = place.channel()
             settle(broken)
             with closes(406, "unknown delivery tag"):
@@ -435,7 +437,7 @@ def dead_letter(channel: BlockingChannel, queue: str = "graves") -> tuple[Any, A
         return bool(found)
 
     until(channel, there)
-    return tuple(found[0])  # type: ignore[return-value]
+    return tuple(found[0])
 
 
 def test_dead_letters_tell_their_history() -> None:

@@ -112,7 +112,7 @@ async def _judge(client: AsyncClient, ledger: Ledger, working: list[asyncio.Task
     else:
         ledger.fault(f"the queues are not drained after {DRAIN_S:.0f} s of peace: {left}")
     await _end(working)
-    dead = {"risky": {one.received.payload.decode() for one in await client.dead("risky", max=10_000)}}
+    dead = {"risky": {one.received.payload.decode() for one in await client.dead("risky", max=1_000)}}
     ledger.close(dead, await _copies(client, len(dead["risky"])), await _stored(client))
 
 
@@ -134,7 +134,7 @@ async def _copies(client: AsyncClient, expected: int) -> list[str]:
     found: list[str] = []
     while len(found) < expected and time.monotonic() < deadline:
         found = []
-        while (read := await client.read_from("grave", len(found), max=10_000)).messages:
+        while (read := await client.read_from("grave", len(found), max=1_000)).messages:
             found += [one.payload.decode() for one in read.messages]
         await asyncio.sleep(0.1)
     return found
@@ -144,7 +144,7 @@ async def _stored(client: AsyncClient) -> dict[str, list[str]]:
     """The log of `ordered` by partition."""
     stored: dict[str, list[str]] = {}
     offset = 0
-    while (read := await client.read_from("ordered", offset, max=10_000)).messages:
+    while (read := await client.read_from("ordered", offset, max=1_000)).messages:
         for one in read.messages:
             stored.setdefault(one.partition or "", []).append(one.payload.decode())
         offset = read.next_offset
