@@ -9,10 +9,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
+from hypothesis import settings
 
 TOGETHER: Final = "tests/spark/"
 LONG: Final = ("test_cluster.py", "test_declarative.py", "test_kills.py", "test_sink_killed_driver.py")
 """Tests that start clusters and drivers of their own and take minutes: run with `--long`, or where they are named."""
+
+
+# A machine that is busy is no finding: hangs are what the timeout of every test is for.
+settings.register_profile("penstock", deadline=None)
+settings.load_profile("penstock")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
