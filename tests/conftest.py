@@ -12,8 +12,15 @@ import pytest
 from hypothesis import settings
 
 TOGETHER: Final = "tests/spark/"
-LONG: Final = ("test_cluster.py", "test_declarative.py", "test_kills.py", "test_sink_killed_driver.py")
-"""Tests that start clusters and drivers of their own and take minutes: run with `--long`, or where they are named."""
+LONG: Final = tuple(
+    f"tests/{name}"
+    for name in (
+        "spark/test_cluster.py", "spark/test_declarative.py", "spark/test_kills.py", "spark/test_sink_killed_driver.py",
+        "clients/mqtt/test_mqtt_kills.py",
+    )
+)  # fmt: skip
+"""Tests that start clusters and drivers of their own, or kill a server many times, and take minutes: run with `--long`,
+or where they are named."""
 
 
 # A machine that is busy is no finding: hangs are what the timeout of every test is for.
@@ -31,7 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     named = " ".join(config.invocation_params.args)
     if config.getoption("--long"):
         return
-    left_out = [item for item in items if item.path.name in LONG and item.path.name not in named]
+    left_out = [item for item in items if item.nodeid.startswith(LONG) and item.path.name not in named]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]

@@ -225,7 +225,7 @@ def test_exchanges_are_created_bound_shown_and_deleted(cli: Cli) -> None:
     assert "offset 0 of lane 0" in cli("publish", "--exchange", "orders", "--key", "order.eu.1", "hello")
     assert "reached no queue" in cli("publish", "--exchange", "orders", "--key", "order.us.1", "hello")
     assert cli.json("publish", "--exchange", "all", "--key", "order.eu.2", "hello") == [
-        {"queue": "eu", "lane": 0, "offset": 1, "duplicate": False}
+        {"queue": "eu", "lane": 0, "offset": 1, "duplicate": False, "buffered": False}
     ]
     cli.fails("publish", "--exchange", "orders", "--key", "order.us.1", "hello", "--mandatory")
 
