@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pika
@@ -12,6 +13,8 @@ from pamqp import commands
 from pamqp.body import ContentBody
 from pika.exceptions import ConnectionClosedByBroker
 
+from penstock import Broker
+from penstock.core.work import Verdict
 from penstock.fronts.amqp091 import settling
 from tests.clients.amqp_rig import Inbox, Raw, Served, closed_with, closes, quiet, served, until, waited
 
@@ -184,6 +187,25 @@ def test_multiple_and_zero_settle_all() -> None:
         channel.basic_ack(0, multiple=True)
         channel.connection.close()
         assert count_of(place.channel()) == 0
+
+
+def test_an_answer_says_that_what_was_acknowledged_before_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AMQP has no answer to an ack; a client that wants to know asks for something else after it."""
+    stored = []
+    settle = Broker.settle
+
+    async def slowly(broker: Broker, lease: Any, verdicts: Sequence[Verdict]) -> None:
+        await asyncio.sleep(0.2)
+        await settle(broker, lease, verdicts)
+        stored.extend(verdicts)
+
+    monkeypatch.setattr(Broker, "settle", slowly)
+    with served() as place:
+        channel = filled(place, 3)
+        Inbox(channel, "q").wait(3)
+        channel.basic_ack(2, multiple=True)
+        assert count_of(channel) == 0
+        assert stored == [Verdict("ack", 0, 2)]
 
 
 def test_recover_gives_everything_again() -> None:

@@ -159,7 +159,7 @@ def test_a_server_killed_at_any_time_between_stage_and_commit(tmp_path: Path) ->
     server = ServerProcess(tmp_path / "queue.db")
 
     async def main() -> None:
-        async with AsyncClient(server.url, retry=Retry(seconds=50, pause_seconds_max=0.2)) as client:
+        async with AsyncClient(server.url, retry=Retry(attempts=10_000, seconds=50, pause_seconds_max=0.2)) as client:
             await client.declare_queue("q", retain_messages=10_000_000)
             trouble = Trouble(server, 6)
             killing = asyncio.ensure_future(trouble.run())
@@ -200,7 +200,7 @@ def test_a_server_killed_in_the_middle_of_a_large_commit(tmp_path: Path) -> None
 
     async def main() -> None:
         states: list[tuple[str, int]] = []
-        async with AsyncClient(server.url, retry=Retry(seconds=100)) as client:
+        async with AsyncClient(server.url, retry=Retry(attempts=10_000, seconds=100)) as client:
             await client.declare_queue("q", retain_messages=10_000_000)
             names = [f"{part}" for part in range(chunks)]
             for part, name in enumerate(names):

@@ -160,12 +160,16 @@ class Channel:
             raise not_implemented(method.name)
         if self.settling.returns:
             await self.settling.finish()  # what the client has given back is there when this is done
+        else:
+            self.settling.start()
         try:
             answer = await found(self, method)
         except PenstockError as error:
             fault = fault_of(error)
             raise ChannelFault(fault.code, fault.text) from None
         if answer is not None and not self.is_closed:
+            # AMQP never answers an ack: the answer to what was asked after it says that it is stored.
+            await self.settling.finish()
             self.connection.wire.send(self.number, answer)
         self.connection.flush_soon()
 

@@ -135,6 +135,9 @@ class Settling:
         """Every lease of which something is not settled."""
         self.returns = False
         """Something else than acks was gathered since all was told: it may change what others can see."""
+        self._telling: list[Held] = []
+        self._told = asyncio.Event()
+        """Set when those are told, or could not be; then there is another."""
         self._task: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._ended = False
@@ -186,27 +189,38 @@ class Settling:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def finish(self) -> None:
-        """Return when all that was gathered is told."""
+        """Return when the leases of which something was gathered are told all, whatever comes to others meanwhile."""
         self.start()
-        while self._task is not None:
-            await asyncio.wait([self._task])
-            self.start()
-        self.returns = False
+        left = {*self.dirty, *self._telling}
+        while left and self._task is not None:
+            await self._told.wait()
+            left &= {*self.dirty, *self._telling}
+        if not self.dirty and not self._telling:
+            self.returns = False
 
     async def _run(self) -> None:
         try:
             while self.dirty:
-                batch, self.dirty = list(self.dirty), {}
-                if len(batch) == 1:
-                    results = [await self._tell(batch[0])]
+                telling = self._telling = list(self.dirty)
+                self.dirty = {}
+                if len(telling) == 1:
+                    results = [await self._tell(telling[0])]
                 else:
-                    results = await asyncio.gather(*map(self._tell, batch))
+                    results = await asyncio.gather(*map(self._tell, telling))
+                self._wake()
                 if not all(results):
                     if self._ended:
                         return  # what the channel held returns with it
                     await asyncio.sleep(AGAIN_SECONDS)
         finally:
             self._task = None
+            self._wake()
+
+    def _wake(self) -> None:
+        """Those who wait for the round look again."""
+        self._telling = []
+        self._told.set()
+        self._told = asyncio.Event()
 
     async def _tell(self, held: Held) -> bool:
         """Settle what is to be settled of one lease; whether the broker took it, or never will."""
