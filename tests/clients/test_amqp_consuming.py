@@ -191,7 +191,7 @@ def test_multiple_and_zero_settle_all() -> None:
 
 def test_an_answer_says_that_what_was_acknowledged_before_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """AMQP has no answer to an ack; a client that wants to know asks for something else after it."""
-    stored = []
+    stored: list[Verdict] = []
     settle = Broker.settle
 
     async def slowly(broker: Broker, lease: Any, verdicts: Sequence[Verdict]) -> None:
