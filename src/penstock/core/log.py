@@ -103,6 +103,15 @@ class Log:
                 return _find(page, offset)
         return None
 
+    def peek_some(self, offset: int, most: int) -> list[Segment]:
+        """The segment that holds an offset and those behind it, as far as they are in memory together."""
+        if self.tail and offset >= self.tail[0].base:
+            segments = self.tail
+        else:
+            segments = next((page for page in self.pages if page[0].base <= offset < page[-1].end), [])
+        index = bisect_right(segments, offset, key=_base) - 1
+        return segments[index : index + most] if index >= 0 and offset < segments[index].end else []
+
     def look(self, offset: int) -> Segment | None:
         """As `peek`, but the page does not count as used: for those who only look on."""
         for segments in (self.tail, *self.pages):

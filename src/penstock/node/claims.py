@@ -132,23 +132,20 @@ def _read_ahead(node: Node, grab: Grab) -> None:
         return
     if grab.entries[-1].end != group.next:
         return
-    offset = group.next
-    for _ in range(BATCHES_AHEAD):
-        segment = lane.log.peek(offset)
-        if segment is None or offset >= lane.visible_end:
+    for segment in lane.log.peek_some(group.next, BATCHES_AHEAD):
+        if segment.base >= lane.visible_end:
             return
         if not node.cache.has(lane.id, segment.base):
+            offset = max(segment.base, group.next)
             node.reading_ahead.add(lane.id)
             node.spawn(_fill(node, lane.id, offset, _some_batches_on(lane, offset)))
             return
-        offset = segment.end
 
 
 def _some_batches_on(lane: Lane, offset: int) -> int:
     """The end of what is read ahead: a bounded number of batches, for a small one may unfold to a large one."""
-    for _ in range(BATCHES_READ):
-        segment = lane.log.peek(offset)
-        if segment is None or segment.end > lane.visible_end:
+    for segment in lane.log.peek_some(offset, BATCHES_READ):
+        if segment.end > lane.visible_end:
             break
         offset = segment.end
     return offset
