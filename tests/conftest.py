@@ -16,11 +16,9 @@ LONG: Final = tuple(
     f"tests/{name}"
     for name in (
         "spark/test_cluster.py", "spark/test_declarative.py", "spark/test_kills.py", "spark/test_sink_killed_driver.py",
-        "clients/mqtt/test_mqtt_kills.py",
     )
 )  # fmt: skip
-"""Tests that start clusters and drivers of their own, or kill a server many times, and take minutes: run with `--long`,
-or where they are named."""
+"""Tests that start clusters and drivers of their own and take minutes: run with `--long`, or where they are named."""
 
 
 # A machine that is busy is no finding: hangs are what the timeout of every test is for.
