@@ -22,10 +22,11 @@ def test_two_nodes_survive_some_seconds() -> None:
         env=script_environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Verdict: nothing lost, nothing after an answered ack" in done.stdout
+    assert "Verdict: nothing lost, nothing twice, nothing after an answered ack" in done.stdout
     assert "Traceback" not in done.stderr
 
 
 def test_help_has_examples() -> None:
     done = subprocess.run([sys.executable, str(RUN), "--help"], capture_output=True, text=True, check=True)
     assert "--minutes" in done.stdout
+    assert "./penstock torture --minutes 30\n" in done.stdout
