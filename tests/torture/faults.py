@@ -24,7 +24,7 @@ DATABASE_SHARE: Final = 0.07
 """Of all faults, those of the database."""
 PROMOTED_SHARE: Final = 0.6
 """Of those of the database that come long enough after a promotion, those that are one."""
-PROMOTIONS_S: Final = 40.0
+PROMOTIONS_S: Final = 60.0
 """Between two promotions at least: there is other trouble to be in with a leader that stays."""
 
 NodeFault = Callable[[TorturedNode], Awaitable[None]]
