@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import asyncpg
@@ -15,11 +14,13 @@ from tests.torture.database import TorturedDatabase
 pytestmark = pytest.mark.skipif(not is_there(), reason="there is no PostgreSQL")
 
 
-def asked(database: TorturedDatabase, work: Callable[[asyncpg.Connection[Any]], Awaitable[Any]]) -> Any:
-    async def main() -> Any:
+def asked(database: TorturedDatabase, statement: str, *values: object, seconds: float = 60) -> list[Any]:
+    """The first column of what a statement finds."""
+
+    async def main() -> list[Any]:
         connection = await asyncpg.connect(f"postgresql://penstock@127.0.0.1:{database.port}/postgres")
         try:
-            return await asyncio.wait_for(work(connection), 60)
+            return [row[0] for row in await asyncio.wait_for(connection.fetch(statement, *values), seconds)]
         finally:
             await connection.close()
 
@@ -31,15 +32,13 @@ def test_each_promotion_keeps_what_was_answered() -> None:
     database = TorturedDatabase(led_by.append)
     try:
         led_by.append(database.port)
-        asked(database, lambda leader: leader.execute("CREATE TABLE answered (number integer)"))
+        asked(database, "CREATE TABLE answered (number integer)")
         for number, happen in enumerate((database.fail_over, database.crash, database.fail_over)):
-            asked(database, lambda leader, number=number: leader.execute(f"INSERT INTO answered VALUES ({number})"))
+            asked(database, "INSERT INTO answered VALUES ($1)", number)
             happen(0.0)
             database.heal()
-            rows = asked(database, lambda leader: leader.fetch("SELECT number FROM answered ORDER BY number"))
-            assert [row[0] for row in rows] == list(range(number + 1))
-            states = asked(database, lambda leader: leader.fetch("SELECT sync_state FROM pg_stat_replication"))
-            assert [row[0] for row in states] == ["sync"]
+            assert asked(database, "SELECT number FROM answered ORDER BY number") == list(range(number + 1))
+            assert asked(database, "SELECT sync_state FROM pg_stat_replication") == ["sync"]
         assert len(set(led_by)) == 3
         assert led_by[-1] == database.port
     finally:
@@ -58,7 +57,7 @@ def test_no_promotion_without_a_standby_in_sync(monkeypatch: pytest.MonkeyPatch)
             database.fail_over(0.0)
         assert database.port == leader
         with pytest.raises(TimeoutError):
-            asked(database, lambda one: asyncio.wait_for(one.execute("CREATE TABLE alone ()"), 1))
+            asked(database, "CREATE TABLE alone ()", seconds=1)
     finally:
         monkeypatch.undo()
         database.close()
