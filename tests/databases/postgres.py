@@ -175,12 +175,12 @@ async def _synchronize(first: PostgresServer) -> None:
     await in_sync(first)
 
 
-async def in_sync(leader: PostgresServer) -> None:
+async def in_sync(leader: PostgresServer, seconds: float = PATIENCE_S) -> None:
     """Until its standby is a synchronous one and has on its disk all that the leader had when it was asked."""
     control = await asyncpg.connect(leader.url)
     try:
         written = await control.fetchval("SELECT pg_current_wal_flush_lsn()::text")
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + seconds
         while not await control.fetchval(IN_SYNC, written):
             assert time.monotonic() < deadline, f"the standby does not follow: {leader.log()}"
             await asyncio.sleep(0.02)

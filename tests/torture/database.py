@@ -23,6 +23,8 @@ SETTINGS: Final = {
     # A leader that is killed and started anew, perhaps after a checkpoint, finds its standby again at once.
     "wal_retrieve_retry_interval": "100ms", "wal_keep_size": "512MB",
 }  # fmt: skip
+IN_SYNC_S: Final = 300.0
+"""A machine that is busy with many other things may take its time."""
 
 
 class TorturedDatabase:
@@ -61,7 +63,7 @@ class TorturedDatabase:
         """The leader dies for good; after a pause its standby is promoted, and gets a standby of its own."""
         with self._turn:
             assert self._standby is not None, "a promotion ended without a new standby"
-            asyncio.run(in_sync(self._leader))
+            asyncio.run(in_sync(self._leader, IN_SYNC_S))
             old, self._leader, self._standby = self._leader, self._standby, None
             old.stop(signal.SIGKILL)
             old.close()
@@ -72,12 +74,12 @@ class TorturedDatabase:
 
     def _follow(self) -> None:
         self._standby = PostgresServer(copy_of=self._leader, **SETTINGS)
-        asyncio.run(in_sync(self._leader))
+        asyncio.run(in_sync(self._leader, IN_SYNC_S))
 
     def heal(self) -> None:
         """Whatever happens to it comes to its end; then it runs, and its standby has all of it."""
         with self._turn:
-            asyncio.run(in_sync(self._leader))
+            asyncio.run(in_sync(self._leader, IN_SYNC_S))
 
     def close(self) -> None:
         with self._turn:

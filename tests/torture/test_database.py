@@ -52,7 +52,7 @@ def test_no_promotion_without_a_standby_in_sync(monkeypatch: pytest.MonkeyPatch)
         assert database._standby is not None
         database._standby.stop()
         leader = database.port
-        monkeypatch.setattr("tests.databases.postgres.PATIENCE_S", 0.5)
+        monkeypatch.setattr("tests.torture.database.IN_SYNC_S", 0.5)
         with pytest.raises(AssertionError, match="does not follow"):
             database.fail_over(0.0)
         assert database.port == leader

@@ -21,7 +21,7 @@ from tests.torture.database import TorturedDatabase
 from tests.torture.proxy import Proxy
 
 NODE: Final = Path(__file__).with_name("node.py")
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 180.0
 
 
 def free_port() -> int:
