@@ -148,3 +148,18 @@ def test_options_are_checked() -> None:
                     client.stream("q", "g", **options)
 
     run(main())
+
+
+def test_a_commit_never_goes_back() -> None:
+    """One that was held up on its way arrives after a later one."""
+
+    async def main() -> None:
+        async with connected() as (client, _):
+            await prepared(client)
+            async with client.stream("q", "g", auto_commit=False, wait=0.05) as reader:
+                received = [one async for one in reader]
+                await reader.commit(received[7])
+                await reader.commit(received[3])
+            assert await committed(client) == 8
+
+    run(main())

@@ -15,9 +15,11 @@ import asyncpg
 import pytest
 
 from penstock import Broker
+from penstock.errors import Unavailable
 from penstock.store.postgres import PostgresStore
 from tests.crash.trouble import come, direct_again, held, on_store, play, progress, under_load
 from tests.databases.postgres import PostgresServer, is_there, synchronous_pair
+from tests.torture.proxy import Proxy
 
 pytestmark = pytest.mark.skipif(not is_there(), reason="there is no PostgreSQL")
 END_OTHERS = (
@@ -96,3 +98,38 @@ def test_a_replica_takes_over(tmp_path: Path) -> None:
     with ExitStack() as stack:
         pair = synchronous_pair(stack)
         play(lambda: scenario(*pair))
+
+
+def test_a_replica_that_was_not_promoted_is_not_read(tmp_path: Path) -> None:
+    """One address that leads to whichever server is there: a replica may not have applied yet what it has."""
+
+    async def scenario(first: PostgresServer, second: PostgresServer) -> None:
+        proxy = Proxy("127.0.0.1", first.port)
+        await proxy.start()
+        store = await PostgresStore.open(f"postgresql://penstock@127.0.0.1:{proxy.port}/postgres?schema=one_address")
+        assert await store.catalog() == []
+        await asyncio.to_thread(first.stop, signal.SIGKILL)
+        proxy.lead_to(second.port)
+        proxy.cut()
+        with pytest.raises(Unavailable, match="takes no writes"):
+            await asyncio.wait_for(always_refused(store), 60)
+        await asyncio.to_thread(second.promote)
+        assert await store.catalog() == []
+        await store.close()
+        await proxy.close()
+
+    with ExitStack() as stack:
+        first, second, _ = synchronous_pair(stack)
+        play(lambda: scenario(first, second))
+
+
+async def always_refused(store: PostgresStore) -> None:
+    """Until it is answered, or refused for what the server is; connections of the server before are used up first."""
+    while True:
+        try:
+            await store.catalog()
+        except Unavailable as error:
+            if "writes" in str(error):
+                raise
+        else:
+            raise AssertionError("the replica was read")

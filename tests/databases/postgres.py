@@ -35,6 +35,10 @@ SETTINGS: Final = {
     "logging_collector": "off", "max_wal_size": "1GB",
 }  # fmt: skip
 
+IN_SYNC: Final = """
+    SELECT count(*) > 0 FROM pg_stat_replication WHERE sync_state = 'sync' AND flush_lsn >= $1::text::pg_lsn
+"""
+
 
 def programs() -> Path | None:
     """The folder of `postgres` and `initdb`."""
@@ -167,11 +171,21 @@ async def _synchronize(first: PostgresServer) -> None:
     control = await asyncpg.connect(first.url)
     await control.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
     await control.execute("SELECT pg_reload_conf()")
-    deadline = time.monotonic() + PATIENCE_S
-    while await control.fetchval("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") != 1:
-        assert time.monotonic() < deadline, f"the standby does not follow: {first.log()}"
-        await asyncio.sleep(0.02)
     await control.close()
+    await in_sync(first)
+
+
+async def in_sync(leader: PostgresServer, seconds: float = PATIENCE_S) -> None:
+    """Until its standby is a synchronous one and has on its disk all that the leader had when it was asked."""
+    control = await asyncpg.connect(leader.url)
+    try:
+        written = await control.fetchval("SELECT pg_current_wal_flush_lsn()::text")
+        deadline = time.monotonic() + seconds
+        while not await control.fetchval(IN_SYNC, written):
+            assert time.monotonic() < deadline, f"the standby does not follow: {leader.log()}"
+            await asyncio.sleep(0.02)
+    finally:
+        await control.close()
 
 
 @functools.cache

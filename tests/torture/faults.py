@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -16,7 +17,17 @@ PAUSED_S: Final = (0.2, 6.0)
 """How long a node is stopped: from hardly noticed to declared dead."""
 SPLIT_S: Final = (0.2, 5.0)
 SLOW_S: Final = (0.005, 0.1)
+DOWN_S: Final = (0.0, 3.0)
+"""How long there is no database, beside the time that it takes to start or to be promoted."""
 HOUR_S: Final = 3600.0
+DATABASE_SHARE: Final = 0.07
+"""Of all faults, those of the database."""
+PROMOTED_SHARE: Final = 0.6
+"""Of those of the database that come long enough after a promotion, those that are one."""
+PROMOTIONS_S: Final = 60.0
+"""Between two promotions at least: there is other trouble to be in with a leader that stays."""
+
+NodeFault = Callable[[TorturedNode], Awaitable[None]]
 
 
 class Faults:
@@ -29,29 +40,50 @@ class Faults:
         self.counts: Counter[str] = Counter()
         self._busy: set[str] = set()
         """Nodes that suffer from something now."""
+        self._promote_from = time.monotonic()
 
     async def run(self) -> None:
         """Until cancelled."""
-        kinds: list[tuple[int, str, Callable[[TorturedNode], Awaitable[None]]]] = [
+        kinds: list[tuple[int, str, NodeFault]] = [
             (5, "node killed", self._kill), (2, "node stopped in good order", self._stop),
             (4, "node paused", self._pause), (3, "node cut off from the database", self._split_store),
             (3, "connections to the database cut", self._cut_store), (2, "slow database", self._slow_store),
             (3, "node cut off from the others", self._split_node), (2, "connections between nodes cut", self._cut_node),
-            (2, "node restarted an hour off", self._wrong_clock), (1, "database killed", self._kill_database),
+            (2, "node restarted an hour off", self._wrong_clock), (2, "clock of a node jumped", self._jump),
         ]  # fmt: skip
         async with asyncio.TaskGroup() as group:
             while True:
                 await asyncio.sleep(self._chance.uniform(*BETWEEN_S))
-                free = [node for node in self._world.nodes if node.name not in self._busy]
-                if len(free) < min(2, len(self._world.nodes)):
-                    continue
-                node = self._chance.choice(free)
-                ((_, name, fault),) = self._chance.choices(kinds, [weight for weight, _, _ in kinds])
-                self.counts[name] += 1
-                self._say(f"{name}: {node.name}")
-                group.create_task(self._suffer(node, fault))
+                if self._chance.random() < DATABASE_SHARE:
+                    self._trouble_database(group)
+                else:
+                    self._trouble_node(group, kinds)
 
-    async def _suffer(self, node: TorturedNode, fault: Callable[[TorturedNode], Awaitable[None]]) -> None:
+    def _trouble_database(self, group: asyncio.TaskGroup) -> None:
+        """One thing at a time happens to it, until it has a standby again."""
+        if self._world.database.is_busy:
+            return
+        if time.monotonic() >= self._promote_from and self._chance.random() < PROMOTED_SHARE:
+            self._count("replica promoted")
+            group.create_task(self._promote())
+        else:
+            self._count("database killed")
+            group.create_task(self._kill_database())
+
+    def _trouble_node(self, group: asyncio.TaskGroup, kinds: list[tuple[int, str, NodeFault]]) -> None:
+        free = [node for node in self._world.nodes if node.name not in self._busy]
+        if len(free) < min(2, len(self._world.nodes)):
+            return
+        node = self._chance.choice(free)
+        ((_, name, fault),) = self._chance.choices(kinds, [weight for weight, _, _ in kinds])
+        self._count(name, node.name)
+        group.create_task(self._suffer(node, fault))
+
+    def _count(self, name: str, node: str = "") -> None:
+        self.counts[name] += 1
+        self._say(f"{name}: {node}" if node else name)
+
+    async def _suffer(self, node: TorturedNode, fault: NodeFault) -> None:
         self._busy.add(node.name)
         try:
             await fault(node)
@@ -101,7 +133,13 @@ class Faults:
         node.start()
         await node.ready()
 
-    async def _kill_database(self, _: TorturedNode) -> None:
-        await asyncio.to_thread(self._world.database.stop, 9)
-        await asyncio.sleep(self._chance.uniform(0.0, 3.0))
-        await asyncio.to_thread(self._world.database.start)
+    async def _jump(self, node: TorturedNode) -> None:
+        """It goes on, at another time of the day."""
+        node.set_clock(self._chance.choice((-HOUR_S, HOUR_S, 0.0)))
+
+    async def _kill_database(self) -> None:
+        await asyncio.to_thread(self._world.database.crash, self._chance.uniform(*DOWN_S))
+
+    async def _promote(self) -> None:
+        await asyncio.to_thread(self._world.database.fail_over, self._chance.uniform(*DOWN_S))
+        self._promote_from = time.monotonic() + PROMOTIONS_S

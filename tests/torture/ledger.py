@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 FAULTS_TOLD: Final = 50
+LATE_S: Final = 1.0
+"""How much later than its time to live a message may be handed out: nodes do not know the store's clock exactly."""
 
 
 @dataclass
@@ -24,8 +26,31 @@ class Seen:
     acked: set[str] = field(default_factory=set)
     due: dict[str, float] = field(default_factory=dict)
     """Not to be seen before this moment."""
+    over: dict[str, float] = field(default_factory=dict)
+    """Not to be handed out after this moment."""
     open: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     """By partition: numbers that are there, with no ack under way."""
+
+
+@dataclass
+class Followed:
+    """What one group has read of a stream."""
+
+    delivered: set[str] = field(default_factory=set)
+    position: int = 0
+    """All before it was read."""
+    committed: int = 0
+    """All before it was committed, and the commit answered."""
+
+
+@dataclass
+class Ending:
+    """What is there when all queues are drained."""
+
+    dead: dict[str, list[str]] = field(default_factory=dict)
+    """Dead letters by queue."""
+    logs: dict[str, list[str]] = field(default_factory=dict)
+    """The whole log of each queue, from offset 0 on."""
 
 
 class Ledger:
@@ -35,8 +60,10 @@ class Ledger:
         self.queues: dict[str, Seen] = defaultdict(Seen)
         self.faults: list[str] = []
         self.fault_count = 0
-        self.moves: dict[str, list[str]] = defaultdict(list)
-        """A message of `source` → what it was, perhaps, turned into."""
+        self.streams: dict[str, Followed] = defaultdict(Followed)
+        """Groups that read `logged`."""
+        self.log: dict[int, str] = {}
+        """What readers found at the offsets of `logged`."""
         self.deliveries = 0
         self.repeats = 0
         """Delivered more than once, as they may be until an ack is answered."""
@@ -48,6 +75,13 @@ class Ledger:
     @property
     def acked(self) -> int:
         return sum(len(seen.acked) for seen in self.queues.values())
+
+    def waiting(self, queue: str) -> int:
+        """How many, about, wait for somebody to take them first."""
+        seen = self.queues[queue]
+        if queue == "logged":
+            return len(seen.confirmed) - min((stream.position for stream in self.streams.values()), default=0)
+        return len(seen.confirmed) - len(seen.delivered)
 
     def fault(self, text: str) -> None:
         self.fault_count += 1
@@ -63,18 +97,20 @@ class Ledger:
         if due is not None:
             seen.due.update(dict.fromkeys(ids, due))
 
-    def confirm(self, queue: str, ids: list[str]) -> None:
-        """The publish was answered."""
+    def confirm(self, queue: str, ids: list[str], over: float | None = None) -> None:
+        """The publish was answered; what it stored does not live longer than until `over`."""
         seen = self.queues[queue]
         seen.confirmed.update(ids)
+        if over is not None:
+            seen.over.update(dict.fromkeys(ids, over))
         if queue == "ordered":
             for id in ids:
                 if id not in seen.delivered:
                     partition, number = id.split(".")
                     seen.open[partition].add(int(number))
 
-    def deliver(self, queue: str, ids: list[str], now: float) -> None:
-        """One claim's messages, in the order in which they were handed out."""
+    def deliver(self, queue: str, ids: list[str], now: float, asked: float | None = None) -> None:
+        """One claim's messages, in the order in which they were handed out, some time after they were asked for."""
         seen = self.queues[queue]
         self.deliveries += len(ids)
         for id in ids:
@@ -84,10 +120,16 @@ class Ledger:
                 self.fault(f"{queue}: {id} was delivered after its ack was answered")
             if now < seen.due.get(id, now):
                 self.fault(f"{queue}: {id} was delivered {seen.due[id] - now:.3f} s early")
+            if asked is not None and asked > seen.over.get(id, asked) + LATE_S:
+                self.fault(f"{queue}: {id} was asked for {asked - seen.over[id]:.3f} s after its time, and delivered")
             self.repeats += id in seen.delivered
             seen.delivered.add(id)
         if queue == "ordered":
             self._in_order(seen, ids)
+        if queue == "urgent":
+            priorities = [int(id.split(".")[0]) for id in ids]
+            if priorities != sorted(priorities, reverse=True):
+                self.fault(f"urgent: priorities came as {priorities}")
 
     def _in_order(self, seen: Seen, ids: list[str]) -> None:
         """Whatever stands before a message in its partition is settled, or comes before it in the same claim."""
@@ -116,41 +158,106 @@ class Ledger:
         self.queues[queue].acked.update(ids)
 
     def move_ask(self, names: list[str], made: list[str]) -> None:
+        """About to acknowledge messages of `source` and publish what they become, as one."""
         self.ack_ask("source", names)
         self.ask("moved", made)
-        for name, product in zip(names, made, strict=True):
-            self.moves[name].append(product)
+        self.ask("echoed", made)
 
     def moved(self, names: list[str], made: list[str]) -> None:
+        """That was answered."""
         self.ack("source", names)
         self.confirm("moved", made)
+        self.confirm("echoed", made)
+
+    # Streams -----------------------------------------------------------------------------------------------
+
+    def read(self, group: str, first: int, ids: list[str]) -> None:
+        """A group of `logged` was given these messages, from this offset on."""
+        stream = self.streams[group]
+        self.deliveries += len(ids)
+        if first > stream.position:
+            self.fault(f"logged: {group} was given offset {first}, and nothing between {stream.position} and that")
+        if first < stream.committed:
+            self.fault(f"logged: {group} was given offset {first} after its commit of {stream.committed} was answered")
+        for offset, id in enumerate(ids, first):
+            if id not in self.queues["logged"].asked:
+                self.fault(f"logged: {id} was read and never published")
+            if self.log.setdefault(offset, id) != id:
+                self.fault(f"logged: offset {offset} was {self.log[offset]} and is {id}")
+            self.repeats += id in stream.delivered
+            stream.delivered.add(id)
+        stream.position = max(stream.position, first + len(ids))
+
+    def committed(self, group: str, offset: int) -> None:
+        """The commit was answered."""
+        self.streams[group].committed = max(self.streams[group].committed, offset)
+
+    def is_read(self, group: str) -> bool:
+        """Whether all that was published was read."""
+        return self.queues["logged"].asked <= self.streams[group].delivered
 
     # The end -----------------------------------------------------------------------------------------------
 
-    def close(self, dead: dict[str, set[str]], copies: list[str], stored: dict[str, list[str]]) -> None:
-        """All queues are drained: `dead` by queue, `copies` in the dead letters' queue, `stored` ids by partition."""
+    def close(self, ending: Ending) -> None:
+        """All queues are drained."""
         for queue, seen in self.queues.items():
-            gone = dead.get(queue, set())
-            for id in sorted(seen.confirmed - seen.delivered - gone):
-                self.fault(f"{queue}: {id} was confirmed and never delivered")
-            for id in sorted(seen.confirmed - seen.ack_asked - gone):
-                self.fault(f"{queue}: {id} was confirmed, never acked, and is gone")
-            for id in sorted(seen.acked & gone):
-                self.fault(f"{queue}: {id} is dead, and its ack was answered")
-        self._moved_once()
-        if sorted(copies) != sorted(dead["risky"]):
-            lost, more = dead["risky"] - set(copies), len(copies) - len(set(copies))
-            strange = set(copies) - dead["risky"]
+            gone = set(ending.dead.get(queue, []))
+            if queue != "logged":
+                self._all_settled(queue, seen, gone)
+        for group, stream in self.streams.items():
+            for id in sorted(self.queues["logged"].confirmed - stream.delivered):
+                self.fault(f"logged: {id} was confirmed and never given to {group}")
+        for queue in ending.logs.keys() & self.queues.keys():
+            self._stored_once(queue, self.queues[queue], ending.logs[queue])
+        self._copied_once(ending.dead.get("risky", []), ending.logs.get("grave", []))
+        self._moved_once(ending.logs.get("moved", []), ending.logs.get("echoed", []))
+        self._stored_in_order(ending.logs.get("ordered", []))
+        stored = ending.logs.get("logged", [])
+        for offset, id in self.log.items():
+            if offset >= len(stored) or stored[offset] != id:
+                self.fault(f"logged: offset {offset} was read as {id}, and is something else in the log")
+
+    def _all_settled(self, queue: str, seen: Seen, gone: set[str]) -> None:
+        for id in sorted(seen.confirmed - seen.delivered - gone):
+            self.fault(f"{queue}: {id} was confirmed and never delivered")
+        for id in sorted((seen.confirmed & seen.delivered) - seen.ack_asked - gone):
+            self.fault(f"{queue}: {id} was confirmed, never acked, and is gone")
+        for id in sorted(seen.acked & gone):
+            self.fault(f"{queue}: {id} is dead, and its ack was answered")
+
+    def _stored_once(self, queue: str, seen: Seen, stored: list[str]) -> None:
+        """The log holds what was confirmed, nothing that was never asked for, and nothing twice."""
+        ids = set(stored)
+        if len(ids) != len(stored):
+            self.fault(f"{queue}: {len(stored) - len(ids)} messages are stored twice")
+        for id in sorted(seen.confirmed - ids):
+            self.fault(f"{queue}: {id} was confirmed and is not in the log")
+        for id in sorted(ids - seen.asked):
+            self.fault(f"{queue}: {id} is in the log and was never published")
+
+    def _copied_once(self, dead: list[str], copies: list[str]) -> None:
+        if sorted(copies) != sorted(dead):
+            lost, more = set(dead) - set(copies), len(copies) - len(set(copies))
+            strange = set(copies) - set(dead)
             self.fault(f"grave: {len(lost)} dead letters without a copy, {more} copied twice, {len(strange)} alive")
-        for partition, ids in stored.items():
-            numbers = [int(id.split(".")[1]) for id in ids]
+
+    def _stored_in_order(self, stored: list[str]) -> None:
+        partitions: dict[str, list[int]] = defaultdict(list)
+        for id in stored:
+            partition, number = id.split(".")
+            partitions[partition].append(int(number))
+        for partition, numbers in partitions.items():
             if numbers != sorted(set(numbers)):
                 self.fault(f"ordered: {partition} is stored out of order or twice")
 
-    def _moved_once(self) -> None:
-        """An acked message gave exactly one product; one that was not acked by a transaction gave none."""
-        delivered = self.queues["moved"].delivered
-        for name, products in self.moves.items():
-            made = [product for product in products if product in delivered]
-            if len(made) > 1:
-                self.fault(f"source: {name} became {made}")
+    def _moved_once(self, moved: list[str], echoed: list[str]) -> None:
+        """A message is done when a transaction moved it: all of them are, each became one product in both queues."""
+        if sorted(moved) != sorted(echoed):
+            halves = set(moved) ^ set(echoed)
+            self.fault(f"moved: {len(halves)} products are in one of two queues: {sorted(halves)[:10]}")
+        products: dict[str, list[str]] = defaultdict(list)
+        for product in moved:
+            products[product.split(">")[0]].append(product)
+        for name in sorted(self.queues["source"].confirmed):
+            if len(products[name]) != 1:
+                self.fault(f"source: {name} became {products[name]}")

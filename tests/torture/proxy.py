@@ -25,6 +25,10 @@ class Proxy:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
+    def lead_to(self, port: int) -> None:
+        """Connections from now on go there."""
+        self._target = (self._target[0], port)
+
     def stall(self) -> None:
         """Nothing passes any more, and nobody is told: a network that is split."""
         self._flows.clear()

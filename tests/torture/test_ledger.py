@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from tests.torture.ledger import Ledger
-from tests.torture.parties import is_poison
+from tests.torture.ledger import LATE_S, Ending, Ledger
+from tests.torture.party import is_poison
 
 
-def close(ledger: Ledger, dead: set[str] | None = None, copies: list[str] | None = None, **stored: list[str]) -> None:
-    ledger.close({"risky": dead or set()}, copies or [], stored)
+def close(ledger: Ledger, dead: list[str] | None = None, **logs: list[str]) -> None:
+    """The end of a run; where no log is given, it holds what was confirmed."""
+    stored = {name: sorted(seen.confirmed) for name, seen in ledger.queues.items()} | {"grave": dead or []}
+    ledger.close(Ending({"risky": dead or []}, stored | logs))
+
+
+def moved(ledger: Ledger, name: str, *made: str) -> None:
+    published(ledger, "source", name)
+    ledger.deliver("source", [name], 1.0)
+    for product in made:
+        ledger.move_ask([name], [product])
+        ledger.moved([name], [product])
+        acked(ledger, "moved", product)
+        acked(ledger, "echoed", product)
 
 
 def published(ledger: Ledger, queue: str, *ids: str, due: float | None = None) -> None:
@@ -27,32 +39,34 @@ def test_a_run_in_which_all_goes_well() -> None:
     ledger = Ledger()
     published(ledger, "ordered", "p0.0", "p0.1")
     acked(ledger, "ordered", "p0.0", "p0.1")
-    published(ledger, "source", "s")
-    ledger.deliver("source", ["s"], 1.0)
-    ledger.move_ask(["s"], ["s>1"])
-    ledger.moved(["s"], ["s>1"])
-    acked(ledger, "moved", "s>1")
+    moved(ledger, "s", "s>1")
     published(ledger, "later", "l", due=9.0)
     acked(ledger, "later", "l")
     published(ledger, "risky", "r")
     ledger.deliver("risky", ["r"], 1.0)
-    close(ledger, {"r"}, ["r"], p0=["p0.0", "p0.1"])
+    published(ledger, "urgent", "2.0", "1.1", "1.2")
+    acked(ledger, "urgent", "2.0", "1.1", "1.2")
+    published(ledger, "logged", "a", "b", "c")
+    ledger.read("audit", 0, ["a", "b"])
+    ledger.committed("audit", 1)
+    ledger.read("audit", 1, ["b", "c"])
+    close(ledger, ["r"])
     assert ledger.faults == []
 
 
 def test_lost() -> None:
     ledger = Ledger()
-    published(ledger, "source", "s")
+    published(ledger, "later", "l")
     close(ledger)
-    assert "source: s was confirmed and never delivered" in ledger.faults
+    assert ledger.faults == ["later: l was confirmed and never delivered"]
 
 
 def test_delivered_and_then_gone() -> None:
     ledger = Ledger()
-    published(ledger, "source", "s")
-    ledger.deliver("source", ["s"], 1.0)
+    published(ledger, "later", "l")
+    ledger.deliver("later", ["l"], 1.0)
     close(ledger)
-    assert ledger.faults == ["source: s was confirmed, never acked, and is gone"]
+    assert ledger.faults == ["later: l was confirmed, never acked, and is gone"]
 
 
 def test_never_published() -> None:
@@ -85,16 +99,92 @@ def test_out_of_order(claims: list[list[str]]) -> None:
     assert len(ledger.faults) == 1
 
 
+def test_after_its_time_to_live() -> None:
+    ledger = Ledger()
+    ledger.ask("brief", ["b"])
+    ledger.confirm("brief", ["b"], 10.0)
+    ledger.deliver("brief", ["b"], 15.0, 10.0 + LATE_S)
+    assert ledger.faults == []
+    ledger.deliver("brief", ["b"], 15.0, 10.5 + LATE_S)
+    assert ledger.faults == ["brief: b was asked for 1.500 s after its time, and delivered"]
+
+
+def test_a_lower_priority_first() -> None:
+    ledger = Ledger()
+    published(ledger, "urgent", "1.0", "2.1")
+    ledger.deliver("urgent", ["1.0", "2.1"], 1.0)
+    assert ledger.faults == ["urgent: priorities came as [1, 2]"]
+
+
+@pytest.mark.parametrize(
+    ("first", "ids", "told"),
+    [
+        (3, ["d"], "audit was given offset 3, and nothing between 2 and that"),
+        (0, ["a"], "audit was given offset 0 after its commit of 1 was answered"),
+        (1, ["c"], "offset 1 was b and is c"),
+        (2, ["x"], "x was read and never published"),
+    ],
+)
+def test_streams(first: int, ids: list[str], told: str) -> None:
+    ledger = Ledger()
+    published(ledger, "logged", "a", "b", "c", "d")
+    ledger.read("audit", 0, ["a", "b"])
+    ledger.committed("audit", 1)
+    ledger.read("audit", first, ids)
+    assert ledger.faults == [f"logged: {told}"]
+
+
+def test_a_stream_that_was_not_read_to_its_end() -> None:
+    ledger = Ledger()
+    published(ledger, "logged", "a", "b")
+    ledger.read("audit", 0, ["a"])
+    close(ledger)
+    assert ledger.faults == ["logged: b was confirmed and never given to audit"]
+
+
+def test_an_offset_that_changed() -> None:
+    ledger = Ledger()
+    published(ledger, "logged", "a", "b")
+    ledger.read("audit", 0, ["a", "b"])
+    close(ledger, logged=["b", "a"])
+    assert ledger.fault_count == 2
+
+
+def test_not_moved() -> None:
+    ledger = Ledger()
+    moved(ledger, "s", "s>1")
+    close(ledger, moved=[], echoed=[])
+    assert "source: s became []" in ledger.faults
+
+
 def test_moved_twice() -> None:
     ledger = Ledger()
-    published(ledger, "source", "s")
-    ledger.deliver("source", ["s"], 1.0)
-    for made in ("s>1", "s>2"):
-        ledger.move_ask(["s"], [made])
-        ledger.moved(["s"], [made])
-        acked(ledger, "moved", made)
+    moved(ledger, "s", "s>1", "s>2")
     close(ledger)
     assert ledger.faults == ["source: s became ['s>1', 's>2']"]
+
+
+def test_moved_by_half() -> None:
+    ledger = Ledger()
+    moved(ledger, "s", "s>1")
+    close(ledger, echoed=[])
+    assert "moved: 1 products are in one of two queues: ['s>1']" in ledger.faults
+
+
+@pytest.mark.parametrize(
+    ("stored", "told"),
+    [
+        ([], "l was confirmed and is not in the log"),
+        (["l", "l"], "1 messages are stored twice"),
+        (["l", "x"], "x is in the log and was never published"),
+    ],
+)
+def test_a_log_that_is_not_what_was_confirmed(stored: list[str], told: str) -> None:
+    ledger = Ledger()
+    published(ledger, "later", "l")
+    acked(ledger, "later", "l")
+    close(ledger, later=stored)
+    assert ledger.faults == [f"later: {told}"]
 
 
 @pytest.mark.parametrize(
@@ -107,14 +197,14 @@ def test_moved_twice() -> None:
 )
 def test_copies_of_dead_letters(copies: list[str], told: str) -> None:
     ledger = Ledger()
-    close(ledger, {"r"}, copies)
+    close(ledger, ["r"], grave=copies)
     assert ledger.faults == [f"grave: {told}"]
 
 
 @pytest.mark.parametrize("stored", [["p0.1", "p0.0"], ["p0.0", "p0.0"]])
 def test_stored_out_of_order_or_twice(stored: list[str]) -> None:
     ledger = Ledger()
-    close(ledger, p0=stored)
+    close(ledger, ordered=stored)
     assert ledger.faults == ["ordered: p0 is stored out of order or twice"]
 
 
@@ -122,7 +212,7 @@ def test_dead_though_acked() -> None:
     ledger = Ledger()
     published(ledger, "risky", "r")
     acked(ledger, "risky", "r")
-    close(ledger, {"r"}, ["r"])
+    close(ledger, ["r"])
     assert ledger.faults == ["risky: r is dead, and its ack was answered"]
 
 

@@ -1,5 +1,6 @@
-"""What a torture run stands on: a database that can be killed, nodes that can be killed and paused, and the networks
-between them, which can be split, slowed and cut. All of it on loopback, each process ended by its own id.
+"""What a torture run stands on: a database that can be killed and replaced by its replica, nodes that can be killed and
+paused, and the networks between them, which can be split, slowed and cut. All of it on loopback, each process ended by
+its own id.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from penstock.cli.checkout import script_environment
-from tests.databases.postgres import PostgresServer
+from tests.torture.database import TorturedDatabase
 from tests.torture.proxy import Proxy
 
 NODE: Final = Path(__file__).with_name("node.py")
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 180.0
 
 
 def free_port() -> int:
@@ -33,7 +34,7 @@ def free_port() -> int:
 class TorturedNode:
     """One server process, with a proxy between it and the database and one between it and the other nodes."""
 
-    def __init__(self, name: str, folder: Path, database: PostgresServer, *, is_alone: bool) -> None:
+    def __init__(self, name: str, folder: Path, database: TorturedDatabase, *, is_alone: bool) -> None:
         self.name = name
         self.port = free_port()
         self.to_store = Proxy("127.0.0.1", database.port)
@@ -127,13 +128,17 @@ class TorturedNode:
 
 
 class World:
-    """A database and its nodes."""
+    """A database with its replica, and nodes on it."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
-        self.database = PostgresServer()
+        self.database = TorturedDatabase(self._database_moved)
         self.nodes = [
             TorturedNode(f"node-{number}", folder, self.database, is_alone=nodes == 1) for number in range(nodes)
         ]
+
+    def _database_moved(self, port: int) -> None:
+        for node in self.nodes:
+            node.to_store.lead_to(port)
 
     async def open(self) -> None:
         for node in self.nodes:
@@ -144,8 +149,7 @@ class World:
 
     async def heal(self) -> None:
         """Everything runs, everything is connected."""
-        if not self.database.is_running:
-            await asyncio.to_thread(self.database.start)
+        await asyncio.to_thread(self.database.heal)
         for node in self.nodes:
             node.to_store.heal()
             node.to_node.heal()

@@ -212,9 +212,9 @@ def simulate(arguments: tuple[str, ...]) -> None:
 def torture(arguments: tuple[str, ...]) -> None:
     """Run real nodes on a real database while everything dies.
 
-    Nodes are killed and paused, networks split and cut, the database crashes, clocks jump; producers and consumers of
-    every feature go on, and a checker looks for messages lost, doubled, early or out of order. ARGUMENTS are passed on
-    to tests/torture/run.py.
+    Nodes are killed and paused, networks split and cut, the database crashes and is replaced by its replica, clocks
+    jump; producers and consumers of every feature go on, and a checker looks for messages lost, doubled, early or out
+    of order. ARGUMENTS are passed on to tests/torture/run.py.
 
     \b
     Examples:

@@ -106,12 +106,16 @@ class StreamReader:
 
     async def commit(self, received: Received) -> None:
         """Everything up to this message, of its lane, is done."""
-        await self._client.commit(self._queue, self._group, received.offset + 1, lane=received.lane)
+        await self._commit(received.lane, received.offset + 1)
+
+    async def _commit(self, lane: int, offset: int) -> None:
+        # One that was held up on its way, and sent again meanwhile, may arrive after those that followed it.
+        await self._client.commit(self._queue, self._group, offset, lane=lane, only_forward=True)
 
     async def _commit_place(self) -> None:
         if self._place is not None:
             lane, offset = self._place
-            await self._client.commit(self._queue, self._group, offset, lane=lane)
+            await self._commit(lane, offset)
             self._place = self._handed = None
 
     async def close(self) -> None:
@@ -127,7 +131,7 @@ class StreamReader:
                 await self._commit_place()
             else:  # the message that failed comes again
                 offset = self._handed.offset + (not has_failed)
-                await self._client.commit(self._queue, self._group, offset, lane=self._handed.lane)
+                await self._commit(self._handed.lane, offset)
         self._ready.clear()
         with suppress(PenstockError):  # the server finds out by itself when nobody reads on
             await self._client.detach(self._queue, self._group, consumer=self._name)

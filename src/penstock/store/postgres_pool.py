@@ -53,6 +53,8 @@ class StoreAddress:
         schema = check_schema(query.pop("schema", DEFAULT_SCHEMA))
         is_prepared = _choice(query, "prepared")
         is_listening = _choice(query, "listen")
+        # A replica may not have applied what it has, and a read of it would miss what was answered.
+        query.setdefault("target_session_attrs", "primary")
         place = parts.netloc.rpartition("@")[2]
         rest = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(query)))
         return cls(rest, schema, is_prepared, f"postgresql://{place}{parts.path}?schema={schema}", is_listening)
@@ -201,6 +203,8 @@ def translated(error: Exception, label: str) -> PenstockError:
         return failure
     if isinstance(error, UnicodeEncodeError | OverflowError | asyncpg.DataError):
         return InvalidArgument(f"{label}: a value that PostgreSQL cannot keep: {error}")
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return Unavailable(f"{label}: the server there takes no writes: it is a replica that was not promoted")
     if isinstance(error, TimeoutError):
         return Unavailable(f"{label}: no answer in time")
     return Unavailable(f"{label}: {str(error) or type(error).__name__}")
