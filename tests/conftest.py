@@ -6,6 +6,7 @@ to one worker as a whole, and first, for they take longest. All others go one by
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 import pytest
@@ -23,9 +24,17 @@ LONG: Final = tuple(
 or where they are named."""
 
 
+QUICK_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""For Spark in programs that tests start, which work for seconds: a JVM that optimises much is busy with that alone."""
+
+
 # A machine that is busy is no finding: hangs are what the timeout of every test is for.
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
+
+
+def pytest_configure() -> None:
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_START)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
