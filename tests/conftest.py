@@ -1,7 +1,8 @@
 """How the tests are shared out among workers, for `penstock test`.
 
-The tests of tests/spark share one Spark session, whose JVM takes seconds to start and half a gigabyte to keep: they go
-to one worker as a whole, and first, for they take longest. All others go one by one to whoever is free.
+The tests of tests/spark share Spark sessions, whose JVM takes seconds to start and half a gigabyte to keep: they go to
+two workers, one half to each, and first, for they take longest: one after the other they would still run when all else
+is done. All others go one by one to whoever is free.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import pytest
 from hypothesis import settings
 
 TOGETHER: Final = "tests/spark/"
+SECOND_HALF: Final = "tests/spark/test_n"
+"""By name, from here on: each half takes about the same time."""
 LONG: Final = tuple(
     f"tests/{name}"
     for name in (
@@ -67,4 +70,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def unit_of(test: str) -> str:
     """Tests of the same unit go to the same worker."""
-    return TOGETHER if test.startswith(TOGETHER) else test
+    if not test.startswith(TOGETHER):
+        return test
+    return f"{TOGETHER} {'second' if test >= SECOND_HALF else 'first'} half"
