@@ -2,7 +2,7 @@
 
 The tests of tests/spark share Spark sessions, whose JVM takes seconds to start and half a gigabyte to keep: they go to
 two workers, one half to each, and first, for they take longest: one after the other they would still run when all else
-is done. All others go one by one to whoever is free.
+is done. A file whose tests share a server of their own stays whole. All others go one by one to whoever is free.
 """
 
 from __future__ import annotations
@@ -16,6 +16,15 @@ from hypothesis import settings
 TOGETHER: Final = "tests/spark/"
 SECOND_HALF: Final = "tests/spark/test_n"
 """By name, from here on: each half takes about the same time."""
+SHARED_BY_FILE: Final = tuple(
+    f"tests/{name}"
+    for name in (
+        "cli/test_apply.py", "clients/amqp/", "conformance/test_mysql.py", "conformance/test_postgres.py",
+        "crash/test_database_trouble.py", "crash/test_postgres_trouble.py", "enqueue/test_libraries.py",
+        "enqueue/test_mysql.py", "unit/spark/test_readers.py",
+    )
+)  # fmt: skip
+"""Files whose tests share a server or a database: every worker that ran some of them would start its own."""
 LONG: Final = tuple(
     f"tests/{name}"
     for name in (
@@ -70,6 +79,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def unit_of(test: str) -> str:
     """Tests of the same unit go to the same worker."""
-    if not test.startswith(TOGETHER):
-        return test
-    return f"{TOGETHER} {'second' if test >= SECOND_HALF else 'first'} half"
+    if test.startswith(TOGETHER):
+        return f"{TOGETHER} {'second' if test >= SECOND_HALF else 'first'} half"
+    return test.partition("::")[0] if test.startswith(SHARED_BY_FILE) else test

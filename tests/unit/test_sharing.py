@@ -12,6 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.conftest import SHARED_BY_FILE, unit_of
+
+ROOT = Path(__file__).resolve().parents[2]
 FOUR_TESTS = "import pytest, time\n@pytest.mark.parametrize('number', range(4))\ndef test(number): time.sleep(0.05)\n"
 
 
@@ -42,3 +45,11 @@ def test_a_worker_runs_each_half_of_what_shares_a_session_and_all_run_the_rest(t
     assert len(set(first)) == len(set(second)) == 1
     assert set(first) != set(second)
     assert set(others) - set(first) - set(second)
+
+
+def test_a_file_whose_tests_share_a_server_stays_whole() -> None:
+    pika, kombu = "tests/clients/amqp/test_pika.py", "tests/clients/amqp/test_kombu.py"
+    assert unit_of(f"{pika}::test_one") == unit_of(f"{pika}::test_two[a::b]") == pika
+    assert unit_of(f"{kombu}::test_one") == kombu
+    assert unit_of("tests/unit/test_lane.py::test_one") != unit_of("tests/unit/test_lane.py::test_two")
+    assert [name for name in SHARED_BY_FILE if not (ROOT / name).exists()] == []
