@@ -1,17 +1,30 @@
 """How the tests are shared out among workers, for `penstock test`.
 
-The tests of tests/spark share one Spark session, whose JVM takes seconds to start and half a gigabyte to keep: they go
-to one worker as a whole, and first, for they take longest. All others go one by one to whoever is free.
+The tests of tests/spark share Spark sessions, whose JVM takes seconds to start and half a gigabyte to keep: they go to
+two workers, one half to each, and first, for they take longest: one after the other they would still run when all else
+is done. A file whose tests share a server of their own stays whole. All others go one by one to whoever is free.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 import pytest
 from hypothesis import settings
 
 TOGETHER: Final = "tests/spark/"
+SECOND_HALF: Final = "tests/spark/test_n"
+"""By name, from here on: each half takes about the same time."""
+SHARED_BY_FILE: Final = tuple(
+    f"tests/{name}"
+    for name in (
+        "cli/test_apply.py", "clients/amqp/", "conformance/test_mysql.py", "conformance/test_postgres.py",
+        "crash/test_database_trouble.py", "crash/test_postgres_trouble.py", "enqueue/test_libraries.py",
+        "enqueue/test_mysql.py", "unit/spark/test_readers.py",
+    )
+)  # fmt: skip
+"""Files whose tests share a server or a database: every worker that ran some of them would start its own."""
 LONG: Final = tuple(
     f"tests/{name}"
     for name in (
@@ -21,9 +34,17 @@ LONG: Final = tuple(
 """Tests that start clusters and drivers of their own and take minutes: run with `--long`, or where they are named."""
 
 
+QUICK_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""For Spark in programs that tests start, which work for seconds: a JVM that optimises much is busy with that alone."""
+
+
 # A machine that is busy is no finding: hangs are what the timeout of every test is for.
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
+
+
+def pytest_configure() -> None:
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_START)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,4 +77,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def unit_of(test: str) -> str:
     """Tests of the same unit go to the same worker."""
-    return TOGETHER if test.startswith(TOGETHER) else test
+    if test.startswith(TOGETHER):
+        return f"{TOGETHER} {'second' if test >= SECOND_HALF else 'first'} half"
+    return test.partition("::")[0] if test.startswith(SHARED_BY_FILE) else test

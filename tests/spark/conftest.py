@@ -1,6 +1,6 @@
-"""One real Spark session and one real server for all Spark tests; each test has queues of its own on it.
+"""One real Spark session and one real server for all Spark tests of a worker; each test has queues of its own on it.
 
-One worker runs all tests of this folder (tests/conftest.py), so that there is one of each.
+Two workers run the tests of this folder, one half each (tests/conftest.py), so that there are two of each at most.
 """
 
 from __future__ import annotations

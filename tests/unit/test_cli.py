@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -216,6 +217,13 @@ def test_fast_is_pytest_alone_on_all_cores(ran: list[list[str]]) -> None:
     assert [command[:2] for command in ran] == [["pytest", "-n"]]
     # One Spark session for all tests that need one: see tests/conftest.py.
     assert ran[0][3:] == ["--dist", "loadgroup"]
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 2), (2, 3), (16, 17)])
+def test_there_is_one_worker_more_than_cores(monkeypatch: pytest.MonkeyPatch, cores: int, workers: int) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(cores)))
+    assert stages.workers() == workers
 
 
 def test_arguments_go_to_pytest_alone_as_given(ran: list[list[str]]) -> None:

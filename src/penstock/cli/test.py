@@ -15,6 +15,8 @@ from penstock.cli import checkout
 
 FOLDERS: Final = ("src", "tests", "bench", "requirements", "tools", "examples")
 WORKERS_MIN: Final = 2
+WAITING_WORKERS: Final = 1
+"""Workers beyond the cores: many tests wait for a server, a lease or a killed process, and somebody else can go on."""
 
 
 def run(fast: bool, pytest_arguments: Sequence[str]) -> int:
@@ -64,6 +66,6 @@ def heading(name: str) -> None:
 
 
 def workers() -> int:
-    """All cores that this process may use; two at least, so that tests always meet a parallel run."""
+    """One more than the cores that this process may use; two at least, so that tests always meet a parallel run."""
     allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return max(WORKERS_MIN, allowed)
+    return max(WORKERS_MIN, allowed + WAITING_WORKERS)
