@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pamqp.commands import Basic
 
 from penstock.errors import Forbidden, PenstockError
-from penstock.fronts.amqp091 import streams
+from penstock.fronts.amqp091 import replies, streams
 from penstock.fronts.amqp091.arguments import Arguments, flag, text, whole
 from penstock.fronts.amqp091.consuming import Consumer, Standing
-from penstock.fronts.amqp091.declaring import ready_in
+from penstock.fronts.amqp091.declaring import make_reply_queue, ready_in
 from penstock.fronts.amqp091.faults import ChannelFault, ConnectionFault, not_implemented, precondition
 from penstock.fronts.amqp091.mapping import outgoing, routing_key
 from penstock.fronts.amqp091.names import Filter, address_of, filter_of, new_consumer_tag
@@ -34,10 +34,15 @@ PRIORITY_MAX: Final = 2**31 - 1
 
 async def consume(channel: Channel, method: Basic.Consume) -> Frame | None:
     queue, rest = address_of(channel.queue_name(method.queue))
-    channel.check_queue(queue)
+    if queue == replies.REPLY_TO:
+        replies.check_consumer(channel, method)
+    else:
+        channel.check_queue(queue)
     tag = method.consumer_tag or new_consumer_tag()
     if tag in channel.consumers:
         raise ConnectionFault(codes.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+    if queue == replies.REPLY_TO:
+        queue = await make_reply_queue(channel)
     consumer = await _consumer(channel, method, tag, queue, filter_of(rest))
     channel.consumers[tag] = consumer
     channel.connection.host.measures.consumers += 1
