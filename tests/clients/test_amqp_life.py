@@ -40,6 +40,19 @@ def test_who_may_log_in() -> None:
         channel.basic_publish("", "q", b"m", pika.BasicProperties(user_id="me"))
 
 
+def test_a_new_secret_is_taken_where_it_is_the_token() -> None:
+    with served(token="secret") as place:
+        guest = pika.PlainCredentials("guest", "secret")
+        connection = place.connect(credentials=guest)
+        connection.update_secret("secret", "the old one expires")
+        connection.channel().queue_declare("q")
+        with pytest.raises(ConnectionClosedByBroker) as caught:
+            connection.update_secret("guessed", "why not")
+        assert caught.value.reply_code == 530
+    with served() as place:
+        place.connect().update_secret("anything", "nobody asks for one")
+
+
 def test_where_it_may_listen() -> None:
     for host in ("0.0.0.0", "example.org"):
         with pytest.raises(InvalidArgument, match=r"http\.token"):

@@ -165,8 +165,7 @@ class Connection(asyncio.Protocol):
     # What is heard ----------------------------------------------------------------------------------------
 
     def _login(self, event: events.Login) -> None:
-        token = self.host.options.token.encode()
-        if token and not hmac.compare_digest(event.password.encode(), token):
+        if not self._is_right(event.password):
             self.wire.refuse_login(
                 f"login was refused for user '{event.user}' using authentication mechanism {event.mechanism}: "
                 "the password must be the server's token"
@@ -174,6 +173,18 @@ class Connection(asyncio.Protocol):
             return
         self.reader.user = event.user
         self.wire.accept_login()
+
+    def _is_right(self, password: str) -> bool:
+        token = self.host.options.token.encode()
+        return not token or hmac.compare_digest(password.encode(), token)
+
+    def _new_secret(self, event: events.NewSecret) -> None:
+        if self._is_right(event.password):
+            self.wire.accept_secret()
+            return
+        text = "the new secret was refused: it must be the server's token"
+        self.wire.connection_error(codes.NOT_ALLOWED, text, 10, 70)
+        self.fail(text)
 
     def _open(self, event: events.OpenVhost) -> None:
         self.vhost = event.name
@@ -348,6 +359,7 @@ class Connection(asyncio.Protocol):
 Handler = Callable[[Connection, Any], None]
 HANDLERS: Final[dict[type[Any], Handler]] = {
     events.Login: Connection._login,
+    events.NewSecret: Connection._new_secret,
     events.OpenVhost: Connection._open,
     events.ChannelOpened: Connection._channel_opened,
     events.ChannelClosed: Connection._channel_closed,
