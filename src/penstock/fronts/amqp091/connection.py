@@ -166,10 +166,12 @@ class Connection(asyncio.Protocol):
 
     def _login(self, event: events.Login) -> None:
         if not self._is_right(event.password):
-            self.wire.refuse_login(
+            text = (
                 f"login was refused for user '{event.user}' using authentication mechanism {event.mechanism}: "
                 "the password must be the server's token"
             )
+            self.wire.refuse_login(text)
+            self._turn_away(text)
             return
         self.reader.user = event.user
         self.wire.accept_login()
@@ -184,6 +186,10 @@ class Connection(asyncio.Protocol):
             return
         text = "the new secret was refused: it must be the server's token"
         self.wire.connection_error(codes.NOT_ALLOWED, text, 10, 70)
+        self._turn_away(text)
+
+    def _turn_away(self, text: str) -> None:
+        log.warning("%s is turned away: %s", self.peer, text)
         self.fail(text)
 
     def _open(self, event: events.OpenVhost) -> None:
@@ -192,6 +198,7 @@ class Connection(asyncio.Protocol):
             self.namespace = check_name(namespace_of(event.name), "a vhost")
         except PenstockError as error:
             self.wire.refuse_vhost(str(error))
+            self._turn_away(str(error))
             return
         self.broker = self.host.new_session(self.namespace)
         self.name = self.broker.consumer
@@ -252,6 +259,8 @@ class Connection(asyncio.Protocol):
         self._end(event.text)
 
     def _lost(self, event: events.Lost) -> None:
+        if self._ending is None:
+            log.info("the connection of %s ends: %s", self.peer, event.reason)
         self._end(event.reason)
         self.flush()
 
