@@ -19,6 +19,7 @@ DELIVERY_LIMIT: Final = 20
 SPAN_UNITS_MS: Final = {
     "Y": 365 * 86_400_000, "M": 30 * 86_400_000, "D": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000,
 }  # fmt: skip
+NOT_HONOURED: Final = "it is not supported, so it is refused; leave it out"
 _SPAN: Final = re.compile(r"([0-9]{1,9})([YMDhms])")
 
 Arguments = dict[str, Any]
@@ -79,7 +80,7 @@ def queue_options(
         _take_work(options, left, kind)
     if left:
         name = sorted(left)[0]
-        raise precondition(f"invalid arg '{name}' for a {kind} queue: it is not supported, so it is refused")
+        raise precondition(f"invalid arg '{name}' for a {kind} queue: {NOT_HONOURED}")
     return options
 
 
@@ -227,7 +228,7 @@ def exchange_options(
         options["alternate"] = text("alternate-exchange", left.pop("alternate-exchange"))
     if left:
         name = sorted(left)[0]
-        raise precondition(f"invalid arg '{name}' for an exchange: it is not supported, so it is refused")
+        raise precondition(f"invalid arg '{name}' for an exchange: {NOT_HONOURED}")
     return options
 
 

@@ -13,7 +13,7 @@ from pamqp.commands import Basic
 
 from penstock.errors import Forbidden, PenstockError
 from penstock.fronts.amqp091 import replies, streams
-from penstock.fronts.amqp091.arguments import Arguments, flag, text, whole
+from penstock.fronts.amqp091.arguments import NOT_HONOURED, Arguments, flag, text, whole
 from penstock.fronts.amqp091.consuming import Consumer, Standing
 from penstock.fronts.amqp091.declaring import make_reply_queue, ready_in
 from penstock.fronts.amqp091.faults import ChannelFault, ConnectionFault, not_implemented, precondition
@@ -84,7 +84,7 @@ async def _consumer(channel: Channel, method: Basic.Consume, tag: str, queue: st
 
 def _check_none_left(left: Arguments) -> None:
     if left:
-        raise precondition(f"invalid arg '{sorted(left)[0]}' for a consumer: it is not supported, so it is refused")
+        raise precondition(f"invalid arg '{sorted(left)[0]}' for a consumer: {NOT_HONOURED}")
 
 
 def _check_no_local(options: dict[str, Any], method: Basic.Consume) -> bool:
@@ -179,7 +179,7 @@ async def get(channel: Channel, method: Basic.Get) -> Frame | None:
 async def set_prefetch(channel: Channel, method: Basic.Qos) -> Frame:
     """As RabbitMQ has it: for consumers that come, each by itself; with `global`, for the channel as a whole."""
     if method.prefetch_size:
-        raise not_implemented("prefetch_size!=0")
+        raise not_implemented(f"prefetch_size {method.prefetch_size}: limit consumers by prefetch_count")
     if method.global_:
         channel.prefetch = method.prefetch_count
         channel.look()
