@@ -219,7 +219,8 @@ def exchange_options(
 ) -> dict[str, Any]:
     """The options of an exchange; raises a fault for what cannot be honoured."""
     if kind not in EXCHANGE_KINDS:
-        raise ConnectionFault(codes.COMMAND_INVALID, f"unknown exchange type '{kind}'")
+        there = ", ".join(EXCHANGE_KINDS)
+        raise ConnectionFault(codes.COMMAND_INVALID, f"unknown exchange type '{kind}'; there are {there}")
     left = dict(arguments)
     options: dict[str, Any] = {
         "kind": kind, "ephemeral": not durable, "auto_delete": auto_delete, "internal": internal,
