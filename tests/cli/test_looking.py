@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Cli, interrupt
-from tests.cli.servers import until
+from tests.cli.servers import running, until
 
 
 @pytest.fixture
@@ -261,3 +261,14 @@ def test_top_on_a_terminal_redraws_and_ends_with_q(cli: Cli, queue: str) -> None
         terminal.type("q")
         assert terminal.end() == 0
     assert b"\x1b[?1049l" in terminal.seen  # the screen as it was before
+
+
+# Tokens ---------------------------------------------------------------------------------------------------
+
+
+def test_a_command_without_the_token_says_how_to_give_it(tmp_path: Path) -> None:
+    with running(tmp_path, "--set", "http.token=secret") as server:
+        cli = Cli(server, "default")
+        assert "the server wants a token; give it with --token" in cli.fails("queue", "list")
+        assert "the token is not the server's; give it with --token" in cli.fails("queue", "list", "--token", "x")
+        cli("queue", "list", "--token", "secret")

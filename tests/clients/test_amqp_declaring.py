@@ -329,6 +329,7 @@ def test_an_exchange_declared_with_other_properties() -> None:
         with pytest.raises(ConnectionClosedByBroker) as caught:
             place.channel().exchange_declare("y", "x-delayed-message")
         assert caught.value.reply_code == 503
+        assert "there are direct, topic" in caught.value.reply_text
 
 
 def test_deleting_exchanges() -> None:

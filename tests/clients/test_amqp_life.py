@@ -40,6 +40,43 @@ def test_who_may_log_in() -> None:
         channel.basic_publish("", "q", b"m", pika.BasicProperties(user_id="me"))
 
 
+def test_a_new_secret_is_taken_where_it_is_the_token() -> None:
+    with served(token="secret") as place:
+        guest = pika.PlainCredentials("guest", "secret")
+        connection = place.connect(credentials=guest)
+        connection.update_secret("secret", "the old one expires")
+        connection.channel().queue_declare("q")
+        with pytest.raises(ConnectionClosedByBroker) as caught:
+            connection.update_secret("guessed", "why not")
+        assert caught.value.reply_code == 530
+    with served() as place:
+        place.connect().update_secret("anything", "nobody asks for one")
+
+
+def test_the_log_says_who_was_turned_away_and_why(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "penstock.amqp")
+
+    def is_said(text: str) -> bool:
+        return any(text in record.getMessage() for record in caplog.records if record.name == "penstock.amqp")
+
+    secret = pika.PlainCredentials("me", "secret")
+    with served(token="secret", handshake_seconds=0.2) as place:
+        with pytest.raises(ProbableAuthenticationError):
+            place.connect(credentials=pika.PlainCredentials("mallory", "guessed"))
+        waited(lambda: is_said("'mallory'"))
+        assert not is_said("guessed")
+        with pytest.raises(ProbableAccessDeniedError):
+            place.connect(credentials=secret, virtual_host="a\tb")
+        waited(lambda: is_said("a vhost"))
+        with closes(404):
+            place.channel(credentials=secret).basic_get("nowhere")
+        waited(lambda: is_said("no queue 'nowhere'"))
+        for data, said in ((b"GET / HTTP/1.1\r\n\r\n", "does not speak AMQP"), (b"AMQP", "did not log in")):
+            with socket.create_connection(("127.0.0.1", place.server.port), PATIENCE_S) as stranger:
+                stranger.sendall(data)
+                waited(lambda said=said: is_said(said))  # type: ignore[misc]
+
+
 def test_where_it_may_listen() -> None:
     for host in ("0.0.0.0", "example.org"):
         with pytest.raises(InvalidArgument, match=r"http\.token"):

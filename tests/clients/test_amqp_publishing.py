@@ -328,6 +328,17 @@ def test_properties_that_cannot_be_honoured() -> None:
         assert place.channel().queue_declare("q", passive=True).method.message_count == 0
 
 
+@pytest.mark.parametrize("name", ["CC", "BCC"])
+def test_more_routing_keys_in_headers_are_refused_and_not_forgotten(name: str) -> None:
+    with served() as place:
+        channel = place.channel(confirms=True)
+        channel.queue_declare("one")
+        channel.queue_declare("two")
+        with closes(406, "publish it once for each routing key"):
+            channel.basic_publish("", "one", b"m", pika.BasicProperties(headers={name: ["two"]}))
+        assert place.channel().basic_get("one")[0] is None
+
+
 def test_large_and_empty_bodies() -> None:
     with served() as place:
         channel = place.channel(confirms=True)

@@ -71,11 +71,11 @@ def version() -> None:
 def serve(flags: Flags) -> None:
     """Start a server.
 
-    It keeps its data in one SQLite file with a log beside it, and speaks HTTP. Options come from a TOML file, from
-    variables such as PENSTOCK_HTTP_PORT, and from flags, each stronger than the one before. Queues, groups, exchanges
-    and schedules that the file declares are made. Several servers may share one database: --nodes starts some
-    on this machine, and those of other machines join by naming the same store. SIGTERM or Ctrl+C stops the server in
-    good order, a second one at once.
+    It keeps its data in one SQLite file with a log beside it, or in a database, and speaks HTTP, AMQP 0.9.1 and MQTT.
+    Options come from a TOML file, from variables such as PENSTOCK_HTTP_PORT, and from flags, each stronger than the one
+    before. Queues, groups, exchanges and schedules that the file declares are made. Several servers may share one
+    database: --nodes starts some on this machine, and those of other machines join by naming the same store. SIGTERM or
+    Ctrl+C stops the server in good order, a second one at once.
 
     \b
     Examples:
@@ -140,10 +140,11 @@ def apply(file: str, server: ServerAddress, dry_run: bool, prune: bool, yes: boo
 
 @commands.command()
 def demo() -> None:
-    """See the embedded broker at work.
+    """See the whole product at work, Spark included.
 
-    A shop's orders are published, packed, retried, replayed and redriven, on a real file in a temporary folder, which
-    is gone afterwards. It takes about a second and says what happens at each step.
+    A small shop on a real server: orders are published, paid, retried and die, Spark archives what happened and tells
+    it in numbers, and the dead letters are redriven. All of it is in a temporary folder, which is gone afterwards. It
+    takes up to two minutes and says what happens at each step.
 
     \b
     Example:

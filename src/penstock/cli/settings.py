@@ -16,8 +16,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 NAMED: Final = {
     "--store": ("store", "path", "PLACE", "The SQLite file, postgresql://user@host/database or mysql://…"),
-    "--host": ("http", "host", "ADDRESS", "The address to listen on."),
-    "--port": ("http", "port", "NUMBER", "The port to listen on; 0 takes a free one."),
+    "--host": ("http", "host", "ADDRESS", "The address for HTTP; amqp.host and mqtt.host have the others."),
+    "--port": ("http", "port", "NUMBER", "The port for HTTP; 0 takes a free one."),
     "--amqp-port": ("amqp", "port", "NUMBER", "The port for AMQP 0.9.1; 0 takes a free one."),
     "--mqtt-port": ("mqtt", "port", "NUMBER", "The port for MQTT; 0 takes a free one."),
     "--mqtt-websocket-port": (

@@ -6,6 +6,7 @@ Arguments: the file, the options of the MQTT front as JSON, the port for HTTP.
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 
@@ -33,4 +34,5 @@ async def main(path: str, options: str, port: int) -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
     asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

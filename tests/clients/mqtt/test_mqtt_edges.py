@@ -374,3 +374,18 @@ def test_pages_of_other_sites_only_with_a_password(server: MqttServerProcess, op
     with pytest.raises(InvalidStatus, match="403"):
         open_as(server, "https://example.com")
     open_as(open_to_pages, "https://example.com")
+
+
+def test_the_log_says_who_was_turned_away_and_why(tmp_path: Path) -> None:
+    process = MqttServerProcess(tmp_path / "queue.db", token="secret").start()
+    try:
+        with Raw(process) as raw:
+            assert int(raw.connect("stranger", username="mallory", password=b"guessed").reason_code) == 0x86
+        with Raw(process) as raw:
+            raw.send(b"GET / HTTP/1.1\r\n\r\n")
+            assert raw.read() is None
+        until(lambda: "mallory" in process.log, "the login in the log")
+        until(lambda: "CONNECT" in process.log, "the garbage in the log")
+        assert "guessed" not in process.log
+    finally:
+        process.stop()

@@ -79,6 +79,15 @@ def test_settling_what_is_not_there_is_refused(server: MqttServerProcess) -> Non
         assert worker.publish("$queue/", b"x") == 0x90
 
 
+def test_a_key_that_looks_like_a_command_is_refused(server: MqttServerProcess, http: penstock.Client) -> None:
+    name = unique("typo")
+    with Peer(server) as worker:
+        worker.publish(f"$queue/{name}/a", b"x")
+        for level in ("$akc", "$commit", "a/$nak"):
+            assert worker.publish(f"$queue/{name}/{level}", b"") == 0x90, "nobody wants that as a message"
+    assert http.stats(name).messages == 1
+
+
 def test_consumers_of_one_group_share_and_groups_do_not(server: MqttServerProcess) -> None:
     name = unique("groups")
     with Peer(server) as one, Peer(server) as two, Peer(server) as other, Peer(server) as producer:

@@ -88,7 +88,6 @@ WRONG: dict[str, tuple[int, bytes]] = {
     "an unknown method of a class": (540, raw_frame(1, 1, b"\0\x3c\0\x63")),
     "an unknown class": (540, raw_frame(1, 1, b"\0\x46\0\x0a")),
     "an unknown method on channel 0": (540, raw_frame(1, 0, b"\0\x0a\0\x63")),
-    "a new secret": (540, written(0, Connection.UpdateSecret("s", "because"))),
 }
 
 

@@ -19,6 +19,7 @@ DELIVERY_LIMIT: Final = 20
 SPAN_UNITS_MS: Final = {
     "Y": 365 * 86_400_000, "M": 30 * 86_400_000, "D": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000,
 }  # fmt: skip
+NOT_HONOURED: Final = "it is not supported, so it is refused; leave it out"
 _SPAN: Final = re.compile(r"([0-9]{1,9})([YMDhms])")
 
 Arguments = dict[str, Any]
@@ -79,7 +80,7 @@ def queue_options(
         _take_work(options, left, kind)
     if left:
         name = sorted(left)[0]
-        raise precondition(f"invalid arg '{name}' for a {kind} queue: it is not supported, so it is refused")
+        raise precondition(f"invalid arg '{name}' for a {kind} queue: {NOT_HONOURED}")
     return options
 
 
@@ -218,7 +219,8 @@ def exchange_options(
 ) -> dict[str, Any]:
     """The options of an exchange; raises a fault for what cannot be honoured."""
     if kind not in EXCHANGE_KINDS:
-        raise ConnectionFault(codes.COMMAND_INVALID, f"unknown exchange type '{kind}'")
+        there = ", ".join(EXCHANGE_KINDS)
+        raise ConnectionFault(codes.COMMAND_INVALID, f"unknown exchange type '{kind}'; there are {there}")
     left = dict(arguments)
     options: dict[str, Any] = {
         "kind": kind, "ephemeral": not durable, "auto_delete": auto_delete, "internal": internal,
@@ -227,7 +229,7 @@ def exchange_options(
         options["alternate"] = text("alternate-exchange", left.pop("alternate-exchange"))
     if left:
         name = sorted(left)[0]
-        raise precondition(f"invalid arg '{name}' for an exchange: it is not supported, so it is refused")
+        raise precondition(f"invalid arg '{name}' for an exchange: {NOT_HONOURED}")
     return options
 
 

@@ -285,6 +285,7 @@ class Channel:
         if self.is_closed:
             return
         self.is_closed = True
+        log.info("channel %d of %s is closed: %d %s", self.number, self.connection.peer, fault.code, fault.text)
         wire = self.connection.wire
         if isinstance(fault, ConnectionFault):
             wire.connection_error(fault.code, fault.text, index >> 16, index & 0xFFFF)

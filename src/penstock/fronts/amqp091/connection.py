@@ -165,15 +165,32 @@ class Connection(asyncio.Protocol):
     # What is heard ----------------------------------------------------------------------------------------
 
     def _login(self, event: events.Login) -> None:
-        token = self.host.options.token.encode()
-        if token and not hmac.compare_digest(event.password.encode(), token):
-            self.wire.refuse_login(
+        if not self._is_right(event.password):
+            text = (
                 f"login was refused for user '{event.user}' using authentication mechanism {event.mechanism}: "
                 "the password must be the server's token"
             )
+            self.wire.refuse_login(text)
+            self._turn_away(text)
             return
         self.reader.user = event.user
         self.wire.accept_login()
+
+    def _is_right(self, password: str) -> bool:
+        token = self.host.options.token.encode()
+        return not token or hmac.compare_digest(password.encode(), token)
+
+    def _new_secret(self, event: events.NewSecret) -> None:
+        if self._is_right(event.password):
+            self.wire.accept_secret()
+            return
+        text = "the new secret was refused: it must be the server's token"
+        self.wire.connection_error(codes.NOT_ALLOWED, text, 10, 70)
+        self._turn_away(text)
+
+    def _turn_away(self, text: str) -> None:
+        log.warning("%s is turned away: %s", self.peer, text)
+        self.fail(text)
 
     def _open(self, event: events.OpenVhost) -> None:
         self.vhost = event.name
@@ -181,6 +198,7 @@ class Connection(asyncio.Protocol):
             self.namespace = check_name(namespace_of(event.name), "a vhost")
         except PenstockError as error:
             self.wire.refuse_vhost(str(error))
+            self._turn_away(str(error))
             return
         self.broker = self.host.new_session(self.namespace)
         self.name = self.broker.consumer
@@ -241,6 +259,8 @@ class Connection(asyncio.Protocol):
         self._end(event.text)
 
     def _lost(self, event: events.Lost) -> None:
+        if self._ending is None:
+            log.info("the connection of %s ends: %s", self.peer, event.reason)
         self._end(event.reason)
         self.flush()
 
@@ -348,6 +368,7 @@ class Connection(asyncio.Protocol):
 Handler = Callable[[Connection, Any], None]
 HANDLERS: Final[dict[type[Any], Handler]] = {
     events.Login: Connection._login,
+    events.NewSecret: Connection._new_secret,
     events.OpenVhost: Connection._open,
     events.ChannelOpened: Connection._channel_opened,
     events.ChannelClosed: Connection._channel_closed,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pamqp.commands import Exchange, Queue
 
 from penstock.errors import AlreadyExists, NotFound
+from penstock.fronts.amqp091 import replies
 from penstock.fronts.amqp091.arguments import (
     Arguments,
     check_same,
@@ -142,6 +143,8 @@ def _matched(arguments: Any) -> tuple[Headers | None, Literal["all", "any"]]:
 
 async def declare_queue(channel: Channel, method: Queue.Declare) -> Frame | None:
     name, broker = method.queue, channel.broker
+    if replies.is_reply_queue(name):
+        return _reply_queue_declared(channel, method)
     if method.passive:
         name = queue_of(channel.queue_name(name))
         channel.check_queue(name)
@@ -162,11 +165,34 @@ async def declare_queue(channel: Channel, method: Queue.Declare) -> Frame | None
         check_same(name, channel.vhost, existing, wanted, is_transient_kept=broker.cluster is not None)
         await broker.declare_queue(name)  # it counts as a use
     else:
-        await broker.declare_queue(name, **options)
-        if not options.get("stream"):
-            # From now on messages wait for somebody: they expire, are counted and dead-lettered before anybody comes.
-            await broker.declare_group(name, DEFAULT_GROUP)
+        await _make_queue(channel, name, options)
     return await _declared(channel, method, name)
+
+
+async def _make_queue(channel: Channel, name: str, options: dict[str, Any]) -> None:
+    await channel.broker.declare_queue(name, **options)
+    if not options.get("stream"):
+        # From now on messages wait for somebody: they expire, are counted and dead-lettered before anybody comes.
+        await channel.broker.declare_group(name, DEFAULT_GROUP)
+
+
+async def make_reply_queue(channel: Channel) -> str:
+    """A queue for the answers to one channel, which goes with its consumer; its name."""
+    keeps_transient = channel.broker.cluster is not None
+    options = queue_options(
+        durable=False, exclusive=True, auto_delete=True, arguments={}, keeps_transient=keeps_transient
+    )
+    name = replies.new_name()
+    await _make_queue(channel, name, options)
+    return name
+
+
+def _reply_queue_declared(channel: Channel, method: Queue.Declare) -> Frame | None:
+    """Whoever answers may ask so whether anybody still waits, although the queue is another's."""
+    name = method.queue
+    if name != replies.REPLY_TO and not channel.broker.has_queue(name):
+        raise not_found("queue", name, channel.vhost)
+    return _answer(method, make(Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
 
 
 async def _declared(channel: Channel, method: Queue.Declare, name: str) -> Frame | None:

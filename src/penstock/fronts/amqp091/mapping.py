@@ -22,6 +22,8 @@ RAW: Final = "amqp"
 LOCAL: Final = "amqp-connection"
 """The header of who published it, where one of his own consumers does not want to see it."""
 HIDDEN: Final = frozenset((RAW, LOCAL, "mqtt", "x-death"))
+MORE_KEYS: Final = frozenset(("CC", "BCC"))
+"""Headers by which RabbitMQ would send a message to more queues: a publisher who counts on that must be told."""
 PERSISTENT: Final = 2
 
 _NAMED: Final = {
@@ -89,6 +91,8 @@ class Reader:
             if name in properties:
                 own[header] = _seen(getattr(properties, name))
         table = properties.headers
+        if table is not None and (found := MORE_KEYS & table.keys()):
+            raise precondition(f"the header {min(found)} is not supported: publish it once for each routing key")
         prepared = Prepared(
             own if table is None else _with_table(own, table),
             properties.priority or 0,

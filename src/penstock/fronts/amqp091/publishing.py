@@ -17,6 +17,7 @@ from penstock.errors import Forbidden, InvalidArgument, NotFound, Overloaded, Pe
 from penstock.fronts.amqp091 import streams
 from penstock.fronts.amqp091.faults import ChannelFault, fault_of, not_found, not_implemented
 from penstock.fronts.amqp091.names import BUILT_IN, COMMIT, QUEUE_PREFIX, address_of
+from penstock.fronts.amqp091.replies import REPLY_TO_BYTES, addressed
 from penstock.model import Message
 from penstock.wire.amqp091 import codes
 from penstock.wire.amqp091.events import Publish
@@ -92,7 +93,10 @@ class Publishing:
                         exchange = None
                         continue
                     _check_key(event, key)
-                message = reader.message(event.exchange, key, event.properties, event.body)
+                properties = event.properties
+                if REPLY_TO_BYTES in properties:
+                    properties = addressed(self._channel, properties)
+                message = reader.message(event.exchange, key, properties, event.body)
             except ChannelFault as fault:
                 return runs, fault
             if event.exchange != exchange or runs[-1].queue != queue:

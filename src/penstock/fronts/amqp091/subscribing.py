@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pamqp.commands import Basic
 
 from penstock.errors import Forbidden, PenstockError
-from penstock.fronts.amqp091 import streams
-from penstock.fronts.amqp091.arguments import Arguments, flag, text, whole
+from penstock.fronts.amqp091 import replies, streams
+from penstock.fronts.amqp091.arguments import NOT_HONOURED, Arguments, flag, text, whole
 from penstock.fronts.amqp091.consuming import Consumer, Standing
-from penstock.fronts.amqp091.declaring import ready_in
+from penstock.fronts.amqp091.declaring import make_reply_queue, ready_in
 from penstock.fronts.amqp091.faults import ChannelFault, ConnectionFault, not_implemented, precondition
 from penstock.fronts.amqp091.mapping import outgoing, routing_key
 from penstock.fronts.amqp091.names import Filter, address_of, filter_of, new_consumer_tag
@@ -34,10 +34,15 @@ PRIORITY_MAX: Final = 2**31 - 1
 
 async def consume(channel: Channel, method: Basic.Consume) -> Frame | None:
     queue, rest = address_of(channel.queue_name(method.queue))
-    channel.check_queue(queue)
+    if queue == replies.REPLY_TO:
+        replies.check_consumer(channel, method)
+    else:
+        channel.check_queue(queue)
     tag = method.consumer_tag or new_consumer_tag()
     if tag in channel.consumers:
         raise ConnectionFault(codes.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+    if queue == replies.REPLY_TO:
+        queue = await make_reply_queue(channel)
     consumer = await _consumer(channel, method, tag, queue, filter_of(rest))
     channel.consumers[tag] = consumer
     channel.connection.host.measures.consumers += 1
@@ -79,7 +84,7 @@ async def _consumer(channel: Channel, method: Basic.Consume, tag: str, queue: st
 
 def _check_none_left(left: Arguments) -> None:
     if left:
-        raise precondition(f"invalid arg '{sorted(left)[0]}' for a consumer: it is not supported, so it is refused")
+        raise precondition(f"invalid arg '{sorted(left)[0]}' for a consumer: {NOT_HONOURED}")
 
 
 def _check_no_local(options: dict[str, Any], method: Basic.Consume) -> bool:
@@ -174,7 +179,7 @@ async def get(channel: Channel, method: Basic.Get) -> Frame | None:
 async def set_prefetch(channel: Channel, method: Basic.Qos) -> Frame:
     """As RabbitMQ has it: for consumers that come, each by itself; with `global`, for the channel as a whole."""
     if method.prefetch_size:
-        raise not_implemented("prefetch_size!=0")
+        raise not_implemented(f"prefetch_size {method.prefetch_size}: limit consumers by prefetch_count")
     if method.global_:
         channel.prefetch = method.prefetch_count
         channel.look()

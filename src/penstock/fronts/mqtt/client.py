@@ -44,6 +44,8 @@ LINE_EVENTS: Final = 2_000
 """So many things may stand in line before the socket is read no more,"""
 LINE_BYTES: Final = 4 * 1024 * 1024
 """or so many bytes of payloads."""
+SHOWN_MAX: Final = 100
+"""Characters of a stranger's name in the log."""
 
 Lined = Publish | PubRel | Subscribe | Unsubscribe | Disconnect | Lost
 
@@ -125,7 +127,6 @@ class Client:
         except Refusal as refusal:
             return self._refuse(refusal.reason, refusal.text)
         except PenstockError as error:
-            log.warning("a client of %s cannot be let in: %s", self.connection.peer, error)
             return self._refuse(Reason.SERVER_UNAVAILABLE, str(error))
         self.session = session
         self._set_up(session)
@@ -145,6 +146,8 @@ class Client:
 
     def _refuse(self, reason: Reason, text: str) -> bool:
         self.server.measures.connections_refused += 1
+        name, user = self.connect.client_id[:SHOWN_MAX], (self.connect.username or "")[:SHOWN_MAX]
+        log.warning("client %r of %s, user %r, is turned away: %s", name, self.connection.peer, user, text)
         self.engine.connack(reason, text=text)
         self.connection.flush()
         return False

@@ -14,7 +14,7 @@ from penstock.fronts.mqtt.client import Client
 from penstock.fronts.mqtt.faults import log
 from penstock.fronts.mqtt.mapping import properties_of
 from penstock.wire.mqtt.connection import ServerConnection
-from penstock.wire.mqtt.packets import NO_PROPERTIES, Connect, Event, UserProperties
+from penstock.wire.mqtt.packets import NO_PROPERTIES, Connect, Event, Lost, UserProperties
 from penstock.wire.mqtt.reasons import Reason
 from penstock.wire.mqtt.websocket import WebSocketFilter
 
@@ -97,6 +97,8 @@ class Connection(asyncio.Protocol):
                 self.client.hear(event)
             elif isinstance(event, Connect):
                 self._connect(event)
+            elif isinstance(event, Lost):
+                log.info("the connection of %s ends: %s", self.peer, event.text)
 
     def _connect(self, connect: Connect) -> None:
         if not self._has_room or self._server.stopping:

@@ -18,6 +18,7 @@ from penstock.delivery import Receipt
 from penstock.errors import Closed, NotFound, PenstockError, Unavailable
 from penstock.fronts.mqtt.faults import Refusal, log, refusal_of
 from penstock.fronts.mqtt.measures import MqttMeasures
+from penstock.fronts.mqtt.queues import ACTIONS
 from penstock.fronts.mqtt.retained import RetainedMessages
 from penstock.fronts.mqtt.subscriptions import QUEUE_PREFIX
 from penstock.model import NAME_CHARACTERS_MAX, Message
@@ -60,6 +61,9 @@ def address(topic: str) -> tuple[str, str | None]:
     name, _, key = topic.removeprefix(QUEUE_PREFIX).partition("/")
     if not name:
         raise Refusal(Reason.TOPIC_NAME_INVALID, f"{topic!r} names no queue")
+    last = key.rpartition("/")[2]
+    if last.startswith("$") and last not in ACTIONS:
+        raise Refusal(Reason.TOPIC_NAME_INVALID, f"{topic!r}: a last level with $ is one of {', '.join(ACTIONS)}")
     return name, key or None
 
 

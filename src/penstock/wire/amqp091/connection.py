@@ -258,7 +258,8 @@ class ServerConnection(Assembler):
 
     def _connection_method(self, method: Frame, found: list[Event]) -> None:
         if isinstance(method, Connection.UpdateSecret):
-            raise Wrong(codes.NOT_IMPLEMENTED, "connection.update-secret; connect anew with the new secret")
+            found.append(events.NewSecret(method.new_secret or ""))
+            return
         if not isinstance(method, Connection.Close):
             raise Wrong(codes.COMMAND_INVALID, f"{method.name} on channel 0")
         self._forget_channels()

@@ -34,6 +34,12 @@ class Login(Struct, frozen=True, gc=False):
     password: str
 
 
+class NewSecret(Struct, frozen=True, gc=False):
+    """The client's password from now on. Answer with `accept_secret` or `connection_error`."""
+
+    password: str
+
+
 class OpenVhost(Struct, frozen=True, gc=False):
     """Answer with `accept_vhost` or `refuse_vhost`."""
 
@@ -125,5 +131,17 @@ class Method(Struct, frozen=True):
 
 
 Event = (
-    Login | OpenVhost | ChannelOpened | ChannelClosed | Closed | Failed | Lost | Publish | Ack | Nack | Reject | Method
+    Login
+    | NewSecret
+    | OpenVhost
+    | ChannelOpened
+    | ChannelClosed
+    | Closed
+    | Failed
+    | Lost
+    | Publish
+    | Ack
+    | Nack
+    | Reject
+    | Method
 )

@@ -123,6 +123,11 @@ class Sender:
         else:
             self._stage = Stage.FINISHED
 
+    def accept_secret(self) -> None:
+        """The client's new password is right."""
+        if self._stage is Stage.RUNNING:
+            self._send(0, make(Connection.UpdateSecretOk))
+
     def accept_vhost(self) -> None:
         """Ends the handshake; channels can be opened now."""
         if self._stage is Stage.VHOST:
