@@ -241,6 +241,27 @@ def test_what_a_channel_held_returns_at_once_and_counts() -> None:
         assert count_of(place.channel()) == 2
 
 
+def test_a_queue_with_a_limit_says_how_often_a_message_came_back() -> None:
+    with served() as place:
+        channel = filled(place, 1, durable=True, arguments={"x-queue-type": "quorum"})
+        channel.queue_declare("classic")
+        named = pika.BasicProperties(content_type="t", headers={"h": "1", "x-delivery-count": 77})
+        channel.basic_publish("", "q", b"named", named)
+        channel.basic_publish("", "classic", b"m")
+        seen: list[Any] = []
+        for _ in range(3):
+            found = [channel.basic_get(queue) for queue in ("q", "q", "classic")]
+            seen.append([properties.headers for _, properties, _ in found])
+            channel.basic_nack(0, multiple=True, requeue=True)
+        assert seen[0] == [None, {"h": "1", "x-delivery-count": 77}, None], "the first time it is as it was sent"
+        for came_back in (1, 2):
+            counted = {"x-delivery-count": came_back}
+            assert seen[came_back] == [counted, {"h": "1"} | counted, None]
+        inbox = Inbox(channel, "q")
+        inbox.wait(2)
+        assert [properties.headers["x-delivery-count"] for _, properties, _ in inbox.deliveries] == [3, 3]
+
+
 @pytest.mark.parametrize("how", ["close", "reset"])
 def test_what_a_connection_held_returns_at_once_and_counts(how: str) -> None:
     with served() as place:

@@ -389,3 +389,12 @@ def test_the_log_says_who_was_turned_away_and_why(tmp_path: Path) -> None:
         assert "guessed" not in process.log
     finally:
         process.stop()
+
+
+def test_the_log_says_which_publish_was_refused(server: MqttServerProcess) -> None:
+    topic = unique("$SYS/refused")
+    with Raw(server) as raw:
+        raw.connect()
+        raw.send(mqtt5.PublishPacket(topic, payload=b"x", qos=QOS_1, packet_id=1))
+        assert int(raw.read().reason_code) == 0x90
+    until(lambda: repr(topic) in server.log, "the refusal in the log")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.work import Verdict
 from penstock.delivery import Claim
 from penstock.errors import Closed, Forbidden, NotFound, PenstockError, WrongKind
-from penstock.fronts.amqp091.mapping import LOCAL, outgoing, routing_key
+from penstock.fronts.amqp091.mapping import LOCAL, counted, outgoing, routing_key
 from penstock.fronts.amqp091.names import Filter
 from penstock.fronts.amqp091.settling import LEASE_SECONDS, Held, Place, runs
 
@@ -132,11 +132,14 @@ class Consumer(Standing):
         skips_own: bool = False,
         wanted: Filter | None = None,
         is_single: bool = False,
+        is_limited: bool = False,
     ) -> None:
         super().__init__(channel, tag, place, no_ack=no_ack, prefetch=prefetch)
         self._priority = priority
         self._skips_own = skips_own
         self._filter = None if wanted is None or wanted.is_exact else wanted
+        self._is_limited = is_limited
+        """Its queue limits attempts: deliveries say how many there were."""
         self._wait = SINGLE_WAIT_SECONDS if is_single else WAIT_SECONDS
         self._claiming: asyncio.Future[None] | None = None
 
@@ -216,6 +219,8 @@ class Consumer(Standing):
                     skipped.append(offset)
                 else:
                     exchange, properties = outgoing(message, part.published_ms)
+                    if redelivered and self._is_limited:
+                        properties = counted(properties, part.attempt)
                     tag += 1
                     wire.deliver(
                         number, tag_bytes, tag, redelivered, exchange, routing_key(message.key), properties,

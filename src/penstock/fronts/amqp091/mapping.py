@@ -247,6 +247,11 @@ def _table(headers: Headers) -> Raw:
         return Raw(encode_table({name: value for name, value in headers.items() if len(name.encode()) <= 255}))
 
 
+def counted(properties: bytes, attempt: int) -> bytes:
+    """The properties of a delivery that is not the first, with how often the message came back before."""
+    return with_headers(properties, {"x-delivery-count": attempt - 1})
+
+
 def with_headers(properties: bytes, added: dict[str, Any]) -> bytes:
     """The properties with more headers, which win over those of the same name; all others as they came."""
     known = Properties(properties)

@@ -17,10 +17,10 @@ from penstock.fronts.amqp091.arguments import NOT_HONOURED, Arguments, flag, tex
 from penstock.fronts.amqp091.consuming import Consumer, Standing
 from penstock.fronts.amqp091.declaring import make_reply_queue, ready_in
 from penstock.fronts.amqp091.faults import ChannelFault, ConnectionFault, not_implemented, precondition
-from penstock.fronts.amqp091.mapping import outgoing, routing_key
+from penstock.fronts.amqp091.mapping import counted, outgoing, routing_key
 from penstock.fronts.amqp091.names import Filter, address_of, filter_of, new_consumer_tag
 from penstock.fronts.amqp091.settling import LEASE_SECONDS, Held, Place
-from penstock.model import DEFAULT_GROUP, NAME_CHARACTERS_MAX
+from penstock.model import DEFAULT_GROUP, NAME_CHARACTERS_MAX, QueueConfig, make_config
 from penstock.wire.amqp091 import codes
 from penstock.wire.amqp091.methods import make
 
@@ -79,7 +79,12 @@ async def _consumer(channel: Channel, method: Basic.Consume, tag: str, queue: st
     return Consumer(
         channel, tag, place, no_ack=method.no_ack, prefetch=channel.consumer_prefetch, priority=priority,
         skips_own=skips_own, wanted=wanted, is_single=options.get("single_active_consumer", False),
+        is_limited=_is_limited(options),
     )  # fmt: skip
+
+
+def _is_limited(options: dict[str, Any]) -> bool:
+    return make_config(QueueConfig, options).max_attempts > 0
 
 
 def _check_none_left(left: Arguments) -> None:
@@ -168,6 +173,8 @@ async def get(channel: Channel, method: Basic.Get) -> Frame | None:
         channel.settling.held.add(held)
         channel.settling.unacked[channel.delivery_tag] = (held, one.offset)
     exchange, properties = outgoing(one.message, one.published_ms)
+    if one.attempt > 1 and _is_limited(channel.broker.queue_options(queue)):
+        properties = counted(properties, one.attempt)
     channel.connection.host.measures.delivered += 1
     channel.connection.wire.get_ok(
         channel.number, channel.delivery_tag, one.attempt > 1, exchange, routing_key(one.key), ready_in(stats),

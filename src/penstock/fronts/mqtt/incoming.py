@@ -88,7 +88,9 @@ class Incoming:
         try:
             queue, key = address(event.topic)
         except Refusal as refusal:
-            return Wanted(event.topic, None, refusal=refusal)
+            refused = Wanted(event.topic, None)
+            self._server.publishing.refuse(refused, refusal)
+            return refused
         if queue:
             settlement = settlement_of(key, queue, properties.user_properties, event.payload)
             if settlement is not None:

@@ -92,7 +92,7 @@ class Publishing:
         except Unavailable as error:
             # It may be in force after all: repeating it is the client's to decide, who knows what it wants once.
             for one in left:
-                self._refuse(one, error)
+                self.refuse(one, error)
         except PenstockError as error:
             if len(left) == 1:
                 await self._failed(left[0], error)
@@ -111,9 +111,10 @@ class Publishing:
                 raise
             except PenstockError as again:
                 error = again
-        self._refuse(one, error)
+        self.refuse(one, error)
 
-    def _refuse(self, one: Wanted, error: Exception) -> None:
+    def refuse(self, one: Wanted, error: Exception) -> None:
+        """One that is not published: counted, and told in the log, for not every client can be told why."""
         one.refusal = refusal_of(error)
         self._measures.refused += 1
         log.info("a message to %r was refused: %s", one.topic, one.refusal.text)
@@ -128,7 +129,7 @@ class Publishing:
             raise
         except PenstockError as error:
             for one in retaining:
-                self._refuse(one, error)
+                self.refuse(one, error)
             return
         count = size = 0
         for one in retaining:
@@ -138,7 +139,7 @@ class Publishing:
                 count += 1
                 size += len(one.topic) + len(one.message.payload)
             except Refusal as refusal:
-                self._refuse(one, refusal)
+                self.refuse(one, refusal)
 
     async def _commit(self, wanted: Sequence[Wanted]) -> None:
         messages = [one.message for one in wanted if one.message is not None]
