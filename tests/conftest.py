@@ -7,7 +7,9 @@ is done. A file whose tests share a server of their own stays whole. All others 
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Generator
 from typing import Any, Final
 
 import pytest
@@ -45,6 +47,18 @@ settings.load_profile("penstock")
 
 def pytest_configure() -> None:
     os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_START)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """All tests and what they import stay until the end: to look for garbage among them again and again takes time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
