@@ -246,3 +246,12 @@ def test_databases_are_got_before_the_first_stage(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(stages, "get_databases", lambda _root: commands.append(["databases"]))
     assert invoke("test", *arguments)[0] == 0
     assert [command[0] for command in commands].index("databases") == 0
+
+
+def test_what_the_tests_start_need_not_be_compiled_each_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (tmp_path / "shown.py").write_text("import sys\nprint('writes', not sys.dont_write_bytecode)\n")
+    assert stages.stage(tmp_path, "shown", ["shown"]) == 0
+    assert "writes True" in capfd.readouterr().out

@@ -57,7 +57,9 @@ def checks(root: Path) -> dict[str, list[str]]:
 
 def stage(root: Path, name: str, command: Sequence[str]) -> int:
     heading(name)
-    return subprocess.run([sys.executable, "-m", *command], cwd=root, check=False).returncode
+    # Hundreds of servers and Spark's own processes are started: compiling us anew is more than half of each start.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    return subprocess.run([sys.executable, "-m", *command], cwd=root, check=False, env=environment).returncode
 
 
 def heading(name: str) -> None:
