@@ -1,7 +1,8 @@
 """`./penstock bench nodes`: several nodes on one PostgreSQL, all on this machine, every id checked.
 
 takeover     the owner of a queue is killed again and again under a publisher: how long until the next answer
-one, two     publish + claim + ack by 1000 and by 100 over HTTP, two queues, through one node and through two
+one, two     publish + claim + ack by 1000 and by 100 over HTTP, two queues, through one node and through two, by
+             as many producers and consumers as --callers says
 partitions   1,001 ordered partitions, 50 connections, batches of 10: publish + claim + ack
 steady       10,000 ordered partitions at a steady 2,000 messages a second: time in the queue, p99.9 and maximum
 """
@@ -222,8 +223,8 @@ async def throughput(folder: Path, name: str, count: int, size: int, seconds: fl
         await asyncio.to_thread(nodes.stop)
     total = sum(flow.published for flow in flows)
     return {
-        "workload": name, "nodes": count, "batch": size, "msgs": total, "msg_per_s": round(total / spent),
-        "msg_per_server_cpu_s": round(total / cpu),
+        "workload": name, "nodes": count, "callers": callers, "batch": size, "msgs": total,
+        "msg_per_s": round(total / spent), "msg_per_server_cpu_s": round(total / cpu),
         "lost": sum(flow.published - len(set(flow.acked)) for flow in flows),
         "duplicated": sum(len(flow.acked) - len(set(flow.acked)) for flow in flows),
     }  # fmt: skip
@@ -280,11 +281,16 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20, help="of takeover (default 20)")
     parser.add_argument("--seconds", type=float, default=5.0, help="of the others (default 5)")
     parser.add_argument("--json", action="store_true", help="one object a line")
+    parser.add_argument("--callers", type=int, default=16, help="producers, and consumers, of one and two (default 16)")
     options = parser.parse_args()
     seconds = options.seconds
+
+    def flow(name: str, nodes: int, size: int) -> Work:
+        return lambda folder: throughput(folder, name, nodes, size, seconds, callers=options.callers)
+
     works: dict[str, list[Work]] = {
-        "one": [lambda f: throughput(f, "one", 1, 1000, seconds), lambda f: throughput(f, "one", 1, 100, seconds)],
-        "two": [lambda f: throughput(f, "two", 2, 1000, seconds), lambda f: throughput(f, "two", 2, 100, seconds)],
+        "one": [flow("one", 1, 1000), flow("one", 1, 100)],
+        "two": [flow("two", 2, 1000), flow("two", 2, 100)],
         "partitions": [lambda f: throughput(f, "partitions", 1, 10, seconds, partitions=1_001, callers=25)],
         "steady": [lambda f: steady(f, 2 * seconds, 2_000)],
         "takeover": [lambda f: takeover(f, options.kills)],
