@@ -79,6 +79,23 @@ def test_doubles_inside_one_call_and_between_calls_at_once_are_stored_once(home:
     play(home, scenario)
 
 
+def test_every_one_of_many_ids_is_known_after_a_restart(home: Home) -> None:
+    """More than the store writes with one statement, and not a multiple of that."""
+
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("q")
+        messages = [Message(b"%d" % number, dedup_id=f"id {number}") for number in range(150)]
+        first = await broker.publish_many("q", messages)
+        broker = await home.reopen(broker)
+        again = await broker.publish_many("q", messages[::-1])
+        assert all(one.duplicate for one in again)
+        assert [one.offset for one in again] == [one.offset for one in first][::-1]
+        assert (await broker.stats("q")).published == 150
+
+    play(home, scenario)
+
+
 def test_messages_without_an_id_are_never_doubles(home: Home) -> None:
     async def scenario(home: Home) -> None:
         broker = await home.open()

@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, Final
 
 from penstock.rows import CatalogRow, DeadRow, DedupRow, GroupRow, LeaseRow, OutboxRow, TraceRow, WaitingRow, slot_of
 from penstock.store import sqlite_schema as sql
 from penstock.store.recent import Place, Recent, RecentLane
 from penstock.store.sqlite_file import Connection
+
+IDS_A_STATEMENT: Final = 64
+_PUT_MANY_IDS: Final = sql.PUT_DEDUP + ", (?, ?, ?, ?)" * (IDS_A_STATEMENT - 1)
 
 Row = tuple[Any, ...]
 Freed = dict[int, int]
@@ -68,7 +72,15 @@ def _put_rows(connection: Connection, lanes: dict[int, RecentLane]) -> None:
         [_waiting_values(n, put) for n, row in every for put in row.waiting.values() if put],
     )
     _run_many(connection, sql.PUT_DEAD, [_dead_values(n, put) for n, row in every for put in row.dead.values() if put])
-    _run_many(connection, sql.PUT_DEDUP, [_dedup_values(n, put) for n, row in every for put in row.dedup.values()])
+    _put_ids(connection, [_dedup_values(n, put) for n, row in every for put in row.dedup.values()])
+
+
+def _put_ids(connection: Connection, rows: Sequence[Row]) -> None:
+    """Many to a statement: each single publish has one, and with each step Python's lock goes back and forth."""
+    whole = len(rows) - len(rows) % IDS_A_STATEMENT
+    for start in range(0, whole, IDS_A_STATEMENT):
+        connection.execute(_PUT_MANY_IDS, tuple(chain.from_iterable(rows[start : start + IDS_A_STATEMENT])))
+    _run_many(connection, sql.PUT_DEDUP, rows[whole:])
 
 
 def _put_batches(connection: Connection, lanes: dict[int, dict[int, Place]], changed: Freed) -> None:

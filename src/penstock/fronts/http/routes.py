@@ -6,6 +6,7 @@ same table makes the OpenAPI document, so what is not declared here does not exi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl, unquote
@@ -207,11 +208,19 @@ def split_target(target: bytes) -> tuple[str, dict[str, str]]:
     return path, _query(raw_query)
 
 
+_MORE: Final = re.compile("[&%+]")
+"""What makes a query more than one parameter, or one that is encoded."""
+
+
 def _query(raw: bytes) -> dict[str, str]:
     if len(raw) > QUERY_BYTES_MAX:
         raise InvalidArgument(f"the query has {len(raw)} bytes; the limit is {QUERY_BYTES_MAX}")
     try:
-        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
+        text = raw.decode("ascii")
+        if not _MORE.search(text):  # one plain parameter, as each publish of the clients has it
+            name, _, value = text.partition("=")
+            return {name: value}
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
     except ValueError as error:
         raise InvalidArgument(f"the query cannot be read: {error}") from None
     query = dict(pairs)
