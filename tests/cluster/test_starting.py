@@ -31,11 +31,7 @@ def test_one_command_starts_several_and_starts_one_again_that_dies(tmp_path: Pat
     try:
         until(lambda: len(urls_of(parent)) == 2, "both listen")
         url = urls_of(parent)[0]
-        shown = command("cluster", "--url", url, "--json", folder=tmp_path)
-        assert shown.returncode == 0, shown.stderr
-        found = json.loads(shown.stdout)["nodes"]
-        assert len(found) == 2
-        victim = next(int(node["name"].rpartition(":")[2]) for node in found if node["url"] != url)
+        victim = next(process for other, process in two_nodes(url, tmp_path) if other != url)
         os.kill(victim, signal.SIGKILL)
         until(lambda: len(urls_of(parent)) == 3, "a new one listens")
         table = command("cluster", "--url", url, "--slots", folder=tmp_path)
@@ -53,12 +49,26 @@ def test_servers_stop_with_the_command_that_started_them(tmp_path: Path) -> None
     parent = Server(tmp_path, ("--port", "0", "--nodes", "2", "--store", store), {})
     try:
         until(lambda: len(urls_of(parent)) == 2, "both listen")
-        shown = command("cluster", "--url", urls_of(parent)[0], "--json", folder=tmp_path)
-        children = [int(node["name"].rpartition(":")[2]) for node in json.loads(shown.stdout)["nodes"]]
+        children = [process for _, process in two_nodes(urls_of(parent)[0], tmp_path)]
     finally:
         parent.process.kill()
     until(lambda: not any(_is_there(child) for child in children), "they have stopped")
     parent.end()
+
+
+def two_nodes(url: str, folder: Path) -> list[tuple[str, int]]:
+    """(URL, process id) of each, once the one that is asked has heard of the other: with its next heartbeat."""
+    found: list[tuple[str, int]] = []
+
+    def are_known() -> bool:
+        shown = command("cluster", "--url", url, "--json", folder=folder)
+        assert shown.returncode == 0, shown.stderr
+        nodes = json.loads(shown.stdout)["nodes"]
+        found[:] = [(node["url"], int(node["name"].rpartition(":")[2])) for node in nodes]
+        return len(found) == 2
+
+    until(are_known, "both are known")
+    return found
 
 
 def _is_there(process: int) -> bool:
