@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.cli.servers import Server, until
+from tests.cli.servers import penstock as command
 from tests.databases import postgres
 
 
@@ -91,3 +93,18 @@ def nodes(folder: Path, *options: str, store: str | None = None) -> Iterator[Nod
     """Servers on a PostgreSQL schema of the folder's own, or on another store."""
     with ExitStack() as stack:
         yield Nodes(folder, stack, options, store or postgres.schema_url(folder))
+
+
+def two_nodes(url: str, folder: Path) -> list[tuple[str, int]]:
+    """(URL, process id) of each, once the one that is asked has heard of the other: with its next heartbeat."""
+    found: list[tuple[str, int]] = []
+
+    def are_known() -> bool:
+        shown = command("cluster", "--url", url, "--json", folder=folder)
+        assert shown.returncode == 0, shown.stderr
+        nodes = json.loads(shown.stdout)["nodes"]
+        found[:] = [(node["url"], int(node["name"].rpartition(":")[2])) for node in nodes]
+        return len(found) == 2
+
+    until(are_known, "both are known")
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -17,8 +16,8 @@ import pytest
 
 from penstock import Client, Message, PenstockError
 from penstock.client.channel import Retry
-from tests.cli.servers import LISTENS, Server, penstock, until
-from tests.cluster.rig import Nodes, end
+from tests.cli.servers import LISTENS, Server, until
+from tests.cluster.rig import Nodes, end, two_nodes
 from tests.databases import mariadb
 from tests.databases.postgres import PostgresServer, is_there, synchronous_pair
 
@@ -148,8 +147,7 @@ def test_servers_of_one_command_replay_what_one_held_when_it_was_killed(tmp_path
             one.declare_queue("work", keep_done_ms=3_600_000)
             for client, partition in ((one, "one"), (other, "other")):
                 client.publish("work", Message(b"0", partition=partition))
-            shown = json.loads(penstock("cluster", "--url", urls[0], "--json", folder=tmp_path).stdout)["nodes"]
-            processes = {node["url"]: int(node["name"].rpartition(":")[2]) for node in shown}
+            processes = dict(two_nodes(urls[0], tmp_path))
             database.stop(signal.SIGKILL)
             for number in range(1, 20):
                 for client, partition in ((one, "one"), (other, "other")):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -16,7 +15,7 @@ from penstock.errors import Unavailable
 from penstock.model import Message
 from tests.cli.servers import Server, until
 from tests.cli.servers import penstock as command
-from tests.cluster.rig import end, nodes
+from tests.cluster.rig import end, nodes, two_nodes
 from tests.databases import postgres
 
 STARTED = re.compile(r"listens on (http://\S+) ")
@@ -54,21 +53,6 @@ def test_servers_stop_with_the_command_that_started_them(tmp_path: Path) -> None
         parent.process.kill()
     until(lambda: not any(_is_there(child) for child in children), "they have stopped")
     parent.end()
-
-
-def two_nodes(url: str, folder: Path) -> list[tuple[str, int]]:
-    """(URL, process id) of each, once the one that is asked has heard of the other: with its next heartbeat."""
-    found: list[tuple[str, int]] = []
-
-    def are_known() -> bool:
-        shown = command("cluster", "--url", url, "--json", folder=folder)
-        assert shown.returncode == 0, shown.stderr
-        nodes = json.loads(shown.stdout)["nodes"]
-        found[:] = [(node["url"], int(node["name"].rpartition(":")[2])) for node in nodes]
-        return len(found) == 2
-
-    until(are_known, "both are known")
-    return found
 
 
 def _is_there(process: int) -> bool:
