@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from pika.exceptions import ConnectionClosedByBroker
 
 from penstock import Broker
 from penstock.core.work import Verdict
+from penstock.errors import Unavailable
 from penstock.fronts.amqp091 import settling
 from tests.clients.amqp_rig import Inbox, Raw, Served, closed_with, closes, quiet, served, until, waited
 
@@ -206,6 +208,27 @@ def test_an_answer_says_that_what_was_acknowledged_before_is_stored(monkeypatch:
         channel.basic_ack(2, multiple=True)
         assert count_of(channel) == 0
         assert stored == [Verdict("ack", 0, 2)]
+
+
+def test_a_client_that_goes_while_its_acks_cannot_be_stored_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = threading.Event()
+
+    async def refused(_broker: Broker, _lease: Any, _verdicts: Sequence[Verdict]) -> None:
+        tried.set()
+        raise Unavailable("the store is away")
+
+    with served() as place:
+        filled(place, 1)
+        raw = Raw(place)
+        raw.send(1, commands.Basic.Consume(queue="q", consumer_tag="c"))
+        raw.hear_until(ContentBody)
+        monkeypatch.setattr(Broker, "settle", refused)
+        raw.send(1, commands.Basic.Ack(1))
+        raw.send(1, commands.Queue.Declare(queue="q", passive=True))
+        assert tried.wait(20)
+        raw.close()
+        waited(lambda: place.server.measures.connections == 1)  # the one that filled the queue
+        assert count_of(place.channel()) == 1
 
 
 def test_recover_gives_everything_again() -> None:

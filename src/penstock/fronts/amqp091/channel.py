@@ -167,9 +167,8 @@ class Channel:
         except PenstockError as error:
             fault = fault_of(error)
             raise ChannelFault(fault.code, fault.text) from None
-        if answer is not None and not self.is_closed:
-            # AMQP never answers an ack: the answer to what was asked after it says that it is stored.
-            await self.settling.finish()
+        # AMQP never answers an ack: the answer to what was asked after it says that it is stored.
+        if answer is not None and not self.is_closed and await self.settling.finish():
             self.connection.wire.send(self.number, answer)
         self.connection.flush_soon()
 
@@ -297,6 +296,7 @@ class Channel:
 
     async def close(self) -> None:
         """Finish what stands in line, unless it failed; then let go of everything."""
+        self.settling.hurry()  # or it would wait for a store that is away
         if self._worker is not None and self._worker is not asyncio.current_task():
             await asyncio.wait([self._worker])
         self.is_closed = True

@@ -188,8 +188,12 @@ class Settling:
         if self.dirty and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def finish(self) -> None:
-        """Return when the leases of which something was gathered are told all, whatever comes to others meanwhile."""
+    def hurry(self) -> None:
+        """The channel goes: what the store does not take now returns with it, instead of being tried again."""
+        self._ended = True
+
+    async def finish(self) -> bool:
+        """Until the leases of which something was gathered are told all, whatever comes to others; whether they are."""
         self.start()
         left = {*self.dirty, *self._telling}
         while left and self._task is not None:
@@ -197,6 +201,7 @@ class Settling:
             left &= {*self.dirty, *self._telling}
         if not self.dirty and not self._telling:
             self.returns = False
+        return not left
 
     async def _run(self) -> None:
         try:
@@ -288,7 +293,7 @@ class Settling:
 
     async def end(self) -> set[Place]:
         """The channel goes: tell what is to be told, and give the places that still hold something."""
-        self._ended = True
+        self.hurry()
         await self.finish()
         if self._renewing is not None:
             await asyncio.wait([self._renewing])
