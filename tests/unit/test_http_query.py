@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidArgument
-from penstock.fronts.http.routes import split_target
+from penstock.fronts.http.routes import QUERY_FIELDS_MAX, read_query
 
 
 @given(st.text(alphabet="ab=&%+;12?/ é", max_size=12))
@@ -22,6 +22,12 @@ def test_a_query_is_read_as_the_library_reads_it(text: str) -> None:
         expected = None
     if expected is None:
         with pytest.raises(InvalidArgument):
-            split_target(b"/v1?" + query)
+            read_query(query)
     else:
-        assert split_target(b"/v1?" + query) == ("/v1", expected)
+        assert read_query(query) == expected
+
+
+def test_a_query_may_have_so_many_fields() -> None:
+    assert len(read_query(b"&".join(b"a%d" % n for n in range(QUERY_FIELDS_MAX)))) == QUERY_FIELDS_MAX
+    with pytest.raises(InvalidArgument, match="fields"):
+        read_query(b"&".join(b"a%d" % n for n in range(QUERY_FIELDS_MAX + 1)))

@@ -37,7 +37,7 @@ from penstock.batch.layout import (
     EncodedBatch,
     Meta,
 )
-from penstock.batch.messages import decode, decode_meta, encode
+from penstock.batch.messages import decode, decode_meta, decode_single, encode
 from penstock.batch.reader import Reader
 from penstock.batch.reshape import cut, join, select, with_key
 
@@ -66,6 +66,7 @@ __all__ = [
     "cut",
     "decode",
     "decode_meta",
+    "decode_single",
     "encode",
     "from_bytes",
     "is_intact",

@@ -130,8 +130,17 @@ def open_single(body: bytes) -> memoryview | None:
     return view[_SINGLE_START:]
 
 
+def write_single(payload: bytes) -> bytes | None:
+    """What `write_body` makes of one payload, if that is too short to be compressed: a publish of one is most often."""
+    if len(payload) + LENGTH_BYTES >= COMPRESS_BYTES_MIN:
+        return None
+    block = b"".join((_SINGLE_LENGTH.pack(len(payload)), payload))
+    return b"".join((_SINGLE_HEAD, CHECKSUM.pack(crc32(block, _SINGLE_HEAD_SUM)), block))
+
+
 _SINGLE_HEAD: Final = BODY_HEAD.pack(VERSION, BODY_EQUAL_LENGTHS, 1)
 _SINGLE_HEAD_SUM: Final = crc32(_SINGLE_HEAD)
+_SINGLE_LENGTH: Final = struct.Struct("<I")
 _SINGLE_REST: Final = struct.Struct("<II")  # checksum, length of the payload
 _SINGLE_START: Final = BODY_START + LENGTH_BYTES
 

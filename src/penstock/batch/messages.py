@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from penstock.batch.body import payloads, write_body
+from penstock.batch.body import open_single, payloads, write_body, write_single
 from penstock.batch.columns import TYPED, any_metadata, columns_of, decode_order, expand, read_meta, write_meta
 from penstock.batch.guards import limit_count
 from penstock.batch.layout import EncodedBatch, Meta
@@ -20,6 +20,10 @@ def encode(messages: Sequence[Message]) -> EncodedBatch:
     """Messages that `model.check_message` accepted, as a batch; `MessageTooLarge` past a batch's limits."""
     count = len(messages)
     limit_count(count)
+    if count == 1 and messages[0] == Message(messages[0].payload):
+        body = write_single(messages[0].payload)
+        if body is not None:
+            return EncodedBatch(1, b"", body)
     meta = write_meta(columns_of(messages), count) if any_metadata(messages) else b""
     payloads = [message.payload for message in messages]
     return EncodedBatch(count, meta, write_body(array("I", list(map(len, payloads))), payloads))
@@ -32,6 +36,12 @@ def decode(batch: EncodedBatch, start: int = 0, stop: int | None = None) -> list
         return list(map(Message, taken))
     columns = read_meta(batch.meta, batch.count, TYPED)
     return list(map(Message, taken, *(decode_order(columns, batch.count, start, stop))))
+
+
+def decode_single(batch: EncodedBatch) -> Message | None:
+    """The message of a batch of one without metadata, found to be whole; None for any other, which `check` judges."""
+    payload = None if batch.count != 1 or batch.meta else open_single(batch.body)
+    return None if payload is None else Message(bytes(payload))
 
 
 def decode_meta(meta: bytes, count: int) -> Meta:

@@ -70,6 +70,8 @@ class Sealed(msgspec.Struct):
 
 
 def _is_empty(change: LaneChange) -> bool:
+    if change.batches or change.groups or change.leases or change.leases_deleted:  # what most have
+        return False
     return (
         change.trim_to is None and change.dedup_expired_ms is None and not any(getattr(change, name) for name in _LISTS)
     )
@@ -419,16 +421,15 @@ class Lane:
     def needed_from(self) -> int:
         """The lowest offset that must be kept, whatever the limits say."""
         limited = self.has_limits()
-        lows = [
-            group.needed_from()
-            for group in self.groups.values()
-            if isinstance(group, WorkGroup) or group.settings.holds or not limited
-        ]
-        return min(min(lows, default=self.visible_end), min(self.pins, default=self.visible_end), self.visible_end)
+        lowest = self.visible_end
+        for group in self.groups.values():
+            if isinstance(group, WorkGroup) or group.settings.holds or not limited:
+                lowest = min(lowest, group.needed_from())
+        return min(lowest, *self.pins) if self.pins else lowest
 
     def _trim(self, now_ms: int) -> None:
         """Without limits, a log of work groups ends where the slowest of them stands, `keep_done_ms` later."""
-        is_kept = self.has_limits() or not self.works() or self.config.stream
+        is_kept = self.config.stream or self.has_limits() or not self.works()
         if is_kept or not self.config.keep_done_ms:
             self.done_marks.clear()
         if is_kept:
@@ -519,10 +520,12 @@ class Lane:
 
     def next_due_ms(self) -> int | None:
         """When `tick` has something to do next."""
-        times = [group.next_due_ms() for group in self.groups.values()]
-        if self.done_marks:
-            times.append(self.done_marks[0][0] + self.config.keep_done_ms)
-        return min((time for time in times if time is not None), default=None)
+        due_ms = self.done_marks[0][0] + self.config.keep_done_ms if self.done_marks else None
+        for group in self.groups.values():
+            time_ms = group.next_due_ms()
+            if time_ms is not None and (due_ms is None or time_ms < due_ms):
+                due_ms = time_ms
+        return due_ms
 
     def tick(self, now_ms: int) -> None:
         """Do what is due. Raises `Missing` where heads must be read first; asking again goes on from there."""

@@ -29,7 +29,7 @@ from penstock.rows import (
     slot_of,
 )
 from penstock.store.checks import changes_enqueued
-from penstock.store.contract import Store
+from penstock.store.contract import Prompt, Store
 
 if TYPE_CHECKING:
     from penstock.node.spool import Doubt
@@ -121,6 +121,7 @@ class CommitLoop:
         self._host = host
         self._measures = measures
         self._store = store
+        self._prompt = store if isinstance(store, Prompt) else None
         self._memory = memory
         self._clock = clock
         self._epochs = epochs
@@ -264,6 +265,8 @@ class CommitLoop:
                 self._under_way = self._loop.create_task(self._apply_probe(pending.probes))
             self._answer(pending, sealed)
             return
+        if durable is not None and ephemeral is None and self._apply_now(pending, sealed, durable):
+            return
         self._lanes_under_way = {lane.id for lane, _ in sealed}
         self._slots_under_way = set() if durable is None else set(durable.epochs)
         self._under_way = self._loop.create_task(self._apply(pending, sealed, durable, ephemeral))
@@ -279,39 +282,52 @@ class CommitLoop:
         self, pending: Pending, sealed: list[tuple[Lane, Sealed]], outbox: list[OutboxRow], traces: list[TraceRow]
     ) -> tuple[Commit | None, Commit | None]:
         """The commit for the store and the one for memory, each None where it is empty."""
-        durable, ephemeral = Commit(), Commit()
-        for lane, part in sealed:
-            (ephemeral if lane.id >= EPHEMERAL_FROM else durable).lanes.append(part.change)
-        durable.lanes += pending.raw.values()
-        for id in pending.lanes_deleted:
-            (ephemeral if id >= EPHEMERAL_FROM else durable).lanes_deleted.append(id)
-        durable.catalog = [row for row in pending.catalog if row.id < EPHEMERAL_FROM]
-        durable.catalog_deleted = [item for item in pending.catalog_deleted if item[1] < EPHEMERAL_FROM]
-        durable.outbox = pending.outbox + outbox
+        kept = [part.change for lane, part in sealed if lane.id < EPHEMERAL_FROM]
+        has_ephemeral = len(kept) < len(sealed) or bool(pending.lanes_deleted)
+        kept += pending.raw.values()
+        durable = Commit(lanes=kept, outbox=pending.outbox + outbox, traces=pending.traces + traces)
+        if pending.catalog or pending.catalog_deleted or pending.lanes_deleted:
+            durable.lanes_deleted = [id for id in pending.lanes_deleted if id < EPHEMERAL_FROM]
+            durable.catalog = [row for row in pending.catalog if row.id < EPHEMERAL_FROM]
+            durable.catalog_deleted = [item for item in pending.catalog_deleted if item[1] < EPHEMERAL_FROM]
         durable.outbox_deleted = pending.outbox_deleted
-        durable.traces = pending.traces + traces
         durable.traces_expired_ms = pending.traces_expired_ms
         durable.enqueued_deleted = pending.enqueued_deleted
         durable.enqueued_failed = pending.enqueued_failed
         durable.enqueued_retried = pending.enqueued_retried
         if pending.publishes and (durable.lanes or durable.outbox):
             pending.doubt = self._host.mark(durable)
-        for lanes in (durable.lanes, ephemeral.lanes):
-            lanes.sort(key=lambda change: change.lane)
-        slots = {slot_of(change.lane) for change in durable.lanes} | {slot_of(id) for id in durable.lanes_deleted}
-        slots |= pending.slots
+        durable.lanes.sort(key=_lane)
+        slots = {slot_of(change.lane) for change in durable.lanes} | pending.slots
+        slots.update(map(slot_of, durable.lanes_deleted))
         if changes_enqueued(durable):
             # Who is no longer the registrar has read rows that another one takes too.
             slots.add(REGISTRAR_SLOT)
         # A slot that was lost meanwhile has no epoch here, and epoch 0 is nobody's: the store refuses it.
         durable.epochs = {slot: self._epochs.get(slot, 0) for slot in slots} or self._any_epoch()
-        memory_lanes = [change.lane for change in ephemeral.lanes] + ephemeral.lanes_deleted
-        ephemeral.epochs = {slot_of(id): 1 for id in memory_lanes}
-        return (durable if _has_rows(durable) else None, ephemeral if _has_rows(ephemeral) else None)
+        ephemeral = _ephemeral(pending, sealed) if has_ephemeral else None
+        return (durable if _has_rows(durable) else None, ephemeral)
 
     def _any_epoch(self) -> dict[int, int]:
         """A commit about no slot is fenced all the same where this node has any."""
         return {slot: self._epochs[slot] for slot in list(self._epochs)[:1]}
+
+    def _apply_now(self, pending: Pending, sealed: list[tuple[Lane, Sealed]], durable: Commit) -> bool:
+        """Apply without a task, where the store can; whether all is done."""
+        if self._prompt is None:
+            return False
+        began = perf_counter()
+        error = None
+        try:
+            if not self._prompt.apply_now(durable):
+                return False
+        except Exception as failure:
+            error = self._failed(failure)
+        else:
+            self._measures.applied(durable, perf_counter() - began)
+        _settle(pending.probes, error)
+        self._end(pending, sealed, error)
+        return True
 
     async def _apply(
         self,
@@ -331,6 +347,9 @@ class CommitLoop:
         self._under_way = None
         self._lanes_under_way = set()
         self._slots_under_way = set()
+        self._end(pending, sealed, error)
+
+    def _end(self, pending: Pending, sealed: list[tuple[Lane, Sealed]], error: PenstockError | None) -> None:
         if error is None:
             self._answer(pending, sealed)
         else:
@@ -342,18 +361,19 @@ class CommitLoop:
         began = perf_counter()
         try:
             await store.apply(commit)
-        except PenstockError as failure:
-            error = failure
-        except asyncio.CancelledError:
-            error = Closed("the broker was closed while committing")
-        except Exception as failure:
-            error = Unavailable(f"the store failed in an unexpected way: {failure!r}")
-        else:
-            if store is self._store:
-                self._measures.applied(commit, perf_counter() - began)
-            return None
+        except (Exception, asyncio.CancelledError) as failure:
+            return self._failed(failure)
+        if store is self._store:
+            self._measures.applied(commit, perf_counter() - began)
+        return None
+
+    def _failed(self, failure: BaseException) -> PenstockError:
         self._measures.commits_failed += 1
-        return error
+        if isinstance(failure, PenstockError):
+            return failure
+        if isinstance(failure, asyncio.CancelledError):
+            return Closed("the broker was closed while committing")
+        return Unavailable(f"the store failed in an unexpected way: {failure!r}")
 
     async def _apply_probe(self, probes: list[asyncio.Future[None]]) -> None:
         await self._probe(probes)
@@ -418,6 +438,20 @@ def _settle(futures: list[asyncio.Future[None]], error: PenstockError | None) ->
                 future.set_result(None)
             else:
                 future.set_exception(error)
+
+
+def _lane(change: LaneChange) -> int:
+    return change.lane
+
+
+def _ephemeral(pending: Pending, sealed: list[tuple[Lane, Sealed]]) -> Commit | None:
+    """The commit for memory; None where it is empty."""
+    lanes = sorted((part.change for lane, part in sealed if lane.id >= EPHEMERAL_FROM), key=_lane)
+    deleted = [id for id in pending.lanes_deleted if id >= EPHEMERAL_FROM]
+    if not lanes and not deleted:
+        return None
+    epochs = {slot_of(id): 1 for id in (*map(_lane, lanes), *deleted)}
+    return Commit(epochs=epochs, lanes=lanes, lanes_deleted=deleted)
 
 
 def _has_rows(commit: Commit) -> bool:

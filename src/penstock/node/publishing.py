@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from penstock.batch import EncodedBatch, Meta, check, decode, decode_meta, encode, select
+from penstock.batch import EncodedBatch, Meta, check, decode, decode_meta, decode_single, encode, select
 from penstock.core.dedup import Dedup, dedup_key, publish_key
 from penstock.core.lane import Appended, Lane
 from penstock.core.log import Missing
@@ -98,6 +98,9 @@ def parts_of_batch(
     if batch.count == 0:
         raise InvalidBatch("the batch is empty")
     if meta is None:
+        single = decode_single(batch)
+        if single is not None and len(single.payload) <= queue.config.max_message_bytes:
+            return _parts_of_few(queue, [single], indexes, publish_id)
         meta = check(batch, queue.config.max_message_bytes)
     if batch.count < ENCODE_FROM:
         # A row of its own for each would cost the store, and every later claim, more than decoding costs now.

@@ -28,7 +28,7 @@ opaque bytes made by `core/entries.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from penstock.rows import (
     REGISTRAR_SLOT,
@@ -82,12 +82,24 @@ __all__ = [
     "Member",
     "NodeRow",
     "OutboxRow",
+    "Prompt",
     "SlotRow",
     "Store",
     "TraceRow",
     "WaitingRow",
     "slot_of",
 ]
+
+
+@runtime_checkable
+class Prompt(Protocol):
+    """What an engine may have beside the rest of the contract: a way to commit that needs no task and no thread."""
+
+    def apply_now(self, commit: Commit) -> bool:
+        """`apply` before it returns, where that takes no longer than asking somebody else to; whether it did.
+
+        False says that nothing was done: `apply` is still to be called. What it raises is what `apply` raises.
+        """
 
 
 class Store(Protocol):

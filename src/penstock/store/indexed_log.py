@@ -73,12 +73,14 @@ class IndexedLog:
 
     # Appending --------------------------------------------------------------------------------------------
 
+    def is_quick(self, size: int) -> bool:
+        """Whether a record of about this size can, as far as is known, be appended on the event loop."""
+        return size <= AT_ONCE_BYTES and self._log.sync_seconds <= AT_ONCE_SECONDS
+
     def append_at_once(self, draft: Draft) -> bool:
         """Append on the event loop, if that takes no longer than to ask a thread for it; whether it did."""
         log, turn = self._log, self._turn
-        if draft.size > AT_ONCE_BYTES or log.sync_seconds > AT_ONCE_SECONDS or self._is_far_behind():
-            return False
-        if not self._appending.acquire(blocking=False):
+        if not self.is_quick(draft.size) or self._is_far_behind() or not self._appending.acquire(blocking=False):
             return False
         try:
             if not log.is_plain or not log.fits(draft.size) or not turn.lock_at_once():

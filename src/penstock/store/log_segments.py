@@ -58,6 +58,7 @@ class Segment:
 
     def __init__(self, path: Path, store_id: bytes, number: int, first_record: int, file: int) -> None:
         self.path = path
+        self._name = str(path)  # looked at with every commit
         self.number = number
         self.first_record = first_record
         self.bytes = os.fstat(file).st_size
@@ -68,7 +69,7 @@ class Segment:
     def is_in_place(self) -> bool:
         """Whether the path still leads to this file: what is written to one that was deleted is lost."""
         try:
-            return _identity(self.path.stat()) == self._identity
+            return _identity(os.stat(self._name)) == self._identity  # noqa: PTH116
         except FileNotFoundError:
             return False
 

@@ -92,6 +92,13 @@ class SqliteStore:
     async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
         return await self._change_slots(lambda connection: cluster.acquire(connection, slots, owner))
 
+    def apply_now(self, commit: Commit) -> bool:
+        self._check_open()
+        if not self._log.is_quick(sum([row.size for change in commit.lanes for row in change.batches])):
+            return False
+        check_commit(commit)
+        return self._append(draft(commit), self._log.append_at_once)
+
     async def apply(self, commit: Commit) -> None:
         self._check_open()
         check_commit(commit)

@@ -8,6 +8,7 @@ or rows. Why the settings are what they are, with measurements: `docs/decisions/
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -37,6 +38,7 @@ class File:
 
     def __init__(self, path: str | Path, busy_ms: int) -> None:
         self.path = Path(path).absolute()
+        self._name = str(self.path)  # looked at with every commit
         self._busy_ms = busy_ms
         self._identity: tuple[int, int] | None = None
 
@@ -131,7 +133,7 @@ class File:
 
     def _found(self) -> tuple[int, int]:
         try:
-            status = self.path.stat()
+            status = os.stat(self._name)  # noqa: PTH116
         except FileNotFoundError:
             return (0, 0)
         return (status.st_dev, status.st_ino)

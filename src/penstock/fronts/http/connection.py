@@ -59,12 +59,14 @@ class Host(Protocol):
 class Connection(asyncio.Protocol):
     """See the module's description."""
 
-    __slots__ = ("_body", "_body_bytes", "_closing", "_current", "_expects", "_has_body", "_header_count", "_headers",
-                 "_host", "_is_begun", "_is_head", "_loose_bytes", "_parsed_bytes", "_parser", "_requests", "_room",
-                 "_target", "_task", "_transport", "_version", "deadline", "peer")  # fmt: skip
+    __slots__ = ("_body", "_body_bytes", "_closing", "_current", "_expects", "_has_body", "_head_bytes_max",
+                 "_header_count", "_headers", "_host", "_is_begun", "_is_head", "_loose_bytes", "_parsed_bytes",
+                 "_parser", "_requests", "_room", "_target", "_task", "_transport", "_version",
+                 "deadline", "peer")  # fmt: skip
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._head_bytes_max = host.options.max_header_bytes
         self._transport: asyncio.Transport
         self._parser = httptools.HttpRequestParser(self)
         self._requests: deque[Request | HttpError] = deque()
@@ -150,7 +152,7 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._refuse(HttpError(400, "malformed", f"this is not HTTP/1.1: {error}"))
         else:
-            if self._loose_bytes > self._host.options.max_header_bytes:
+            if self._loose_bytes > self._head_bytes_max:
                 self._refuse(self._head_too_large())
         return b""
 
@@ -171,13 +173,17 @@ class Connection(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._target += url
-        self._count(len(url))
+        self._parsed_bytes += len(url)
+        if self._parsed_bytes > self._head_bytes_max:
+            raise self._head_too_large()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_count += 1
         if self._header_count > HEADERS_MAX:
             raise HttpError(431, "headers_too_large", f"a request may have {HEADERS_MAX} headers")
-        self._count(len(name) + len(value))
+        self._parsed_bytes += len(name) + len(value)
+        if self._parsed_bytes > self._head_bytes_max:
+            raise self._head_too_large()
         if not self._is_head:
             return  # behind a chunked body: whoever looked at the headers before this server has not seen it
         name = name.lower()
@@ -199,13 +205,8 @@ class Connection(asyncio.Protocol):
         elif name == b"expect":
             self._expects = value.lower() == b"100-continue"
 
-    def _count(self, size: int) -> None:
-        self._parsed_bytes += size
-        if self._parsed_bytes > self._host.options.max_header_bytes:
-            raise self._head_too_large()
-
     def _head_too_large(self) -> HttpError:
-        most = self._host.options.max_header_bytes
+        most = self._head_bytes_max
         return HttpError(431, "headers_too_large", f"a request's line and headers may have {most} bytes")
 
     def on_headers_complete(self) -> None:

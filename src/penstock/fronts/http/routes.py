@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
 QUERY_BYTES_MAX: Final = 16 * 1024
 QUERY_FIELDS_MAX: Final = 100
+PATHS_KEPT: Final = 1_024
 NAMESPACE: Final = "namespace"
 SESSION: Final = "session"
+
+_BATCH_TYPE: Final = BATCH_TYPE.encode()
 
 Kind = TypeVar("Kind")
 Handler = Callable[..., Awaitable[Answer | Stream]]
@@ -37,7 +40,7 @@ class Call:
     __slots__ = ("broker", "consumer", "names", "request", "server")
 
     def __init__(
-        self, server: HttpServer, broker: Broker, request: Request, names: dict[str, str], consumer: str
+        self, server: HttpServer, broker: Broker, request: Request, names: Mapping[str, str], consumer: str
     ) -> None:
         self.server = server
         self.broker = broker
@@ -108,6 +111,8 @@ class Route:
 
     def _decoded(self, request: Request) -> Any:
         assert self._decoder is not None
+        if self.takes_batch and request.headers.get(b"content-type") == _BATCH_TYPE:
+            return None
         media_type = request.media_type()
         if not media_type and not request.body:
             media_type = JSON_TYPE  # nothing is said about what is not there
@@ -149,6 +154,8 @@ class Router:
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = list(routes)
         self._root = _Branch()
+        self._found: dict[tuple[str, bytes], tuple[Route, Mapping[str, str]]] = {}
+        """Paths as they were sent lately: a client's are the same ones over and over."""
         for route in self.routes:
             branch = self._root
             for part in route.parts:
@@ -159,7 +166,19 @@ class Router:
                     branch = branch.words.setdefault(part, _Branch())
             branch.routes[route.method] = route
 
-    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+    def find_target(self, method: str, target: bytes) -> tuple[Route, Mapping[str, str], dict[str, str]]:
+        """The route of a request line's target, the names in its path, and its query."""
+        raw_path, _, raw_query = target.partition(b"?")
+        found = self._found.get((method, raw_path))
+        if found is None:
+            found = self.find(method, _path(raw_path))
+            if len(self._found) >= PATHS_KEPT:
+                self._found.clear()
+            self._found[method, raw_path] = found
+        route, names = found
+        return route, names, read_query(raw_query) if raw_query else {}
+
+    def find(self, method: str, path: str) -> tuple[Route, Mapping[str, str]]:
         """The route of a path and the names in it; raises where there is none."""
         branch, values = self._root, []
         for part in path[1:].split("/"):
@@ -191,11 +210,10 @@ def _name(part: str) -> str:
         raise InvalidArgument(f"{part[:100]!r} in the path is not UTF-8 when percent-decoded") from None
 
 
-def split_target(target: bytes) -> tuple[str, dict[str, str]]:
-    """The path and the query of a request line's target."""
-    raw_path, _, raw_query = target.partition(b"?")
+def _path(raw: bytes) -> str:
+    """The path of a request line's target, which may be a whole address."""
     try:
-        path = raw_path.decode("ascii")
+        path = raw.decode("ascii")
     except UnicodeDecodeError:
         raise HttpError(400, "malformed", "the path has bytes that are not ASCII; percent-encode them") from None
     if not path.startswith("/"):
@@ -203,24 +221,22 @@ def split_target(target: bytes) -> tuple[str, dict[str, str]]:
         path = "/" + rest.partition("/")[2] if separator else path
     if not path.startswith("/"):
         raise HttpError(400, "malformed", f"{path[:100]!r} is not a path")
-    if not raw_query:
-        return path, {}
-    return path, _query(raw_query)
+    return path
 
 
-_MORE: Final = re.compile("[&%+]")
-"""What makes a query more than one parameter, or one that is encoded."""
+_ENCODED: Final = re.compile("[%+]")
+"""What makes a query more than names and values as they are."""
 
 
-def _query(raw: bytes) -> dict[str, str]:
+def read_query(raw: bytes) -> dict[str, str]:
     if len(raw) > QUERY_BYTES_MAX:
         raise InvalidArgument(f"the query has {len(raw)} bytes; the limit is {QUERY_BYTES_MAX}")
     try:
         text = raw.decode("ascii")
-        if not _MORE.search(text):  # one plain parameter, as each publish of the clients has it
-            name, _, value = text.partition("=")
-            return {name: value}
-        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
+        if _ENCODED.search(text) or text.count("&") >= QUERY_FIELDS_MAX:
+            pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
+        else:  # as each publish of the clients has it
+            pairs = [field.split("=", 1) if "=" in field else (field, "") for field in text.split("&") if field]
     except ValueError as error:
         raise InvalidArgument(f"the query cannot be read: {error}") from None
     query = dict(pairs)

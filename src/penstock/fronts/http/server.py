@@ -11,7 +11,7 @@ import ipaddress
 import itertools
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -29,7 +29,7 @@ from penstock.fronts.http.handlers.cluster import check_secret
 from penstock.fronts.http.openapi import document
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
-from penstock.fronts.http.routes import NAMESPACE, SESSION, Call, Route, Router, split_target
+from penstock.fronts.http.routes import NAMESPACE, SESSION, Call, Route, Router
 from penstock.fronts.http.sessions import Sessions
 from penstock.logs import request_id
 from penstock.model import DEFAULT_NAMESPACE
@@ -161,8 +161,7 @@ class HttpServer:
         route: Route | None = None
         answer: Answer | Stream
         try:
-            path, query = split_target(request.target)
-            route, names = self.router.find(request.method, path)
+            route, names, query = self.router.find_target(request.method, request.target)
             if not self._token:
                 _check_origin(request)
             elif not route.is_open:
@@ -185,7 +184,7 @@ class HttpServer:
         return answer
 
     async def _here(
-        self, connection: Connection, request: Request, route: Route, names: dict[str, str], query: dict[str, str],
+        self, connection: Connection, request: Request, route: Route, names: Mapping[str, str], query: dict[str, str],
         namespace: str, session: str | None,
     ) -> Answer | Stream:  # fmt: skip
         """The answer of this node."""
@@ -196,7 +195,7 @@ class HttpServer:
             return await _answer(route, Call(self, broker, request, names, broker.consumer), query)
 
     async def _among(
-        self, connection: Connection, request: Request, route: Route, names: dict[str, str], query: dict[str, str],
+        self, connection: Connection, request: Request, route: Route, names: Mapping[str, str], query: dict[str, str],
         namespace: str, session: str | None,
     ) -> Answer | Stream:  # fmt: skip
         """The answer of this node or, where that owns what the request is about, of another."""
@@ -228,8 +227,7 @@ class HttpServer:
         """
         assert self.forwarding is not None
         request.id, request.began = self.new_request_id(), self._loop.time()
-        path, query = split_target(request.target)
-        route, names = self.router.find(request.method, path)
+        route, names, query = self.router.find_target(request.method, request.target)
         namespace = query.pop(NAMESPACE, DEFAULT_NAMESPACE)
 
         async def here() -> Answer | Stream:
