@@ -6,6 +6,7 @@ broker gives back. No connection and no waiting; the shapes are those of `wire/h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -53,6 +54,16 @@ def with_query(path: bytes, **values: object) -> bytes:
     return path + b"&" + urlencode(given).encode() if given else path
 
 
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.~-]+")
+
+
+def with_publish_id(path: bytes, publish_id: str) -> bytes:
+    """The same with the id of a publish, which most often, and always where the client makes it, is plain text."""
+    if _PLAIN.fullmatch(publish_id):
+        return b"%b&publish_id=%b" % (path, publish_id.encode())
+    return with_query(path, publish_id=publish_id)
+
+
 # Publish -------------------------------------------------------------------------------------------------
 
 _PLAIN_HEADERS: Final = frozenset((str, int, float, bool, bytes, type(None)))
@@ -60,7 +71,7 @@ _PLAIN_HEADERS: Final = frozenset((str, int, float, bool, bytes, type(None)))
 
 def encode_checked(messages: Sequence[Message]) -> EncodedBatch:
     """Messages as a batch, each within the model's limits. Encoding checks most at the speed of C."""
-    if not isinstance(messages, Sequence):
+    if type(messages) is not list and not isinstance(messages, Sequence):
         raise InvalidArgument(f"messages must be a list or another sequence, not {type(messages).__name__}")
     if len(messages) > BATCH_MESSAGES_MAX:
         raise MessageTooLarge(f"{len(messages)} messages in one call; the limit is {BATCH_MESSAGES_MAX}")

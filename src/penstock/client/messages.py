@@ -17,7 +17,16 @@ from penstock import telemetry
 from penstock.batch import EncodedBatch, decode_meta
 from penstock.client.channel import REPEATED, OutcomeUnknown, Reply, Request, is_repeat
 from penstock.client.checks import check_number
-from penstock.client.codec import claim_of, encode_checked, frame, read_of, receipt_of, verdict_body, with_query
+from penstock.client.codec import (
+    claim_of,
+    encode_checked,
+    frame,
+    read_of,
+    receipt_of,
+    verdict_body,
+    with_publish_id,
+    with_query,
+)
 from penstock.client.requests import SENDS_BATCH, TAKES_BATCHES, TAKES_JSON, Requests, decoded
 from penstock.core.work import Verdict
 from penstock.delivery import Claim, Lease, Published, Receipt
@@ -118,7 +127,7 @@ class Messages(Requests):
         if publish_id is None and not has_ids and (self._idempotent if idempotent is None else idempotent):
             publish_id = self._ids.new()
         if publish_id is not None:
-            path = with_query(path, publish_id=publish_id)
+            path = with_publish_id(path, publish_id)
         is_repeatable = has_ids or publish_id is not None
         request = Request(b"POST", path, frame(batch), SENDS_BATCH + header, is_repeatable=is_repeatable)
         answer = await self._channel.send(request, self._retry)

@@ -225,7 +225,7 @@ class Lane:
         """
         duplicates: dict[int, int] = {}
         kept: list[Message] = []
-        base = self.end
+        base, size = self.end, 0
         for index, message in enumerate(messages):
             if message.dedup_id is not None and self.config.dedup_window_ms:
                 first = self._dedup(now_ms, message.partition, message.dedup_id, base + len(kept), stored, asked_ms)
@@ -233,8 +233,9 @@ class Lane:
                     duplicates[index] = first
                     continue
             kept.append(message)
+            size += len(message.payload)
         self.parts.extend(kept)
-        self._grew(now_ms, len(kept), sum(len(message.payload) for message in kept))
+        self._grew(now_ms, len(kept), size)
         return Appended(base, len(kept), duplicates)
 
     def append_batch(

@@ -50,4 +50,4 @@ class Part:
 
     @property
     def size(self) -> int:
-        return sum(len(message.payload) for message in self.messages) if self.batch is None else self.batch.size
+        return sum([len(message.payload) for message in self.messages]) if self.batch is None else self.batch.size

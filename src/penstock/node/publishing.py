@@ -167,7 +167,7 @@ async def append_checked(node: Node, parts: Sequence[Part], size: int) -> Result
 
 def check_limits(node: Node, count: int, parts: Sequence[Part]) -> int:
     """Raise where this is more than may be published at once; its bytes otherwise."""
-    size = sum(part.size for part in parts)
+    size = parts[0].size if len(parts) == 1 else sum(part.size for part in parts)
     check_size(node, count, size)
     return size
 
@@ -186,7 +186,7 @@ def append_now(node: Node, parts: Sequence[Part], size: int) -> Results | None:
     lanes: dict[int, Lane] = {}
     for part in parts:
         lane = node.lanes.get(part.lane)
-        if lane is None or _unsure(node, lane, part):
+        if lane is None or (not lane.dedup.complete and _unsure(node, lane, part)):
             return None
         lanes[part.lane] = lane
     if not node.commits.has_room(size):

@@ -60,7 +60,8 @@ class Connection(asyncio.Protocol):
     """See the module's description."""
 
     __slots__ = ("_body", "_body_bytes", "_closing", "_current", "_expects", "_has_body", "_head_bytes_max",
-                 "_header_count", "_headers", "_host", "_is_begun", "_is_head", "_loose_bytes", "_parsed_bytes",
+                 "_header_count", "_headers", "_host", "_idle", "_is_begun", "_is_busy",
+                 "_is_head", "_loose_bytes", "_parsed_bytes",
                  "_parser", "_requests", "_room", "_target", "_task", "_transport", "_version",
                  "deadline", "peer")  # fmt: skip
 
@@ -73,6 +74,10 @@ class Connection(asyncio.Protocol):
         self._current: Request | None = None
         """The request that is being answered."""
         self._task: asyncio.Task[None] | None = None
+        """What answers, from the first request on: it waits for the next one rather than being made anew for it."""
+        self._idle: asyncio.Future[None] | None = None
+        """What it waits for."""
+        self._is_busy = False
         self._room: asyncio.Future[None] | None = None
         """Done when the client has taken enough of what was written; None while it keeps up."""
         self._closing = False
@@ -125,7 +130,7 @@ class Connection(asyncio.Protocol):
 
         One that waits for messages has gone, for all that can be known: it would take them with it.
         """
-        if self._closing or self._task is None or (self._current is not None and self._current.is_waiting):
+        if self._closing or not self._is_busy or (self._current is not None and self._current.is_waiting):
             return False
         self._closing = True
         for request in self._requests:
@@ -217,7 +222,7 @@ class Connection(asyncio.Protocol):
             raise HttpError(400, "malformed", "this server speaks HTTP/1.1")
         if b"host" not in self._headers and self._version == "1.1":
             raise HttpError(400, "malformed", "the request has no Host header")
-        if self._expects and self._task is None:
+        if self._expects and not self._is_busy:
             self._say_continue()
 
     def _say_continue(self) -> None:
@@ -255,10 +260,17 @@ class Connection(asyncio.Protocol):
 
     def _put(self, request: Request) -> None:
         self._requests.append(request)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._work())
-        else:
+        if self._is_busy:
             self._transport.pause_reading()
+        else:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._is_busy = True
+        if self._idle is None:
+            self._task = asyncio.get_running_loop().create_task(self._work())
+        elif not self._idle.done():
+            self._idle.set_result(None)
 
     def _refuse(self, error: HttpError) -> None:
         """Nothing that follows on this connection can be understood: say why after what was asked before, and close."""
@@ -266,34 +278,17 @@ class Connection(asyncio.Protocol):
             self._closing = True
             self._transport.pause_reading()
             self._requests.append(error)
-            if self._task is None:
-                self._task = asyncio.get_running_loop().create_task(self._work())
+            if not self._is_busy:
+                self._wake()
 
     async def _work(self) -> None:
-        """Answer what has arrived, one after the other."""
+        """Answer what arrives, one after the other."""
+        loop = asyncio.get_running_loop()
         try:
-            while self._requests:
-                item = self._requests.popleft()
-                if not self._requests and not self._closing:
-                    self._transport.resume_reading()  # what comes next, and whether the client goes
-                self.deadline = 0.0
-                if isinstance(item, HttpError):
-                    answer = answer_to(item)
-                    self._transport.write(answer.head(self._host.new_request_id(), False) + answer.body)
-                    self._linger()
-                    return
-                keep = await self._answer(item)
-                if not keep:
-                    self._end()
-                    return
-            if self._closing or self._host.stopping:
-                self._end()
-                return
-            if self._expects and not self._is_head:
-                self._say_continue()
-            options = self._host.options
-            seconds = options.request_seconds if self._is_arriving() else options.idle_seconds
-            self.deadline = self._host.now() + seconds
+            while await self._answer_all():
+                self._is_busy = False
+                self._idle = loop.create_future()
+                await self._idle
         except asyncio.CancelledError:
             if not self._transport.is_closing():
                 raise
@@ -301,7 +296,34 @@ class Connection(asyncio.Protocol):
             log.exception("a connection of %s failed", self.peer)
             self._transport.abort()
         finally:
-            self._task = None
+            self._task = self._idle = None
+            self._is_busy = False
+
+    async def _answer_all(self) -> bool:
+        """Answer what has arrived; whether the connection goes on."""
+        while self._requests:
+            item = self._requests.popleft()
+            if not self._requests and not self._closing:
+                self._transport.resume_reading()  # what comes next, and whether the client goes
+            self.deadline = 0.0
+            if isinstance(item, HttpError):
+                answer = answer_to(item)
+                self._transport.write(answer.head(self._host.new_request_id(), False) + answer.body)
+                self._linger()
+                return False
+            keep = await self._answer(item)
+            if not keep:
+                self._end()
+                return False
+        if self._closing or self._host.stopping:
+            self._end()
+            return False
+        if self._expects and not self._is_head:
+            self._say_continue()
+        options = self._host.options
+        seconds = options.request_seconds if self._is_arriving() else options.idle_seconds
+        self.deadline = self._host.now() + seconds
+        return True
 
     async def _answer(self, request: Request) -> bool:
         """Answer one request; whether the connection goes on."""
@@ -361,14 +383,14 @@ class Connection(asyncio.Protocol):
 
     def stop(self) -> None:
         """Close now if nothing is being answered; otherwise after the answer."""
-        if self._task is None:
+        if not self._is_busy:
             self._end()
 
     def overdue(self) -> None:
         """Its time is over: say so if a request was being sent, and close."""
-        if self._task is not None and self._room is None and not self._closing:
+        if self._is_busy and self._room is None and not self._closing:
             self.deadline = 0.0  # it waits for us, and the request behind it has time until then
-        elif self._task is None and self._is_arriving() and not self._closing:
+        elif not self._is_busy and self._is_arriving() and not self._closing:
             self._refuse(HttpError(408, "timeout", "the request did not arrive in time"))
         else:
             self.abort()
