@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import threading
+from array import array
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from penstock.batch import (
     cut,
     decode,
     decode_meta,
+    decode_single,
     encode,
     is_intact,
     join,
@@ -30,6 +32,7 @@ from penstock.batch import (
     payloads,
     select,
 )
+from penstock.batch.body import write_body
 from penstock.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 from penstock.model import (
     BATCH_BYTES_MAX,
@@ -368,6 +371,51 @@ def test_threads_do_not_share_a_compressor() -> None:
 def test_cut_is_what_encoding_the_slice_gives(given_messages: list[Message], data: st.DataObject) -> None:
     start, stop = draw_range(data, len(given_messages))
     assert cut(encode(given_messages), start, stop) == encode(given_messages[start:stop])
+
+
+@relaxed
+@given(batches, st.lists(st.booleans(), min_size=4, max_size=4), st.data())
+def test_a_reader_cuts_whatever_it_was_used_for_before(
+    given_messages: list[Message], steps: list[bool], data: st.DataObject
+) -> None:
+    reader = Reader(encode(given_messages))
+    for takes_all in steps:
+        start, stop = (0, len(given_messages)) if takes_all else draw_range(data, len(given_messages))
+        wanted = given_messages[start:stop]
+        assert reader.cut(start, stop) == encode(wanted)
+        assert reader.payloads(start, stop) == [message.payload for message in wanted]
+
+
+# One message ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [0, 1, 200, 507, 508, 509, 5_000])
+@pytest.mark.parametrize("fill", [b"a", os.urandom(1)])
+def test_one_plain_message_is_written_as_any_body_is(length: int, fill: bytes) -> None:
+    payload = fill * length
+    encoded = encode([Message(payload)])
+    assert encoded.body == write_body(array("I", [length]), [payload])
+    single = decode_single(encoded)
+    assert single == (None if is_compressed(encoded) else Message(payload))
+
+
+@relaxed
+@given(batches)
+def test_a_single_is_what_decoding_gives_or_nothing(given_messages: list[Message]) -> None:
+    encoded = encode(given_messages)
+    single = decode_single(encoded)
+    if single is not None:
+        assert exact([single]) == exact(decode(encoded))
+    else:
+        assert len(given_messages) != 1 or encoded.meta or is_compressed(encoded)
+
+
+@pytest.mark.parametrize("place", range(16))
+def test_a_damaged_single_is_none(place: int) -> None:
+    body = bytearray(encode([Message(b"ab")]).body)
+    body[place] ^= 1
+    assert decode_single(EncodedBatch(1, b"", bytes(body))) is None
+    assert decode_single(EncodedBatch(1, b"", bytes(body[:place]))) is None
 
 
 @relaxed

@@ -135,6 +135,15 @@ def write_meta(columns: dict[str, list[Any]], count: int) -> bytes:
     return _seal_meta(META_HEAD.pack(VERSION, present, constant, count), parts)
 
 
+def cut_meta(meta: bytes, count: int, start: int, stop: int) -> bytes:
+    """The metadata of the messages [start, stop)."""
+    if not meta:
+        return b""
+    columns = read_meta(meta, count, OPAQUE_HEADERS)
+    kept = {name: values[start:stop] if len(values) == count else values for name, values in columns.items()}
+    return write_meta(kept, stop - start)
+
+
 def _seal_meta(head: bytes, parts: list[bytes]) -> bytes:
     lengths = struct.pack(f"<{len(parts)}I", *map(len, parts))
     rest = b"".join((lengths, *parts))

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import zstandard
 
-from penstock.batch.body import open_body
-from penstock.batch.columns import TYPED, decode_order, read_meta
+from penstock.batch.body import open_body, write_body
+from penstock.batch.columns import TYPED, cut_meta, decode_order, read_meta
 from penstock.batch.layout import BODY_COMPRESSED, BODY_START, LENGTH_BYTES, EncodedBatch
 from penstock.model import BATCH_BYTES_MAX, Message
 
@@ -24,7 +24,7 @@ _OBJECT_BYTES: Final = 48
 class Reader:
     """A batch that is read piece by piece, by several groups: checked, unfolded and decoded once, on first use."""
 
-    __slots__ = ("_all", "_block", "_columns", "_is_checked", "_offsets", "batch")
+    __slots__ = ("_all", "_block", "_columns", "_is_checked", "_lengths", "_offsets", "batch")
 
     def __init__(self, batch: EncodedBatch, *, is_checked: bool = False) -> None:
         """`is_checked`: these very bytes were made or checked by this process, so their checksum need not be."""
@@ -32,6 +32,7 @@ class Reader:
         self._is_checked = is_checked
         self._all: list[bytes] | None = None
         self._block = b""
+        self._lengths: array[int] | None = None
         self._offsets: array[int] | None = None
         self._columns: dict[str, list[Any]] | None = None
 
@@ -39,16 +40,35 @@ class Reader:
         """The payloads [start, stop)."""
         if self._all is not None:
             return self._all[start:stop]
-        if self._offsets is None:
-            lengths, self._block, data_start = open_body(self.batch.body, self.batch.count, is_checked=self._is_checked)
-            self._offsets = array("Q", accumulate(lengths, initial=data_start))
-        block = self._block
-        taken = [block[low:high] for low, high in pairwise(self._offsets[start : stop + 1])]
+        _, offsets, block = self._open()
+        taken = [block[low:high] for low, high in pairwise(offsets[start : stop + 1])]
         if len(taken) == self.batch.count:
             # Who reads a batch whole is often one of several groups: the others get the same objects.
-            self._all, self._block, self._offsets = taken, b"", None
+            self._all, self._block, self._lengths, self._offsets = taken, b"", None, None
             return taken[:]
         return taken
+
+    def cut(self, start: int, stop: int) -> EncodedBatch:
+        """The messages [start, stop) as a batch of their own."""
+        batch = self.batch
+        if stop - start == batch.count:
+            return batch
+        if self._all is None:
+            lengths, offsets, block = self._open()
+            taken = lengths[start:stop]
+            body = write_body(taken, [memoryview(block)[offsets[start] : offsets[stop]]])
+        else:
+            pieces = self._all[start:stop]
+            body = write_body(array("I", list(map(len, pieces))), pieces)
+        return EncodedBatch(stop - start, cut_meta(batch.meta, batch.count, start, stop), body)
+
+    def _open(self) -> tuple[array[int], array[int], bytes]:
+        """The payloads' lengths, where each begins and the last one ends, and the bytes that hold them."""
+        if self._lengths is None or self._offsets is None:
+            opened = open_body(self.batch.body, self.batch.count, is_checked=self._is_checked)
+            self._lengths, self._block, data_start = opened
+            self._offsets = array("Q", accumulate(self._lengths, initial=data_start))
+        return self._lengths, self._offsets, self._block
 
     @property
     def is_checked(self) -> bool:

@@ -14,21 +14,14 @@ from penstock.batch.body import open_body, payloads, write_body
 from penstock.batch.columns import OPAQUE_HEADERS, expand, read_meta, write_meta
 from penstock.batch.guards import check_range, limit_bytes, limit_count
 from penstock.batch.layout import EncodedBatch
+from penstock.batch.reader import Reader
 from penstock.errors import InvalidArgument
 
 
 def cut(batch: EncodedBatch, start: int, stop: int) -> EncodedBatch:
     """The messages [start, stop) as a batch of their own."""
     start, stop = check_range(batch.count, start, stop)
-    if stop - start == batch.count:
-        return batch
-    lengths, block, data_start = open_body(batch.body, batch.count)
-    low = data_start + sum(lengths[:start])
-    taken = lengths[start:stop]
-    body = write_body(taken, [memoryview(block)[low : low + sum(taken)]])
-    columns = read_meta(batch.meta, batch.count, OPAQUE_HEADERS)
-    kept = {name: values[start:stop] if len(values) == batch.count else values for name, values in columns.items()}
-    return EncodedBatch(stop - start, write_meta(kept, stop - start), body)
+    return Reader(batch).cut(start, stop)
 
 
 def select(batch: EncodedBatch, indexes: Sequence[int]) -> EncodedBatch:

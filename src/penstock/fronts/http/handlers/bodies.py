@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.batch import cut
 from penstock.core.work import Verdict
 from penstock.delivery import Claim, Receipt, Received, Slice
 from penstock.errors import InvalidArgument
@@ -104,7 +103,7 @@ def encoded_slices(slices: Sequence[Slice]) -> list[EncodedSlice]:
     """Batches as they are stored; only one of which a part was taken is cut."""
     encoded: list[EncodedSlice] = []
     for part in slices:
-        batch = cut(part.reader.batch, part.start, part.stop)
+        batch = part.reader.cut(part.start, part.stop)
         encoded.append(EncodedSlice(part.offset, part.published_ms, part.attempt, batch.count, batch.meta, batch.body))
     return encoded
 
