@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Final
 
 import msgspec
 
@@ -149,6 +151,9 @@ class Scan(msgspec.Struct, frozen=True, array_like=True):
                 yield Received(message, self.queue, self.lane, part.base + place, part.published_ms)
 
 
+_TOKEN: Final = re.compile("([0-9]{1,19})-([0-9]{1,19})-([0-9]{1,19})")
+
+
 class Lease(msgspec.Struct, frozen=True):
     """The right to settle what was claimed. `str(lease)` is a token that `parse` takes back."""
 
@@ -162,10 +167,10 @@ class Lease(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse(token: object) -> Lease:
-        parts = token.split("-") if isinstance(token, str) else []
-        if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
+        parts = _TOKEN.fullmatch(token) if isinstance(token, str) else None
+        if parts is None:
             raise InvalidArgument(f"{token!r} is not a lease; pass the claim, or str(claim.lease)")
-        return Lease(*map(int, parts))
+        return Lease(*map(int, parts.groups()))
 
 
 class Claim:
