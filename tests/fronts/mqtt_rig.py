@@ -99,6 +99,13 @@ class Client:
         assert isinstance(packet, kind), packet
         return packet
 
+    async def _answer(self, kind: type[Kind]) -> Kind:
+        """The next packet that is no delivery: what a client publishes to itself may come before the answer."""
+        while isinstance(packet := await self.receive(), mqtt5.PublishPacket):
+            self._later.append(packet)
+        assert isinstance(packet, kind), packet
+        return packet
+
     async def silent(self) -> None:
         """Nothing has been sent that was not received: a ping is answered before anything else comes."""
         assert not self._later
@@ -168,8 +175,8 @@ class Client:
         if qos == 0:
             return 0
         if qos == 1:
-            return int((await self.expect(mqtt5.PubAckPacket)).reason_code)
-        answer = await self.expect(mqtt5.PubRecPacket)
+            return int((await self._answer(mqtt5.PubAckPacket)).reason_code)
+        answer = await self._answer(mqtt5.PubRecPacket)
         assert answer.packet_id == packet_id
         if int(answer.reason_code) < 0x80:
             self.send(mqtt5.PubRelPacket(answer.packet_id))

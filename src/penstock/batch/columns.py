@@ -104,7 +104,11 @@ def any_metadata(messages: Sequence[Message]) -> bool:
 def columns_of(messages: Sequence[Message]) -> dict[str, list[Any]]:
     if len(messages) == 1:  # an event of a commit, for one: most columns are not there, and need not be made
         values = msgspec.structs.astuple(messages[0])[1:]
-        return {name: [value] for name, value in zip(TYPED, values, strict=True) if value is not None and value != 0}
+        return {
+            name: [value]
+            for (name, column), value in zip(TYPED.items(), values, strict=True)
+            if value is not None and value != column.default
+        }
     # Written out because an attribute by name is read twice as fast as through attrgetter.
     return {
         "partition": [message.partition for message in messages],
