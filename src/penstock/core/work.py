@@ -412,7 +412,9 @@ class WorkGroup:
     def next_due_ms(self) -> int | None:
         """When `tick` has something to do next."""
         waiting = self.waiting
-        times = [self.leases.first_deadline(), waiting.first_due(), waiting.first_expiry(), self._head_expiry()]
+        times = [self.leases.first_deadline(), self._head_expiry()]
+        if waiting.by_start:
+            times += (waiting.first_due(), waiting.first_expiry())
         if self.settings.single_active_consumer and self.active_consumer is not None and not self.leases.by_id:
             times.append(self.active_until_ms)
         return min((time for time in times if time is not None), default=None)
@@ -619,15 +621,18 @@ class WorkGroup:
 
     def seal(self, change: LaneChange) -> None:
         """Write what changed since the last seal into a commit."""
-        leases, leases_deleted = self.leases.seal(self.id)
-        waiting, waiting_deleted = self.waiting.seal(self.id)
-        dead, dead_deleted = self.dead.seal(self.id)
-        change.leases += leases
-        change.leases_deleted += leases_deleted
-        change.waiting += waiting
-        change.waiting_deleted += waiting_deleted
-        change.dead += dead
-        change.dead_deleted += dead_deleted
+        if self.leases.dirty:
+            leases, leases_deleted = self.leases.seal(self.id)
+            change.leases += leases
+            change.leases_deleted += leases_deleted
+        if self.waiting.dirty:
+            waiting, waiting_deleted = self.waiting.seal(self.id)
+            change.waiting += waiting
+            change.waiting_deleted += waiting_deleted
+        if self.dead.dirty:
+            dead, dead_deleted = self.dead.seal(self.id)
+            change.dead += dead
+            change.dead_deleted += dead_deleted
         if self.cursor_dirty:
             change.groups.append(GroupRow(self.id, self.next, self.next))
             self.cursor_dirty = False
