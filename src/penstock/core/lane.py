@@ -519,10 +519,10 @@ class Lane:
 
     def next_due_ms(self) -> int | None:
         """When `tick` has something to do next."""
-        times = [group.next_due_ms() for group in self.groups.values()]
+        times = [time for group in self.groups.values() if (time := group.next_due_ms()) is not None]
         if self.done_marks:
             times.append(self.done_marks[0][0] + self.config.keep_done_ms)
-        return min((time for time in times if time is not None), default=None)
+        return min(times, default=None)
 
     def tick(self, now_ms: int) -> None:
         """Do what is due. Raises `Missing` where heads must be read first; asking again goes on from there."""
