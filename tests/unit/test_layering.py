@@ -51,7 +51,7 @@ class Layer(NamedTuple):
     not_outside: frozenset[str] = frozenset()
 
 
-DATA: Final = frozenset({"model", "errors", "typed_headers"})
+DATA: Final = frozenset({"model", "errors", "typed_headers", "checksum"})
 BELOW_CORE: Final = DATA | {"batch", "rows"}
 BELOW_NODE: Final = BELOW_CORE | {"core", "store", "delivery"}
 
@@ -59,6 +59,7 @@ LAYERS: Final = {
     "model": Layer(DATA, IMPURE),
     "errors": Layer(DATA, IMPURE),
     "typed_headers": Layer(DATA, IMPURE),
+    "checksum": Layer(frozenset(), IMPURE),
     # The codec keeps a compressor for each thread: it may know threads, though not wait for one.
     "batch": Layer(DATA, IMPURE - {"sys", "threading"}),
     "rows": Layer(DATA, IMPURE),

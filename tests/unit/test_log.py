@@ -87,6 +87,17 @@ def test_what_was_trimmed_is_forgotten() -> None:
     assert log.tail_bytes == 0
 
 
+def test_what_was_found_last_is_forgotten_with_the_rest() -> None:
+    log = Log()
+    for index in range(3):
+        log.append(head(2 * index), 2 * index)
+    assert log.find(1) is log.find(0)
+    assert log.find(2).base == 2
+    log.forget_before(4)
+    assert log.peek(2) is None
+    assert log.find(5).base == 4
+
+
 def test_columns_are_decoded_once() -> None:
     log = Log()
     log.append(head(0, 1, encode([Message(partition="p")]).meta))

@@ -13,7 +13,6 @@ from array import array
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Final
-from zlib import crc32
 
 import zstandard
 
@@ -27,6 +26,7 @@ from penstock.batch.layout import (
     LENGTH_BYTES,
     VERSION,
 )
+from penstock.checksum import crc32
 from penstock.errors import InvalidBatch
 from penstock.model import BATCH_BYTES_MAX
 

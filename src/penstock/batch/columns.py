@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, islice, pairwise, repeat
 from typing import Any, Final, NamedTuple, NoReturn
-from zlib import crc32
 
 import msgspec
 
@@ -35,6 +34,7 @@ from penstock.batch.layout import (
     META_START,
     VERSION,
 )
+from penstock.checksum import crc32
 from penstock.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 from penstock.model import Headers, Message
 

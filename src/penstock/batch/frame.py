@@ -5,10 +5,9 @@ This module knows the frame around `meta` and `body`, and never looks into eithe
 
 from __future__ import annotations
 
-from zlib import crc32
-
 from penstock.batch.guards import check_count, check_version
 from penstock.batch.layout import CHECKSUM, FRAME_HEAD, FRAME_START, MAGIC, VERSION, EncodedBatch
+from penstock.checksum import crc32
 from penstock.errors import InvalidBatch
 
 

@@ -6,9 +6,8 @@ Each looks at a number or at a head and raises. What was read is refused with `I
 
 from __future__ import annotations
 
-from zlib import crc32
-
 from penstock.batch.layout import CHECKSUM, VERSION
+from penstock.checksum import crc32
 from penstock.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 

@@ -65,12 +65,14 @@ def _find(segments: list[Segment], offset: int) -> Segment | None:
 class Log:
     """Look-up of segments by offset in the tail and in the pages last fed."""
 
-    __slots__ = ("pages", "tail", "tail_bytes")
+    __slots__ = ("_last", "pages", "tail", "tail_bytes")
 
     def __init__(self) -> None:
         self.tail: list[Segment] = []
         self.tail_bytes = 0
         self.pages: list[list[Segment]] = []
+        self._last: Segment | None = None
+        """What was found last: a claim looks for the same batch several times, and groups in step for the same too."""
 
     def append(self, head: BatchHead, committed_end: int = INTEGER_MAX) -> None:
         """A batch at the end of the log. What is not committed yet stays in memory: the store does not have it."""
@@ -94,13 +96,18 @@ class Log:
 
     def peek(self, offset: int) -> Segment | None:
         """The segment that holds an offset, if it is in memory."""
+        last = self._last
+        if last is not None and last.base <= offset < last.end:
+            return last
         if self.tail and offset >= self.tail[0].base:
-            return _find(self.tail, offset)
+            self._last = _find(self.tail, offset)
+            return self._last
         for index, page in enumerate(self.pages):
             if page[0].base <= offset < page[-1].end:
                 if index:
                     self.pages.insert(0, self.pages.pop(index))
-                return _find(page, offset)
+                self._last = _find(page, offset)
+                return self._last
         return None
 
     def peek_some(self, offset: int, most: int) -> list[Segment]:
@@ -128,6 +135,8 @@ class Log:
 
     def forget_before(self, offset: int) -> None:
         """Drop what was trimmed from the log."""
+        if self._last is not None and self._last.end <= offset:
+            self._last = None
         if self.tail and self.tail[0].end <= offset:
             keep = bisect_right(self.tail, offset, key=_base) - 1
             if keep > 64 or keep >= len(self.tail) - 1:

@@ -412,10 +412,12 @@ class WorkGroup:
     def next_due_ms(self) -> int | None:
         """When `tick` has something to do next."""
         waiting = self.waiting
-        times = [self.leases.first_deadline(), waiting.first_due(), waiting.first_expiry(), self._head_expiry()]
+        due_ms = _earlier(self.leases.first_deadline(), self._head_expiry())
+        if waiting.by_start:
+            due_ms = _earlier(due_ms, _earlier(waiting.first_due(), waiting.first_expiry()))
         if self.settings.single_active_consumer and self.active_consumer is not None and not self.leases.by_id:
-            times.append(self.active_until_ms)
-        return min((time for time in times if time is not None), default=None)
+            due_ms = _earlier(due_ms, self.active_until_ms)
+        return due_ms
 
     def _head_expiry(self) -> int | None:
         """When the first message never handed out expires; at once if its head must be read to know."""
@@ -433,9 +435,8 @@ class WorkGroup:
 
     def _expires_ms(self, segment: Segment, offset: int) -> int | None:
         spans = segment.decoded().ttl_ms if segment.columns & COLUMN_TTL_MS else None
-        own_ms, queue_ms = None if spans is None else spans[offset - segment.base], self.settings.ttl_ms
-        times = [segment.published_ms + span for span in (own_ms, queue_ms) if span is not None]
-        return min(times, default=None)
+        span_ms = _earlier(None if spans is None else spans[offset - segment.base], self.settings.ttl_ms)
+        return None if span_ms is None else segment.published_ms + span_ms
 
     def _sweep(self, now_ms: int) -> None:
         """Messages never handed out that expired at the head of the log go, so that they hold nothing back."""
@@ -580,8 +581,12 @@ class WorkGroup:
 
     def watermark(self) -> int:
         """Every offset below is done or dead."""
-        lows = [low for low in (self.leases.lowest(), self.waiting.lowest()) if low is not None]
-        return min(self.next, *lows) if lows else self.next
+        low = self.next
+        if self.leases.by_id and (leased := self.leases.lowest()) is not None:
+            low = min(low, leased)
+        if self.waiting.by_start and (waiting := self.waiting.lowest()) is not None:
+            low = min(low, waiting)
+        return low
 
     def needed_from(self) -> int:
         """The lowest offset that this group still needs; retention stops there."""
@@ -619,15 +624,25 @@ class WorkGroup:
 
     def seal(self, change: LaneChange) -> None:
         """Write what changed since the last seal into a commit."""
-        leases, leases_deleted = self.leases.seal(self.id)
-        waiting, waiting_deleted = self.waiting.seal(self.id)
-        dead, dead_deleted = self.dead.seal(self.id)
-        change.leases += leases
-        change.leases_deleted += leases_deleted
-        change.waiting += waiting
-        change.waiting_deleted += waiting_deleted
-        change.dead += dead
-        change.dead_deleted += dead_deleted
+        if self.leases.dirty:
+            leases, leases_deleted = self.leases.seal(self.id)
+            change.leases += leases
+            change.leases_deleted += leases_deleted
+        if self.waiting.dirty:
+            waiting, waiting_deleted = self.waiting.seal(self.id)
+            change.waiting += waiting
+            change.waiting_deleted += waiting_deleted
+        if self.dead.dirty:
+            dead, dead_deleted = self.dead.seal(self.id)
+            change.dead += dead
+            change.dead_deleted += dead_deleted
         if self.cursor_dirty:
             change.groups.append(GroupRow(self.id, self.next, self.next))
             self.cursor_dirty = False
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    """The smaller one; None is never."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one if one < other else other

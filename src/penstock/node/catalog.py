@@ -73,7 +73,10 @@ class Queue:
         return 0 if len(self.lanes) == 1 else bisect_left(self.lanes, lane)  # they were given by rising number
 
     def group_by_id(self, id: int) -> Group | None:
-        return next((group for group in self.groups.values() if group.id == id), self.coming.get(id))
+        for group in self.groups.values():
+            if group.id == id:
+                return group
+        return self.coming.get(id)
 
 
 def slots_of(lanes: tuple[int, ...]) -> int:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from typing import Final, TypeVar
-from zlib import crc32
 
 import msgspec
 
 from penstock.batch import EncodedBatch
+from penstock.checksum import crc32
 from penstock.errors import StoreCorrupt
 
 MAGIC: Final = b"PNSPOOL1"

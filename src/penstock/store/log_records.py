@@ -16,10 +16,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
-from zlib import crc32
 
 import msgspec
 
+from penstock.checksum import crc32
 from penstock.errors import InvalidArgument
 from penstock.rows import (
     CatalogRow,

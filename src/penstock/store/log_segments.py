@@ -16,8 +16,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
-from zlib import crc32
 
+from penstock.checksum import crc32
 from penstock.errors import StoreCorrupt
 from penstock.store.log_records import HEAD, MAGIC, Draft, Head, parse_head, seed_of
 
