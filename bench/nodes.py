@@ -34,7 +34,7 @@ from penstock.rows import home_slot  # noqa: E402
 
 PAYLOAD: Final = 200
 AHEAD_MOST: Final = 64_000
-PREPARED_MOST: Final = 400_000
+PREPARED_MOST: Final = 800_000
 """Messages of a queue that are encoded ahead of the measured time; what goes beyond is encoded within it."""
 PATIENCE_S: Final = 60.0
 
@@ -176,6 +176,7 @@ class Flow:
         self._is_prepared = is_prepared
         self.published = 0
         self.acked = 0
+        self._room = asyncio.Event()
         self._numbers: list[int] = []
         self._claims: list[Claim] = []
         """Of a prepared flow: what is opened at the end."""
@@ -195,9 +196,9 @@ class Flow:
                 await self._client.publish_batch(self._queue, batch)
             else:
                 await self._client.publish_many(self._queue, self._messages(start))
-            # An event a batch would be measured too.
-            while self.published - self.acked > AHEAD_MOST:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+            while self.published - self.acked > AHEAD_MOST:
+                self._room.clear()
+                await self._room.wait()
 
     def _messages(self, start: int) -> list[Message]:
         return [self._message(number) for number in range(start, start + self._size)]
@@ -216,6 +217,7 @@ class Flow:
                     self._open(claim)
                 await self._client.ack(claim)
                 self.acked += len(claim)
+                self._room.set()
 
     def _open(self, claim: Claim) -> None:
         self._numbers += [int(payload[:16]) for payload in claim.payloads()]
