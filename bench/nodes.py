@@ -33,7 +33,7 @@ from penstock import AsyncClient, Claim, Message, Retry, encode  # noqa: E402
 from penstock.rows import home_slot  # noqa: E402
 
 PAYLOAD: Final = 200
-AHEAD_MOST: Final = 64_000
+AHEAD_BATCHES: Final = 64
 PREPARED_MOST: Final = 800_000
 """Messages of a queue that are encoded ahead of the measured time; what goes beyond is encoded within it."""
 PATIENCE_S: Final = 60.0
@@ -196,7 +196,7 @@ class Flow:
                 await self._client.publish_batch(self._queue, batch)
             else:
                 await self._client.publish_many(self._queue, self._messages(start))
-            while self.published - self.acked > AHEAD_MOST:
+            while self.published - self.acked > AHEAD_BATCHES * self._size:
                 self._room.clear()
                 await self._room.wait()
 
@@ -208,16 +208,26 @@ class Flow:
         return Message(b"%016d" % number + self._filler, partition=partition)
 
     async def consume(self, until: float) -> None:
+        """Claims the next messages while it acknowledges the last ones, as the client's consumer runner does."""
+        claim = await self._claim()
         while time.monotonic() < until or self.acked < self.published:
-            claim = await self._client.claim(self._queue, max=self._size, wait=0.2)
-            if claim:
-                if self._is_prepared:
-                    self._claims.append(claim)
-                else:
-                    self._open(claim)
-                await self._client.ack(claim)
-                self.acked += len(claim)
-                self._room.set()
+            following = asyncio.ensure_future(self._claim())
+            await self._settle(claim)
+            claim = await following
+        await self._settle(claim)
+
+    async def _claim(self) -> Claim:
+        return await self._client.claim(self._queue, max=self._size, wait=0.2)
+
+    async def _settle(self, claim: Claim) -> None:
+        if claim:
+            if self._is_prepared:
+                self._claims.append(claim)
+            else:
+                self._open(claim)
+            await self._client.ack(claim)
+            self.acked += len(claim)
+            self._room.set()
 
     def _open(self, claim: Claim) -> None:
         self._numbers += [int(payload[:16]) for payload in claim.payloads()]
