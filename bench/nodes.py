@@ -1,8 +1,9 @@
 """`./penstock bench nodes`: several nodes on one PostgreSQL, all on this machine, every id checked.
 
 takeover     the owner of a queue is killed again and again under a publisher: how long until the next answer
-one, two     publish + claim + ack by 1000 and by 100 over HTTP, two queues, through one node and through two, by
-             as many producers and consumers as --callers says
+one, two     publish + claim + ack over HTTP, two queues, through one node and through two, by as many messages at
+             once as --batch says and as many producers and consumers as --callers says; with --prepared the clients
+             encode before the measured time and decode after it, which leaves their cores to nodes and database
 partitions   1,001 ordered partitions, 50 connections, batches of 10: publish + claim + ack
 steady       10,000 ordered partitions at a steady 2,000 messages a second: time in the queue, p99.9 and maximum
 """
@@ -28,11 +29,13 @@ if __name__ == "__main__":
 from bench.peers_lib.peer import library_path  # noqa: E402
 from bench.peers_lib.postgres import Postgres  # noqa: E402
 from bench.peers_lib.processes import Process, cpu_seconds, free_port, wait_for_port  # noqa: E402
-from penstock import AsyncClient, Message, Retry  # noqa: E402
+from penstock import AsyncClient, Claim, Message, Retry, encode  # noqa: E402
 from penstock.rows import home_slot  # noqa: E402
 
 PAYLOAD: Final = 200
-AHEAD_MOST: Final = 64_000
+AHEAD_BATCHES: Final = 64
+PREPARED_MOST: Final = 800_000
+"""Messages of a queue that are encoded ahead of the measured time; what goes beyond is encoded within it."""
 PATIENCE_S: Final = 60.0
 
 
@@ -69,9 +72,10 @@ class Nodes:
     def urls(self) -> list[str]:
         return [f"http://127.0.0.1:{port}" for port in self.ports]
 
-    @property
-    def roots(self) -> list[int]:
-        return [one.pid for one in (*self.processes, *self._database.processes) if one is not None]
+    def cpu_seconds(self) -> tuple[float, float]:
+        """What the nodes have used, and what the database has."""
+        nodes = [one.pid for one in self.processes if one is not None]
+        return cpu_seconds(nodes), cpu_seconds([one.pid for one in self._database.processes])
 
     def stop(self) -> None:
         for process in self.processes:
@@ -162,14 +166,23 @@ async def takeover(folder: Path, kills: int) -> dict[str, Any]:
 class Flow:
     """Producers and consumers of one queue by batches; ids are checked at the end."""
 
-    def __init__(self, client: AsyncClient, queue: str, size: int, partitions: int = 0) -> None:
+    def __init__(
+        self, client: AsyncClient, queue: str, size: int, partitions: int = 0, *, is_prepared: bool = False
+    ) -> None:
         self._client = client
         self._queue = queue
         self._size = size
         self._partitions = partitions
+        self._is_prepared = is_prepared
         self.published = 0
-        self.acked: list[int] = []
+        self.acked = 0
+        self._room = asyncio.Event()
+        self._numbers: list[int] = []
+        self._claims: list[Claim] = []
+        """Of a prepared flow: what is opened at the end."""
         self._filler = os.urandom(PAYLOAD - 16)
+        prepared = range(0, PREPARED_MOST if is_prepared else 0, size)
+        self._batches = {start: encode(self._messages(start)) for start in prepared}
 
     async def declare(self) -> None:
         await self._client.declare_queue(self._queue, ordered=self._partitions > 0)
@@ -178,26 +191,57 @@ class Flow:
     async def produce(self, until: float) -> None:
         while time.monotonic() < until:
             start, self.published = self.published, self.published + self._size
-            await self._client.publish_many(self._queue, [self._message(start + one) for one in range(self._size)])
-            # An event a batch would be measured too.
-            while self.published - len(self.acked) > AHEAD_MOST:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+            batch = self._batches.pop(start, None)
+            if batch is not None:
+                await self._client.publish_batch(self._queue, batch)
+            else:
+                await self._client.publish_many(self._queue, self._messages(start))
+            while self.published - self.acked > AHEAD_BATCHES * self._size:
+                self._room.clear()
+                await self._room.wait()
+
+    def _messages(self, start: int) -> list[Message]:
+        return [self._message(number) for number in range(start, start + self._size)]
 
     def _message(self, number: int) -> Message:
         partition = f"p{number % self._partitions}" if self._partitions else None
         return Message(b"%016d" % number + self._filler, partition=partition)
 
     async def consume(self, until: float) -> None:
-        while time.monotonic() < until or len(self.acked) < self.published:
-            claim = await self._client.claim(self._queue, max=self._size, wait=0.2)
-            if claim:
-                numbers = [int(payload[:16]) for payload in claim.payloads()]
-                await self._client.ack(claim)
-                self.acked += numbers
+        """Claims the next messages while it acknowledges the last ones, as the client's consumer runner does."""
+        claim = await self._claim()
+        while time.monotonic() < until or self.acked < self.published:
+            following = asyncio.ensure_future(self._claim())
+            await self._settle(claim)
+            claim = await following
+        await self._settle(claim)
+
+    async def _claim(self) -> Claim:
+        return await self._client.claim(self._queue, max=self._size, wait=0.2)
+
+    async def _settle(self, claim: Claim) -> None:
+        if claim:
+            if self._is_prepared:
+                self._claims.append(claim)
+            else:
+                self._open(claim)
+            await self._client.ack(claim)
+            self.acked += len(claim)
+            self._room.set()
+
+    def _open(self, claim: Claim) -> None:
+        self._numbers += [int(payload[:16]) for payload in claim.payloads()]
+
+    def lost_and_duplicated(self) -> tuple[int, int]:
+        for claim in self._claims:
+            self._open(claim)
+        self._claims.clear()
+        different = len(set(self._numbers))
+        return self.published - different, len(self._numbers) - different
 
 
 async def throughput(folder: Path, name: str, count: int, size: int, seconds: float, *, partitions: int = 0,
-                     callers: int = 4) -> dict[str, Any]:  # fmt: skip
+                     callers: int = 4, is_prepared: bool = False) -> dict[str, Any]:  # fmt: skip
     nodes = await asyncio.to_thread(Nodes, folder, count)
     try:
         flows: list[Flow] = []
@@ -206,27 +250,33 @@ async def throughput(folder: Path, name: str, count: int, size: int, seconds: fl
             home = index % count
             client = AsyncClient(nodes.urls[home])
             clients.append(client)
-            flow = Flow(client, await nodes.queue_of(home, f"{name}-{index}-"), size, partitions)
+            queue = await nodes.queue_of(home, f"{name}-{index}-")
+            flow = Flow(client, queue, size, partitions, is_prepared=is_prepared)
             await flow.declare()
             flows.append(flow)
-        began, cpu = time.monotonic(), cpu_seconds(nodes.roots)
+        before, client_cpu, began = nodes.cpu_seconds(), time.process_time(), time.monotonic()
         until = began + seconds
         each = max(1, callers // len(flows))
         await asyncio.gather(
             *(flow.produce(until) for flow in flows for _ in range(each)),
             *(flow.consume(until) for flow in flows for _ in range(each)),
         )
-        spent, cpu = time.monotonic() - began, cpu_seconds(nodes.roots) - cpu
+        spent, client_cpu = time.monotonic() - began, time.process_time() - client_cpu
+        nodes_cpu, database_cpu = (now - then for now, then in zip(nodes.cpu_seconds(), before, strict=True))
         for client in clients:
             await client.close()
     finally:
         await asyncio.to_thread(nodes.stop)
     total = sum(flow.published for flow in flows)
+    verdicts = [flow.lost_and_duplicated() for flow in flows]
     return {
-        "workload": name, "nodes": count, "callers": callers, "batch": size, "msgs": total,
-        "msg_per_s": round(total / spent), "msg_per_server_cpu_s": round(total / cpu),
-        "lost": sum(flow.published - len(set(flow.acked)) for flow in flows),
-        "duplicated": sum(len(flow.acked) - len(set(flow.acked)) for flow in flows),
+        "workload": name, "nodes": count, "callers": callers, "batch": size, "prepared": is_prepared, "msgs": total,
+        "msg_per_s": round(total / spent), "msg_per_server_cpu_s": round(total / (nodes_cpu + database_cpu)),
+        # Of each message, and how many of the machine's cores all three kept busy.
+        "nodes_us": round(1e6 * nodes_cpu / total, 2), "database_us": round(1e6 * database_cpu / total, 2),
+        "clients_us": round(1e6 * client_cpu / total, 2),
+        "cores": round((nodes_cpu + database_cpu + client_cpu) / spent, 2),
+        "lost": sum(lost for lost, _ in verdicts), "duplicated": sum(twice for _, twice in verdicts),
     }  # fmt: skip
 
 
@@ -282,15 +332,22 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of the others (default 5)")
     parser.add_argument("--json", action="store_true", help="one object a line")
     parser.add_argument("--callers", type=int, default=16, help="producers, and consumers, of one and two (default 16)")
+    parser.add_argument("--batch", default="1000,100", metavar="N,M", help="messages at once of one and two")
+    parser.add_argument("--prepared", action="store_true", help="one and two: clients encode and decode unmeasured")
     options = parser.parse_args()
     seconds = options.seconds
+    if not all(part.isdigit() and int(part) > 0 for part in options.batch.split(",")):
+        parser.error(f"--batch {options.batch!r} must be whole numbers above 0, with commas between them")
+    sizes = [int(part) for part in options.batch.split(",")]
 
     def flow(name: str, nodes: int, size: int) -> Work:
-        return lambda folder: throughput(folder, name, nodes, size, seconds, callers=options.callers)
+        return lambda folder: throughput(
+            folder, name, nodes, size, seconds, callers=options.callers, is_prepared=options.prepared
+        )
 
     works: dict[str, list[Work]] = {
-        "one": [flow("one", 1, 1000), flow("one", 1, 100)],
-        "two": [flow("two", 2, 1000), flow("two", 2, 100)],
+        "one": [flow("one", 1, size) for size in sizes],
+        "two": [flow("two", 2, size) for size in sizes],
         "partitions": [lambda f: throughput(f, "partitions", 1, 10, seconds, partitions=1_001, callers=25)],
         "steady": [lambda f: steady(f, 2 * seconds, 2_000)],
         "takeover": [lambda f: takeover(f, options.kills)],

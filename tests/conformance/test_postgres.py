@@ -16,8 +16,9 @@ from penstock import Message, encode
 from penstock.errors import Fenced, InvalidArgument, PenstockError, Unavailable
 from penstock.store import postgres_schema as sql
 from penstock.store import postgres_vacuum
-from penstock.store.contract import CatalogRow, DeadRow, Member, OutboxRow
-from penstock.store.postgres import PostgresStore
+from penstock.store.contract import CatalogRow, Commit, DeadRow, Member, OutboxRow
+from penstock.store.postgres import PostgresStore, commit_values
+from penstock.store.postgres_pool import is_closed
 from penstock.store.text import kept, restored
 from tests.conformance.samples import LANE, batches, change, commit, full_change, image_of, load_one, own_all
 from tests.databases.postgres import PostgresServer, schema_url, shared_url
@@ -37,14 +38,15 @@ def server() -> Iterator[PostgresServer]:
     made.close()
 
 
-async def backends(url: str, schema: str, end: bool = False) -> int:
+async def backends(url: str, schema: str, end: bool = False, states: tuple[str, ...] = ("active", "idle")) -> int:
     """The connections whose last statement was about a schema; ended where that is asked for."""
     connection = await asyncpg.connect(url.partition("?")[0])
     try:
         what = "pg_terminate_backend(pid)" if end else "pid"
         rows = await connection.fetch(
-            f"SELECT {what} FROM pg_stat_activity WHERE query LIKE '%' || $1 || '%' AND pid <> pg_backend_pid()", schema
-        )
+            f"SELECT {what} FROM pg_stat_activity WHERE query LIKE '%' || $1 || '%' AND pid <> pg_backend_pid() "
+            "AND state = ANY ($2)", schema, states,
+        )  # fmt: skip
         return len(rows)
     finally:
         await connection.close()
@@ -53,7 +55,7 @@ async def backends(url: str, schema: str, end: bool = False) -> int:
 async def under_way(url: str) -> None:
     """Wait until the database works on a commit."""
     deadline = asyncio.get_running_loop().time() + 30
-    while not await backends(url, f"{schema_of(url)}.apply_commit"):
+    while not await backends(url, f"{schema_of(url)}.apply_commit", states=("active",)):
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.01)
 
@@ -320,6 +322,76 @@ def test_a_schema_of_the_third_version_is_brought_up_to_date_with_what_is_in_it(
             assert await load_one(store) == image_of(full_change())
             await store.apply(commit(await own_all(store), lanes_deleted=[LANE]))
             assert (await load_one(store)).end == 0
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_schema_of_the_fourth_version_gets_the_functions_of_now(url: str) -> None:
+    async def scenario() -> None:
+        store = await PostgresStore.open(url)
+        await store.apply(commit(await own_all(store), full_change()))
+        await store.close()
+        connection = await asyncpg.connect(url.partition("?")[0])
+        body = "SELECT prosrc FROM pg_proc WHERE oid = to_regproc($1)"
+        name = f"{schema_of(url)}.check_fence"
+        try:
+            before = await connection.fetchval(body, name)
+            await connection.execute(f"""
+                CREATE OR REPLACE FUNCTION {name}(writer text, generation bigint, slots integer[], epochs bigint[])
+                RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'of the fourth version'; END $$;
+                UPDATE {schema_of(url)}.schema_version SET version = 4""")
+            store = await PostgresStore.open(url)
+            assert await connection.fetchval(body, name) == before
+        finally:
+            await connection.close()
+        try:
+            assert await load_one(store) == image_of(full_change())
+            await store.apply(Commit(epochs=await own_all(store)))
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_node_of_the_version_before_goes_on_while_others_are_upgraded(url: str) -> None:
+    """It gives the function the same arguments, but an empty array where one of now gives none."""
+
+    async def scenario() -> None:
+        store = await PostgresStore.open(url)
+        connection = await asyncpg.connect(url.partition("?")[0])
+        try:
+            epochs = await own_all(store)
+            await store.apply(commit(epochs, full_change()))
+            added = change(batches=batches(1, base=7), first=0, end=8)
+            values = [[] if value is None else value for value in commit_values(commit(epochs, added))]
+            values[-2] = None  # no array: up to when traces have expired
+            fence = (store._writer, store._generation, list(epochs), list(epochs.values()))
+            assert await connection.fetchval(sql.in_schema(sql.APPLY, schema_of(url)), *fence, *values) is False
+            assert (await load_one(store)).end == 8
+        finally:
+            await connection.close()
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_was_ended_between_two_commits_costs_no_error(url: str) -> None:
+    async def scenario() -> None:
+        store = await PostgresStore.open(url)
+        try:
+            epochs = await own_all(store)
+            await store.apply(commit(epochs, full_change()))
+            handed_out = store._pool._kept
+            assert handed_out is not None
+            assert await backends(url, f"{schema_of(url)}.apply_commit", end=True) == 1
+            deadline = asyncio.get_running_loop().time() + 30
+            while not is_closed(handed_out):
+                assert asyncio.get_running_loop().time() < deadline
+                await asyncio.sleep(0.01)
+            await store.apply(commit(epochs, change(batches=batches(1, base=7), first=0, end=8)))
+            assert (await load_one(store)).end == 8
         finally:
             await store.close()
 

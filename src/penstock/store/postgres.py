@@ -134,10 +134,10 @@ class PostgresStore:
             await self._decide()
             fence = (self._writer, self._generation, *_fence(commit))
             try:
-                if settled or any(values):
+                if settled or any(value is not None for value in values):
                     await self._apply(commit, (*fence, *values, *settled))
                 else:
-                    await self._pool.execute(self._sql(cluster.COMMIT_NOTHING), *fence)
+                    await self._pool.fetch_kept(self._sql(cluster.COMMIT_NOTHING), *fence)
             except (Fenced, InvalidArgument, StoreCorrupt):
                 raise  # the database said no
             except BaseException as error:
@@ -147,7 +147,7 @@ class PostgresStore:
     async def _apply(self, commit: Commit, values: Row) -> None:
         statement = self._sql(sql.APPLY_AND_SETTLE if changes_enqueued(commit) else sql.APPLY)
         lanes = [change.lane for change in commit.lanes]
-        rows = await apply_swept(lambda: self._pool.fetch(statement, *values), lanes, self._sweep)
+        rows = await apply_swept(lambda: self._pool.fetch_kept(statement, *values), lanes, self._sweep)
         if rows[0][0]:
             self._sweeper.wake()
         self._vacuum.stored(sum(len(row.meta) + len(row.body) for change in commit.lanes for row in change.batches))
@@ -381,9 +381,12 @@ def _fence(commit: Commit) -> tuple[list[int], list[int]]:
 
 
 def commit_values(commit: Commit) -> Row:
-    """The arguments of `apply_commit` behind the fence, in its order; each is empty where there is nothing to do."""
+    """The arguments of `apply_commit` behind the fence, in its order; each is None where there is nothing to do.
+
+    An array without rows would be looked at all the same, by the driver and by the database.
+    """
     lanes = commit.lanes
-    return (
+    values = (
         commit.lanes_deleted,
         # Lists in lists are arrays of two dimensions, tuples in lists are rows.
         [[lane.lane, group] for lane in lanes for group in lane.groups_deleted],
@@ -425,6 +428,7 @@ def commit_values(commit: Commit) -> Row:
             for row in commit.traces
         ], 4),
     )  # fmt: skip
+    return tuple(None if value == [] else value for value in values)
 
 
 def enqueued_values(commit: Commit) -> Row:

@@ -74,6 +74,7 @@ class Pool:
     def __init__(self, pool: asyncpg.Pool[Any], address: StoreAddress, seconds: float) -> None:
         self._pool = pool
         self._seconds = seconds
+        self._kept: asyncpg.Connection[Any] | None = None
         self.label = address.label
 
     @classmethod
@@ -125,14 +126,23 @@ class Pool:
                     else f"{self.label} has {setting} = off: messages that were answered could be lost. Turn it on."
                 )
 
-    @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[asyncpg.Connection[Any]]:
+    async def _acquire(self) -> asyncpg.Connection[Any]:
         try:
-            connection = await self._pool.acquire(timeout=self._seconds)
+            return await self._pool.acquire(timeout=self._seconds)
         except Exception as error:
             refused = translated(error, self.label)
             refused.is_refused = True  # type: ignore[attr-defined]  # nothing was sent
             raise refused from error
+
+    async def _release(self, connection: asyncpg.Connection[Any]) -> None:
+        # Shielded by asyncpg itself: a connection goes back whatever happens to this task. One that cannot, such as
+        # after a statement that nobody answers any more, is ended; what the statement said or raised stays true.
+        with contextlib.suppress(Exception):
+            await self._pool.release(connection)
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[asyncpg.Connection[Any]]:
+        connection = await self._acquire()
         try:
             yield connection
         except PenstockError:
@@ -140,10 +150,7 @@ class Pool:
         except Exception as error:
             raise translated(error, self.label) from error
         finally:
-            # Shielded by asyncpg itself: a connection goes back whatever happens to this task. One that cannot, such as
-            # after a statement that nobody answers any more, is ended; what the statement said or raised stays true.
-            with contextlib.suppress(Exception):
-                await self._pool.release(connection)
+            await self._release(connection)
 
     async def execute(self, statement: str, *values: Any) -> None:
         async with self._connection() as connection:
@@ -153,6 +160,28 @@ class Pool:
         async with self._connection() as connection:
             rows: list[Any] = await connection.fetch(statement, *values)
             return rows
+
+    async def fetch_kept(self, statement: str, *values: Any) -> list[Any]:
+        """`fetch` on a connection that is kept between calls: handing one out and taking it back costs more than the
+        statement itself. One call at a time.
+        """
+        connection = self._kept
+        if connection is None or is_closed(connection):
+            await self._give_back()
+            connection = self._kept = await self._acquire()
+        try:
+            rows: list[Any] = await connection.fetch(statement, *values)
+        except BaseException as error:
+            await self._give_back()
+            if isinstance(error, Exception):
+                raise translated(error, self.label) from error
+            raise
+        return rows
+
+    async def _give_back(self) -> None:
+        connection, self._kept = self._kept, None
+        if connection is not None:
+            await self._release(connection)
 
     async def in_transaction(
         self, work: Callable[[asyncpg.Connection[Any]], Awaitable[Result]], *, is_reading: bool = False
@@ -167,9 +196,10 @@ class Pool:
     async def say_goodbye(self, statement: str, *values: Any) -> None:
         """A last statement that may fail: nothing depends on it."""
         with contextlib.suppress(PenstockError, TimeoutError):
-            await asyncio.wait_for(self.execute(statement, *values), GOODBYE_SECONDS)
+            await asyncio.wait_for(self.fetch_kept(statement, *values), GOODBYE_SECONDS)
 
     async def close(self) -> None:
+        await self._give_back()
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self._pool.close(), GOODBYE_SECONDS)
         self._pool.terminate()
@@ -177,6 +207,17 @@ class Pool:
 
 async def _no_reset(_connection: asyncpg.Connection[Any]) -> None:
     """Nothing is ever set for a session, so nothing has to be put back: it would be a round trip for each use."""
+
+
+def is_closed(connection: asyncpg.Connection[Any]) -> bool:
+    """Also of one that was handed out and has ended since: its pool has it back by itself, and it answers nothing."""
+    import asyncpg
+
+    try:
+        found: bool = connection.is_closed()
+        return found
+    except asyncpg.InterfaceError:
+        return True
 
 
 def translated(error: Exception, label: str) -> PenstockError:

@@ -124,34 +124,52 @@ _VERSION_4: Final[Migration] = (
     )""",
 )
 
+# Nothing but functions that are cheaper.
+_VERSION_5: Final[Migration] = ()
+
+# Who commits holds the locks of his slots together with others; who takes a slot over, or gives up on a commit whose
+# answer was lost, holds them alone: he waits for those that have begun, and later ones see what he changed. What is
+# called in an assignment costs a tenth of what it costs in a statement of its own.
+_FENCE_VARIABLES: Final = """
+        is_locked boolean;
+        is_current boolean;
+        slots_held bigint;
+        has_leftovers boolean;
+        missed record;"""
+_FENCE: Final = f"""
+        is_locked := pg_advisory_xact_lock_shared('{{s}}.writers'::regclass::oid::integer, hashtext($1)) IS NULL;
+        IF cardinality($3) = 1 THEN
+            is_locked := pg_advisory_xact_lock_shared('{{s}}.slots'::regclass::oid::integer, ($3)[1]) IS NULL;
+        ELSE
+            PERFORM pg_advisory_xact_lock_shared('{{s}}.slots'::regclass::oid::integer, slot)
+            FROM (SELECT unnest($3) AS slot ORDER BY 1) AS sorted;
+        END IF;
+        SELECT
+            EXISTS (SELECT FROM {{s}}.writers w WHERE w.writer = $1 AND w.generation = $2),
+            (SELECT count(*) FROM {{s}}.slots s WHERE s.slot = ANY ($3) AND s.epoch = ($4)[array_position($3, s.slot)]),
+            EXISTS (SELECT FROM {{s}}.leftovers)
+        INTO is_current, slots_held, has_leftovers;
+        IF NOT is_current THEN
+            RAISE EXCEPTION 'this commit was given up before it arrived' USING ERRCODE = '{SUPERSEDED}';
+        END IF;
+        IF slots_held <> cardinality($3) THEN
+            SELECT named.slot, named.epoch, s.epoch AS held, s.owner INTO missed
+            FROM unnest($3, $4) AS named (slot, epoch) LEFT JOIN {{s}}.slots s USING (slot)
+            WHERE s.epoch IS DISTINCT FROM named.epoch LIMIT 1;
+            RAISE EXCEPTION 'slot % is at epoch % of %, not at epoch %', missed.slot,
+                coalesce(missed.held::text, 'none'), coalesce(missed.owner, 'nobody'), missed.epoch
+                USING ERRCODE = '{FENCED}';
+        END IF;"""
+
 FUNCTIONS: Final[Migration] = (
     *(
         f"DROP FUNCTION IF EXISTS {{s}}.{name}"
         for name in ("check_fence", "apply_commit", "pairs", "triples", "find_time", "sweep")
     ),
-    # Who commits holds the locks of his slots together with others; who takes a slot over, or gives up on a commit
-    # whose answer was lost, holds them alone: he waits for those that have begun, and later ones see what he changed.
     f"""CREATE FUNCTION {{s}}.check_fence(writer text, generation bigint, slots integer[], epochs bigint[]) RETURNS void
     LANGUAGE plpgsql AS $$
-    DECLARE
-        place integer := '{{s}}.slots'::regclass::oid::integer;
-        missed record;
-    BEGIN
-        PERFORM pg_advisory_xact_lock_shared('{{s}}.writers'::regclass::oid::integer, hashtext(writer));
-        PERFORM pg_advisory_xact_lock_shared(place, slot) FROM (SELECT unnest(slots) AS slot ORDER BY 1) AS sorted;
-        IF NOT EXISTS (
-            SELECT FROM {{s}}.writers w WHERE w.writer = check_fence.writer AND w.generation = check_fence.generation
-        ) THEN
-            RAISE EXCEPTION 'this commit was given up before it arrived' USING ERRCODE = '{SUPERSEDED}';
-        END IF;
-        SELECT named.slot, named.epoch, s.epoch AS held, s.owner INTO missed
-        FROM unnest(slots, epochs) AS named (slot, epoch) LEFT JOIN {{s}}.slots s USING (slot)
-        WHERE s.epoch IS DISTINCT FROM named.epoch LIMIT 1;
-        IF FOUND THEN
-            RAISE EXCEPTION 'slot % is at epoch % of %, not at epoch %', missed.slot,
-                coalesce(missed.held::text, 'none'), coalesce(missed.owner, 'nobody'), missed.epoch
-                USING ERRCODE = '{FENCED}';
-        END IF;
+    DECLARE{_FENCE_VARIABLES}
+    BEGIN{_FENCE}
     END $$""",
     # One call a commit, whatever is in it: one round trip, and one transaction by itself. Says whether it left rows
     # that have to be swept.
@@ -165,23 +183,24 @@ FUNCTIONS: Final[Migration] = (
         gone_outbox bigint[], new_outbox {{s}}.outbox[], expired_traces bigint, new_traces {{s}}.traces[]
     ) RETURNS boolean LANGUAGE plpgsql AS $$
     #variable_conflict use_column
-    DECLARE
+    DECLARE{_FENCE_VARIABLES}
         anew bigint[];
         removed bigint;
         has_left boolean := false;
         new_version bigint;
-    BEGIN
-        PERFORM {{s}}.check_fence(writer, generation, fence_slots, fence_epochs);
-        -- Nobody sweeps these lanes meanwhile.
-        PERFORM FROM {{s}}.leftovers l WHERE l.lane = ANY (gone_lanes)
-            OR l.lane IN (SELECT n.lane FROM unnest(new_lanes) AS n) ORDER BY l.lane FOR UPDATE;
-        IF FOUND AND EXISTS (
-            SELECT FROM {{s}}.leftovers l JOIN unnest(new_lanes) AS n ON n.lane = l.lane
-            WHERE n.lane <> ALL (gone_lanes) AND (l.below = {ALL} OR EXISTS (
-                SELECT FROM unnest(new_batches) AS b WHERE b.lane = l.lane AND b.base < l.below
-            ))
-        ) THEN
-            RAISE EXCEPTION 'rows that are left of a lane have to be removed first' USING ERRCODE = '{LEFT_OVER}';
+    BEGIN{_FENCE}
+        IF has_leftovers THEN
+            -- Nobody sweeps these lanes meanwhile.
+            PERFORM FROM {{s}}.leftovers l WHERE l.lane = ANY (gone_lanes)
+                OR l.lane IN (SELECT n.lane FROM unnest(new_lanes) AS n) ORDER BY l.lane FOR UPDATE;
+            IF FOUND AND EXISTS (
+                SELECT FROM {{s}}.leftovers l JOIN unnest(new_lanes) AS n ON n.lane = l.lane
+                WHERE n.lane <> ALL (coalesce(gone_lanes, '{{}}')) AND (l.below = {ALL} OR EXISTS (
+                    SELECT FROM unnest(new_batches) AS b WHERE b.lane = l.lane AND b.base < l.below
+                ))
+            ) THEN
+                RAISE EXCEPTION 'rows that are left of a lane have to be removed first' USING ERRCODE = '{LEFT_OVER}';
+            END IF;
         END IF;
         IF cardinality(gone_lanes) > 0 THEN
             DELETE FROM {{s}}.lanes WHERE lane = ANY (gone_lanes);
@@ -354,7 +373,7 @@ FUNCTIONS: Final[Migration] = (
 )
 """Made anew after any migration: they are always those of the newest version."""
 
-MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, postgres_enqueued.MIGRATION, _VERSION_4)
+MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, postgres_enqueued.MIGRATION, _VERSION_4, _VERSION_5)
 """Entry n brings a schema from version n to n + 1. Entries are only ever added: schemas made by each are out there."""
 
 # Making it -----------------------------------------------------------------------------------------------
