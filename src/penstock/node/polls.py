@@ -83,7 +83,7 @@ class Polls:
         group = lane.groups.get(group_id)
         if not isinstance(group, WorkGroup):
             return None
-        if patient and group.available() < request.minimum:
+        if (group.has_nothing() and request.partition is None) or (patient and group.available() < request.minimum):
             return None
         lease_id = self._node.new_lease_id()
         now_ms = self._node.clock.now_ms()
@@ -99,7 +99,9 @@ class Polls:
         if request.settle:
             lane.pin(min(entry.start for entry in entries))
         deadline_ms = now_ms + (group.settings.lease_ms if request.lease_ms is None else request.lease_ms)
-        return Grab(lane, group_id, lease_id, entries, deadline_ms, self._node.commits.changed(lane))
+        # Who gets messages is busy with them: no commit is held back until it asks again.
+        committed = self._node.commits.changed(lane, is_caller=False)
+        return Grab(lane, group_id, lease_id, entries, deadline_ms, committed)
 
     def _mind(self, lane: Lane, group: WorkGroup, now_ms: int) -> None:
         """Nothing to be had now: come back when delays are over, or the rate limit lets go; no commit tells of it."""
