@@ -471,7 +471,7 @@ class Broker:
             raise InvalidArgument("partition is empty; leave it out to claim from all partitions")
         name = self.consumer if consumer is None else check_name(consumer, "consumer")
         check_integer(priority, "priority", -INTEGER_MAX, INTEGER_MAX)
-        return Request(most, minimum, name, lease_ms, partition, bool(ack), priority)
+        return Request(most, minimum, name, lease_ms, partition, bool(ack), priority, self._session is None)
 
     async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
         """Carry out any mix of verdicts on messages of a lease, all or none.

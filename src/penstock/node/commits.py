@@ -42,6 +42,8 @@ COMPANY_MAX = 16
 """Up to so many callers in step are waited for: with more, the commit is large anyway."""
 TURNS_MAX = 80
 """Turns of the loop, of some microseconds each, that a commit waits for company."""
+TURNS_PACED = 20
+"""The same for who publishes without waiting for answers: it comes when it comes, and perhaps just now."""
 RIDE_SECONDS = 0.005
 """So long a change that nobody waits for may wait for a commit to go with, before it gets one of its own."""
 
@@ -80,7 +82,7 @@ class Pending:
     __slots__ = ("after", "bytes", "callers", "catalog", "catalog_deleted", "doubt", "enqueued_deleted",
                  "enqueued_failed", "enqueued_retried", "is_wanted", "lanes", "lanes_deleted", "outbox",
                  "outbox_deleted", "probes", "publishes", "raw", "riders", "slots", "traces", "traces_expired_ms",
-                 "waiters")  # fmt: skip
+                 "turns", "waiters")  # fmt: skip
 
     def __init__(self) -> None:
         self.lanes: dict[int, Lane] = {}
@@ -90,7 +92,8 @@ class Pending:
         self.is_wanted = False
         """Somebody asked for a commit soon."""
         self.callers = 0
-        """Waiters who are likely to ask again as soon as they are answered."""
+        """Waiters who are likely to come again soon, and how many turns to wait for them."""
+        self.turns = 0
         self.publishes: list[Waiting] = []
         """Those of the waiters that can be kept elsewhere if the commit fails, in their order."""
         self.doubt: Doubt | None = None
@@ -145,7 +148,7 @@ class CommitLoop:
         self._room: list[asyncio.Future[None]] = []
         self._closed = False
         self._company = 0
-        self._turns_left = 0
+        self._turns_left = self._turns = 0
         self._riding: asyncio.TimerHandle | None = None
         self.count = 0
         self.failed = 0
@@ -158,26 +161,28 @@ class CommitLoop:
         self._pending.lanes[lane.id] = lane
         self._schedule()
 
-    def wait(self, unit: Unit | None = None, *, is_caller: bool = True) -> asyncio.Future[None]:
+    def wait(self, unit: Unit | None = None, *, turns: int = TURNS_MAX) -> asyncio.Future[None]:
         """Done when all that was changed so far is durable; raises why not, or that the unit was kept elsewhere.
 
-        A caller is one of those whom the commit after this one may wait for.
+        The commit after this one may wait so many turns for the caller to come again; none for who does not.
         """
         future = self._loop.create_future()
         if self._closed:
             future.set_exception(Closed("the broker is closed"))
             return future
         self._pending.waiters.append(future)
-        self._pending.callers += is_caller
+        if turns:
+            self._pending.callers += 1
+            self._pending.turns = max(self._pending.turns, turns)
         if unit is not None:
             self._pending.publishes.append((future, unit))
         self._schedule()
         return future
 
-    def changed(self, lane: Lane, *, is_caller: bool = True) -> asyncio.Future[None]:
+    def changed(self, lane: Lane, *, turns: int = TURNS_MAX) -> asyncio.Future[None]:
         """`touch` and `wait` in one."""
         self._pending.lanes[lane.id] = lane
-        return self.wait(is_caller=is_caller)
+        return self.wait(turns=turns)
 
     def changed_in_passing(self, lane: Lane) -> asyncio.Future[None]:
         """As `changed`, by somebody who can wait: it goes with the next commit that others need, or by itself soon."""
@@ -262,7 +267,7 @@ class CommitLoop:
         self._pending.is_wanted = True
         if not self._scheduled and self._under_way is None and not self._closed:
             self._scheduled = True
-            self._turns_left = TURNS_MAX if 1 < self._company <= COMPANY_MAX else 0
+            self._turns_left = self._turns if 1 < self._company <= COMPANY_MAX else 0
             # After what is ready to run now: everything it changes shares the commit.
             self._loop.call_soon(self._begin)
 
@@ -313,13 +318,14 @@ class CommitLoop:
     def _serve_unsealed(self) -> None:
         """A message that somebody waits for is handed out in the commit that publishes it: one instead of two."""
         pending = self._pending
-        count = len(pending.waiters)
+        callers, turns, count = pending.callers, pending.turns, len(pending.waiters)
         for lane in list(pending.lanes.values()):
             if lane.parts and self._host.is_current(lane) and lane.id not in pending.lanes_deleted:
                 self._host.before_seal(lane)
         if len(pending.waiters) > count:
             # Consumers first: a message is on its way for longer than it takes to say that it was stored.
             pending.waiters = pending.waiters[count:] + pending.waiters[:count]
+            pending.callers, pending.turns = callers, turns  # those stood in line, and never come of themselves
 
     def _split(
         self, pending: Pending, sealed: list[tuple[Lane, Sealed]], outbox: list[OutboxRow], traces: list[TraceRow]
@@ -441,6 +447,7 @@ class CommitLoop:
     def _answer(self, pending: Pending, sealed: list[tuple[Lane, Sealed]]) -> None:
         self.count += 1
         self._company = pending.callers + self._pending.callers
+        self._turns = max(pending.turns, self._pending.turns)
         for lane, part in sealed:
             lane.committed(part)
         for action in pending.after:

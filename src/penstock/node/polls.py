@@ -18,6 +18,7 @@ from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.core.work import Verdict, WorkGroup
 from penstock.errors import NotFound, Overloaded, PenstockError
+from penstock.node.commits import TURNS_MAX
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Group, Queue
@@ -37,6 +38,8 @@ class Request(NamedTuple):
     settle: bool
     priority: int = 0
     """Of several that wait, those with a higher one are served first."""
+    is_caller: bool = True
+    """Whether it asks again when it is answered; a consumer on a connection asks when it has room."""
 
 
 class Grab(NamedTuple):
@@ -99,8 +102,7 @@ class Polls:
         if request.settle:
             lane.pin(min(entry.start for entry in entries))
         deadline_ms = now_ms + (group.settings.lease_ms if request.lease_ms is None else request.lease_ms)
-        # Who gets messages is busy with them: no commit is held back until it asks again.
-        committed = self._node.commits.changed(lane, is_caller=False)
+        committed = self._node.commits.changed(lane, turns=TURNS_MAX if request.is_caller else 0)
         return Grab(lane, group_id, lease_id, entries, deadline_ms, committed)
 
     def _mind(self, lane: Lane, group: WorkGroup, now_ms: int) -> None:

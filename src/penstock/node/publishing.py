@@ -15,6 +15,7 @@ from penstock.delivery import Receipt
 from penstock.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 from penstock.model import BATCH_MESSAGES_MAX, Message, check_message
 from penstock.node import crossing
+from penstock.node.commits import TURNS_PACED
 from penstock.node.parts import ENCODE_FROM, Part, Results
 from penstock.rows import DedupRow
 
@@ -160,7 +161,7 @@ async def publish(node: Node, count: int, parts: Sequence[Part]) -> Receipt:
 def publish_now(node: Node, count: int, parts: Sequence[Part]) -> asyncio.Future[None] | None:
     """Append parts before this returns, done when they are durable; None, and nothing done, where one must wait."""
     size = check_limits(node, count, parts)
-    return None if append_now(node, parts, size) is None else node.commits.wait()
+    return None if append_now(node, parts, size) is None else node.commits.wait(turns=TURNS_PACED)
 
 
 async def append_checked(node: Node, parts: Sequence[Part], size: int) -> Results:
