@@ -318,14 +318,11 @@ class CommitLoop:
     def _serve_unsealed(self) -> None:
         """A message that somebody waits for is handed out in the commit that publishes it: one instead of two."""
         pending = self._pending
-        callers, turns, count = pending.callers, pending.turns, len(pending.waiters)
+        callers, turns = pending.callers, pending.turns
         for lane in list(pending.lanes.values()):
             if lane.parts and self._host.is_current(lane) and lane.id not in pending.lanes_deleted:
                 self._host.before_seal(lane)
-        if len(pending.waiters) > count:
-            # Consumers first: a message is on its way for longer than it takes to say that it was stored.
-            pending.waiters = pending.waiters[count:] + pending.waiters[:count]
-            pending.callers, pending.turns = callers, turns  # those stood in line, and never come of themselves
+        pending.callers, pending.turns = callers, turns  # who stood in line does not come of itself
 
     def _split(
         self, pending: Pending, sealed: list[tuple[Lane, Sealed]], outbox: list[OutboxRow], traces: list[TraceRow]
