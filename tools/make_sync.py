@@ -24,6 +24,9 @@ RESULT: Final = ROOT / "src/penstock/sync.py"
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
+LOOP_ONLY: Final = frozenset(("publish_now", "settle_in_passing", "hurry"))
+"""What is of use only on the broker's event loop."""
+
 TEMPLATE: Final = '''"""Penstock without asyncio: the same broker, run on an event loop in a thread of its own.
 
     with penstock.sync.open("queue.db") as broker:
@@ -225,7 +228,8 @@ def function_named(home: ast.Module | ast.ClassDef, name: str) -> Function:
 def public(home: ast.ClassDef) -> list[Function]:
     """The methods to forward, in their order; closing is the template's."""
     functions = [node for node in home.body if isinstance(node, Function)]
-    return [function for function in functions if not function.name.startswith("_") and function.name != "close"]
+    left_out = {"close", *LOOP_ONLY}
+    return [function for function in functions if not function.name.startswith("_") and function.name not in left_out]
 
 
 def headings_of(home: ast.ClassDef) -> dict[str, str]:

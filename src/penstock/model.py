@@ -308,7 +308,11 @@ def check_headers(headers: object) -> None:
         raise InvalidArgument(f"headers must be a dict, not {type(headers).__name__}")
     if len(headers) > HEADERS_MAX:
         raise InvalidArgument(f"a message has {len(headers)} headers; the limit is {HEADERS_MAX}")
-    size = sum(_header_size(value, key, 1) + _key_size(key) for key, value in headers.items())
+    size = 0
+    for key, value in headers.items():
+        size += (len(value) or 1) if type(value) is bytes else _header_size(value, key, 1)
+        is_plain = type(key) is str and key.isascii() and len(key) <= NAME_CHARACTERS_MAX
+        size += len(key) if is_plain else _key_size(key)
     if size > HEADERS_BYTES_MAX:
         raise MessageTooLarge(f"headers have about {size} bytes; the limit is {HEADERS_BYTES_MAX}")
 

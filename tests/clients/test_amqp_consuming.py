@@ -23,6 +23,9 @@ from tests.clients.amqp_rig import Inbox, Raw, Served, closed_with, closes, quie
 if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel
 
+SETTLES = ("settle", "settle_in_passing")
+"""The broker's two ways to hear of an ack: at once, and whenever there is a commit."""
+
 
 def filled(place: Served, count: int, queue: str = "q", **options: Any) -> BlockingChannel:
     """A channel, and a queue with so many messages."""
@@ -201,7 +204,8 @@ def test_an_answer_says_that_what_was_acknowledged_before_is_stored(monkeypatch:
         await settle(broker, lease, verdicts)
         stored.extend(verdicts)
 
-    monkeypatch.setattr(Broker, "settle", slowly)
+    for name in SETTLES:
+        monkeypatch.setattr(Broker, name, slowly)
     with served() as place:
         channel = filled(place, 3)
         Inbox(channel, "q").wait(3)
@@ -222,7 +226,8 @@ def test_a_client_that_goes_while_its_acks_cannot_be_stored_is_let_go(monkeypatc
         raw = Raw(place)
         raw.send(1, commands.Basic.Consume(queue="q", consumer_tag="c"))
         raw.hear_until(ContentBody)
-        monkeypatch.setattr(Broker, "settle", refused)
+        for name in SETTLES:
+            monkeypatch.setattr(Broker, name, refused)
         raw.send(1, commands.Basic.Ack(1))
         raw.send(1, commands.Queue.Declare(queue="q", passive=True))
         assert tried.wait(20)

@@ -19,11 +19,14 @@ from pika.exceptions import (
     ProbableAuthenticationError,
 )
 
+from penstock import Broker
 from penstock.errors import InvalidArgument, Unavailable
 from penstock.fronts.amqp091 import connection as connections
 from penstock.fronts.amqp091.options import AmqpOptions
 from penstock.fronts.amqp091.server import check_exposure
-from penstock.node import claims, publishing
+from penstock.node import claims
+from penstock.rows import Commit
+from penstock.store.memory import MemoryStore
 from tests.clients.amqp_rig import PATIENCE_S, Inbox, Raw, Served, closes, quiet, served, until, waited
 
 
@@ -205,10 +208,18 @@ def test_a_server_that_stops_says_so(tmp_path: Path) -> None:
         assert [method.redelivered for method, _, _ in got[:3]] == [True] * 3
 
 
+@pytest.fixture(params=["at once", "in turn"])
+def way_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publishes are taken as they are heard, or stand in line."""
+    if request.param == "in turn":
+        monkeypatch.setattr(Broker, "publish_now", lambda *_: None)
+
+
+@pytest.mark.usefixtures("way_in")
 def test_a_store_that_fails_gives_nacks_and_nothing_is_confirmed_that_is_not_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = publishing.publish
+    real = MemoryStore.apply
 
     async def failing(*_: Any) -> Any:
         raise Unavailable("the store is away")
@@ -216,14 +227,14 @@ def test_a_store_that_fails_gives_nacks_and_nothing_is_confirmed_that_is_not_sto
     with served() as place:
         channel = place.channel(confirms=True)
         channel.queue_declare("q")
-        monkeypatch.setattr(publishing, "publish", failing)
+        monkeypatch.setattr(MemoryStore, "apply", failing)
         with pytest.raises(pika.exceptions.NackError):
             channel.basic_publish("", "q", b"lost")
         unconfirmed = place.channel()
         unconfirmed.basic_publish("", "q", b"lost")
         with closes(541, "the store is away"):
             unconfirmed.queue_declare("q", passive=True)
-        monkeypatch.setattr(publishing, "publish", real)
+        monkeypatch.setattr(MemoryStore, "apply", real)
         channel.basic_publish("", "q", b"kept")
         assert channel.basic_get("q", auto_ack=True)[2] == b"kept"
         assert channel.basic_get("q")[0] is None
@@ -232,11 +243,11 @@ def test_a_store_that_fails_gives_nacks_and_nothing_is_confirmed_that_is_not_sto
 def test_an_acknowledgement_that_the_store_did_not_take_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     real, failures = claims.settle, [0]
 
-    async def failing(*arguments: Any) -> None:
+    async def failing(*arguments: Any, **options: Any) -> None:
         if failures[0] < 2:
             failures[0] += 1
             raise Unavailable("the store is away")
-        await real(*arguments)
+        await real(*arguments, **options)
 
     with served() as place:
         channel = place.channel(confirms=True)
@@ -251,13 +262,14 @@ def test_an_acknowledgement_that_the_store_did_not_take_is_tried_again(monkeypat
         assert place.channel().queue_declare("q", passive=True).method.message_count == 0
 
 
+@pytest.mark.usefixtures("way_in")
 def test_a_publisher_that_must_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "BLOCKED_AFTER_SECONDS", 0.05)
-    real, gate = publishing.publish, threading.Event()
+    real, gate = MemoryStore.apply, threading.Event()
 
-    async def slow(*arguments: Any) -> Any:
+    async def slow(store: MemoryStore, commit: Commit) -> None:
         await asyncio.to_thread(gate.wait, PATIENCE_S)
-        return await real(*arguments)
+        await real(store, commit)
 
     with served(max_pending_bytes=10_000) as place:
         channel, other = place.channel(), place.channel()
@@ -265,11 +277,11 @@ def test_a_publisher_that_must_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         heard: list[str] = []
         channel.connection.add_on_connection_blocked_callback(lambda *_: heard.append("blocked"))
         channel.connection.add_on_connection_unblocked_callback(lambda *_: heard.append("unblocked"))
-        monkeypatch.setattr(publishing, "publish", slow)
+        monkeypatch.setattr(MemoryStore, "apply", slow)
         for _ in range(30):
             channel._impl.basic_publish("", "q", b"x" * 1000)
         until(channel, lambda: heard == ["blocked"])
-        other.queue_declare("r")
+        other.connection.channel().close()  # nobody else has to wait
         gate.set()
         until(channel, lambda: heard == ["blocked", "unblocked"])
         until(channel, lambda: channel.queue_declare("q", passive=True).method.message_count == 30)

@@ -322,6 +322,16 @@ class WorkGroup:
                 taken = self.leases.take(lease, verdict.start, verdict.end)
             self._judge(now_ms, verdict, taken, lease.consumer)
 
+    def has_nothing(self) -> bool:
+        """Whether no claim would find anything, nor change anything: it needs not be tried."""
+        is_done = self.next >= self.lane.visible_end and not self.waiting.count
+        return is_done and not self.settings.single_active_consumer  # there, asking is a sign of life
+
+    def settling_frees(self) -> bool:
+        """Whether an ack may let a message be handed out that could not be before."""
+        settings = self.settings
+        return settings.ordered or settings.single_active_consumer or settings.max_in_flight is not None
+
     def _judge(self, now_ms: int, verdict: Verdict, entries: list[Entry], consumer: str) -> None:
         action, error = verdict.action, verdict.error[:ERROR_CHARACTERS_MAX]
         if action == "ack":

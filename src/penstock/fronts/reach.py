@@ -158,6 +158,10 @@ class Reach(Broker):
     async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
         await self._anywhere(super().settle(lease, verdicts), lambda: self._there.settle(lease, verdicts))
 
+    async def settle_in_passing(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
+        here = super().settle_in_passing(lease, verdicts)
+        await self._anywhere(here, lambda: self._there.settle(lease, verdicts))
+
     async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
         return await self._anywhere(super().extend(lease, seconds), lambda: self._there.extend(lease, seconds))
 

@@ -357,6 +357,16 @@ class Broker:
         parts = publishing.parts_of_messages(home, messages, None, publish_id)
         return await self._publish(queue, None, messages, publish_id, len(messages), parts)
 
+    def publish_now(self, queue: str, messages: Sequence[Message]) -> asyncio.Future[None] | None:
+        """`publish_many` without a task: the messages are in their queue when this returns, durable when that is done.
+
+        None, and nothing was done, where something must be waited for first: `publish_many` does that.
+        """
+        if not messages or self._node.cluster is not None or self._node.spooling.is_on:
+            return None
+        parts = publishing.parts_of_messages(self._target(queue), messages)
+        return publishing.publish_now(self._node, len(messages), parts)
+
     async def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Receipt:
         """Publish an encoded batch, stored as it is: the fastest way in."""
         check_publish_id(publish_id)
@@ -461,7 +471,7 @@ class Broker:
             raise InvalidArgument("partition is empty; leave it out to claim from all partitions")
         name = self.consumer if consumer is None else check_name(consumer, "consumer")
         check_integer(priority, "priority", -INTEGER_MAX, INTEGER_MAX)
-        return Request(most, minimum, name, lease_ms, partition, bool(ack), priority)
+        return Request(most, minimum, name, lease_ms, partition, bool(ack), priority, self._session is None)
 
     async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
         """Carry out any mix of verdicts on messages of a lease, all or none.
@@ -473,6 +483,20 @@ class Broker:
         for verdict in verdicts:
             check_verdict(verdict)
         await claims.settle(self._node, self._lease(lease), verdicts)
+
+    async def settle_in_passing(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
+        """`settle` for acks that nobody waits for.
+
+        They are durable with the next commit, or with one of their own a few milliseconds later or when `hurry` is
+        called.
+        """
+        for verdict in verdicts:
+            check_verdict(verdict)
+        await claims.settle(self._node, self._lease(lease), verdicts, in_passing=True)
+
+    def hurry(self) -> None:
+        """Somebody waits for what was settled in passing."""
+        self._node.commits.hurry()
 
     def _lease(self, lease: LeaseLike) -> Lease:
         found = self._known_lease(lease)

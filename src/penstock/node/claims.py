@@ -199,11 +199,17 @@ async def _read(node: Node, lane: int, start: int, end: int) -> CachedBatch:
 # Verdicts ------------------------------------------------------------------------------------------------
 
 
-async def settle(node: Node, lease: Lease, verdicts: Sequence[Verdict]) -> None:
-    """Carry out verdicts on a lease's offsets; returns when they are durable."""
+async def settle(node: Node, lease: Lease, verdicts: Sequence[Verdict], *, in_passing: bool = False) -> None:
+    """Carry out verdicts on a lease's offsets; returns when they are durable.
+
+    `in_passing`: they need no commit of their own at once, unless others may wait for what they change.
+    """
 
     def command(lane: Lane) -> asyncio.Future[None]:
-        lane.work(lease.group).settle(node.clock.now_ms(), lease.id, verdicts)
+        group = lane.work(lease.group)
+        group.settle(node.clock.now_ms(), lease.id, verdicts)
+        if in_passing and not group.settling_frees():
+            return node.commits.changed_in_passing(lane)
         return node.commits.changed(lane)
 
     check_lane(node, lease)

@@ -42,6 +42,10 @@ COMPANY_MAX = 16
 """Up to so many callers in step are waited for: with more, the commit is large anyway."""
 TURNS_MAX = 80
 """Turns of the loop, of some microseconds each, that a commit waits for company."""
+TURNS_PACED = 20
+"""The same for who publishes without waiting for answers: it comes when it comes, and perhaps just now."""
+RIDE_SECONDS = 0.005
+"""So long a change that nobody waits for may wait for a commit to go with, before it gets one of its own."""
 
 
 class Host(Protocol):
@@ -75,13 +79,21 @@ class Host(Protocol):
 class Pending:
     """What the next commit will hold beside the lanes' own changes."""
 
-    __slots__ = ("after", "bytes", "catalog", "catalog_deleted", "doubt", "enqueued_deleted", "enqueued_failed",
-                 "enqueued_retried", "lanes", "lanes_deleted", "outbox", "outbox_deleted", "probes", "publishes",
-                 "raw", "slots", "traces", "traces_expired_ms", "waiters")  # fmt: skip
+    __slots__ = ("after", "bytes", "callers", "catalog", "catalog_deleted", "doubt", "enqueued_deleted",
+                 "enqueued_failed", "enqueued_retried", "is_wanted", "lanes", "lanes_deleted", "outbox",
+                 "outbox_deleted", "probes", "publishes", "raw", "riders", "slots", "traces", "traces_expired_ms",
+                 "turns", "waiters")  # fmt: skip
 
     def __init__(self) -> None:
         self.lanes: dict[int, Lane] = {}
         self.waiters: list[asyncio.Future[None]] = []
+        self.riders: list[asyncio.Future[None]] = []
+        """As waiters, but none of them asked for a commit soon."""
+        self.is_wanted = False
+        """Somebody asked for a commit soon."""
+        self.callers = 0
+        """Waiters who are likely to come again soon, and how many turns to wait for them."""
+        self.turns = 0
         self.publishes: list[Waiting] = []
         """Those of the waiters that can be kept elsewhere if the commit fails, in their order."""
         self.doubt: Doubt | None = None
@@ -136,7 +148,8 @@ class CommitLoop:
         self._room: list[asyncio.Future[None]] = []
         self._closed = False
         self._company = 0
-        self._turns_left = 0
+        self._turns_left = self._turns = 0
+        self._riding: asyncio.TimerHandle | None = None
         self.count = 0
         self.failed = 0
         """How many commits have failed: what was changed before one did may not be there, and comes before the rest."""
@@ -148,22 +161,49 @@ class CommitLoop:
         self._pending.lanes[lane.id] = lane
         self._schedule()
 
-    def wait(self, unit: Unit | None = None) -> asyncio.Future[None]:
-        """Done when all that was changed so far is durable; raises why not, or that the unit was kept elsewhere."""
+    def wait(self, unit: Unit | None = None, *, turns: int = TURNS_MAX) -> asyncio.Future[None]:
+        """Done when all that was changed so far is durable; raises why not, or that the unit was kept elsewhere.
+
+        The commit after this one may wait so many turns for the caller to come again; none for who does not.
+        """
         future = self._loop.create_future()
         if self._closed:
             future.set_exception(Closed("the broker is closed"))
             return future
         self._pending.waiters.append(future)
+        if turns:
+            self._pending.callers += 1
+            self._pending.turns = max(self._pending.turns, turns)
         if unit is not None:
             self._pending.publishes.append((future, unit))
         self._schedule()
         return future
 
-    def changed(self, lane: Lane) -> asyncio.Future[None]:
+    def changed(self, lane: Lane, *, turns: int = TURNS_MAX) -> asyncio.Future[None]:
         """`touch` and `wait` in one."""
         self._pending.lanes[lane.id] = lane
-        return self.wait()
+        return self.wait(turns=turns)
+
+    def changed_in_passing(self, lane: Lane) -> asyncio.Future[None]:
+        """As `changed`, by somebody who can wait: it goes with the next commit that others need, or by itself soon."""
+        future = self._loop.create_future()
+        if self._closed:
+            future.set_exception(Closed("the broker is closed"))
+            return future
+        pending = self._pending
+        pending.lanes[lane.id] = lane
+        pending.riders.append(future)
+        if not pending.is_wanted and self._riding is None:
+            self._riding = self._loop.call_later(RIDE_SECONDS, self.hurry)
+        return future
+
+    def hurry(self) -> None:
+        """Let what can wait wait no longer."""
+        if self._riding is not None:
+            self._riding.cancel()
+            self._riding = None
+        if self._pending.riders:
+            self._schedule()
 
     def probe(self) -> asyncio.Future[None]:
         """Done when the store has taken a commit from now on, an empty one where nothing changed; raises why not."""
@@ -224,14 +264,15 @@ class CommitLoop:
     # The loop ---------------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
+        self._pending.is_wanted = True
         if not self._scheduled and self._under_way is None and not self._closed:
             self._scheduled = True
-            self._turns_left = TURNS_MAX if 1 < self._company <= COMPANY_MAX else 0
+            self._turns_left = self._turns if 1 < self._company <= COMPANY_MAX else 0
             # After what is ready to run now: everything it changes shares the commit.
             self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        if self._turns_left and len(self._pending.waiters) < self._company:
+        if self._turns_left and self._pending.callers < self._company:
             # A few callers in step: those who were just answered ask again within moments. Without them now, they
             # would wait for this commit and then for their own; together they need one instead of two.
             self._turns_left -= 1
@@ -246,6 +287,9 @@ class CommitLoop:
             self._go_on()
             return
         pending, self._pending = self._pending, Pending()
+        if self._riding is not None:
+            self._riding.cancel()
+            self._riding = None
         now_ms = self._clock.now_ms()
         sealed: list[tuple[Lane, Sealed]] = []
         for lane in pending.lanes.values():
@@ -274,9 +318,11 @@ class CommitLoop:
     def _serve_unsealed(self) -> None:
         """A message that somebody waits for is handed out in the commit that publishes it: one instead of two."""
         pending = self._pending
+        callers, turns = pending.callers, pending.turns
         for lane in list(pending.lanes.values()):
             if lane.parts and self._host.is_current(lane) and lane.id not in pending.lanes_deleted:
                 self._host.before_seal(lane)
+        pending.callers, pending.turns = callers, turns  # who stood in line does not come of itself
 
     def _split(
         self, pending: Pending, sealed: list[tuple[Lane, Sealed]], outbox: list[OutboxRow], traces: list[TraceRow]
@@ -388,7 +434,7 @@ class CommitLoop:
         _settle(probes, error)
 
     def _go_on(self) -> None:
-        if self._has_pending() or self._room:
+        if (self._pending.is_wanted and self._has_pending()) or self._room:
             self._schedule()
 
     def _has_pending(self) -> bool:
@@ -397,12 +443,14 @@ class CommitLoop:
 
     def _answer(self, pending: Pending, sealed: list[tuple[Lane, Sealed]]) -> None:
         self.count += 1
-        self._company = len(pending.waiters) + len(self._pending.waiters)
+        self._company = pending.callers + self._pending.callers
+        self._turns = max(pending.turns, self._pending.turns)
         for lane, part in sealed:
             lane.committed(part)
         for action in pending.after:
             action()
         _settle(pending.waiters, None)
+        _settle(pending.riders, None)
         self._host.committed(sealed)
 
     def _fail(self, pending: Pending, sealed: list[tuple[Lane, Sealed]], error: PenstockError) -> None:
@@ -418,11 +466,13 @@ class CommitLoop:
             self._host.rescue(pending.publishes, pending.doubt, error)
         self._host.rescue(behind.publishes, None, error)  # those were never tried
         _settle(pending.waiters + behind.waiters, error)
+        _settle(pending.riders + behind.riders, error)
         _settle(behind.probes, error)
 
     async def close(self) -> None:
         """Commit what is pending, then take nothing more."""
         while self._scheduled or self._under_way is not None or self._has_pending():
+            self.hurry()
             if self._under_way is not None:
                 await asyncio.wait([self._under_way])
             else:

@@ -18,6 +18,7 @@ from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.core.work import Verdict, WorkGroup
 from penstock.errors import NotFound, Overloaded, PenstockError
+from penstock.node.commits import TURNS_MAX
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Group, Queue
@@ -37,6 +38,8 @@ class Request(NamedTuple):
     settle: bool
     priority: int = 0
     """Of several that wait, those with a higher one are served first."""
+    is_caller: bool = True
+    """Whether it asks again when it is answered; a consumer on a connection asks when it has room."""
 
 
 class Grab(NamedTuple):
@@ -83,7 +86,7 @@ class Polls:
         group = lane.groups.get(group_id)
         if not isinstance(group, WorkGroup):
             return None
-        if patient and group.available() < request.minimum:
+        if (group.has_nothing() and request.partition is None) or (patient and group.available() < request.minimum):
             return None
         lease_id = self._node.new_lease_id()
         now_ms = self._node.clock.now_ms()
@@ -99,7 +102,8 @@ class Polls:
         if request.settle:
             lane.pin(min(entry.start for entry in entries))
         deadline_ms = now_ms + (group.settings.lease_ms if request.lease_ms is None else request.lease_ms)
-        return Grab(lane, group_id, lease_id, entries, deadline_ms, self._node.commits.changed(lane))
+        committed = self._node.commits.changed(lane, turns=TURNS_MAX if request.is_caller else 0)
+        return Grab(lane, group_id, lease_id, entries, deadline_ms, committed)
 
     def _mind(self, lane: Lane, group: WorkGroup, now_ms: int) -> None:
         """Nothing to be had now: come back when delays are over, or the rate limit lets go; no commit tells of it."""

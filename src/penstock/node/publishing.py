@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -14,6 +15,7 @@ from penstock.delivery import Receipt
 from penstock.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 from penstock.model import BATCH_MESSAGES_MAX, Message, check_message
 from penstock.node import crossing
+from penstock.node.commits import TURNS_PACED
 from penstock.node.parts import ENCODE_FROM, Part, Results
 from penstock.rows import DedupRow
 
@@ -154,6 +156,12 @@ async def publish(node: Node, count: int, parts: Sequence[Part]) -> Receipt:
     results = await append_checked(node, parts, size)
     await node.commits.wait()
     return Receipt(count, results if node.cluster is None else await crossing.landed(node, results))
+
+
+def publish_now(node: Node, count: int, parts: Sequence[Part]) -> asyncio.Future[None] | None:
+    """Append parts before this returns, done when they are durable; None, and nothing done, where one must wait."""
+    size = check_limits(node, count, parts)
+    return None if append_now(node, parts, size) is None else node.commits.wait(turns=TURNS_PACED)
 
 
 async def append_checked(node: Node, parts: Sequence[Part], size: int) -> Results:

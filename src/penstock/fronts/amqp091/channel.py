@@ -29,7 +29,7 @@ from penstock.fronts.amqp091.faults import (
     not_implemented,
     precondition,
 )
-from penstock.fronts.amqp091.publishing import RUN_BYTES, RUN_MESSAGES, Publishing
+from penstock.fronts.amqp091.publishing import ENCODE_FROM, RUN_BYTES, RUN_MESSAGES, Publishing
 from penstock.fronts.amqp091.settling import Action, Place, Settling
 from penstock.fronts.amqp091.streams import GroupReader
 from penstock.fronts.amqp091.transactions import Transactions
@@ -77,8 +77,18 @@ class Channel:
     # What comes -------------------------------------------------------------------------------------------
 
     def publish(self, event: Publish) -> None:
+        """It stands in line; `work` follows when all that was read has been heard."""
         self._line.append(event)
-        if self._worker is None:
+
+    def work(self) -> None:
+        """Begin with what stands in line, unless that is being done; a few publishes alone need no task."""
+        if self._worker is not None or not self._line or self.is_closed:
+            return
+        is_plain = not self._methods and not self.transactions.is_on and len(self._line) < ENCODE_FROM
+        events = [event for event in self._line if type(event) is Publish] if is_plain else []
+        if events and len(events) == len(self._line) and self.publishing.publish_now(events):
+            self._line.clear()
+        else:
             self._work()
 
     def settle(self, event: Ack | Nack | Reject) -> None:
@@ -102,6 +112,7 @@ class Channel:
     async def _run(self) -> None:
         index = codes.BASIC_PUBLISH
         try:
+            await self.publishing.landed()
             while self._line and not self.is_closed:
                 first = self._line[0]
                 if type(first) is Publish:
@@ -297,8 +308,10 @@ class Channel:
     async def close(self) -> None:
         """Finish what stands in line, unless it failed; then let go of everything."""
         self.settling.hurry()  # or it would wait for a store that is away
+        self.work()
         if self._worker is not None and self._worker is not asyncio.current_task():
             await asyncio.wait([self._worker])
+        await self.publishing.landed()
         self.is_closed = True
         for event in self._line:
             if type(event) is Publish:

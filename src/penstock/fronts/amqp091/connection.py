@@ -115,7 +115,7 @@ class Connection(asyncio.Protocol):
         handlers = HANDLERS
         for event in self.wire.receive(data):
             handlers[type(event)](self, event)
-        self._settle_all()
+        self._work_all()
         self.flush()
 
     def pause_writing(self) -> None:
@@ -241,8 +241,10 @@ class Connection(asyncio.Protocol):
         if channel is not None:
             channel.settle(event)
 
-    def _settle_all(self) -> None:
-        for channel in self.channels.values():
+    def _work_all(self) -> None:
+        """What was read together is done together."""
+        for channel in list(self.channels.values()):
+            channel.work()
             if channel.settling.dirty:
                 channel.settling.start()
 

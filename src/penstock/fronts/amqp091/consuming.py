@@ -238,7 +238,7 @@ class Consumer(Standing):
                 held.settled("ack", offset)
             if skipped:
                 channel.settling.start()
-        channel.connection.flush_soon()
+        channel.connection.flush()  # at once, not when those are answered who published it
 
     def _wants(self, key: str | None, headers: dict[str, object] | None) -> bool:
         if self._filter is not None and not self._filter.matches(key):

@@ -8,6 +8,7 @@ reached no queue is returned, if it was mandatory, before it is confirmed.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -64,6 +65,52 @@ class Publishing:
         self.confirms = False
         self._next = 1
         """The number of the next message that is to be confirmed."""
+        self._flying: deque[tuple[Run, asyncio.Future[None]]] = deque()
+        """What the broker has taken at once, in order, and its commits."""
+
+    # Without a wait ---------------------------------------------------------------------------------------
+
+    def publish_now(self, events: Sequence[Publish]) -> bool:
+        """Publish a few messages for one queue, if the broker takes them at once; whether it did."""
+        runs, fault = self.runs(events)
+        if fault is not None or len(runs) != 1:
+            return False
+        queue = self._queue_of(runs[0], runs[0].messages)
+        try:
+            stored = None if queue is None else self._channel.broker.publish_now(queue, runs[0].messages)
+        except PenstockError:
+            return False  # in its turn it is found again, and dealt with
+        if stored is None:
+            return False
+        self._flying.append((runs[0], stored))
+        stored.add_done_callback(self._landed)
+        return True
+
+    def _landed(self, _stored: asyncio.Future[None]) -> None:
+        """Confirm what is durable; what one commit has stored, with one answer."""
+        stored: list[Publish] = []
+        while self._flying and self._flying[0][1].done():
+            run, commit = self._flying.popleft()
+            self._channel.connection.published(run.events)
+            error = commit.exception()
+            if error is None:
+                stored += run.events
+                continue
+            self._answer(stored, STORED)
+            stored = []
+            assert isinstance(error, PenstockError)
+            try:
+                self._answer(run.events, self._refused(run.messages, error))
+            except ChannelFault as fault:
+                self._channel.fail(fault, codes.BASIC_PUBLISH)
+        self._answer(stored, STORED)
+
+    async def landed(self) -> None:
+        """Until all that was taken at once is confirmed."""
+        while self._flying:
+            await asyncio.wait([self._flying[-1][1]])
+
+    # In turn ----------------------------------------------------------------------------------------------
 
     async def publish(self, events: Sequence[Publish]) -> None:
         """Publish these, in order; raises the fault of the first that cannot be, after those before it."""
@@ -190,11 +237,7 @@ class Publishing:
 
     async def _send(self, run: Run, messages: Sequence[Message]) -> Receipt | None:
         """One call; None where every message has certainly reached a queue."""
-        broker, queue = self._channel.broker, run.queue
-        if queue is None and not run.exchange:
-            key = messages[0].key or ""
-            if broker.has_queue(key) and all(message.key == key for message in messages):
-                queue = key
+        broker, queue = self._channel.broker, self._queue_of(run, messages)
         if queue is not None:
             await broker.publish_many(queue, messages)
             return None
@@ -202,10 +245,19 @@ class Publishing:
             return await broker.publish_to(run.exchange, encode(messages))
         return await broker.publish_to(run.exchange, messages)
 
+    def _queue_of(self, run: Run, messages: Sequence[Message]) -> str | None:
+        """The one queue that all of these messages go to, where that is certain."""
+        if run.queue is not None or run.exchange or not messages:
+            return run.queue if messages else None
+        key = messages[0].key or ""
+        return key if all(message.key == key for message in messages) and self._channel.broker.has_queue(key) else None
+
     # Answers ----------------------------------------------------------------------------------------------
 
     def _answer(self, events: Sequence[Publish], outcome: Outcome) -> None:
         """Return what must be returned, then confirm: each message once, as few answers as can say it."""
+        if not events:
+            return
         channel = self._channel
         channel.connection.host.measures.published += len(events) - len(outcome.refused)
         for index in sorted(outcome.unrouted):

@@ -141,6 +141,8 @@ class Settling:
         self._task: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._ended = False
+        self._awaited = 0
+        """How many wait for what was gathered to be stored."""
 
     # The client's words -----------------------------------------------------------------------------------
 
@@ -196,9 +198,15 @@ class Settling:
         """Until the leases of which something was gathered are told all, whatever comes to others; whether they are."""
         self.start()
         left = {*self.dirty, *self._telling}
-        while left and self._task is not None:
-            await self._told.wait()
-            left &= {*self.dirty, *self._telling}
+        self._awaited += 1
+        try:
+            if self._telling:
+                self._broker.hurry()
+            while left and self._task is not None:
+                await self._told.wait()
+                left &= {*self.dirty, *self._telling}
+        finally:
+            self._awaited -= 1
         if not self.dirty and not self._telling:
             self.returns = False
         return not left
@@ -230,10 +238,13 @@ class Settling:
     async def _tell(self, held: Held) -> bool:
         """Settle what is to be settled of one lease; whether the broker took it, or never will."""
         gathered = held.acks, held.nacks, held.rejects
+        # AMQP never answers an ack: it can wait for a commit that somebody else needs.
+        can_wait = not (self._awaited or held.nacks or held.rejects)
+        settle = self._broker.settle_in_passing if can_wait else self._broker.settle
         verdicts = held.take()
         try:
             if verdicts:
-                await self._broker.settle(held.lease, verdicts)
+                await settle(held.lease, verdicts)
         except LeaseLost:
             self.held.discard(held)
             return True
