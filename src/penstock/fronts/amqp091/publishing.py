@@ -260,6 +260,8 @@ class Publishing:
             return
         channel = self._channel
         channel.connection.host.measures.published += len(events) - len(outcome.refused)
+        if channel.is_closed:
+            return  # by a fault: its number may be another channel's by now
         for index in sorted(outcome.unrouted):
             self.send_back(events[index])
         if self.confirms:
