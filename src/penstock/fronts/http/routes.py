@@ -236,7 +236,8 @@ def read_query(raw: bytes) -> dict[str, str]:
         if _ENCODED.search(text) or text.count("&") >= QUERY_FIELDS_MAX:
             pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
         else:  # as each publish of the clients has it
-            pairs = [field.split("=", 1) if "=" in field else (field, "") for field in text.split("&") if field]
+            fields = [field.partition("=") for field in text.split("&") if field]
+            pairs = [(name, value) for name, _, value in fields]
     except ValueError as error:
         raise InvalidArgument(f"the query cannot be read: {error}") from None
     query = dict(pairs)
