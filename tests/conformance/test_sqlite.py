@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import re
@@ -72,6 +73,72 @@ def run_sql(path: Path, *statements: str) -> list[tuple[object, ...]]:
 
 def nothing(store: SqliteStore) -> Awaitable[None]:
     return asyncio.sleep(0)
+
+
+# Without a wait ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the disk, a commit that is small enough is made on the event loop."""
+    monkeypatch.setattr(indexed_log, "AT_ONCE_SECONDS", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_small_commit_is_durable_when_apply_now_says_so(path: Path) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, change(batches=batches(1), first=0)))  # the log has a segment from now on
+        assert store.apply_now(commit(epochs, change(batches=batches(1, base=1), first=0)))
+        async with opened(path, 1000) as other:  # it finds what is in the file and its log, and nothing else
+            assert [row.base for row in await all_batches(other)] == [0, 1]
+
+    use(path, scenario)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_commit_of_one_who_lost_its_slot_is_refused_by_apply_now(path: Path) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
+        await own_all(store)
+        with pytest.raises(Fenced):
+            store.apply_now(commit(epochs, change(batches=batches(1, base=1), first=0)))
+        assert [row.base for row in await all_batches(store)] == [0]
+
+    use(path, scenario)
+
+
+def test_apply_now_leaves_a_large_commit_alone(path: Path) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
+        large = [msgspec.structs.replace(batches(1, base=1)[0], body=bytes(indexed_log.AT_ONCE_BYTES))]
+        assert not store.apply_now(commit(epochs, change(batches=large, first=0)))
+        assert [row.base for row in await all_batches(store)] == [0]
+
+    use(path, scenario)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_commit_that_apply_now_cannot_sync_is_void(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
+
+        def fail(file: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fdatasync", fail)
+            with pytest.raises(Unavailable, match="Input/output error"):
+                store.apply_now(commit(epochs, change(batches=batches(1, base=1), first=0)))
+        await store.apply(commit(epochs, change(batches=batches(2, base=1), first=0)))
+        assert [(row.base, row.count) for row in await all_batches(store)] == [
+            (0, 1), *((row.base, row.count) for row in batches(2, base=1))
+        ]  # fmt: skip
+
+    use(path, scenario)
 
 
 # Tables that cannot be written -------------------------------------------------------------------------------
