@@ -287,6 +287,37 @@ def test_a_publisher_that_must_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         until(channel, lambda: channel.queue_declare("q", passive=True).method.message_count == 30)
 
 
+@pytest.mark.usefixtures("way_in")
+def test_a_confirm_for_a_channel_that_failed_is_not_given_to_the_next_of_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, gate = MemoryStore.apply, threading.Event()
+
+    async def slow(store: MemoryStore, commit: Commit) -> None:
+        await asyncio.to_thread(gate.wait, PATIENCE_S)
+        await real(store, commit)
+
+    with served() as place:
+        place.channel().queue_declare("q")
+        client = Raw(place)
+        client.send(1, commands.Confirm.Select())
+        client.hear(commands.Confirm.SelectOk)
+        monkeypatch.setattr(MemoryStore, "apply", slow)
+        client.publish(1, "", "q", b"m")
+        client.send(1, commands.Basic.Ack(77))  # of a delivery that never was
+        client.hear(commands.Channel.Close)
+        client.send(1, commands.Channel.CloseOk())
+        client.send(1, commands.Channel.Open())
+        client.hear(commands.Channel.OpenOk)
+        client.send(1, commands.Confirm.Select())
+        client.hear(commands.Confirm.SelectOk)
+        gate.set()
+        waited(lambda: place.call(lambda broker: broker.stats("q")).messages == 1)
+        client.send(1, commands.Queue.Declare(0, "q", passive=True))
+        client.hear(commands.Queue.DeclareOk)
+        client.close()
+
+
 def test_names_that_rabbitmq_allows() -> None:
     with served() as place:
         channel = place.channel(confirms=True)
