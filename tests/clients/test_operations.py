@@ -33,10 +33,11 @@ from penstock import (
 )
 from penstock.client.transaction import ClientTransaction
 from tests.clients.rig import connected, run, served, until
+from tools.make_sync import LOOP_ONLY
 
 LOCAL = {
     "session", "begin_session", "end_session", "new_session_name", "consumer", "drain", "measures", "spool",
-    "dead_page", "marks_page", "follow_events", "scan",
+    "dead_page", "marks_page", "follow_events", "scan", *LOOP_ONLY,
 }  # fmt: skip
 """What only makes sense where the broker is, or has another shape: sessions; scans, whose columns a client names."""
 
