@@ -15,6 +15,7 @@ import asyncio
 import itertools
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -335,6 +336,7 @@ def main() -> None:
     parser.add_argument("--batch", default="1000,100", metavar="N,M", help="messages at once of one and two")
     parser.add_argument("--prepared", action="store_true", help="one and two: clients encode and decode unmeasured")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # its servers end with it
     seconds = options.seconds
     if not all(part.isdigit() and int(part) > 0 for part in options.batch.split(",")):
         parser.error(f"--batch {options.batch!r} must be whole numbers above 0, with commas between them")
