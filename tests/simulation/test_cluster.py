@@ -6,11 +6,14 @@ import pytest
 
 from tests.simulation.cluster_world import run_cluster
 
+LEAST_BUFFERED = {2: 5}
+"""The store is hardly away in that one."""
 
-@pytest.mark.parametrize("seed", range(6))
+
+@pytest.mark.parametrize("seed", range(7))
 def test_nodes_that_come_and_go_lose_nothing(seed: int) -> None:
     world = run_cluster(seed)
     assert world.violations == []
     assert sum(map(len, world.confirmed.values())) > 500
     assert world.faults > 3
-    assert world.buffered > 0  # from 7 to 490, as the store happens to be away
+    assert world.buffered > LEAST_BUFFERED.get(seed, 10)

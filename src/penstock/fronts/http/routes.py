@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 QUERY_BYTES_MAX: Final = 16 * 1024
 QUERY_FIELDS_MAX: Final = 100
 PATHS_KEPT: Final = 1_024
+PATH_KEPT_BYTES: Final = 512
+"""A client chooses its paths: so many are remembered, and none that is longer."""
 NAMESPACE: Final = "namespace"
 SESSION: Final = "session"
 
@@ -172,9 +174,10 @@ class Router:
         found = self._found.get((method, raw_path))
         if found is None:
             found = self.find(method, _path(raw_path))
-            if len(self._found) >= PATHS_KEPT:
-                self._found.clear()
-            self._found[method, raw_path] = found
+            if len(raw_path) <= PATH_KEPT_BYTES:
+                if len(self._found) >= PATHS_KEPT:
+                    self._found.clear()
+                self._found[method, raw_path] = found
         route, names = found
         return route, names, read_query(raw_query) if raw_query else {}
 
