@@ -12,6 +12,7 @@ Queues: `ordered` (partitions, dedup ids, no attempt limit), `source` (moved by 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -141,10 +142,11 @@ class Child:
 
     async def _move(self) -> None:
         """Ack here and publish there, as one: each source message gives exactly one moved one."""
-        while True:
+        for number in itertools.count():
             claim = await self._claim("source", self.chance.choice((1, 4, 30)))
             names = [one.payload.decode() for one in claim]
-            made = [f"{name}>{self.life}" for name in names]
+            # A name for each try: on a slow disk a lease ends before its transaction, and the same life tries again.
+            made = [f"{name}>{self.life}.{number}" for name in names]
             self.note("move", names, made)
             try:
                 async with self.broker.transaction() as transaction:
