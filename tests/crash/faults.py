@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import resource
@@ -14,8 +15,10 @@ from typing import Literal
 import pytest
 
 from penstock.store.indexed_log import IndexedLog
+from penstock.store.log import Entry
 from penstock.store.log_records import Draft
 from penstock.store.log_segments import Segment
+from penstock.store.log_sync import Done, KernelSyncs
 
 Moment = Literal["before", "within", "after"]
 
@@ -56,31 +59,42 @@ class FailingCommits:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.moment: Moment | None = None
         self.left = 0
-        self._real = IndexedLog._append
-        self._sync = Segment.sync
-        monkeypatch.setattr(IndexedLog, "_append", lambda log, draft: self._append(log, draft))
+        self._next: Moment | None = None
+        """How the commit that has begun is to fail."""
+        self._check, self._fold = IndexedLog._check, IndexedLog._fold
+        self._sync, self._start_sync = Segment.sync, Segment.start_sync
+        monkeypatch.setattr(IndexedLog, "_check", lambda log, draft: self._checked(log, draft))
+        monkeypatch.setattr(IndexedLog, "_fold", lambda log, entry: self._folded(log, entry))
         monkeypatch.setattr(Segment, "sync", lambda segment: self._synced(segment))
-        self._in_sync = False
+        monkeypatch.setattr(Segment, "start_sync", lambda *arguments: self._sync_started(*arguments))
 
     def fail(self, moment: Moment, count: int = 1) -> None:
         self.moment, self.left = moment, count
 
-    def _append(self, log: IndexedLog, draft: Draft) -> None:
-        if self.left == 0:
-            self._real(log, draft)
-            return
-        self.left -= 1
-        if self.moment == "before":
-            raise io_error()
-        self._in_sync = self.moment == "within"
-        self._real(log, draft)
-        raise io_error()
+    def _checked(self, log: IndexedLog, draft: Draft) -> None:
+        self._next = None
+        if self.left:
+            self.left -= 1
+            if self.moment == "before":
+                raise io_error()
+            self._next = self.moment
+        self._check(log, draft)
 
     def _synced(self, segment: Segment) -> None:
-        if self._in_sync:
-            self._in_sync = False
+        if self._next == "within":
             raise io_error()
         self._sync(segment)
+
+    def _sync_started(self, segment: Segment, syncs: KernelSyncs, done: Done) -> bool:
+        if self._next == "within":
+            asyncio.get_running_loop().call_soon(done, io_error())
+            return True
+        return self._start_sync(segment, syncs, done)
+
+    def _folded(self, log: IndexedLog, entry: Entry) -> None:
+        self._fold(log, entry)
+        if self._next == "after":
+            raise io_error()
 
 
 def io_error() -> OSError:

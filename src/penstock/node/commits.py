@@ -44,6 +44,8 @@ TURNS_MAX = 80
 """Turns of the loop, of some microseconds each, that a commit waits for company."""
 TURNS_PACED = 20
 """The same for who publishes without waiting for answers: it comes when it comes, and perhaps just now."""
+ALONE_COMMITS = 32
+"""After so many commits in a row of one waiter each, nobody else is taken to be there; one in so many looks again."""
 RIDE_SECONDS = 0.005
 """So long a change that nobody waits for may wait for a commit to go with, before it gets one of its own."""
 
@@ -142,12 +144,14 @@ class CommitLoop:
         self._lost: PenstockError | None = None
         self._loop = asyncio.get_running_loop()
         self._pending = Pending()
-        self._under_way: asyncio.Task[None] | None = None
+        self._under_way: asyncio.Future[None] | None = None
         self._lanes_under_way: set[int] = set()
         self._scheduled = False
         self._room: list[asyncio.Future[None]] = []
         self._closed = False
         self._company = 0
+        self._alone = 0
+        """How many commits in a row had one waiter, and nobody came meanwhile."""
         self._turns_left = self._turns = 0
         self._riding: asyncio.TimerHandle | None = None
         self.count = 0
@@ -309,11 +313,22 @@ class CommitLoop:
                 self._under_way = self._loop.create_task(self._apply_probe(pending.probes))
             self._answer(pending, sealed)
             return
-        if durable is not None and ephemeral is None and self._apply_now(pending, sealed, durable):
+        if durable is not None and ephemeral is None and self._apply_soon(pending, sealed, durable):
             return
+        under_way = self._loop.create_task(self._apply(pending, sealed, durable, ephemeral))
+        self._is_begun(under_way, sealed, durable)
+
+    def _is_begun(
+        self, under_way: asyncio.Future[None], sealed: list[tuple[Lane, Sealed]], durable: Commit | None
+    ) -> None:
+        self._under_way = under_way
         self._lanes_under_way = {lane.id for lane, _ in sealed}
         self._slots_under_way = set() if durable is None else set(durable.epochs)
-        self._under_way = self._loop.create_task(self._apply(pending, sealed, durable, ephemeral))
+
+    def _is_over(self) -> None:
+        self._under_way = None
+        self._lanes_under_way = set()
+        self._slots_under_way = set()
 
     def _serve_unsealed(self) -> None:
         """A message that somebody waits for is handed out in the commit that publishes it: one instead of two."""
@@ -358,22 +373,34 @@ class CommitLoop:
         """A commit about no slot is fenced all the same where this node has any."""
         return {slot: self._epochs[slot] for slot in list(self._epochs)[:1]}
 
-    def _apply_now(self, pending: Pending, sealed: list[tuple[Lane, Sealed]], durable: Commit) -> bool:
-        """Apply without a task, where the store can; whether all is done."""
+    def _apply_soon(self, pending: Pending, sealed: list[tuple[Lane, Sealed]], durable: Commit) -> bool:
+        """Apply without a task, where the store can; whether it was begun."""
         if self._prompt is None:
             return False
         began = perf_counter()
-        error = None
-        try:
-            if not self._prompt.apply_now(durable):
-                return False
-        except Exception as failure:
-            error = self._failed(failure)
-        else:
-            self._measures.applied(durable, perf_counter() - began)
-        _settle(pending.probes, error)
-        self._end(pending, sealed, error)
+        under_way: asyncio.Future[None] = self._loop.create_future()
+
+        def done(failure: Exception | None) -> None:
+            error = None
+            if failure is None:
+                self._measures.applied(durable, perf_counter() - began)
+            else:
+                error = self._failed(failure)
+            _settle(pending.probes, error)
+            self._is_over()
+            under_way.set_result(None)
+            self._end(pending, sealed, error)
+
+        self._is_begun(under_way, sealed, durable)
+        if not self._prompt.apply_soon(durable, done, is_alone=self._is_alone()):
+            self._is_over()
+            return False
         return True
+
+    def _is_alone(self) -> bool:
+        """Whether one caller asks, is answered and asks again, and nobody else does anything."""
+        # While the loop waits for the disk it hears of nobody, so now and then it does not.
+        return self._alone > ALONE_COMMITS and self._alone % ALONE_COMMITS != 0
 
     async def _apply(
         self,
@@ -390,9 +417,7 @@ class CommitLoop:
             await self._probe(pending.probes)
         if ephemeral is not None and error is None:
             error = await self._try(self._memory, ephemeral)
-        self._under_way = None
-        self._lanes_under_way = set()
-        self._slots_under_way = set()
+        self._is_over()
         self._end(pending, sealed, error)
 
     def _end(self, pending: Pending, sealed: list[tuple[Lane, Sealed]], error: PenstockError | None) -> None:
@@ -445,6 +470,8 @@ class CommitLoop:
         self.count += 1
         self._company = pending.callers + self._pending.callers
         self._turns = max(pending.turns, self._pending.turns)
+        is_one = len(pending.waiters) + len(self._pending.waiters) <= 1 and not pending.riders
+        self._alone = self._alone + 1 if is_one else 0
         for lane, part in sealed:
             lane.committed(part)
         for action in pending.after:

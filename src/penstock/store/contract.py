@@ -95,10 +95,12 @@ __all__ = [
 class Prompt(Protocol):
     """What an engine may have beside the rest of the contract: a way to commit that needs no task and no thread."""
 
-    def apply_now(self, commit: Commit) -> bool:
-        """`apply` before it returns, where that takes no longer than asking somebody else to; whether it did.
+    def apply_soon(self, commit: Commit, done: Callable[[Exception | None], None], *, is_alone: bool = False) -> bool:
+        """Begin to `apply`, where that needs nobody else; whether it did. Counts as an `apply` under way.
 
-        False says that nothing was done: `apply` is still to be called. What it raises is what `apply` raises.
+        `done` is then called once, on the event loop, perhaps before this returns: with None when the commit is
+        durable, else with what `apply` would have raised. False says that nothing was done: `apply` is still to be
+        called. `is_alone`: nobody but the caller of this commit asks for anything, so the event loop may be kept.
         """
 
 

@@ -8,6 +8,7 @@ mean. Next stop: `sqlite.py`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,9 +19,10 @@ from typing import Final, TypeVar
 from penstock.errors import Fenced, PenstockError
 from penstock.rows import DedupRow
 from penstock.store import sqlite_schema as sql
-from penstock.store.log import Log, Mark
+from penstock.store.log import Entry, Log, Mark
 from penstock.store.log_records import Draft
 from penstock.store.log_space import clean
+from penstock.store.log_sync import KernelSyncs
 from penstock.store.log_turn import Turn
 from penstock.store.recent import Recent
 from penstock.store.sqlite_file import Connection, File, durably, in_transaction
@@ -36,9 +38,11 @@ INDEX_LOG_BYTES: Final = 64 << 20
 """So many rows, so many bytes of them, or so much of the log, are brought into the tables at once."""
 BEHIND_MOST: Final = 8
 """When the tables lack so many times that much, because writing them fails, commits wait and fail with them."""
+SOON_BYTES: Final = 1 << 16
+"""A record up to that size is written by the event loop itself, where the kernel syncs it meanwhile."""
 AT_ONCE_BYTES: Final = 1 << 16
 AT_ONCE_SECONDS: Final = 0.0006
-"""A record up to that size is written by the event loop itself, while the disk syncs within that time."""
+"""Elsewhere the loop writes up to that size and waits for the disk, while that syncs within that time."""
 _ROW_LOG_BYTES: Final = 512
 """What a row adds to SQLite's own log, for estimating when that must be emptied."""
 
@@ -69,31 +73,114 @@ class IndexedLog:
         self._hurry = Event()
         self._scheduled = False
         self._closing = False
+        self._syncs: KernelSyncs | None = None
+        self._asked_for_syncs = False
         self.segments = self._log.segments
 
     # Appending --------------------------------------------------------------------------------------------
 
     def is_quick(self, size: int) -> bool:
-        """Whether a record of about this size can, as far as is known, be appended on the event loop."""
-        return size <= AT_ONCE_BYTES and self._log.sync_seconds <= AT_ONCE_SECONDS
+        """Whether a record of about this size can, as far as is known, be appended without a thread."""
+        return size <= SOON_BYTES if self._kernel_syncs() is not None else self._is_quick_at_once(size)
+
+    def append_soon(self, draft: Draft, done: Callable[[Exception | None], None], *, is_alone: bool) -> bool:
+        """Append without a thread and, where the kernel can sync meanwhile, without a wait; False: nothing was done.
+
+        `done` is called on the event loop with what became of it, perhaps before this returns. With `is_alone` the
+        loop has nothing to do meanwhile, so it waits for a quick disk itself: that is sooner than being told.
+        """
+        syncs = self._kernel_syncs()
+        try:
+            if syncs is None or (is_alone and self._is_quick_at_once(draft.size)):
+                if not self.append_at_once(draft):
+                    return False
+            elif not self._enter(draft.size):
+                return False
+            else:
+                self._begin(draft, syncs, done)
+                return True
+        except Exception as error:
+            done(error)
+        else:
+            done(None)
+        return True
 
     def append_at_once(self, draft: Draft) -> bool:
         """Append on the event loop, if that takes no longer than to ask a thread for it; whether it did."""
-        log, turn = self._log, self._turn
-        if not self.is_quick(draft.size) or self._is_far_behind() or not self._appending.acquire(blocking=False):
+        if not self._is_quick_at_once(draft.size) or not self._enter(draft.size):
             return False
         try:
-            if not log.is_plain or not log.fits(draft.size) or not turn.lock_at_once():
-                return False
-            try:
-                if not turn.is_ours():
-                    return False
-                self._append(draft)
-                return True
-            finally:
-                turn.unlock()
+            self._append(draft)
+            return True
         finally:
-            self._appending.release()
+            self._leave()
+
+    def _begin(self, draft: Draft, syncs: KernelSyncs, done: Callable[[Exception | None], None]) -> None:
+        """Write a record and have it synced. What it raises, `done` does not hear."""
+        try:
+            self._check(draft)
+            segment = self._log.write(draft)
+        except BaseException:
+            self._leave()
+            raise
+
+        def end(error: Exception | None) -> None:
+            try:
+                if error is None:
+                    self._fold(self._log.synced(draft))
+                else:
+                    self._log.not_synced()
+            except Exception as failure:
+                error = failure
+            finally:
+                self._leave()
+            done(error)
+
+        if not segment.start_sync(syncs, end):
+            self.end_syncs()
+            try:
+                segment.sync()
+            except OSError as error:
+                end(error)
+            else:
+                end(None)
+
+    def _enter(self, size: int) -> bool:
+        """Have the log for one record, if it needs no more than a write and a sync; `_leave` if so."""
+        log, turn = self._log, self._turn
+        if self._is_far_behind() or not self._appending.acquire(blocking=False):
+            return False
+        if log.is_plain and log.fits(size) and turn.lock_at_once():
+            if turn.is_ours():
+                return True
+            turn.unlock()
+        self._appending.release()
+        return False
+
+    def _leave(self) -> None:
+        self._turn.unlock()
+        self._appending.release()
+
+    def _is_quick_at_once(self, size: int) -> bool:
+        return size <= AT_ONCE_BYTES and self._log.sync_seconds <= AT_ONCE_SECONDS
+
+    def _kernel_syncs(self) -> KernelSyncs | None:
+        """On the event loop."""
+        if not self._asked_for_syncs:
+            self._asked_for_syncs = True
+            self._syncs = KernelSyncs.of_loop(asyncio.get_running_loop())
+        return self._syncs
+
+    def end_syncs(self) -> None:
+        """On the event loop, when nothing is under way."""
+        if self._syncs is not None:
+            self._syncs.close()
+            self._syncs = None
+
+    def wait_for_append(self) -> None:
+        """Return when no record is being appended. On a thread that may wait."""
+        with self._appending:
+            pass
 
     def append(self, draft: Draft) -> None:
         """Append, wherever the log stands. On a thread that may wait, and is not the writer's."""
@@ -107,12 +194,17 @@ class IndexedLog:
 
     def _append(self, draft: Draft) -> None:
         """With the turn, locked."""
+        self._check(draft)
+        self._fold(self._log.append(draft))
+
+    def _check(self, draft: Draft) -> None:
         self._file.check_in_place()
         for slot, epoch in draft.commit.epochs.items():
             held, owner = self._epochs.get(slot, (None, "nobody"))
             if held != epoch:
                 raise Fenced(f"slot {slot} is at epoch {held} of {owner}, not at epoch {epoch}")
-        entry = self._log.append(draft)
+
+    def _fold(self, entry: Entry) -> None:
         with self._folding:
             recent = self._recents[-1]
             recent.fold(entry)

@@ -62,6 +62,7 @@ class Log:
         self.segments = Segments(folder)
         self.sync_seconds = 0.0
         """A running mean of how long a sync takes."""
+        self._written_at = 0.0
         self._store_id = b""
         self._tail: Segment | None = None
         self._end = START
@@ -85,6 +86,16 @@ class Log:
         """Make a record durable. When it raises, the record is void."""
         if self._in_doubt or not self.fits(draft.size):
             self._begin_segment(draft.size)
+        file = self.write(draft)
+        try:
+            file.sync()
+        except BaseException:
+            self.not_synced()
+            raise
+        return self.synced(draft)
+
+    def write(self, draft: Draft) -> Segment:
+        """The first half of `append`, for a record that fits: write it. The segment is to be synced next."""
         tail, at = self._tail, self._end
         assert tail is not None
         if not tail.is_in_place():
@@ -94,15 +105,29 @@ class Log:
         except BaseException:
             self._not_written(tail, at)
             raise
-        try:
-            began = perf_counter()
-            tail.sync()
-        except BaseException:
-            self._not_synced(tail, at)
-            raise
-        self.sync_seconds += (perf_counter() - began - self.sync_seconds) * SYNC_SHARE
+        self._written_at = perf_counter()
+        return tail
+
+    def synced(self, draft: Draft) -> Entry:
+        """The second half: the record that was written last is on the disk."""
+        self.sync_seconds += (perf_counter() - self._written_at - self.sync_seconds) * SYNC_SHARE
+        tail, at = self._tail, self._end
+        assert tail is not None
         self._end = Mark(tail.number, at.position + draft.size, at.record + 1, at.position)
         return Entry(draft.commit, tail.number, self._end.position - draft.bodies_bytes, len(draft.rows), self._end)
+
+    def not_synced(self) -> None:
+        """The record that was written last is void: after a failed sync nobody knows what the disk has of it, and a
+        second one says nothing of the first.
+        """
+        tail, at = self._tail, self._end
+        assert tail is not None
+        self._in_doubt = True
+        with suppress(OSError):
+            tail.void(at.position)
+        # At once, where the disk allows it: until then a crash could bring the record back.
+        with suppress(OSError):
+            self._begin_segment(0)
 
     def _not_written(self, tail: Segment, at: Mark) -> None:
         """Half a record is none, but for one whose rest is what was there before: make sure."""
@@ -110,15 +135,6 @@ class Log:
             tail.void(at.position)
         except OSError:
             self._in_doubt = True
-
-    def _not_synced(self, tail: Segment, at: Mark) -> None:
-        """After a failed sync nobody knows what the disk has, and a second one says nothing of the first."""
-        self._in_doubt = True
-        with suppress(OSError):
-            tail.void(at.position)
-        # At once, where the disk allows it: until then a crash could bring the record back.
-        with suppress(OSError):
-            self._begin_segment(0)
 
     def _begin_segment(self, needed: int) -> None:
         tail, end = self._tail, self._end

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from penstock.checksum import crc32
 from penstock.errors import StoreCorrupt
 from penstock.store.log_records import HEAD, MAGIC, Draft, Head, parse_head, seed_of
+from penstock.store.log_sync import Done, KernelSyncs
 
 SEGMENT_BYTES_FIRST: Final = 1 << 20
 """A new store's first segment: each later one has twice the size of the one before, up to the most."""
@@ -85,6 +86,10 @@ class Segment:
 
     def sync(self) -> None:
         _sync(self._file)
+
+    def start_sync(self, syncs: KernelSyncs, done: Done) -> bool:
+        """As `sync`, while the event loop goes on; whether it was begun."""
+        return syncs.start(self._file, done)
 
     def void(self, position: int) -> None:
         """Overwrite the head of a record whose writing failed, so that it is none."""

@@ -92,12 +92,15 @@ class SqliteStore:
     async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
         return await self._change_slots(lambda connection: cluster.acquire(connection, slots, owner))
 
-    def apply_now(self, commit: Commit) -> bool:
-        self._check_open()
-        if not self._log.is_quick(sum([row.size for change in commit.lanes for row in change.batches])):
+    def apply_soon(self, commit: Commit, done: Callable[[Exception | None], None], *, is_alone: bool = False) -> bool:
+        if self._closed or not self._log.is_quick(sum([row.size for change in commit.lanes for row in change.batches])):
             return False
         check_commit(commit)
-        return self._append(draft(commit), self._log.append_at_once)
+
+        def end(error: Exception | None) -> None:
+            done(None if error is None else self._file.translated(error))
+
+        return self._log.append_soon(draft(commit), end, is_alone=is_alone)
 
     async def apply(self, commit: Commit) -> None:
         self._check_open()
@@ -232,7 +235,8 @@ class SqliteStore:
         self._closed = True
         # First the commit under way, which may need the writer; then, on the writer's own thread, the rest: the event
         # loop does not wait for the disk.
-        await asyncio.wrap_future(self._appender.submit(int))
+        await asyncio.wrap_future(self._appender.submit(self._log.wait_for_append))
+        self._log.end_syncs()
         self._appender.shutdown()
         self._log.hurry()
         await asyncio.wrap_future(self._writer.start(self._finish))

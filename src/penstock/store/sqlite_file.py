@@ -117,7 +117,7 @@ class File:
         if busy:
             _log.warning("%s: another process reads; %d of %d log pages copied", self.path, copied, pages)
 
-    def translated(self, error: BaseException) -> BaseException:
+    def translated(self, error: Exception) -> Exception:
         """The error that the contract names for what SQLite, the file system or Python's binding said."""
         if isinstance(error, StoreCorrupt) and str(self.path) not in str(error):
             return StoreCorrupt(f"{self.path}: {error}")

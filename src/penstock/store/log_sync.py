@@ -1,0 +1,78 @@
+"""Forcing a file to the disk while the event loop goes on, without a thread.
+
+Linux takes such an order through its interface for asynchronous I/O and says by a descriptor when it is carried out; a
+thread would have to pass Python's lock back and forth for that, which costs about as much as the disk. Where this
+cannot be had, `KernelSyncs.of_loop` says None, and who asked syncs in another way. This module may not know what is in
+a file. Next stop: back to `indexed_log.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from caio import linux_aio
+
+ORDERS_MOST: Final = 4
+"""So many syncs may be under way; a log has one at a time."""
+
+_logger = logging.getLogger("penstock.store.log")
+
+Done = Callable[[OSError | None], None]
+
+
+class KernelSyncs:
+    """Syncs under way, of one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, context: linux_aio.Context) -> None:
+        self._loop = loop
+        self._context = context
+        loop.add_reader(context.fileno, self._take_results)
+
+    @classmethod
+    def of_loop(cls, loop: asyncio.AbstractEventLoop) -> KernelSyncs | None:
+        """Syncs for an event loop; None where the system, or this kind of loop, has no such thing."""
+        try:
+            # Not before it is needed: it tries the kernel out, which takes some milliseconds.
+            from caio import linux_aio
+
+            return cls(loop, linux_aio.Context(max_requests=ORDERS_MOST))
+        except (ImportError, OSError, RuntimeError, NotImplementedError) as error:
+            _logger.info("the kernel takes no orders to sync (%s): commits wait for the disk themselves", error)
+            return None
+
+    def start(self, file: int, done: Done) -> bool:
+        """Have the data of a file forced to disk; `done` is called with what became of it. False: not taken."""
+        from caio import linux_aio
+
+        operation = linux_aio.Operation.fdsync(file)
+        operation.set_callback(lambda result: done(_error(result)))
+        try:
+            return bool(self._context.submit(operation))
+        except (OSError, ValueError) as error:  # a kernel or a file system without it
+            _logger.info("the kernel takes no orders to sync (%s): commits wait for the disk themselves", error)
+            return False
+
+    def close(self) -> None:
+        """None is under way any more."""
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._context.fileno)
+
+    def _take_results(self) -> None:
+        with suppress(BlockingIOError):
+            self._context.poll()
+        while self._context.process_events():
+            pass
+
+
+def _error(result: int) -> OSError | None:
+    """What a result says: 0 is well, and the number of an error comes negative, as an unsigned number."""
+    if result == 0:
+        return None
+    code = (1 << 64) - result if result > 0 else -result
+    return OSError(code, os.strerror(code))
