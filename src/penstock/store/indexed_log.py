@@ -38,7 +38,7 @@ INDEX_LOG_BYTES: Final = 64 << 20
 """So many rows, so many bytes of them, or so much of the log, are brought into the tables at once."""
 BEHIND_MOST: Final = 8
 """When the tables lack so many times that much, because writing them fails, commits wait and fail with them."""
-SOON_BYTES: Final = 1 << 16
+SOON_BYTES: Final = 1 << 20
 """A record up to that size is written by the event loop itself, where the kernel syncs it meanwhile."""
 AT_ONCE_BYTES: Final = 1 << 16
 AT_ONCE_SECONDS: Final = 0.0006
