@@ -352,9 +352,8 @@ class Lane:
         sealed = Sealed(change, [], [], 0, self.sealed_first)
         for group in self.groups.values():
             group.seal(change)
-            events = group.events.seal()
-            if events:
-                sealed.events.append((group.id, events))
+            if group.events.by_key:
+                sealed.events.append((group.id, group.events.seal()))
             if isinstance(group, WorkGroup) and group.died:
                 sealed.died += [(group.id, row) for row in group.died]
                 group.died = []
