@@ -212,6 +212,12 @@ class Lane:
         segment = self.log.find(offset)
         return self.bytes_end - segment.bytes_end + segment.size + self.parts_bytes
 
+    def lag_bytes(self) -> int:
+        """Bytes of what is sealed that even the group furthest ahead has not come to; 0 where that is not known."""
+        foremost = max([group.next for group in self.groups.values()], default=self.sealed_end)
+        segment = None if foremost >= self.sealed_end else self.log.look(foremost)
+        return 0 if segment is None else self.bytes_end - segment.bytes_end
+
     def append(
         self,
         now_ms: int,
