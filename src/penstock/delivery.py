@@ -201,7 +201,10 @@ class Claim:
         return [part.offset + index for part in self.slices for index in range(part.stop - part.start)]
 
     def __len__(self) -> int:
-        return sum(part.stop - part.start for part in self.slices)
+        count = 0
+        for part in self.slices:
+            count += part.stop - part.start
+        return count
 
     def __iter__(self) -> Iterator[Received]:
         return iter(self.messages)

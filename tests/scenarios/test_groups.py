@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from penstock import InvalidArgument, Message, NotFound, OffsetGone, WrongKind
@@ -296,3 +298,26 @@ def test_work_and_stream_operations_do_not_mix(memory_home: Home) -> None:
             await broker.read("q", "nobody")
 
     play(memory_home, scenario)
+
+
+def test_what_is_published_behind_a_long_backlog_is_not_kept_in_memory(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open(cache_bytes=40_000)
+        await broker.declare_queue("q")
+        await broker.declare_group("q", "slow")
+        cache = broker._node.cache
+        for _ in range(30):
+            await broker.publish_many("q", [Message(os.urandom(1_000))] * 2)
+        [lane] = broker._node.catalog.queue("default", "q").lanes
+        assert not cache.has(lane, 58)
+        await broker.declare_group("q", "quick", start="now")  # one that keeps up has it from memory
+        await broker.publish_many("q", [Message(os.urandom(1_000))] * 2)
+        assert cache.has(lane, 60)
+        assert len(await broker.claim("q", group="quick", max=10)) == 2
+        seen: list[int] = []
+        while claim := await broker.claim("q", group="slow", max=7):
+            seen += claim.offsets()
+            await broker.ack(claim)
+        assert seen == list(range(62))
+
+    play(home, scenario)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from penstock import Forbidden, Message, NotFound
 from penstock.core.events import Delivery, decode_delivery
+from penstock.node import event_log
 from tests.scenarios.rig import Home, claim_all, group_stats, messages, numbered, play, texts, until
 
 
@@ -163,6 +165,29 @@ def test_events_can_be_followed_and_turned_off_and_are_the_systems(home: Home) -
         for operation in (broker.delete_queue("$events"), broker.declare_queue("$mine")):
             with pytest.raises(Forbidden, match=r"\$"):
                 await operation
+
+    play(home, scenario)
+
+
+@pytest.mark.parametrize("most", [1, 3, 4])
+def test_events_of_one_commit_may_be_more_than_a_row_holds(
+    home: Home, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(event_log, "ROW_MESSAGES_MAX", most)
+    groups = [f"g{index}" for index in range(4)]
+
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("q")
+        for group in groups:
+            await broker.declare_group("q", group)
+        await broker.publish("q", Message(b"m"))
+        await asyncio.gather(*(broker.claim("q", group=group) for group in groups))
+        broker = await home.reopen(broker)
+        read = await broker.read_from("$events", max=100)
+        assert {one.message.content_type for one in read.messages} == {"application/json"}
+        told = [decode_delivery(one.payload) for one in read.messages]
+        assert [(one.group, one.events[0].kind) for one in told] == [(group, "claimed") for group in groups]
 
     play(home, scenario)
 

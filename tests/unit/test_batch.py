@@ -26,6 +26,7 @@ from penstock.batch import (
     decode_meta,
     decode_single,
     encode,
+    encode_alike,
     is_intact,
     join,
     meta_columns,
@@ -233,6 +234,14 @@ def test_no_metadata_no_meta() -> None:
     assert encoded.meta == b""
     assert meta_columns(b"") == 0
     assert decode_meta(b"", 1000) == codec.Meta(1000)
+
+
+@pytest.mark.parametrize("count", [1, 2, 40, 41])
+def test_messages_that_are_alike_are_encoded_as_any_others(count: int) -> None:
+    bodies = [b"x" * (index % 40) for index in range(count)]
+    for content_type in ("application/json", "text/plain"):
+        messages = [Message(payload, content_type=content_type) for payload in bodies]
+        assert encode_alike(bodies, content_type) == encode(messages)
 
 
 @pytest.mark.parametrize("name", COLUMNS)

@@ -42,6 +42,23 @@ def test_single_messages_are_stored_together_up_to_a_limit(monkeypatch: pytest.M
     assert [row.count for row in sealed.change.batches] == [4, 1, 2, 1]
 
 
+def test_lag_bytes_are_those_behind_the_foremost_group() -> None:
+    bench = Bench()
+    bench.lane.add_group(2, bench.settings[GROUP], 0)
+    assert bench.lane.lag_bytes() == 0
+    for _ in range(3):
+        bench.publish(NOW, *plain(10))
+    sizes = [segment.size for segment in bench.lane.log.tail]
+    assert bench.lane.lag_bytes() == sum(sizes[1:])
+    bench.claim(NOW, 15)
+    assert bench.lane.lag_bytes() == sizes[2]
+    bench.claim(NOW, 15, 2)
+    assert bench.lane.lag_bytes() == 0
+    bench.lane.remove_group(GROUP)
+    bench.reload()
+    assert bench.lane.lag_bytes() == 0  # no head of it is in memory
+
+
 def test_duplicates_name_the_first_offset() -> None:
     bench = Bench(dedup_window_ms=100)
     first = bench.lane.append(NOW, [Message(dedup_id="a"), Message(dedup_id="a"), Message(dedup_id="a", partition="p")])

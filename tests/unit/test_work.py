@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -35,6 +38,32 @@ def test_a_plain_batch_is_one_range() -> None:
     entries = bench.work.claim(NOW, 700, "ann", 1)
     assert [(entry.start, entry.end, entry.attempts) for entry in entries] == [(0, 700, 1)]
     assert bench.claim(NOW, 700, 2) == list(range(700, 1000))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_the_short_way_of_a_claim_ends_where_the_long_one_does(seed: int, ordered: bool) -> None:
+    chance = random.Random(seed)
+    kinds: list[dict[str, Any]] = [{}, {}, {}, {"delay_ms": 5}, {"ttl_ms": 9}, {"partition": "p"}]
+    batches = [plain(chance.randint(1, 9), **chance.choice(kinds)) for _ in range(12)]
+    steps = [(chance.randint(1, 12), chance.random() < 0.3, chance.choice(["ack", "nack", None])) for _ in range(40)]
+    seen: list[object] = []
+    for is_plain in (True, False):
+        bench = Bench(ordered=ordered, backoff_ms=3, backoff_jitter=0.0)
+        assert bench.work.settings.is_plain
+        bench.work.settings = msgspec.structs.replace(bench.work.settings, is_plain=is_plain)
+        told: list[object] = []
+        for lease, (most, settle, action) in enumerate(steps):
+            if batches[lease : lease + 1]:
+                bench.publish(NOW + lease, *batches[lease])
+            told.append(bench.claim(NOW + lease, most, lease, settle=settle))
+            if action is not None and told[-1] and not settle:
+                bench.settle(NOW + lease, lease, action)  # type: ignore[arg-type]
+            told.append((bench.work.next, bench.work.next_due_ms(), bench.work.needed_from(), bench.waiting()))
+            sealed = bench.commit(NOW + lease)
+            told.append(sealed if sealed is None else (sealed.change.leases, sealed.change.groups, sealed.events))
+        seen.append(told)
+    assert seen[0] == seen[1]
 
 
 def test_claim_of_none_or_less() -> None:

@@ -37,7 +37,7 @@ from penstock.batch.layout import (
     EncodedBatch,
     Meta,
 )
-from penstock.batch.messages import decode, decode_meta, decode_single, encode
+from penstock.batch.messages import decode, decode_meta, decode_single, encode, encode_alike
 from penstock.batch.reader import Reader
 from penstock.batch.reshape import cut, join, select, with_key
 
@@ -68,6 +68,7 @@ __all__ = [
     "decode_meta",
     "decode_single",
     "encode",
+    "encode_alike",
     "from_bytes",
     "is_intact",
     "join",

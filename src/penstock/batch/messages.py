@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
 
 from penstock.batch.body import open_single, payloads, write_body, write_single
 from penstock.batch.columns import TYPED, any_metadata, columns_of, decode_order, expand, read_meta, write_meta
 from penstock.batch.guards import limit_count
 from penstock.batch.layout import EncodedBatch, Meta
 from penstock.model import Message
+
+ALIKE_KEPT: Final = 128
 
 
 def encode(messages: Sequence[Message]) -> EncodedBatch:
@@ -27,6 +31,20 @@ def encode(messages: Sequence[Message]) -> EncodedBatch:
     meta = write_meta(columns_of(messages), count) if any_metadata(messages) else b""
     payloads = [message.payload for message in messages]
     return EncodedBatch(count, meta, write_body(array("I", list(map(len, payloads))), payloads))
+
+
+def encode_alike(payloads: Sequence[bytes], content_type: str) -> EncodedBatch:
+    """What `encode` makes of messages that have a payload and this content type, and nothing else."""
+    count = len(payloads)
+    limit_count(count)
+    return EncodedBatch(
+        count, _meta_alike(count, content_type), write_body(array("I", list(map(len, payloads))), payloads)
+    )
+
+
+@lru_cache(ALIKE_KEPT)
+def _meta_alike(count: int, content_type: str) -> bytes:
+    return write_meta({"content_type": [content_type]}, count)
 
 
 def decode(batch: EncodedBatch, start: int = 0, stop: int | None = None) -> list[Message]:

@@ -6,7 +6,7 @@ An entry never changes; splitting or moving one makes new ones. Knows nothing of
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -157,8 +157,10 @@ def ranges_of(entries: Iterable[Entry]) -> list[tuple[int, int]]:
     return ranges
 
 
-def runs_of(entries: Iterable[Entry]) -> list[tuple[int, int, int]]:
+def runs_of(entries: Sequence[Entry]) -> list[tuple[int, int, int]]:
     """(start, end, attempts) of entries by rising offset, adjacent ones of the same attempt made one."""
+    if len(entries) == 1:
+        return [(entries[0].start, entries[0].end, entries[0].attempts)]
     runs: list[tuple[int, int, int]] = []
     start = end = attempts = -1
     for entry in entries:

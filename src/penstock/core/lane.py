@@ -212,6 +212,12 @@ class Lane:
         segment = self.log.find(offset)
         return self.bytes_end - segment.bytes_end + segment.size + self.parts_bytes
 
+    def lag_bytes(self) -> int:
+        """Bytes of what is sealed that even the group furthest ahead has not come to; 0 where that is not known."""
+        foremost = max([group.next for group in self.groups.values()], default=self.sealed_end)
+        segment = None if foremost >= self.sealed_end else self.log.look(foremost)
+        return 0 if segment is None else self.bytes_end - segment.bytes_end
+
     def append(
         self,
         now_ms: int,
@@ -352,9 +358,8 @@ class Lane:
         sealed = Sealed(change, [], [], 0, self.sealed_first)
         for group in self.groups.values():
             group.seal(change)
-            events = group.events.seal()
-            if events:
-                sealed.events.append((group.id, events))
+            if group.events.by_key:
+                sealed.events.append((group.id, group.events.seal()))
             if isinstance(group, WorkGroup) and group.died:
                 sealed.died += [(group.id, row) for row in group.died]
                 group.died = []

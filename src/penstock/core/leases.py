@@ -50,11 +50,17 @@ class Leases:
         self.dirty.add(lease.id)
 
     def _index(self, lease: Lease) -> None:
-        self.by_id[lease.id] = lease
-        self.by_consumer.setdefault(lease.consumer, set()).add(lease.id)
-        self.count += count_of(lease.entries)
-        push(self.deadlines, (lease.deadline_ms, lease.id), len(self.by_id), self._is_deadline)
-        push(self.lowest_heap, (lease.entries[0].start, lease.id), len(self.by_id), self._is_lease)
+        id, entries = lease.id, lease.entries
+        self.by_id[id] = lease
+        ids = self.by_consumer.get(lease.consumer)
+        if ids is None:
+            self.by_consumer[lease.consumer] = {id}
+        else:
+            ids.add(id)
+        self.count += count_of(entries)
+        live = len(self.by_id)
+        push(self.deadlines, (lease.deadline_ms, id), live, self._is_deadline)
+        push(self.lowest_heap, (entries[0].start, id), live, self._is_lease)
 
     def _is_deadline(self, item: tuple[int, int]) -> bool:
         lease = self.by_id.get(item[1])

@@ -40,6 +40,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     holds: bool
     paused: bool
     filter: Filter | None
+    is_plain: bool
+    """Whether the group takes messages as they come, unless they ask for more themselves: no order by priority, no
+    delay, no ttl and no filter of its own."""
 
 
 _inherited = ("ordered", "prioritized", "lease_ms", "max_attempts", "backoff_ms", "backoff_factor", "backoff_max_ms",
@@ -53,8 +56,10 @@ def settings_of(queue: QueueConfig, group: GroupConfig) -> Settings:
     for name in _inherited:
         own = getattr(group, name)
         values[name] = getattr(queue, name) if own is None else own
+    is_choosy = values["prioritized"] or queue.debounce_ms or queue.delay_ms or queue.ttl_ms is not None or group.filter
     return Settings(
         kind=group.kind,
+        is_plain=not is_choosy,
         priority_max=queue.priority_max,
         delay_ms=queue.delay_ms,
         debounce_ms=queue.debounce_ms,

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 PARKED_MAX: Final = 100_000
 """Entries a group keeps waiting before a claim stops looking further: the bound on its memory."""
-_TIMED: Final = COLUMN_DELAY_MS | COLUMN_NOT_BEFORE_MS | COLUMN_TTL_MS
+TIMED: Final = COLUMN_DELAY_MS | COLUMN_NOT_BEFORE_MS | COLUMN_TTL_MS
+TIMED_OR_KEYED: Final = TIMED | COLUMN_PARTITION
+"""Columns by which a group, and one that is ordered, must look at each message by itself."""
 
 
 class Walk:
@@ -35,9 +37,7 @@ class Walk:
         self.only = only
         self.taken: list[Entry] = []
         self.mine: set[str] = set()
-        self.watched = _TIMED
-        if settings.ordered:
-            self.watched |= COLUMN_PARTITION
+        self.watched = TIMED_OR_KEYED if settings.ordered else TIMED
         if settings.prioritized:
             self.watched |= COLUMN_PRIORITY
 

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from penstock.batch import EncodedBatch
 from penstock.core.events import Delivery
@@ -93,6 +93,8 @@ from penstock.rows import REGISTRAR_SLOT, home_slot, slot_of
 
 WAIT_SECONDS_MAX = 3_600
 LeaseLike = Claim | Lease | str
+_DONE: Final = (Verdict("ack"),)
+"""What nearly every consumer says of all that it was given."""
 _consumers = itertools.count(1)
 
 
@@ -516,7 +518,7 @@ class Broker:
 
     async def ack(self, lease: LeaseLike, offsets: Ranges = None) -> None:
         """These messages are done (all of the lease without offsets)."""
-        await self.settle(lease, verdicts_of("ack", offsets))
+        await self.settle(lease, _DONE if offsets is None else verdicts_of("ack", offsets))
 
     async def nack(
         self, lease: LeaseLike, offsets: Ranges = None, *, delay: float | None = None, error: str = ""

@@ -50,6 +50,13 @@ class BatchCache:
             self.bytes -= self._batches.pop(key).cost
         return batch
 
+    def keeps(self, lag_bytes: int) -> bool:
+        """Whether what is put now is still here when somebody has come to it who has so many bytes before that.
+
+        What he passes on his way is put too, and costs at least twice its bytes.
+        """
+        return 2 * lag_bytes <= self.bytes_max
+
     def get(self, lane: int, base: int) -> CachedBatch | None:
         batch = self._batches.pop((lane, base), None)
         if batch is not None:

@@ -26,6 +26,10 @@ EPHEMERAL_FROM = 1 << 48
 """Ids from here on belong to ephemeral queues: never stored, never loaded."""
 
 
+_NO_NAMES: dict[int, str] = {}
+"""Shared by all queues whose groups nobody has looked for by their ids."""
+
+
 class Group:
     """A declared group."""
 
@@ -41,7 +45,7 @@ class Group:
 class Queue:
     """A declared queue."""
 
-    __slots__ = ("coming", "config", "consumers", "deleting", "groups", "had_consumer", "id", "lanes", "name",
+    __slots__ = ("_names", "coming", "config", "consumers", "deleting", "groups", "had_consumer", "id", "lanes", "name",
                  "namespace", "only_consumer", "rotation", "session", "slot", "used_ms")  # fmt: skip
 
     def __init__(self, id: int, namespace: str, name: str, config: QueueConfig, lanes: tuple[int, ...]) -> None:
@@ -53,6 +57,8 @@ class Queue:
         self.slot = slots_of(lanes)
         """Where all its lanes are; -1 where they are in several, as versions before clusters made them."""
         self.groups: dict[str, Group] = {}
+        self._names: dict[int, str] = _NO_NAMES
+        """Names of groups by id, to find these sooner: what it says is believed where the group has the id."""
         self.coming: dict[int, Group] = {}
         """Groups whose declaration is on its way: lanes know them already, and things happen to them."""
         self.deleting = False
@@ -73,8 +79,12 @@ class Queue:
         return 0 if len(self.lanes) == 1 else bisect_left(self.lanes, lane)  # they were given by rising number
 
     def group_by_id(self, id: int) -> Group | None:
+        group = self.groups.get(self._names.get(id, ""))
+        if group is not None and group.id == id:
+            return group
         for group in self.groups.values():
             if group.id == id:
+                self._names = {group.id: group.name for group in self.groups.values()}
                 return group
         return self.coming.get(id)
 

@@ -40,7 +40,7 @@ async def claim(node: Node, queue: Queue, group: Group, request: Request, wait_m
             return Claim(queue.name, 0, None, 0, [])
         is_with_its_publish = not is_visible(grab)
         try:
-            return await _deliver(node, queue, grab, request)
+            return await _deliver(node, queue, grab, request, is_with_its_publish)
         except asyncio.CancelledError:
             give_back(node, grab)
             raise
@@ -78,12 +78,12 @@ async def _take_now(node: Node, queue: Queue, group: Group, request: Request, *,
     return None
 
 
-async def _deliver(node: Node, queue: Queue, grab: Grab, request: Request) -> Claim:
+async def _deliver(node: Node, queue: Queue, grab: Grab, request: Request, is_with_its_publish: bool) -> Claim:
     """Fetch the bodies while the commit is under way; answer when both are there."""
     lane = grab.lane
     try:
-        if not is_visible(grab):
-            await grab.committed  # they are published in the same commit: there is nothing to read before it
+        if is_with_its_publish:
+            await grab.committed  # there is nothing to read before it
         slices = cached_slices(node, lane, grab.entries) or await slices_of(
             node, lane, grab.entries, ahead=_is_ahead(grab)
         )
@@ -109,9 +109,10 @@ async def _deliver(node: Node, queue: Queue, grab: Grab, request: Request) -> Cl
 
 def cached_slices(node: Node, lane: Lane, entries: Sequence[Entry]) -> list[Slice] | None:
     """The messages of one run inside one batch that is in memory: the common case of small claims."""
-    runs = runs_of(entries)
-    start, end, attempts = runs[0]
-    batch = _cached(node, lane, start) if len(runs) == 1 else None
+    if len(entries) > 1 and len(runs_of(entries)) > 1:
+        return None
+    start, end, attempts = entries[0].start, entries[-1].end, entries[0].attempts
+    batch = _cached(node, lane, start)
     if batch is None or end > batch.end:
         return None
     node.cache.hits += 1
@@ -132,7 +133,10 @@ def _read_ahead(node: Node, grab: Grab) -> None:
         return
     if grab.entries[-1].end != group.next:
         return
-    for segment in lane.log.peek_some(group.next, BATCHES_AHEAD):
+    ahead = lane.log.peek_some(group.next, BATCHES_AHEAD)
+    if ahead and node.cache.has(lane.id, ahead[-1].base):
+        return  # and so, nearly always, are those before it: others of the lane's groups were here, or this one
+    for segment in ahead:
         if segment.base >= lane.visible_end:
             return
         if not node.cache.has(lane.id, segment.base):
@@ -205,17 +209,22 @@ async def settle(node: Node, lease: Lease, verdicts: Sequence[Verdict], *, in_pa
     `in_passing`: they need no commit of their own at once, unless others may wait for what they change.
     """
 
-    def command(lane: Lane) -> asyncio.Future[None]:
-        group = lane.work(lease.group)
-        group.settle(node.clock.now_ms(), lease.id, verdicts)
-        if in_passing and not group.settling_frees():
-            return node.commits.changed_in_passing(lane)
-        return node.commits.changed(lane)
-
     check_lane(node, lease)
     lane = node.lanes.get(lease.lane)
-    committed = await node.lanes.run(lease.lane, command) if lane is None else command(lane)
-    await committed
+    if lane is None:
+        await (await node.lanes.run(lease.lane, lambda lane: _settle(node, lane, lease, verdicts, in_passing)))
+    else:
+        await _settle(node, lane, lease, verdicts, in_passing)
+
+
+def _settle(
+    node: Node, lane: Lane, lease: Lease, verdicts: Sequence[Verdict], in_passing: bool
+) -> asyncio.Future[None]:
+    group = lane.work(lease.group)
+    group.settle(node.clock.now_ms(), lease.id, verdicts)
+    if in_passing and not group.settling_frees():
+        return node.commits.changed_in_passing(lane)
+    return node.commits.changed(lane)
 
 
 async def extend(node: Node, lease: Lease, lease_ms: int | None) -> int:

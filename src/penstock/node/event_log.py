@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from penstock.batch import encode_alike
 from penstock.core.events import Delivery, encode_delivery
-from penstock.core.lane import Lane, Sealed
+from penstock.core.lane import ROW_BYTES_MAX, ROW_MESSAGES_MAX, Lane, Sealed
 from penstock.errors import PenstockError
 from penstock.model import DEFAULT_NAMESPACE, EVENTS_QUEUE, Message, QueueConfig
 from penstock.node.catalog import EPHEMERAL_FROM, Queue, queue_row
@@ -23,6 +24,7 @@ EVENTS_RETAIN_MS: Final = 7 * 24 * 3600 * 1000
 EVENTS_RETAIN_BYTES: Final = 256 * 1024 * 1024
 WAITING_MAX: Final = 10_000
 """Events that wait for a lane to be written to; with more, the oldest are not told."""
+_CONTENT_TYPE: Final = "application/json"
 
 log = logging.getLogger("penstock.node")
 
@@ -34,7 +36,7 @@ class EventLog:
         self._node = node
         self._is_on = is_on
         self.lane: int | None = None
-        self._waiting: list[Message] = []
+        self._waiting: list[bytes] = []
 
     async def move(self) -> None:
         """Have a lane that this node owns."""
@@ -96,12 +98,20 @@ class EventLog:
             del self._waiting[: len(self._waiting) - WAITING_MAX]
             return
         if self._waiting:
-            lane.append(now_ms, self._waiting)
+            self._append(lane, now_ms)
             self._waiting = []
         part = lane.seal(now_ms)
         if part is not None:
             part.events = []  # what happens to events is no event
             sealed.append((lane, part))
+
+    def _append(self, lane: Lane, now_ms: int) -> None:
+        """As a batch of their own: they are alike in all but their payloads, and with each commit there are some."""
+        told = self._waiting
+        if len(told) <= ROW_MESSAGES_MAX and sum(map(len, told)) <= ROW_BYTES_MAX:
+            lane.append_batch(now_ms, encode_alike(told, _CONTENT_TYPE), None)
+        else:
+            lane.append(now_ms, [Message(payload, content_type=_CONTENT_TYPE) for payload in told])
 
     def queues(self) -> list[Queue]:
         """Every queue in which events are, this node's and others'."""
@@ -110,13 +120,13 @@ class EventLog:
         return [queues[DEFAULT_NAMESPACE, name] for name in names if (DEFAULT_NAMESPACE, name) in queues]
 
 
-def _deliveries(queue: Queue, lane: int, part: Sealed) -> list[Message]:
-    """One message per group: what happened to it in this commit."""
-    messages: list[Message] = []
+def _deliveries(queue: Queue, lane: int, part: Sealed) -> list[bytes]:
+    """The payload of one message per group: what happened to it in this commit."""
+    payloads: list[bytes] = []
     index = queue.index_of(lane)
     for group_id, events in part.events:
         group = queue.group_by_id(group_id)
         if group is not None:
             delivery = Delivery(queue.namespace, queue.name, index, group.name, events, queue.id)
-            messages.append(Message(encode_delivery(delivery), content_type="application/json"))
-    return messages
+            payloads.append(encode_delivery(delivery))
+    return payloads

@@ -88,8 +88,9 @@ class Polls:
             return None
         if (group.has_nothing() and request.partition is None) or (patient and group.available() < request.minimum):
             return None
-        lease_id = self._node.new_lease_id()
-        now_ms = self._node.clock.now_ms()
+        node = self._node
+        lease_id = node.new_lease_id()
+        now_ms = node.clock.now_ms()
         entries = group.claim(
             now_ms, request.most, request.consumer, lease_id,
             lease_ms=request.lease_ms, partition=request.partition, settle=request.settle,
@@ -102,7 +103,7 @@ class Polls:
         if request.settle:
             lane.pin(min(entry.start for entry in entries))
         deadline_ms = now_ms + (group.settings.lease_ms if request.lease_ms is None else request.lease_ms)
-        committed = self._node.commits.changed(lane, turns=TURNS_MAX if request.is_caller else 0)
+        committed = node.commits.changed(lane, turns=TURNS_MAX if request.is_caller else 0)
         return Grab(lane, group_id, lease_id, entries, deadline_ms, committed)
 
     def _mind(self, lane: Lane, group: WorkGroup, now_ms: int) -> None:
@@ -322,7 +323,8 @@ def give_back(node: Node, grab: Grab) -> None:
 
 def is_visible(grab: Grab) -> bool:
     """Whether what was grabbed was published before; otherwise it is published in the same commit."""
-    return all(entry.end <= grab.lane.visible_end for entry in grab.entries)
+    entries, visible_end = grab.entries, grab.lane.visible_end
+    return entries[0].end <= visible_end if len(entries) == 1 else all(entry.end <= visible_end for entry in entries)
 
 
 def is_held(node: Node, grab: Grab) -> bool:
