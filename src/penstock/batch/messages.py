@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 
 from penstock.batch.body import open_single, payloads, write_body, write_single
 from penstock.batch.columns import TYPED, any_metadata, columns_of, decode_order, expand, read_meta, write_meta
@@ -20,13 +21,32 @@ def encode(messages: Sequence[Message]) -> EncodedBatch:
     """Messages that `model.check_message` accepted, as a batch; `MessageTooLarge` past a batch's limits."""
     count = len(messages)
     limit_count(count)
-    if count == 1 and messages[0] == Message(messages[0].payload):
-        body = write_single(messages[0].payload)
-        if body is not None:
-            return EncodedBatch(1, b"", body)
+    if count == 1:
+        single = _encode_single(messages[0])
+        if single is not None:
+            return single
     meta = write_meta(columns_of(messages), count) if any_metadata(messages) else b""
     payloads = [message.payload for message in messages]
     return EncodedBatch(count, meta, write_body(array("I", list(map(len, payloads))), payloads))
+
+
+def _encode_single(message: Message) -> EncodedBatch | None:
+    """One short message with no more than a content type, as a commit's events are too; None for any other."""
+    content_type = message.content_type
+    if message != Message(message.payload, content_type=content_type):
+        return None
+    body = write_single(message.payload)
+    if body is None:
+        return None
+    if content_type is None:
+        return EncodedBatch(1, b"", body)
+    return EncodedBatch(1, _content_type_meta(content_type), body) if type(content_type) is str else None
+
+
+@lru_cache(maxsize=256)
+def _content_type_meta(content_type: str) -> bytes:
+    """The meta of one message that has a content type and nothing else: there are few of them, and they come again."""
+    return write_meta({"content_type": [content_type]}, 1)
 
 
 def decode(batch: EncodedBatch, start: int = 0, stop: int | None = None) -> list[Message]:
