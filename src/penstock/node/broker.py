@@ -11,8 +11,9 @@ import itertools
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any, Literal
+
+import msgspec
 
 from penstock.batch import EncodedBatch
 from penstock.core.events import Delivery
@@ -1159,7 +1160,7 @@ class Transaction:
         self._broker._check_exchange(exchange)
         for part in routes.route_messages(node, namespace, exchange, list(messages), mandatory=False):
             indexes = [self._count + index for index in part.indexes or ()]
-            self._parts.append(replace(part, indexes=indexes))
+            self._parts.append(msgspec.structs.replace(part, indexes=indexes))
         self._count += len(messages)
         return self
 
