@@ -16,11 +16,15 @@ from penstock.client.connection import (
     Connection,
     ConnectionLost,
     connect,
+    read_whole,
 )
 from tests.clients.rig import ToldServer, answer, run
 
 PLAIN = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 7\r\n\r\n{"a":1}'
 CHUNKED = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Name: v\r\n\r\n3\r\n{"a\r\n4\r\n":1}\r\n0\r\n\r\n'
+PENSTOCK = (
+    b'HTTP/1.1 200 OK\r\nX-Request-Id: 0a1b-7\r\nContent-Type: application/json\r\nContent-Length: 7\r\n\r\n{"a":1}'
+)
 EMPTY = b"HTTP/1.1 204 No Content\r\nX-Request-Id: 7\r\n\r\n"
 CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN
 
@@ -57,7 +61,10 @@ async def asked(connection: Connection, feed: Callable[[], None], timeout_s: flo
     return await request
 
 
-@pytest.mark.parametrize("whole", [PLAIN, CHUNKED, EMPTY, CONTINUED], ids=["plain", "chunked", "empty", "continued"])
+ANSWERS = {"plain": PLAIN, "penstock": PENSTOCK, "chunked": CHUNKED, "empty": EMPTY, "continued": CONTINUED}
+
+
+@pytest.mark.parametrize("whole", ANSWERS.values(), ids=ANSWERS)
 def test_an_answer_may_come_in_any_pieces(whole: bytes) -> None:
     async def main() -> None:
         for size in range(1, len(whole) + 1):
@@ -223,5 +230,73 @@ def test_a_large_body_arrives_whole() -> None:
             assert (await connection.request(head, body, 30)).body == str(len(body)).encode()
             assert server.asked[0].body == body
             connection.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("whole", [
+    PENSTOCK,
+    EMPTY,
+    PENSTOCK.replace(b"200 OK", b"202 Accepted"),
+    PENSTOCK.replace(b"application/json", b"application/vnd.penstock.batches+msgpack"),
+    PENSTOCK.replace(b"7\r\n\r\n", b"007\r\n\r\n"),
+    PENSTOCK[:-7].replace(b"Length: 7", b"Length: 0"),
+])  # fmt: skip
+def test_an_answer_that_came_whole_is_what_the_parser_makes_of_it(whole: bytes) -> None:
+    async def main() -> None:
+        connection, _ = made()
+
+        def feed_bytes() -> None:
+            for place in range(len(whole)):
+                connection.data_received(whole[place : place + 1])
+
+        parsed = await asked(connection, feed_bytes)
+        assert read_whole(whole, 1_000) == parsed
+        assert await asked(connection, lambda: connection.data_received(whole)) == parsed
+        assert connection.is_reusable
+
+    run(main())
+
+
+@pytest.mark.parametrize("data", [
+    PENSTOCK[:-1],
+    PENSTOCK + b"x",
+    PENSTOCK.replace(b"1.1", b"1.0"),
+    PENSTOCK.replace(b"200 OK", b"500 Internal Server Error"),
+    PENSTOCK.replace(b"\r\nContent-Type", b"\r\nConnection: close\r\nContent-Type"),
+    PENSTOCK.replace(b"\r\n\r\n", b"\r\nContent-Length: 7\r\n\r\n"),
+    PENSTOCK.replace(b"\r\n", b"\n"),
+    PENSTOCK.replace(b"Length: 7", b"Length: -7"),
+    PENSTOCK.replace(b"200 OK", b"204 No Content"),
+    PENSTOCK.replace(b"200 OK", b"100 Continue"),
+    EMPTY + b"x",
+    EMPTY.replace(b"204 No Content", b"200 OK"),
+    b"",
+])  # fmt: skip
+def test_whatever_else_comes_is_for_the_parser(data: bytes) -> None:
+    assert read_whole(PENSTOCK, 7) is not None
+    assert read_whole(PENSTOCK, 6) is None
+    assert read_whole(data, 1_000) is None
+
+
+def test_each_request_has_its_own_time_though_the_timer_goes_on() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for before_s, timeout_s in ((0.05, 0.2), (30.0, 0.05)):  # set for an earlier time, and for a later one
+            connection, _ = made()
+            await asked(connection, lambda: connection.data_received(PENSTOCK), before_s)  # noqa: B023
+            began = loop.time()
+            with pytest.raises(AnswerTimeout, match=f"no answer in {timeout_s:g} seconds"):
+                await connection.request(b"", b"", timeout_s)
+            assert timeout_s - 0.005 <= loop.time() - began < timeout_s + 5
+            assert connection._timer is None
+        connection, _ = made()
+        await asked(connection, lambda: connection.data_received(PENSTOCK), 0.02)
+        await asyncio.sleep(0.05)
+        assert connection.is_reusable  # nobody waits: there is nothing to fail
+        await asked(connection, lambda: connection.data_received(PENSTOCK), 30.0)
+        assert connection._timer is not None
+        connection.close()
+        assert connection._timer is None
 
     run(main())

@@ -34,6 +34,7 @@ from penstock.batch import (
     select,
 )
 from penstock.batch.body import write_body
+from penstock.batch.columns import columns_of, write_meta
 from penstock.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 from penstock.model import (
     BATCH_BYTES_MAX,
@@ -570,3 +571,29 @@ def test_check_refuses_a_batch_of_nothing() -> None:
     assert join([]) == empty
     with pytest.raises(InvalidBatch, match="no messages"):
         check(empty)
+
+
+@pytest.mark.parametrize("content_type", [None, "", "application/json", "x" * ID_CHARACTERS_MAX])
+@pytest.mark.parametrize("size", [0, 1, 200, 507, 508, 600])
+def test_one_message_with_a_content_type_alone_is_encoded_as_any_other(content_type: str | None, size: int) -> None:
+    message = Message(os.urandom(size), content_type=content_type)
+    meta = b"" if content_type is None else write_meta(columns_of([message]), 1)
+    for _ in range(2):  # the second time from memory
+        assert encode([message]) == EncodedBatch(1, meta, write_body(array("I", [size]), [message.payload]))
+    assert decode(encode([message])) == [message]
+
+
+@pytest.mark.parametrize("size", [0, 1, 200, 507, 508, 600, 5_000])
+def test_a_reader_of_one_gives_what_decoding_gives(size: int) -> None:
+    for payload in (os.urandom(size), b"x" * size):
+        batch = encode([Message(payload, key="k")])
+        reader = Reader(batch)
+        assert reader.payloads(0, 0) == []
+        assert reader.payloads(0, 1) == reader.payloads(0, 1) == [payload]
+        assert reader.messages(0, 1) == decode(batch)
+        assert reader.cut(0, 1) == batch
+        for place in range(len(batch.body)):
+            damaged = bytearray(batch.body)
+            damaged[place] ^= 1
+            with pytest.raises(InvalidBatch):
+                Reader(EncodedBatch(1, batch.meta, bytes(damaged))).payloads(0, 1)

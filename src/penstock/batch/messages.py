@@ -24,26 +24,41 @@ def encode(messages: Sequence[Message]) -> EncodedBatch:
     """Messages that `model.check_message` accepted, as a batch; `MessageTooLarge` past a batch's limits."""
     count = len(messages)
     limit_count(count)
-    if count == 1 and messages[0] == Message(messages[0].payload):
-        body = write_single(messages[0].payload)
-        if body is not None:
-            return EncodedBatch(1, b"", body)
+    if count == 1:
+        single = _encode_single(messages[0])
+        if single is not None:
+            return single
     meta = write_meta(columns_of(messages), count) if any_metadata(messages) else b""
     payloads = [message.payload for message in messages]
     return EncodedBatch(count, meta, write_body(array("I", list(map(len, payloads))), payloads))
+
+
+def _encode_single(message: Message) -> EncodedBatch | None:
+    """One short message with no more than a content type, as a commit's events are too; None for any other."""
+    content_type = message.content_type
+    if message != Message(message.payload, content_type=content_type):
+        return None
+    body = write_single(message.payload)
+    if body is None:
+        return None
+    if content_type is None:
+        return EncodedBatch(1, b"", body)
+    return EncodedBatch(1, _meta_alike(1, content_type), body) if type(content_type) is str else None
 
 
 def encode_alike(payloads: Sequence[bytes], content_type: str) -> EncodedBatch:
     """What `encode` makes of messages that have a payload and this content type, and nothing else."""
     count = len(payloads)
     limit_count(count)
-    return EncodedBatch(
-        count, _meta_alike(count, content_type), write_body(array("I", list(map(len, payloads))), payloads)
-    )
+    body = write_single(payloads[0]) if count == 1 else None
+    if body is None:
+        body = write_body(array("I", list(map(len, payloads))), payloads)
+    return EncodedBatch(count, _meta_alike(count, content_type), body)
 
 
 @lru_cache(ALIKE_KEPT)
 def _meta_alike(count: int, content_type: str) -> bytes:
+    """The meta of messages that have a content type and nothing else: there are few of them, and they come again."""
     return write_meta({"content_type": [content_type]}, count)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import zstandard
 
-from penstock.batch.body import open_body, write_body
+from penstock.batch.body import open_body, open_single, write_body
 from penstock.batch.columns import TYPED, cut_meta, decode_order, read_meta
 from penstock.batch.layout import BODY_COMPRESSED, BODY_START, LENGTH_BYTES, EncodedBatch
 from penstock.model import BATCH_BYTES_MAX, Message
@@ -38,6 +38,9 @@ class Reader:
 
     def payloads(self, start: int, stop: int) -> list[bytes]:
         """The payloads [start, stop)."""
+        if self._all is None and self.batch.count == 1 and self._lengths is None:
+            single = open_single(self.batch.body)
+            self._all = None if single is None else [bytes(single)]
         if self._all is not None:
             return self._all[start:stop]
         _, offsets, block = self._open()

@@ -12,7 +12,7 @@ import math
 import random
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -143,12 +143,12 @@ class Channel:
             failure = _Refused(answer)
         return await _Attempts(self, request, retry, pool, failure).go_on()
 
-    async def _once(self, pool: NodePool, request: Request, *, fresh: bool) -> Answer:
+    def _once(self, pool: NodePool, request: Request, *, fresh: bool) -> Awaitable[Answer]:
         head = b"".join(
             (request.method, b" ", pool.prefix, request.target, pool.headers, request.headers,
              b"content-length: %d\r\n\r\n" % len(request.body))
         )  # fmt: skip
-        return await pool.request(head, request.body, request.timeout_s or self.timeout_s, fresh=fresh)
+        return pool.request(head, request.body, request.timeout_s or self.timeout_s, fresh=fresh)
 
 
 class _Refused(Exception):

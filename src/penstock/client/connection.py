@@ -8,6 +8,7 @@ reached the server. Next stop: `pool.py`, which keeps connections for reuse.
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from contextlib import suppress
 from typing import Final, cast
@@ -27,6 +28,27 @@ class Answer(Struct, frozen=True):
     status: int
     headers: dict[bytes, bytes]
     body: bytes
+
+
+_WHOLE: Final = re.compile(
+    rb"HTTP/1\.1 (20[0-9]) [A-Za-z ]{1,32}\r\nX-Request-Id: ([!-~]{1,128})"
+    rb"(?:\r\nContent-Type: ([!-~]{1,128})\r\nContent-Length: ([0-9]{1,9}))?\r\n\r\n"
+)
+_NOTHING: Final = 204
+
+
+def read_whole(data: bytes, body_bytes_max: int) -> Answer | None:
+    """A successful answer that has arrived whole and is written as Penstock writes it; others are for the parser."""
+    found = _WHOLE.match(data)
+    if found is None:
+        return None
+    status, body = int(found[1]), data[found.end() :]
+    if found[4] is None:
+        return Answer(status, {b"x-request-id": found[2]}, b"") if status == _NOTHING and not body else None
+    if status == _NOTHING or len(body) != int(found[4]) or len(body) > body_bytes_max:
+        return None
+    headers = {b"x-request-id": found[2], b"content-type": found[3], b"content-length": found[4]}
+    return Answer(status, headers, body)
 
 
 class ConnectFailed(Exception):
@@ -54,14 +76,19 @@ class BadAnswer(ConnectionLost):
 class Connection(asyncio.Protocol):
     """A connection that carries one request at a time."""
 
-    __slots__ = ("_answer", "_body", "_body_bytes", "_body_bytes_max", "_head_bytes", "_headers", "_is_alive",
-                 "_is_begun", "_lost", "_parser", "_transport", "used")  # fmt: skip
+    __slots__ = ("_answer", "_body", "_body_bytes", "_body_bytes_max", "_deadline", "_head_bytes", "_headers",
+                 "_is_alive", "_is_begun", "_lost", "_parser", "_timeout_s", "_timer", "_transport",
+                 "used")  # fmt: skip
 
     def __init__(self, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         self._body_bytes_max = body_bytes_max
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Answer] | None = None
         self._is_alive = False
+        self._timer: asyncio.TimerHandle | None = None
+        """Goes on from request to request: most are answered long before it is due."""
+        self._deadline = self._timeout_s = 0.0
+        """When the request under way has waited too long, on the loop's clock, and after how long that is."""
         self._lost = "the connection was not made yet"
         self.used = 0
         """Requests it has carried."""
@@ -85,7 +112,10 @@ class Connection(asyncio.Protocol):
         answer: asyncio.Future[Answer] = loop.create_future()
         self._answer = answer
         self.used += 1
-        timer = loop.call_later(timeout_s, self._fail_late, timeout_s)
+        self._timeout_s = timeout_s
+        self._deadline = loop.time() + timeout_s
+        if self._timer is None or self._timer.when() > self._deadline:
+            self._watch(loop)
         try:
             if len(body) <= _JOIN_BYTES_MAX:
                 transport.write(b"".join((head, body)))
@@ -97,8 +127,27 @@ class Connection(asyncio.Protocol):
             self.close()
             raise
         finally:
-            timer.cancel()
             self._answer = None
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look at the time when the request under way should have been answered, and not later."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(self._deadline, self._look_at_the_time, loop)
+
+    def _look_at_the_time(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        if self._answer is None or self._answer.done():
+            return
+        if loop.time() < self._deadline:  # it was set for a request before this one
+            self._watch(loop)
+        else:
+            self._fail(AnswerTimeout(f"no answer in {self._timeout_s:g} seconds", answer_begun=self._is_begun))
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     @property
     def is_reusable(self) -> bool:
@@ -107,6 +156,7 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         self._is_alive = False
         self._lost = "the connection is closed"
+        self._unwatch()
         if self._transport is not None:
             self._transport.abort()
 
@@ -118,6 +168,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_alive = False
+        self._unwatch()
         self._lost = "the server closed the connection" if error is None else f"the connection broke: {error}"
         self._fail(ConnectionLost(self._lost, answer_begun=self._is_begun))
 
@@ -128,6 +179,11 @@ class Connection(asyncio.Protocol):
         if self._answer is None or self._answer.done():
             self.close()  # bytes that answer no request: whose they are cannot be known
             return
+        if not self._is_begun:
+            whole = read_whole(data, self._body_bytes_max)
+            if whole is not None:
+                self._answer.set_result(whole)
+                return
         self._is_begun = True
         if self._head_bytes >= 0:
             self._head_bytes += len(data)
@@ -188,9 +244,6 @@ class Connection(asyncio.Protocol):
         if self._answer is not None and not self._answer.done():
             error.was_idle = self.used > 1
             self._answer.set_exception(error)
-
-    def _fail_late(self, timeout_s: float) -> None:
-        self._fail(AnswerTimeout(f"no answer in {timeout_s:g} seconds", answer_begun=self._is_begun))
 
 
 class _TooLarge(Exception):

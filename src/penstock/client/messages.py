@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from penstock import telemetry
-from penstock.batch import EncodedBatch, decode_meta
+from penstock.batch import EncodedBatch, decode_meta, encode
 from penstock.client.channel import REPEATED, OutcomeUnknown, Reply, Request, is_repeat
 from penstock.client.checks import check_number
 from penstock.client.codec import (
@@ -58,7 +58,12 @@ class Messages(Requests):
     async def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Published:
         """Publish one message; returns when it is durable."""
         check_message(message)
-        return (await self._publish(self._target("queues", queue, "messages"), [message], publish_id)).first()
+        path = self._target("queues", queue, "messages")
+        if telemetry.is_on():
+            return (await self._publish(path, [message], publish_id)).first()
+        check_publish_id(publish_id)
+        has_ids = message.dedup_id is not None
+        return (await self._publish_batch(path, encode([message]), publish_id, has_ids, None, b"")).first()
 
     async def publish_many(self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None) -> Receipt:
         """Publish messages together, all or none, in their order.
@@ -124,6 +129,18 @@ class Messages(Requests):
                 raise InvalidBatch("the batch is empty")
             return Receipt(0, [])
         has_ids = publish_id is None and _has_ids(messages)
+        return await self._publish_batch(path, batch, publish_id, has_ids, idempotent, header)
+
+    async def _publish_batch(
+        self,
+        path: bytes,
+        batch: EncodedBatch,
+        publish_id: str | None,
+        has_ids: bool,
+        idempotent: bool | None,
+        header: bytes,
+    ) -> Receipt:
+        """The same for a batch of which it is known whether every message has an id of its own."""
         if publish_id is None and not has_ids and (self._idempotent if idempotent is None else idempotent):
             publish_id = self._ids.new()
         if publish_id is not None:

@@ -97,15 +97,22 @@ class NodePool:
         while True:
             if self._is_closed:
                 raise Closed("the client is closed")
-            while self._idle:
-                connection, since = self._idle.pop()
-                if connection.is_reusable and not fresh and time.monotonic() - since < IDLE_S_MAX:
-                    self._busy.add(connection)
-                    return connection
-                connection.close()
+            idle = self._take_idle(fresh)
+            if idle is not None:
+                return idle
             if len(self._busy) + self._opening < self._connections_max:
                 return await self._open()
             await self._wait_for_room()
+
+    def _take_idle(self, fresh: bool) -> Connection | None:
+        """The connection that was used last, if it can be used again; those that cannot be are closed."""
+        while self._idle:
+            connection, since = self._idle.pop()
+            if connection.is_reusable and not fresh and time.monotonic() - since < IDLE_S_MAX:
+                self._busy.add(connection)
+                return connection
+            connection.close()
+        return None
 
     async def _open(self) -> Connection:
         self._opening += 1
@@ -154,7 +161,9 @@ class NodePool:
 
     async def request(self, head: bytes, body: bytes, timeout_s: float, *, fresh: bool = False) -> Answer:
         """One request and its answer."""
-        connection = await self.acquire(fresh=fresh)
+        connection = self._take_idle(fresh)  # none is idle in a pool that is closed
+        if connection is None:
+            connection = await self.acquire(fresh=fresh)
         try:
             return await connection.request(head, body, timeout_s)
         finally:

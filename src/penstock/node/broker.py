@@ -11,8 +11,9 @@ import itertools
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any, Final, Literal
+
+import msgspec
 
 from penstock.batch import EncodedBatch
 from penstock.core.events import Delivery
@@ -369,6 +370,26 @@ class Broker:
         parts = publishing.parts_of_messages(self._target(queue), messages)
         return publishing.publish_now(self._node, len(messages), parts)
 
+    @property
+    def can_begin(self) -> bool:
+        """Whether `begin_publish` and `begin_settle` are of use: not among several nodes, nor with a spool."""
+        return self._node.cluster is None and not self._node.spooling.is_on
+
+    def begin_publish(
+        self, queue: str, messages: Sequence[Message] | EncodedBatch, publish_id: str | None
+    ) -> tuple[asyncio.Future[None], Receipt] | None:
+        """`publish_many` or `publish_batch` without a task: the receipt is true when the future is done.
+
+        None, and nothing was done, where something must be waited for first. Only where `can_begin`.
+        """
+        home = self._target(queue)
+        check_publish_id(publish_id)
+        if isinstance(messages, EncodedBatch):
+            count, parts = messages.count, publishing.parts_of_batch(home, messages, None, publish_id)
+        else:
+            count, parts = len(messages), publishing.parts_of_messages(home, messages, None, publish_id)
+        return publishing.begin(self._node, count, parts)
+
     async def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Receipt:
         """Publish an encoded batch, stored as it is: the fastest way in."""
         check_publish_id(publish_id)
@@ -485,6 +506,15 @@ class Broker:
         for verdict in verdicts:
             check_verdict(verdict)
         await claims.settle(self._node, self._lease(lease), verdicts)
+
+    def begin_settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> asyncio.Future[None] | None:
+        """`settle` without a task: done when the future is.
+
+        None, and nothing was done, where something must be waited for first. Only where `can_begin`.
+        """
+        for verdict in verdicts:
+            check_verdict(verdict)
+        return claims.begin_settle(self._node, self._lease(lease), verdicts)
 
     async def settle_in_passing(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
         """`settle` for acks that nobody waits for.
@@ -1161,7 +1191,7 @@ class Transaction:
         self._broker._check_exchange(exchange)
         for part in routes.route_messages(node, namespace, exchange, list(messages), mandatory=False):
             indexes = [self._count + index for index in part.indexes or ()]
-            self._parts.append(replace(part, indexes=indexes))
+            self._parts.append(msgspec.structs.replace(part, indexes=indexes))
         self._count += len(messages)
         return self
 

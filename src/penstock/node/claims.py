@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.entries import Entry, runs_of
@@ -208,17 +209,24 @@ async def settle(node: Node, lease: Lease, verdicts: Sequence[Verdict], *, in_pa
 
     `in_passing`: they need no commit of their own at once, unless others may wait for what they change.
     """
+    committed = begin_settle(node, lease, verdicts, in_passing=in_passing)
+    if committed is None:
+        command = partial(_settle, node, lease, verdicts, in_passing)
+        committed = await node.lanes.run(lease.lane, command)
+    await committed
 
+
+def begin_settle(
+    node: Node, lease: Lease, verdicts: Sequence[Verdict], *, in_passing: bool = False
+) -> asyncio.Future[None] | None:
+    """`settle` up to where its commit is waited for; None, and nothing done, where the lane must be loaded first."""
     check_lane(node, lease)
     lane = node.lanes.get(lease.lane)
-    if lane is None:
-        await (await node.lanes.run(lease.lane, lambda lane: _settle(node, lane, lease, verdicts, in_passing)))
-    else:
-        await _settle(node, lane, lease, verdicts, in_passing)
+    return None if lane is None else _settle(node, lease, verdicts, in_passing, lane)
 
 
 def _settle(
-    node: Node, lane: Lane, lease: Lease, verdicts: Sequence[Verdict], in_passing: bool
+    node: Node, lease: Lease, verdicts: Sequence[Verdict], in_passing: bool, lane: Lane
 ) -> asyncio.Future[None]:
     group = lane.work(lease.group)
     group.settle(node.clock.now_ms(), lease.id, verdicts)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -100,7 +99,7 @@ def carried_part(node: Node, row: OutboxRow) -> Part:
         part = Part(queue, row.lane, decode(batch), None, None, None, carried.publish_id)
     else:
         part = Part(queue, row.lane, (), batch, decode_meta(batch.meta, batch.count), None, carried.publish_id)
-    return part if origin is None else replace(part, asked_ms=carried.asked_ms, origin=origin)
+    return part if origin is None else msgspec.structs.replace(part, asked_ms=carried.asked_ms, origin=origin)
 
 
 # Before --------------------------------------------------------------------------------------------------

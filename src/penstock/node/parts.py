@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from penstock.batch import EncodedBatch, Meta
 from penstock.core.lane import Appended
@@ -27,8 +28,7 @@ class Origin(NamedTuple):
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """Messages for one lane, checked; `indexes` are their places in the caller's list (None: all of it)."""
 
     queue: Queue

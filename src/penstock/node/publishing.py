@@ -164,6 +164,15 @@ def publish_now(node: Node, count: int, parts: Sequence[Part]) -> asyncio.Future
     return None if append_now(node, parts, size) is None else node.commits.wait(turns=TURNS_PACED)
 
 
+def begin(node: Node, count: int, parts: Sequence[Part]) -> tuple[asyncio.Future[None], Receipt] | None:
+    """`publish` up to where its commit is waited for: the receipt counts when that is done.
+
+    None, and nothing done, where one must wait for something else first.
+    """
+    results = append_now(node, parts, check_limits(node, count, parts))
+    return None if results is None else (node.commits.wait(), Receipt(count, results))
+
+
 async def append_checked(node: Node, parts: Sequence[Part], size: int) -> Results:
     """Append parts of so many bytes, when there is room for them; durable with the next commit."""
     results = append_now(node, parts, size)

@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from penstock.errors import Closed, NotFound, PenstockError, Unavailable, Unroutable
 from penstock.node import crossing
@@ -269,7 +270,7 @@ class Replaying:
                 raise Unroutable(f"no queue is bound to exchange {exchange!r} any more that takes it")
         origin = Origin(header.spool, record.sequence)
         return [
-            replace(part, publish_id=record.publish_id, asked_ms=record.spooled_ms, origin=origin)
+            msgspec.structs.replace(part, publish_id=record.publish_id, asked_ms=record.spooled_ms, origin=origin)
             for part in parts
             if part.lane < EPHEMERAL_FROM or not crossing.is_elsewhere(node, part)
         ]

@@ -17,6 +17,7 @@ from typing import Final, Protocol, cast
 import httptools
 
 from penstock.fronts.http.failures import HttpError, answer_to
+from penstock.fronts.http.heads import Heads
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
 from penstock.wire.cluster import CONSUMER, FORWARDED, SECRET, SESSION_NAME, WAITED
@@ -39,6 +40,7 @@ class Host(Protocol):
 
     options: HttpOptions
     stopping: bool
+    heads: Heads
 
     def opened(self, connection: Connection) -> bool:
         """A client is there; whether there is room for it."""
@@ -52,6 +54,9 @@ class Host(Protocol):
     async def answer(self, connection: Connection, request: Request) -> Answer | Stream:
         """The answer to a request; never raises but for cancellation."""
 
+    def begin(self, connection: Connection, request: Request) -> bool:
+        """Answer a request without a task, by `Connection.answered`; False, and nothing done, where that cannot be."""
+
     def new_request_id(self) -> str:
         """An id for a request that came without."""
 
@@ -62,8 +67,8 @@ class Connection(asyncio.Protocol):
     __slots__ = ("_body", "_body_bytes", "_closing", "_current", "_expects", "_has_body", "_head_bytes_max",
                  "_header_count", "_headers", "_host", "_idle", "_is_begun", "_is_busy",
                  "_is_head", "_loose_bytes", "_parsed_bytes",
-                 "_parser", "_requests", "_room", "_target", "_task", "_transport", "_version",
-                 "deadline", "peer")  # fmt: skip
+                 "_parser", "_requests", "_room", "_target", "_task", "_transport", "_version", "_whole",
+                 "deadline", "peer", "waits_for")  # fmt: skip
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -77,7 +82,11 @@ class Connection(asyncio.Protocol):
         """What answers, from the first request on: it waits for the next one rather than being made anew for it."""
         self._idle: asyncio.Future[None] | None = None
         """What it waits for."""
+        self.waits_for: asyncio.Future[None] | None = None
+        """What a request waits for that is answered without the task."""
         self._is_busy = False
+        self._whole = b""
+        """What was just received, if nothing of a request had come before it."""
         self._room: asyncio.Future[None] | None = None
         """Done when the client has taken enough of what was written; None while it keeps up."""
         self._closing = False
@@ -123,6 +132,8 @@ class Connection(asyncio.Protocol):
         if self._task is not None:
             # What it waits for is not wanted any more; what it has committed stays.
             self._task.cancel()
+        if self.waits_for is not None:
+            self.waits_for.cancel()
         self._host.closed(self)
 
     def eof_received(self) -> bool:
@@ -139,6 +150,13 @@ class Connection(asyncio.Protocol):
         return True
 
     def data_received(self, data: bytes) -> None:
+        self._whole = b""
+        if not self._is_arriving() and not self._closing:
+            request = self._host.heads.read(data)
+            if request is not None:
+                self._put(request)
+                return
+            self._whole = data
         while data and not self._closing:
             data = self._feed(data)
 
@@ -248,6 +266,8 @@ class Connection(asyncio.Protocol):
             method, self._target, self._headers, body, parser.should_keep_alive(), is_old=self._version == "1.0"
         )
         has_lost_body = self._has_body and not parts and parser.should_upgrade()
+        if self._whole:
+            self._host.heads.remember(self._whole, request)
         self._begin()
         if method == "CONNECT":
             self._refuse(HttpError(400, "malformed", "this server is no proxy"))
@@ -259,10 +279,15 @@ class Connection(asyncio.Protocol):
     # Answers ----------------------------------------------------------------------------------------------
 
     def _put(self, request: Request) -> None:
-        self._requests.append(request)
         if self._is_busy:
+            self._requests.append(request)
             self._transport.pause_reading()
-        else:
+            return
+        self._is_busy = True
+        self._current = request
+        self.deadline = 0.0
+        if not self._host.begin(self, request):
+            self._requests.append(request)
             self._wake()
 
     def _wake(self) -> None:
@@ -280,6 +305,19 @@ class Connection(asyncio.Protocol):
             self._requests.append(error)
             if not self._is_busy:
                 self._wake()
+
+    def answered(self, request: Request, answer: Answer) -> None:
+        """The answer to a request that the host has begun; then what came behind it."""
+        self.waits_for = None
+        keep = self._write(request, answer)
+        if not keep:
+            self._is_busy = False
+            self._end()
+        elif self._requests or self._expects or self._closing or self._host.stopping or self._room is not None:
+            self._wake()
+        else:
+            self._is_busy = False
+            self._rest()
 
     async def _work(self) -> None:
         """Answer what arrives, one after the other."""
@@ -301,6 +339,7 @@ class Connection(asyncio.Protocol):
 
     async def _answer_all(self) -> bool:
         """Answer what has arrived; whether the connection goes on."""
+        await self._drain()
         while self._requests:
             item = self._requests.popleft()
             if not self._requests and not self._closing:
@@ -320,27 +359,36 @@ class Connection(asyncio.Protocol):
             return False
         if self._expects and not self._is_head:
             self._say_continue()
+        self._rest()
+        return True
+
+    def _rest(self) -> None:
+        """All is answered: from here on it is the client's turn."""
         options = self._host.options
         seconds = options.request_seconds if self._is_arriving() else options.idle_seconds
         self.deadline = self._host.now() + seconds
-        return True
 
     async def _answer(self, request: Request) -> bool:
         """Answer one request; whether the connection goes on."""
         self._current = request
         answer = await self._host.answer(self, request)
-        keep = request.keep_alive and not self._host.stopping
         if isinstance(answer, Answer):
-            head = answer.head(request.id, keep, request.is_old)
-            if request.method == "HEAD" or answer.status == 204:
-                self._transport.write(head)
-            elif len(answer.body) < 16_384:
-                self._transport.write(head + answer.body)
-            else:
-                self._transport.writelines((head, answer.body))
+            keep = self._write(request, answer)
         else:
-            keep = await self._stream(request, answer, keep)
+            keep = await self._stream(request, answer, request.keep_alive and not self._host.stopping)
         await self._drain()
+        return keep
+
+    def _write(self, request: Request, answer: Answer) -> bool:
+        """Send an answer; whether the connection goes on."""
+        keep = request.keep_alive and not self._host.stopping
+        head = answer.head(request.id, keep, request.is_old)
+        if request.method == "HEAD" or answer.status == 204:
+            self._transport.write(head)
+        elif len(answer.body) < 16_384:
+            self._transport.write(head + answer.body)
+        else:
+            self._transport.writelines((head, answer.body))
         return keep
 
     async def _stream(self, request: Request, answer: Stream, keep: bool) -> bool:

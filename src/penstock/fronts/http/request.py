@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
@@ -22,7 +23,7 @@ class Request:
         self,
         method: str,
         target: bytes,
-        headers: dict[bytes, bytes],
+        headers: Mapping[bytes, bytes],
         body: bytes,
         keep_alive: bool,
         *,
@@ -86,10 +87,20 @@ class Answer:
 
     def head(self, request_id: str, keep_alive: bool, is_old: bool = False) -> bytes:
         """The status line and headers."""
-        parts = [b"HTTP/1.1 ", _REASONS[self.status], b"\r\nX-Request-Id: ", request_id.encode("latin-1")]
+        parts = [_first_lines(self.status), request_id.encode("latin-1")]
         if self.status != 204:
-            parts += (b"\r\nContent-Type: ", self.content_type.encode(), b"\r\nContent-Length: %d" % len(self.body))
+            parts += (_type_line(self.content_type), b"\r\nContent-Length: %d" % len(self.body))
         return _ended(parts, self.headers, keep_alive, is_old)
+
+
+@lru_cache(maxsize=128)
+def _first_lines(status: int) -> bytes:
+    return b"HTTP/1.1 %b\r\nX-Request-Id: " % _REASONS[status]
+
+
+@lru_cache(maxsize=128)
+def _type_line(content_type: str) -> bytes:
+    return b"\r\nContent-Type: %b" % content_type.encode()
 
 
 class Stream:

@@ -6,7 +6,7 @@ same table makes the OpenAPI document, so what is not declared here does not exi
 
 from __future__ import annotations
 
-import re
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl, unquote
@@ -34,6 +34,10 @@ _BATCH_TYPE: Final = BATCH_TYPE.encode()
 
 Kind = TypeVar("Kind")
 Handler = Callable[..., Awaitable[Answer | Stream]]
+Begun = tuple[asyncio.Future[None], Callable[[], Answer]]
+"""A commit that a request waits for, and what makes its answer then."""
+Beginner = Callable[..., Begun | None]
+"""A handler as a plain function, for requests that wait for nothing but a commit; None where that is not so."""
 
 
 class Call:
@@ -71,11 +75,13 @@ class Route:
         or_gives: str | None = None,
         errors: Iterable[type[PenstockError]] = (),
         is_open: bool = False,
+        begin: Beginner | None = None,
     ) -> None:
         hints = get_type_hints(handler)
         self.method = method
         self.path = path
         self.handler = handler
+        self.begin = begin
         self.name = f"{method} {path}"
         self.parts = path.strip("/").split("/")
         self.parameters = [part[1:-1] for part in self.parts if part.startswith("{")]
@@ -100,6 +106,14 @@ class Route:
 
     def call(self, call: Call, query: dict[str, str]) -> Awaitable[Answer | Stream]:
         """Decode what the handler takes, and run it."""
+        return self.handler(call, **self._arguments(call, query))
+
+    def call_begin(self, call: Call, query: dict[str, str]) -> Begun | None:
+        """The same for the handler that is a plain function."""
+        assert self.begin is not None
+        return self.begin(call, **self._arguments(call, query))
+
+    def _arguments(self, call: Call, query: dict[str, str]) -> dict[str, Any]:
         arguments: dict[str, Any] = {}
         if self._decoder is not None:
             arguments["body"] = self._decoded(call.request)
@@ -109,7 +123,7 @@ class Route:
             raise InvalidArgument(
                 f"unknown query parameter {next(iter(query))!r}; {self.name} takes namespace and session only"
             )
-        return self.handler(call, **arguments)
+        return arguments
 
     def _decoded(self, request: Request) -> Any:
         assert self._decoder is not None
@@ -227,20 +241,17 @@ def _path(raw: bytes) -> str:
     return path
 
 
-_ENCODED: Final = re.compile("[%+]")
-"""What makes a query more than names and values as they are."""
-
-
 def read_query(raw: bytes) -> dict[str, str]:
     if len(raw) > QUERY_BYTES_MAX:
         raise InvalidArgument(f"the query has {len(raw)} bytes; the limit is {QUERY_BYTES_MAX}")
     try:
         text = raw.decode("ascii")
-        if _ENCODED.search(text) or text.count("&") >= QUERY_FIELDS_MAX:
+        fields = text.split("&")
+        if "%" in text or "+" in text or len(fields) > QUERY_FIELDS_MAX:
             pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
-        else:  # as each publish of the clients has it
-            fields = [field.partition("=") for field in text.split("&") if field]
-            pairs = [(name, value) for name, _, value in fields]
+        else:  # names and values as they are, as each request of the clients has them
+            parts = [field.partition("=") for field in fields if field]
+            pairs = [(name, value) for name, _, value in parts]
     except ValueError as error:
         raise InvalidArgument(f"the query cannot be read: {error}") from None
     query = dict(pairs)

@@ -13,6 +13,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -26,6 +27,7 @@ from penstock.fronts.http.failures import HttpError, answer_to
 from penstock.fronts.http.forwarding import Forwarding
 from penstock.fronts.http.handlers import all_routes
 from penstock.fronts.http.handlers.cluster import check_secret
+from penstock.fronts.http.heads import Heads
 from penstock.fronts.http.openapi import document
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
@@ -71,6 +73,7 @@ class HttpServer:
         check_exposure(self.options)
         self.stopping = False
         self.router = Router(all_routes())
+        self.heads = Heads(self.options.max_header_bytes, self.options.max_body_bytes)
         self._token = self.options.token.encode()
         self._loop = asyncio.get_running_loop()
         self._connections: set[Connection] = set()
@@ -154,20 +157,62 @@ class HttpServer:
 
     # Requests ---------------------------------------------------------------------------------------------
 
-    async def answer(self, connection: Connection, request: Request) -> Answer | Stream:
+    def begin(self, connection: Connection, request: Request) -> bool:
+        """Answer what only has to wait for its commit; False, and nothing done, for all else: `answer` does that.
+
+        Most requests of a queue are such. A callback of the commit answers them, at half of what a task costs.
+        """
+        if not self.broker.can_begin or telemetry.is_on():
+            return False
+        began = self._loop.time()
         request.id = self._request_id(request)
+        route: Route | None = None
+        log_id = None
+        try:
+            route, names, query = self.router.find_target(request.method, request.target)
+            if route.begin is None or SESSION in query:
+                return False
+            log_id = request_id.set(request.id)
+            self._check(route, request)
+            broker = self._namespaced(query.pop(NAMESPACE, DEFAULT_NAMESPACE))
+            begun = route.call_begin(Call(self, broker, request, names, connection.peer), query)
+            if begun is None:
+                return False
+            connection.waits_for, make = begun
+            connection.waits_for.add_done_callback(partial(self._answer_begun, connection, request, route, began, make))
+        except Exception as error:
+            answer = self._failed(route, request, error)
+            self._measure(route, answer, request, self._loop.time() - began)
+            connection.answered(request, answer)
+        finally:
+            if log_id is not None:
+                request_id.reset(log_id)
+        return True
+
+    def _answer_begun(
+        self, connection: Connection, request: Request, route: Route, began: float, make: Callable[[], Answer],
+        committed: asyncio.Future[None],
+    ) -> None:  # fmt: skip
+        """The commit has come about, or has failed; or the client has gone, and nobody is told."""
+        if committed.cancelled():
+            return
+        try:
+            committed.result()
+            answer = make()
+        except Exception as error:
+            answer = self._failed(route, request, error)
+        self._measure(route, answer, request, self._loop.time() - began)
+        connection.answered(request, answer)
+
+    async def answer(self, connection: Connection, request: Request) -> Answer | Stream:
+        request.id = request.id or self._request_id(request)
         request_id.set(request.id)
         began = self._loop.time()
         route: Route | None = None
         answer: Answer | Stream
         try:
             route, names, query = self.router.find_target(request.method, request.target)
-            if not self._token:
-                _check_origin(request)
-            elif not route.is_open:
-                self._check_token(request)
-            if request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
-                raise HttpError(415, "unsupported_media_type", "the body is compressed; send it as it is")
+            self._check(route, request)
             namespace = query.pop(NAMESPACE, DEFAULT_NAMESPACE)
             session = query.pop(SESSION, None)
             if self.forwarding is None:
@@ -175,13 +220,26 @@ class HttpServer:
             else:
                 request.began = began
                 answer = await self._among(connection, request, route, names, query, namespace, session)
-        except EXPECTED as error:
-            answer = answer_to(error)
         except Exception as error:
-            log.exception("%s failed (request %s)", route.name if route else request.method, request.id)
-            answer = answer_to(error)
+            answer = self._failed(route, request, error)
         self._measure(route, answer, request, self._loop.time() - began)
         return answer
+
+    def _check(self, route: Route, request: Request) -> None:
+        """Raise where the client may not ask this, or sends what nobody here reads."""
+        if not self._token:
+            _check_origin(request)
+        elif not route.is_open:
+            self._check_token(request)
+        if request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise HttpError(415, "unsupported_media_type", "the body is compressed; send it as it is")
+
+    def _failed(self, route: Route | None, request: Request, error: Exception) -> Answer:
+        """The answer to a request for which an error was raised."""
+        if not isinstance(error, EXPECTED):
+            name = route.name if route else request.method
+            log.error("%s failed (request %s)", name, request.id, exc_info=error)
+        return answer_to(error)
 
     async def _here(
         self, connection: Connection, request: Request, route: Route, names: Mapping[str, str], query: dict[str, str],

@@ -6,7 +6,7 @@ from penstock.errors import LeaseLost, Overloaded, WrongKind
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import claim_answer, encoded_claim, verdicts
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
-from penstock.fronts.http.routes import Call
+from penstock.fronts.http.routes import Begun, Call
 from penstock.wire.http import (
     BATCHES_TYPE,
     ClaimAnswer,
@@ -51,7 +51,17 @@ async def claim(call: Call, body: ClaimRequest) -> Answer:
     return json_answer(claim_answer(claimed))
 
 
-@ROUTES.add("POST", "/v1/leases/{lease}/settle", {204: None}, errors=[LeaseLost])
+def begin_settle(call: Call, body: SettleRequest) -> Begun | None:
+    """`settle` where only the commit must be waited for."""
+    committed = call.broker.begin_settle(call.names["lease"], verdicts(body.verdicts))
+    return None if committed is None else (committed, _nothing)
+
+
+def _nothing() -> Answer:
+    return NOTHING
+
+
+@ROUTES.add("POST", "/v1/leases/{lease}/settle", {204: None}, errors=[LeaseLost], begin=begin_settle)
 async def settle(call: Call, body: SettleRequest) -> Answer:
     """Ack, nack, reject, postpone or release messages of a lease, in any mix, all or none."""
     await call.broker.settle(call.names["lease"], verdicts(body.verdicts))

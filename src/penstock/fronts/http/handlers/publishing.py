@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec import Struct
 
 from penstock import telemetry
@@ -10,7 +12,7 @@ from penstock.errors import InvalidArgument, LeaseLost, MessageTooLarge, QueueFu
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import parts_answer, results_answer, verdicts
 from penstock.fronts.http.request import Answer
-from penstock.fronts.http.routes import Call
+from penstock.fronts.http.routes import Begun, Call
 from penstock.wire.http import BufferedAnswer, PublishAnswer, PublishRequest, TransactionRequest
 
 ROUTES = Routes()
@@ -21,9 +23,22 @@ class PublishQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """Names the whole request: sent again under the same id within the queue's dedup window, it changes nothing."""
 
 
+def begin_publish(call: Call, body: PublishRequest | None, query: PublishQuery) -> Begun | None:
+    """`publish` where only the commit must be waited for."""
+    queue = call.names["queue"]
+    if body is None:
+        begun = call.broker.begin_publish(queue, from_bytes(call.request.body), query.publish_id)
+    else:
+        begun = call.broker.begin_publish(queue, [message.message() for message in body.messages], query.publish_id)
+    if begun is None:
+        return None
+    committed, receipt = begun
+    return committed, partial(parts_answer if body is None else results_answer, receipt)
+
+
 @ROUTES.add(
     "POST", "/v1/queues/{queue}/messages", {200: PublishAnswer, 202: BufferedAnswer}, takes_batch=True,
-    errors=[QueueFull, MessageTooLarge],
+    errors=[QueueFull, MessageTooLarge], begin=begin_publish,
 )  # fmt: skip
 async def publish(call: Call, body: PublishRequest | None, query: PublishQuery) -> Answer:
     """Publish messages, all or none; answered when they are durable."""
