@@ -24,7 +24,7 @@ RESULT: Final = ROOT / "src/penstock/sync.py"
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-LOOP_ONLY: Final = frozenset(("publish_now", "settle_in_passing", "hurry"))
+LOOP_ONLY: Final = frozenset(("publish_now", "settle_in_passing", "settle_now", "hurry"))
 """What is of use only on the broker's event loop."""
 
 TEMPLATE: Final = '''"""Penstock without asyncio: the same broker, run on an event loop in a thread of its own.

@@ -206,16 +206,29 @@ async def settle(node: Node, lease: Lease, verdicts: Sequence[Verdict], *, in_pa
     """
 
     def command(lane: Lane) -> asyncio.Future[None]:
-        group = lane.work(lease.group)
-        group.settle(node.clock.now_ms(), lease.id, verdicts)
-        if in_passing and not group.settling_frees():
-            return node.commits.changed_in_passing(lane)
-        return node.commits.changed(lane)
+        return _settle(node, lane, lease, verdicts, in_passing)
 
     check_lane(node, lease)
     lane = node.lanes.get(lease.lane)
     committed = await node.lanes.run(lease.lane, command) if lane is None else command(lane)
     await committed
+
+
+def settle_now(node: Node, lease: Lease, verdicts: Sequence[Verdict]) -> asyncio.Future[None] | None:
+    """The same in passing, before this returns; None, and nothing done, where the lane must be loaded first."""
+    check_lane(node, lease)
+    lane = node.lanes.get(lease.lane)
+    return None if lane is None else _settle(node, lane, lease, verdicts, True)
+
+
+def _settle(
+    node: Node, lane: Lane, lease: Lease, verdicts: Sequence[Verdict], in_passing: bool
+) -> asyncio.Future[None]:
+    group = lane.work(lease.group)
+    group.settle(node.clock.now_ms(), lease.id, verdicts)
+    if in_passing and not group.settling_frees():
+        return node.commits.changed_in_passing(lane)
+    return node.commits.changed(lane)
 
 
 async def extend(node: Node, lease: Lease, lease_ms: int | None) -> int:
