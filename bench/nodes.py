@@ -2,42 +2,63 @@
 
 takeover     the owner of a queue is killed again and again under a publisher: how long until the next answer
 one, two     publish + claim + ack over HTTP, two queues, through one node and through two, by as many messages at
-             once as --batch says and as many producers and consumers as --callers says; with --prepared the clients
-             encode before the measured time and decode after it, which leaves their cores to nodes and database
+             once as --batch says and as many producers and consumers as --callers says
 partitions   1,001 ordered partitions, 50 connections, batches of 10: publish + claim + ack
 steady       10,000 ordered partitions at a steady 2,000 messages a second: time in the queue, p99.9 and maximum
+
+Of one and two:
+
+--prepared   The clients send requests that were made before the measured time, over plain sockets, and look for the
+             ids after it: what they still cost leaves the cores to nodes and database. It needs some memory, 2 GB for
+             5 seconds by 1000.
+--api        batches are what the Python client sends and takes, json what any HTTP client would.
+--payload    random does not compress; documents are orders in JSON, of which a batch of 100 is compressed to a sixth.
+--partitions Ordered queues with so many partitions.
+
+    bench nodes one two --prepared --callers 64
+    bench nodes one two --prepared --api json --batch 1,100
+    bench nodes one two --prepared --partitions 1001 --batch 10 --rounds 3
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import itertools
 import json
-import os
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
+from bench.nodes_lib import prepared  # noqa: E402
 from bench.peers_lib.peer import library_path  # noqa: E402
 from bench.peers_lib.postgres import Postgres  # noqa: E402
-from bench.peers_lib.processes import Process, cpu_seconds, free_port, wait_for_port  # noqa: E402
-from penstock import AsyncClient, Claim, Message, Retry, encode  # noqa: E402
+from bench.peers_lib.processes import Process, cpu_seconds, free_port, machine_seconds, wait_for_port  # noqa: E402
+from penstock import AsyncClient, Claim, Message, Retry  # noqa: E402
 from penstock.rows import home_slot  # noqa: E402
 
-PAYLOAD: Final = 200
-AHEAD_BATCHES: Final = 64
-PREPARED_MOST: Final = 800_000
-"""Messages of a queue that are encoded ahead of the measured time; what goes beyond is encoded within it."""
+AHEAD_BATCHES: Final = prepared.AHEAD_BATCHES
+PREPARED_PER_S: Final = 400_000
+PREPARED_REQUESTS_PER_S: Final = 6_000
+"""So much is prepared for each second of a queue, more than was ever seen; what goes beyond is made within it."""
 PATIENCE_S: Final = 60.0
+
+
+class Spent(NamedTuple):
+    """CPU seconds so far."""
+
+    nodes: float
+    database: float
+    machine: float
 
 
 class Nodes:
@@ -73,10 +94,10 @@ class Nodes:
     def urls(self) -> list[str]:
         return [f"http://127.0.0.1:{port}" for port in self.ports]
 
-    def cpu_seconds(self) -> tuple[float, float]:
-        """What the nodes have used, and what the database has."""
+    def cpu_seconds(self) -> Spent:
         nodes = [one.pid for one in self.processes if one is not None]
-        return cpu_seconds(nodes), cpu_seconds([one.pid for one in self._database.processes])
+        database = [one.pid for one in self._database.processes]
+        return Spent(cpu_seconds(nodes), cpu_seconds(database), machine_seconds())
 
     def stop(self) -> None:
         for process in self.processes:
@@ -165,48 +186,28 @@ async def takeover(folder: Path, kills: int) -> dict[str, Any]:
 
 
 class Flow:
-    """Producers and consumers of one queue by batches; ids are checked at the end."""
+    """Producers and consumers of one queue by batches, through the Python client; ids are checked at the end."""
 
-    def __init__(
-        self, client: AsyncClient, queue: str, size: int, partitions: int = 0, *, is_prepared: bool = False
-    ) -> None:
+    def __init__(self, client: AsyncClient, queue: str, size: int, partitions: int, payload: str) -> None:
         self._client = client
         self._queue = queue
         self._size = size
         self._partitions = partitions
-        self._is_prepared = is_prepared
         self.published = 0
         self.acked = 0
         self._room = asyncio.Event()
         self._numbers: list[int] = []
-        self._claims: list[Claim] = []
-        """Of a prepared flow: what is opened at the end."""
-        self._filler = os.urandom(PAYLOAD - 16)
-        prepared = range(0, PREPARED_MOST if is_prepared else 0, size)
-        self._batches = {start: encode(self._messages(start)) for start in prepared}
-
-    async def declare(self) -> None:
-        await self._client.declare_queue(self._queue, ordered=self._partitions > 0)
-        await self._client.declare_group(self._queue, "default")
+        self._fillers = prepared.Fillers(payload)
 
     async def produce(self, until: float) -> None:
         while time.monotonic() < until:
             start, self.published = self.published, self.published + self._size
-            batch = self._batches.pop(start, None)
-            if batch is not None:
-                await self._client.publish_batch(self._queue, batch)
-            else:
-                await self._client.publish_many(self._queue, self._messages(start))
+            numbers = range(start, start + self._size)
+            messages = [prepared.message(number, self._fillers, self._partitions) for number in numbers]
+            await self._client.publish_many(self._queue, messages)
             while self.published - self.acked > AHEAD_BATCHES * self._size:
                 self._room.clear()
                 await self._room.wait()
-
-    def _messages(self, start: int) -> list[Message]:
-        return [self._message(number) for number in range(start, start + self._size)]
-
-    def _message(self, number: int) -> Message:
-        partition = f"p{number % self._partitions}" if self._partitions else None
-        return Message(b"%016d" % number + self._filler, partition=partition)
 
     async def consume(self, until: float) -> None:
         """Claims the next messages while it acknowledges the last ones, as the client's consumer runner does."""
@@ -222,61 +223,99 @@ class Flow:
 
     async def _settle(self, claim: Claim) -> None:
         if claim:
-            if self._is_prepared:
-                self._claims.append(claim)
-            else:
-                self._open(claim)
+            self._numbers += [int(payload[:16]) for payload in claim.payloads()]
             await self._client.ack(claim)
             self.acked += len(claim)
             self._room.set()
 
-    def _open(self, claim: Claim) -> None:
-        self._numbers += [int(payload[:16]) for payload in claim.payloads()]
-
     def lost_and_duplicated(self) -> tuple[int, int]:
-        for claim in self._claims:
-            self._open(claim)
-        self._claims.clear()
         different = len(set(self._numbers))
         return self.published - different, len(self._numbers) - different
 
 
-async def throughput(folder: Path, name: str, count: int, size: int, seconds: float, *, partitions: int = 0,
-                     callers: int = 4, is_prepared: bool = False) -> dict[str, Any]:  # fmt: skip
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What one and two are asked for: see the options of the same names."""
+
+    size: int
+    callers: int = 4
+    partitions: int = 0
+    is_prepared: bool = False
+    is_json: bool = False
+    payload: str = "random"
+    queues: int = 2
+
+
+async def throughput(folder: Path, name: str, count: int, shape: Shape, seconds: float) -> dict[str, Any]:
     nodes = await asyncio.to_thread(Nodes, folder, count)
     try:
-        flows: list[Flow] = []
-        clients: list[AsyncClient] = []
-        for index in range(2 if not partitions else 1):
-            home = index % count
-            client = AsyncClient(nodes.urls[home])
-            clients.append(client)
-            queue = await nodes.queue_of(home, f"{name}-{index}-")
-            flow = Flow(client, queue, size, partitions, is_prepared=is_prepared)
-            await flow.declare()
-            flows.append(flow)
-        before, client_cpu, began = nodes.cpu_seconds(), time.process_time(), time.monotonic()
-        until = began + seconds
-        each = max(1, callers // len(flows))
-        await asyncio.gather(
-            *(flow.produce(until) for flow in flows for _ in range(each)),
-            *(flow.consume(until) for flow in flows for _ in range(each)),
-        )
-        spent, client_cpu = time.monotonic() - began, time.process_time() - client_cpu
-        nodes_cpu, database_cpu = (now - then for now, then in zip(nodes.cpu_seconds(), before, strict=True))
-        for client in clients:
-            await client.close()
+        homes = [index % count for index in range(shape.queues)]
+        queues = [await nodes.queue_of(home, f"{name}-{index}-") for index, home in enumerate(homes)]
+        for home, queue in zip(homes, queues, strict=True):
+            async with AsyncClient(nodes.urls[home]) as client:
+                await client.declare_queue(queue, ordered=shape.partitions > 0)
+                await client.declare_group(queue, "default")
+        drive = drive_prepared if shape.is_prepared else drive_clients
+        found = await drive(nodes, [nodes.ports[home] for home in homes], queues, shape, seconds)
     finally:
         await asyncio.to_thread(nodes.stop)
+    return {"workload": name, "nodes": count} | found
+
+
+async def drive_clients(
+    nodes: Nodes, ports: list[int], queues: list[str], shape: Shape, seconds: float
+) -> dict[str, Any]:
+    clients = [AsyncClient(f"http://127.0.0.1:{port}") for port in ports]
+    flows = [
+        Flow(client, queue, shape.size, shape.partitions, shape.payload)
+        for client, queue in zip(clients, queues, strict=True)
+    ]
+    before, client_cpu, began = nodes.cpu_seconds(), time.process_time(), time.monotonic()
+    until = began + seconds
+    each = max(1, shape.callers // len(flows))
+    await asyncio.gather(
+        *(flow.produce(until) for flow in flows for _ in range(each)),
+        *(flow.consume(until) for flow in flows for _ in range(each)),
+    )
+    spent, client_cpu = time.monotonic() - began, time.process_time() - client_cpu
+    servers_cpu = nodes.cpu_seconds()
+    for client in clients:
+        await client.close()
+    return measured(shape, flows, spent, client_cpu, before, servers_cpu)
+
+
+async def drive_prepared(
+    nodes: Nodes, ports: list[int], queues: list[str], shape: Shape, seconds: float
+) -> dict[str, Any]:
+    flows = [
+        prepared.PreparedFlow(port, queue, shape.size, shape.partitions, shape.payload, is_json=shape.is_json)
+        for port, queue in zip(ports, queues, strict=True)
+    ]
+    for flow in flows:
+        flow.prepare(int(seconds * min(PREPARED_PER_S, PREPARED_REQUESTS_PER_S * shape.size)))
+    before = nodes.cpu_seconds()
+    each = max(1, shape.callers // len(flows))
+    spent, client_cpu = await asyncio.to_thread(prepared.run, flows, each, seconds)
+    return measured(shape, flows, spent, client_cpu, before, nodes.cpu_seconds())
+
+
+def measured(
+    shape: Shape, flows: Sequence[Flow | prepared.PreparedFlow], spent: float, client_cpu: float,
+    before: Spent, after: Spent,
+) -> dict[str, Any]:  # fmt: skip
+    nodes_cpu, database_cpu, machine_cpu = (now - then for now, then in zip(after, before, strict=True))
+    all_cpu = nodes_cpu + database_cpu + client_cpu
     total = sum(flow.published for flow in flows)
     verdicts = [flow.lost_and_duplicated() for flow in flows]
     return {
-        "workload": name, "nodes": count, "callers": callers, "batch": size, "prepared": is_prepared, "msgs": total,
+        "callers": shape.callers, "batch": shape.size, "partitions": shape.partitions,
+        "payload": shape.payload, "api": "json" if shape.is_json else "batches", "prepared": shape.is_prepared,
+        "msgs": total,
         "msg_per_s": round(total / spent), "msg_per_server_cpu_s": round(total / (nodes_cpu + database_cpu)),
-        # Of each message, and how many of the machine's cores all three kept busy.
+        # Of each message, how many of the machine's cores all three kept busy, and how many were somebody else's.
         "nodes_us": round(1e6 * nodes_cpu / total, 2), "database_us": round(1e6 * database_cpu / total, 2),
         "clients_us": round(1e6 * client_cpu / total, 2),
-        "cores": round((nodes_cpu + database_cpu + client_cpu) / spent, 2),
+        "cores": round(all_cpu / spent, 2), "others": round((machine_cpu - all_cpu) / spent, 2),
         "lost": sum(lost for lost, _ in verdicts), "duplicated": sum(twice for _, twice in verdicts),
     }  # fmt: skip
 
@@ -334,30 +373,40 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one object a line")
     parser.add_argument("--callers", type=int, default=16, help="producers, and consumers, of one and two (default 16)")
     parser.add_argument("--batch", default="1000,100", metavar="N,M", help="messages at once of one and two")
-    parser.add_argument("--prepared", action="store_true", help="one and two: clients encode and decode unmeasured")
+    parser.add_argument("--prepared", action="store_true", help="one and two: see above")
+    parser.add_argument("--api", choices=("batches", "json"), default="batches", help="of --prepared (default batches)")
+    parser.add_argument("--payload", choices=prepared.PAYLOADS, default="random", help="one and two (default random)")
+    parser.add_argument("--partitions", type=int, default=0, help="one and two: see above (default 0, not ordered)")
+    parser.add_argument("--rounds", type=int, default=1, help="one and two: so many times, in turns (default 1)")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # its servers end with it
     seconds = options.seconds
     if not all(part.isdigit() and int(part) > 0 for part in options.batch.split(",")):
         parser.error(f"--batch {options.batch!r} must be whole numbers above 0, with commas between them")
-    sizes = [int(part) for part in options.batch.split(",")]
+    if options.api == "json" and not options.prepared:
+        parser.error("--api json needs --prepared: the Python client speaks in batches")
+    shapes = [
+        Shape(int(part), options.callers, options.partitions, options.prepared, options.api == "json", options.payload)
+        for part in options.batch.split(",")
+    ]
+    ordered = Shape(10, 25, 1_001, queues=1)
 
-    def flow(name: str, nodes: int, size: int) -> Work:
-        return lambda folder: throughput(
-            folder, name, nodes, size, seconds, callers=options.callers, is_prepared=options.prepared
-        )
+    def flow(name: str, nodes: int, shape: Shape) -> Work:
+        return lambda folder: throughput(folder, name, nodes, shape, seconds)
 
     works: dict[str, list[Work]] = {
-        "one": [flow("one", 1, size) for size in sizes],
-        "two": [flow("two", 2, size) for size in sizes],
-        "partitions": [lambda f: throughput(f, "partitions", 1, 10, seconds, partitions=1_001, callers=25)],
+        "one": [flow("one", 1, shape) for shape in shapes],
+        "two": [flow("two", 2, shape) for shape in shapes],
+        "partitions": [flow("partitions", 1, ordered)],
         "steady": [lambda f: steady(f, 2 * seconds, 2_000)],
         "takeover": [lambda f: takeover(f, options.kills)],
     }
     unknown = set(options.workloads) - set(works)
     if unknown:
         parser.error(f"no such workload: {', '.join(sorted(unknown))}; there are {', '.join(works)}")
-    for name in options.workloads or works:
+    names = options.workloads or list(works)
+    again = [name for name in names if name in ("one", "two")] * (options.rounds - 1)
+    for name in names + again:
         for work in works[name]:
             with tempfile.TemporaryDirectory(prefix="penstock-nodes-", ignore_cleanup_errors=True) as folder:
                 Path(folder).chmod(0o755)

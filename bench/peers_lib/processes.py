@@ -64,6 +64,12 @@ def cpu_seconds(roots: Iterable[int]) -> float:
     return sum(int(ticks) for pid in tree(roots) for ticks in _stat(pid)[11:15]) / TICKS_PER_S
 
 
+def machine_seconds() -> float:
+    """What all processes of the machine have used so far, and what was taken from it for others of its host."""
+    user, nice, system, _idle, _io, interrupts, softly, stolen = Path("/proc/stat").read_text().split()[1:9]
+    return sum(map(int, (user, nice, system, interrupts, softly, stolen))) / TICKS_PER_S
+
+
 def memory_mb(roots: Iterable[int]) -> float:
     return sum(map(_pss_kb, tree(roots))) / 1024
 
