@@ -25,7 +25,7 @@ RESULT: Final = ROOT / "src/penstock/sync.py"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 LOOP_ONLY: Final = frozenset(
-    ("publish_now", "settle_in_passing", "settle_now", "hurry", "can_begin", "begin_publish", "begin_settle")
+    ("publish_now", "settle_in_passing", "hurry", "can_begin", "begin_publish", "begin_settle")
 )
 """What is of use only on the broker's event loop."""
 

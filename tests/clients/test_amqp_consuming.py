@@ -204,7 +204,6 @@ def test_an_answer_says_that_what_was_acknowledged_before_is_stored(monkeypatch:
         await settle(broker, lease, verdicts)
         stored.extend(verdicts)
 
-    monkeypatch.setattr(Broker, "settle_now", lambda *_: None)
     for name in SETTLES:
         monkeypatch.setattr(Broker, name, slowly)
     with served() as place:
@@ -227,7 +226,6 @@ def test_a_client_that_goes_while_its_acks_cannot_be_stored_is_let_go(monkeypatc
         raw = Raw(place)
         raw.send(1, commands.Basic.Consume(queue="q", consumer_tag="c"))
         raw.hear_until(ContentBody)
-        monkeypatch.setattr(Broker, "settle_now", lambda *_: None)
         for name in SETTLES:
             monkeypatch.setattr(Broker, name, refused)
         raw.send(1, commands.Basic.Ack(1))

@@ -249,20 +249,12 @@ def test_an_acknowledgement_that_the_store_did_not_take_is_tried_again(monkeypat
             raise Unavailable("the store is away")
         await real(*arguments, **options)
 
-    def failing_later(*_arguments: Any) -> asyncio.Future[None]:
-        """In force at once, and then its commit fails."""
-        failures[0] += 1
-        stored = asyncio.get_running_loop().create_future()
-        stored.set_exception(Unavailable("the store is away"))
-        return stored
-
     with served() as place:
         channel = place.channel(confirms=True)
         channel.queue_declare("q")
         channel.basic_publish("", "q", b"m")
         method, _, _ = channel.basic_get("q")
         monkeypatch.setattr(claims, "settle", failing)
-        monkeypatch.setattr(claims, "settle_now", failing_later)
         channel.basic_ack(method.delivery_tag)
         until(channel, lambda: place.call(lambda broker: broker.stats("q")).groups[0].leased == 0)
         assert failures == [2]

@@ -526,17 +526,6 @@ class Broker:
             check_verdict(verdict)
         await claims.settle(self._node, self._lease(lease), verdicts, in_passing=True)
 
-    def settle_now(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> asyncio.Future[None] | None:
-        """`settle_in_passing` without a task: in force when this returns, durable when that is done.
-
-        None, and nothing was done, where something must be waited for first: `settle_in_passing` does that.
-        """
-        if self._node.cluster is not None:
-            return None
-        for verdict in verdicts:
-            check_verdict(verdict)
-        return claims.begin_settle(self._node, self._lease(lease), verdicts, in_passing=True)
-
     def hurry(self) -> None:
         """Somebody waits for what was settled in passing."""
         self._node.commits.hurry()

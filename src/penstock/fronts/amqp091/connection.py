@@ -76,8 +76,6 @@ class Connection(asyncio.Protocol):
         self.is_full = False
         """The client does not take what is written."""
         self.channels: dict[int, Channel] = {}
-        self._heard: dict[Channel, None] = {}
-        """Channels for which something was read in this turn."""
         self._transport: asyncio.Transport
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -234,7 +232,6 @@ class Connection(asyncio.Protocol):
         if channel is None:
             return
         channel.publish(event)
-        self._heard[channel] = None
         self._pending += len(event.body) + PUBLISH_BYTES
         if self._pending > self.host.options.max_pending_bytes and not self._is_paused:
             self._pause()
@@ -243,18 +240,13 @@ class Connection(asyncio.Protocol):
         channel = self.channels.get(event.channel)
         if channel is not None:
             channel.settle(event)
-            self._heard[channel] = None
 
     def _work_all(self) -> None:
         """What was read together is done together."""
-        if not self._heard:
-            return
-        heard, self._heard = self._heard, {}
-        for channel in heard:
-            if self.channels.get(channel.number) is channel:
-                channel.work()
-                if channel.settling.dirty:
-                    channel.settling.start()
+        for channel in list(self.channels.values()):
+            channel.work()
+            if channel.settling.dirty:
+                channel.settling.start()
 
     def _method(self, event: events.Method) -> None:
         channel = self.channels.get(event.channel)

@@ -119,8 +119,6 @@ def runs(offsets: list[int]) -> list[tuple[int, int]]:
     return found
 
 
-Gathered = tuple[list[int], list[int], list[int]]
-"""Offsets that are acked, nacked and rejected."""
 Delivered = tuple[Holder, int]
 """Who is told, and the offset."""
 
@@ -189,12 +187,8 @@ class Settling:
 
     def start(self) -> None:
         """Tell the broker what was gathered, unless that is being done."""
-        if self.dirty and not self._is_telling and not self._tell_now():
+        if self.dirty and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
-
-    @property
-    def _is_telling(self) -> bool:
-        return self._task is not None or bool(self._telling)
 
     def hurry(self) -> None:
         """The channel goes: what the store does not take now returns with it, instead of being tried again."""
@@ -208,7 +202,7 @@ class Settling:
         try:
             if self._telling:
                 self._broker.hurry()
-            while left and self._is_telling:
+            while left and self._task is not None:
                 await self._told.wait()
                 left &= {*self.dirty, *self._telling}
         finally:
@@ -217,38 +211,8 @@ class Settling:
             self.returns = False
         return not left
 
-    def _tell_now(self) -> bool:
-        """Acks of one lease, which is what most rounds are, need no task; whether they are told."""
-        if len(self.dirty) != 1 or self._awaited:
-            return False
-        held = next(iter(self.dirty))
-        acks = held.acks
-        if held.nacks or held.rejects or not acks:
-            return False
+    async def _run(self) -> None:
         try:
-            stored = self._broker.settle_now(held.lease, held.take())
-        except PenstockError:
-            stored = None  # it is found again, and dealt with
-        if stored is None:
-            held.put_back(acks, [], [])
-            return False
-        self._telling = [held]
-        self.dirty = {}
-        stored.add_done_callback(lambda stored: self._told_now(held, acks, stored.exception()))
-        return True
-
-    def _told_now(self, held: Held, acks: list[int], error: BaseException | None) -> None:
-        is_told = self._is_told(held, (acks, [], []), error)
-        self._wake()
-        if is_told:
-            self.start()
-        elif not self._ended:
-            self._task = asyncio.get_running_loop().create_task(self._run(AGAIN_SECONDS))
-
-    async def _run(self, after_seconds: float = 0.0) -> None:
-        try:
-            if after_seconds:
-                await asyncio.sleep(after_seconds)
             while self.dirty:
                 telling = self._telling = list(self.dirty)
                 self.dirty = {}
@@ -273,27 +237,23 @@ class Settling:
 
     async def _tell(self, held: Held) -> bool:
         """Settle what is to be settled of one lease; whether the broker took it, or never will."""
-        gathered: Gathered = held.acks, held.nacks, held.rejects
+        gathered = held.acks, held.nacks, held.rejects
         # AMQP never answers an ack: it can wait for a commit that somebody else needs.
         can_wait = not (self._awaited or held.nacks or held.rejects)
         settle = self._broker.settle_in_passing if can_wait else self._broker.settle
         verdicts = held.take()
-        failure = None
         try:
             if verdicts:
                 await settle(held.lease, verdicts)
+        except LeaseLost:
+            self.held.discard(held)
+            return True
         except PenstockError as error:
-            failure = error
-        return self._is_told(held, gathered, failure)
-
-    def _is_told(self, held: Held, gathered: Gathered, error: BaseException | None) -> bool:
-        """What came of telling the broker what was gathered; whether it took it, or never will."""
-        if error is not None and not isinstance(error, LeaseLost):
             log.warning("what a client has settled is not stored yet, trying again: %s", error)
             held.put_back(*gathered)
             self.dirty[held] = None
             return False
-        if error is not None or not held.left:
+        if not held.left:
             self.held.discard(held)
         return True
 
