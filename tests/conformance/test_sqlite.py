@@ -83,8 +83,8 @@ def nothing(store: SqliteStore) -> Awaitable[None]:
 def is_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Each way in which a small commit is made without a thread, however slow the disk; what to say to `apply_soon`."""
     monkeypatch.setattr(indexed_log, "AT_ONCE_SECONDS", 60.0)
-    if request.param == "the loop syncs":
-        monkeypatch.setattr(KernelSyncs, "of_loop", lambda loop: None)
+    if request.param != "the loop syncs":
+        monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 0)
     return bool(request.param == "alone")
 
 
@@ -176,6 +176,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[OSError | None], Non
         syncs.append(done)
         return True
 
+    monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 0)
     monkeypatch.setattr(KernelSyncs, "start", hold)
     return syncs
 
@@ -196,6 +197,25 @@ def test_nothing_is_said_while_the_kernel_syncs_and_the_next_commit_waits(
         await asyncio.gather(first, second)
         assert [row.base for row in await all_batches(store)] == [0, 1, 2]
 
+    use(path, scenario)
+
+
+def test_the_kernel_is_asked_by_a_store_that_is_busy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def ask(loop: asyncio.AbstractEventLoop) -> None:
+        asked.append(1)
+
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
+        for base in range(1, 5):
+            await begun(store, commit(epochs, change(batches=batches(1, base=base), first=0)))
+            assert len(asked) == (base > 2), "once, after two commits"
+
+    monkeypatch.setattr(indexed_log, "AT_ONCE_SECONDS", 60.0)
+    monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 2)
+    monkeypatch.setattr(KernelSyncs, "of_loop", ask)
     use(path, scenario)
 
 
@@ -221,6 +241,7 @@ def test_a_kernel_that_takes_no_more_orders_costs_nothing(path: Path, monkeypatc
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))
+        monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 0)
         monkeypatch.setattr(KernelSyncs, "start", lambda *_: False)
         await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
         monkeypatch.setattr(indexed_log, "AT_ONCE_SECONDS", 60.0)

@@ -14,6 +14,7 @@ from typing import Literal
 
 import pytest
 
+from penstock.store import indexed_log
 from penstock.store.indexed_log import IndexedLog
 from penstock.store.log import Entry
 from penstock.store.log_records import Draft
@@ -63,6 +64,7 @@ class FailingCommits:
         """How the commit that has begun is to fail."""
         self._check, self._fold = IndexedLog._check, IndexedLog._fold
         self._sync, self._start_sync = Segment.sync, Segment.start_sync
+        monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 0)
         monkeypatch.setattr(IndexedLog, "_check", lambda log, draft: self._checked(log, draft))
         monkeypatch.setattr(IndexedLog, "_fold", lambda log, entry: self._folded(log, entry))
         monkeypatch.setattr(Segment, "sync", lambda segment: self._synced(segment))

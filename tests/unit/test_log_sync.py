@@ -59,6 +59,21 @@ def test_what_cannot_be_synced_is_not_taken_or_said_to_fail() -> None:
     asyncio.run(main())
 
 
+def test_what_one_loop_gave_up_the_next_one_has() -> None:
+    async def main() -> object:
+        syncs = KernelSyncs.of_loop(asyncio.get_running_loop())
+        assert syncs is not None
+        other = KernelSyncs.of_loop(asyncio.get_running_loop())
+        assert other is not None
+        assert other._context is not syncs._context
+        syncs.close()
+        other.close()
+        return other._context
+
+    contexts = {asyncio.run(main()) for _ in range(3)}
+    assert len(contexts) <= 2, "to give one back to the kernel takes 30 ms"
+
+
 @pytest.mark.parametrize("result", [-errno.EIO, (1 << 64) - errno.EIO, (1 << 64) - errno.ENOSPC])
 def test_a_result_below_zero_is_an_error(result: int) -> None:
     error = log_sync._error(result)

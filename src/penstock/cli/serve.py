@@ -39,6 +39,7 @@ from penstock.node.broker import Broker
 from penstock.node.clock import StoreClock, SystemClock
 from penstock.node.cluster import ClusterOptions
 from penstock.node.limits import Limits
+from penstock.store import log_sync
 from penstock.store.opening import open_engine, scheme_of
 
 GC_THRESHOLDS: Final = (50_000, 20, 20)
@@ -164,6 +165,8 @@ async def serve(loaded: Loaded) -> None:
             async with listening_for_amqp(server, config) as amqp, listening_for_mqtt(server, config) as mqtt:
                 settle_memory()
                 click.echo(announcement(loaded, server.port, declared, amqp, mqtt))
+                if not scheme_of(config.store.path):
+                    log_sync.load()  # now, rather than in the middle of somebody's commits
                 await stop.wait()
                 log.info("stopping: answers under way are finished, waiting claims are answered empty")
             if broker.cluster is not None:

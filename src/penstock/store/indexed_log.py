@@ -38,6 +38,8 @@ INDEX_LOG_BYTES: Final = 64 << 20
 """So many rows, so many bytes of them, or so much of the log, are brought into the tables at once."""
 BEHIND_MOST: Final = 8
 """When the tables lack so many times that much, because writing them fails, commits wait and fail with them."""
+KERNEL_AFTER: Final = 256
+"""The kernel is asked to sync after so many commits that it can: to begin takes time, and most stores are not busy."""
 SOON_BYTES: Final = 1 << 20
 """A record up to that size is written by the event loop itself, where the kernel syncs it meanwhile."""
 AT_ONCE_BYTES: Final = 1 << 16
@@ -75,13 +77,17 @@ class IndexedLog:
         self._closing = False
         self._syncs: KernelSyncs | None = None
         self._asked_for_syncs = False
+        self._small_commits = 0
         self.segments = self._log.segments
 
     # Appending --------------------------------------------------------------------------------------------
 
     def is_quick(self, size: int) -> bool:
         """Whether a record of about this size can, as far as is known, be appended without a thread."""
-        return size <= SOON_BYTES if self._kernel_syncs() is not None else self._is_quick_at_once(size)
+        if size > SOON_BYTES:
+            return False
+        self._small_commits += 1
+        return self._kernel_syncs() is not None or self._is_quick_at_once(size)
 
     def append_soon(self, draft: Draft, done: Callable[[Exception | None], None], *, is_alone: bool) -> bool:
         """Append without a thread and, where the kernel can sync meanwhile, without a wait; False: nothing was done.
@@ -166,7 +172,7 @@ class IndexedLog:
 
     def _kernel_syncs(self) -> KernelSyncs | None:
         """On the event loop."""
-        if not self._asked_for_syncs:
+        if not self._asked_for_syncs and self._small_commits > KERNEL_AFTER:
             self._asked_for_syncs = True
             self._syncs = KernelSyncs.of_loop(asyncio.get_running_loop())
         return self._syncs

@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from caio import linux_aio
@@ -24,6 +24,20 @@ ORDERS_MOST: Final = 4
 _logger = logging.getLogger("penstock.store.log")
 
 Done = Callable[[OSError | None], None]
+
+
+_left: list[tuple[int, linux_aio.Context]] = []
+"""Contexts that nobody uses, with the process that made them. To give one back to the kernel takes 30 ms."""
+
+
+def load() -> Any:
+    """The module that asks the kernel; None where there is none. It tries the kernel out first, for some 100 ms."""
+    try:
+        from caio import linux_aio
+    except ImportError as error:
+        _logger.info("the kernel takes no orders to sync (%s): commits wait for the disk themselves", error)
+        return None
+    return linux_aio
 
 
 class KernelSyncs:
@@ -37,12 +51,14 @@ class KernelSyncs:
     @classmethod
     def of_loop(cls, loop: asyncio.AbstractEventLoop) -> KernelSyncs | None:
         """Syncs for an event loop; None where the system, or this kind of loop, has no such thing."""
+        module = load()
+        if module is None:
+            return None
         try:
-            # Not before it is needed: it tries the kernel out, which takes some milliseconds.
-            from caio import linux_aio
-
-            return cls(loop, linux_aio.Context(max_requests=ORDERS_MOST))
-        except (ImportError, OSError, RuntimeError, NotImplementedError) as error:
+            # One that came from a process before a fork is that one's.
+            context = next((_left.pop(at)[1] for at, one in enumerate(_left) if one[0] == os.getpid()), None)
+            return cls(loop, context or module.Context(max_requests=ORDERS_MOST))
+        except (OSError, RuntimeError, NotImplementedError) as error:
             _logger.info("the kernel takes no orders to sync (%s): commits wait for the disk themselves", error)
             return None
 
@@ -62,6 +78,7 @@ class KernelSyncs:
         """None is under way any more."""
         if not self._loop.is_closed():
             self._loop.remove_reader(self._context.fileno)
+        _left.append((os.getpid(), self._context))
 
     def _take_results(self) -> None:
         with suppress(BlockingIOError):
