@@ -13,7 +13,7 @@ from penstock.fronts.http.server import HttpServer
 from penstock.rows import Commit
 from penstock.store.memory import MemoryStore
 from penstock.wire.http import BATCH_TYPE
-from tests.fronts.rig import JSON, LOOPS, Front, front_on, on_both_loops, until
+from tests.fronts.rig import JSON, LOOPS, Front, Wire, front_on, on_both_loops, until
 
 if TYPE_CHECKING:
     import pytest
@@ -162,14 +162,20 @@ def on_a_held_store(loop: str, scenario: Any) -> None:
         runner.run(main())
 
 
+async def held_publish(front: Front, store: Held) -> Wire:
+    """A connection over which a message was published whose commit is held up."""
+    wire = await front.connect()
+    store.gate.clear()
+    asked = store.asked
+    await wire.send(sent(publish(ONE), []))
+    await until(lambda: store.asked > asked)
+    return wire
+
+
 @on_both_loops
 def test_an_answer_leaves_only_after_its_commit(loop: str) -> None:
     async def scenario(front: Front, store: Held) -> None:
-        wire = await front.connect()
-        store.gate.clear()
-        asked = store.asked
-        await wire.send(sent(publish(ONE), []))
-        await until(lambda: store.asked > asked)
+        wire = await held_publish(front, store)
         reply = asyncio.ensure_future(wire.reply())
         await asyncio.sleep(0.02)
         assert not reply.done()
@@ -202,7 +208,7 @@ def test_requests_behind_it_are_answered_in_their_order(loop: str) -> None:
         store.gate.clear()
         await wire.send(sent(publish(ONE), []) + health + sent(publish(MANY), []))
         await wire.send(sent(publish(KEYED), []))
-        await asyncio.sleep(0.02)
+        await until(lambda: any(connection._requests for connection in front.server._connections))
         store.gate.set()
         replies = [(await wire.reply()).json() for _ in range(4)]
         assert [reply.get("count", reply.get("status")) for reply in replies] == [1, "alive", 40, 1]
@@ -215,11 +221,7 @@ def test_requests_behind_it_are_answered_in_their_order(loop: str) -> None:
 @on_both_loops
 def test_a_publish_whose_connection_is_lost_meanwhile_is_done(loop: str) -> None:
     async def scenario(front: Front, store: Held) -> None:
-        wire = await front.connect()
-        store.gate.clear()
-        asked = store.asked
-        await wire.send(sent(publish(ONE), []))
-        await until(lambda: store.asked > asked)
+        await held_publish(front, store)
         for connection in list(front.server._connections):
             connection.abort()
         await until(lambda: not front.server._connections)
@@ -232,13 +234,9 @@ def test_a_publish_whose_connection_is_lost_meanwhile_is_done(loop: str) -> None
 @on_both_loops
 def test_a_client_that_sends_no_more_is_answered(loop: str) -> None:
     async def scenario(front: Front, store: Held) -> None:
-        wire = await front.connect()
-        store.gate.clear()
-        asked = store.asked
-        await wire.send(sent(publish(ONE), []))
+        wire = await held_publish(front, store)
         wire.writer.write_eof()
-        await until(lambda: store.asked > asked)
-        await asyncio.sleep(0.02)
+        await until(lambda: all(connection._closing for connection in front.server._connections))
         store.gate.set()
         assert (await wire.reply()).status == 200
         assert await wire.is_closed()
@@ -249,13 +247,9 @@ def test_a_client_that_sends_no_more_is_answered(loop: str) -> None:
 @on_both_loops
 def test_a_server_that_stops_answers_what_is_under_way(loop: str) -> None:
     async def scenario(front: Front, store: Held) -> None:
-        wire = await front.connect()
-        store.gate.clear()
-        asked = store.asked
-        await wire.send(sent(publish(ONE), []))
-        await until(lambda: store.asked > asked)
+        wire = await held_publish(front, store)
         stopped = asyncio.ensure_future(front.server.stop())
-        await asyncio.sleep(0.02)
+        await until(lambda: front.server.stopping)
         store.gate.set()
         reply = await wire.reply()
         assert (reply.status, reply.headers["connection"]) == (200, "close")

@@ -59,6 +59,24 @@ def test_what_cannot_be_synced_is_not_taken_or_said_to_fail() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("kind", [ValueError, OverflowError, SystemError, OSError])
+def test_an_order_that_the_kernel_refuses_is_not_taken(kind: type[Exception]) -> None:
+    class Refusing:
+        def submit(self, _: object) -> int:
+            raise kind("no")
+
+    async def main() -> None:
+        syncs = KernelSyncs.of_loop(asyncio.get_running_loop())
+        assert syncs is not None
+        context = syncs._context
+        syncs._context = Refusing()  # type: ignore[assignment]
+        assert not syncs.start(0, lambda _: pytest.fail("it was not taken"))
+        syncs._context = context
+        syncs.close()
+
+    asyncio.run(main())
+
+
 def test_what_one_loop_gave_up_the_next_one_has() -> None:
     async def main() -> object:
         syncs = KernelSyncs.of_loop(asyncio.get_running_loop())
@@ -89,6 +107,20 @@ def test_a_loop_or_a_system_without_it_has_none(monkeypatch: pytest.MonkeyPatch)
     try:
         with monkeypatch.context() as less:
             less.setattr(loop, "add_reader", no_readers)
+            assert KernelSyncs.of_loop(loop) is None
+    finally:
+        loop.close()
+
+    from caio import linux_aio
+
+    def no_more(**_: Any) -> None:
+        raise SystemError(errno.EAGAIN, "Resource temporarily unavailable")  # as the package says it
+
+    loop = asyncio.SelectorEventLoop()
+    try:
+        with monkeypatch.context() as less:
+            less.setattr(log_sync, "_left", [])
+            less.setattr(linux_aio, "Context", no_more)
             assert KernelSyncs.of_loop(loop) is None
     finally:
         loop.close()

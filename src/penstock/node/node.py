@@ -377,9 +377,7 @@ class Node:
         return outbox, traces
 
     def _is_wanted_soon(self, lane: Lane) -> bool:
-        """Whether what is published now may be read from memory. Behind a long backlog it would be pushed out unread:
-        keeping it costs the processor's cache what is really read, and saves nobody a read.
-        """
+        """Whether what is published now may be read from memory: behind a long backlog it is pushed out unread."""
         if self.cache.keeps(lane.lag_bytes()):
             return True
         queue = self.catalog.by_lane.get(lane.id)

@@ -34,18 +34,23 @@ def load() -> Any:
     """The module that asks the kernel; None where there is none. It tries the kernel out first, for some 100 ms."""
     try:
         from caio import linux_aio
-    except ImportError as error:
-        _logger.info("the kernel takes no orders to sync (%s): commits wait for the disk themselves", error)
+    except Exception as error:  # of many kinds, by what the kernel, or a container around it, does not allow
+        _not_taken(error)
         return None
     return linux_aio
+
+
+def _not_taken(error: Exception) -> None:
+    _logger.info("the kernel takes no orders to sync (%s): commits wait for the disk themselves", error)
 
 
 class KernelSyncs:
     """Syncs under way, of one event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, context: linux_aio.Context) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, module: Any, context: linux_aio.Context) -> None:
         self._loop = loop
         self._context = context
+        self._order = module.Operation.fdsync
         loop.add_reader(context.fileno, self._take_results)
 
     @classmethod
@@ -57,21 +62,19 @@ class KernelSyncs:
         try:
             # One that came from a process before a fork is that one's.
             context = next((_left.pop(at)[1] for at, one in enumerate(_left) if one[0] == os.getpid()), None)
-            return cls(loop, context or module.Context(max_requests=ORDERS_MOST))
-        except (OSError, RuntimeError, NotImplementedError) as error:
-            _logger.info("the kernel takes no orders to sync (%s): commits wait for the disk themselves", error)
+            return cls(loop, module, context or module.Context(max_requests=ORDERS_MOST))
+        except Exception as error:  # SystemError without more contexts, NotImplementedError of a loop without readers
+            _not_taken(error)
             return None
 
     def start(self, file: int, done: Done) -> bool:
         """Have the data of a file forced to disk; `done` is called with what became of it. False: not taken."""
-        from caio import linux_aio
-
-        operation = linux_aio.Operation.fdsync(file)
+        operation = self._order(file)
         operation.set_callback(lambda result: done(_error(result)))
         try:
             return bool(self._context.submit(operation))
-        except (OSError, ValueError) as error:  # a kernel or a file system without it
-            _logger.info("the kernel takes no orders to sync (%s): commits wait for the disk themselves", error)
+        except Exception as error:  # ValueError, OverflowError or SystemError, by errno: it has not reached the kernel
+            _not_taken(error)
             return False
 
     def close(self) -> None:

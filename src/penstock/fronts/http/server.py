@@ -160,7 +160,7 @@ class HttpServer:
     def begin(self, connection: Connection, request: Request) -> bool:
         """Answer what only has to wait for its commit; False, and nothing done, for all else: `answer` does that.
 
-        Most requests of a queue are such. A callback of the commit answers them, at half of what a task costs.
+        Most requests of a queue are such. A callback of the commit answers them, without the cost of a task.
         """
         if not self.broker.can_begin or telemetry.is_on():
             return False
