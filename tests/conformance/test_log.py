@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import AlreadyExists, Fenced, NotFound, StoreCorrupt, Unavailable
-from penstock.store import indexed_log, log_segments, log_space
+from penstock.store import backup, indexed_log, log_segments, log_space
 from penstock.store.backup import back_up
 from penstock.store.contract import Commit, DedupRow, GroupRow, LeaseRow
 from penstock.store.log_records import HEAD, MAGIC
@@ -422,6 +422,51 @@ def test_a_copy_of_a_store_in_use_holds_all_that_was_answered_before_it(
             assert [row.body for row in found] == [b"%d" % row.base * 3_000 for row in found]
 
         use(path.with_name(f"{number}.db"), check)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_what_comes_and_goes_while_a_store_is_copied_is_in_the_copy(
+    path: Path, small_segments: int, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    """The copied file knows the log up to some place, and needs every segment from there on to be opened."""
+    monkeypatch.setattr(indexed_log, "INDEX_ROWS", 4)
+    monkeypatch.setattr(log_space, "SLACK_SEGMENTS", 0)
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *_: os.close(-1))
+    copied = path.with_name("copy.db")
+    real = backup._copy_file
+    given_back_before: list[int] = []
+
+    async def write(store: SqliteStore, epochs: dict[int, int], numbers: range) -> None:
+        for number in numbers:
+            made = one(number, body=b"%d" % number * 3_000)
+            made.lanes[0].trim_to = number - 1
+            await append(store, epochs, made)
+        await bases(store)  # and into the tables
+
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        loop = asyncio.get_running_loop()
+
+        def copy_slowly(source: Path, target: Path) -> None:
+            asyncio.run_coroutine_threadsafe(write(store, epochs, range(40, 80)), loop).result(60)
+            real(source, target)
+            asyncio.run_coroutine_threadsafe(write(store, epochs, range(80, 160)), loop).result(60)
+
+        monkeypatch.setattr(backup, "_copy_file", copy_slowly)
+        await write(store, epochs, range(40))
+        given_back_before[:] = segments_of(path)
+        await asyncio.to_thread(back_up, path, copied)
+        await write(store, epochs, range(160, 200))
+        assert segments_of(path)[0] > given_back_before[-1] + 4, "afterwards room is given back again"
+
+    async def check(store: SqliteStore) -> None:
+        found = await all_batches(store)
+        assert [row.body for row in found] == [b"%d" % row.base * 3_000 for row in found]
+        assert [row.base for row in found] == [158, 159]
+
+    use(path, scenario)
+    use(copied, check)
 
 
 def test_a_copy_and_its_store_go_their_own_ways(path: Path, small_segments: int) -> None:

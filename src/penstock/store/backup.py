@@ -1,10 +1,10 @@
 """A copy of a store that is in use: `python -m penstock.store.backup data/penstock.db copy.db`.
 
-The file and its log are two, and both change meanwhile. So: first links to every segment, which keep what is deleted
-from now on; then the file, by SQLite's own means; then, while no record is written, links to the segments that came
-meanwhile and a real copy of the newest, the only one that still changes. What the log has and the copied file has not
-is brought into it when the copy is opened. It may not know commits or rows. Next stop: `docs/store.md`, which tells
-when to use it.
+The file and its log are two, and both change meanwhile. So no segment is given back while one copies: the copied file
+may point into any, and lacks what came behind it. First links to the segments that are full, which change no more; then
+the file, by SQLite's own means; then, while no record is written, the segments that came meanwhile and a real copy of
+the newest, the only one that still changes. What the log has and the copied file has not is brought into it when the
+copy is opened. It may not know commits or rows. Next stop: `docs/store.md`, which tells when to use it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import shutil
 import sqlite3
 import sys
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 from penstock.errors import AlreadyExists, NotFound
@@ -30,18 +30,16 @@ def back_up(source: Path, target: Path) -> None:
     if target.exists() or copied.folder.exists():
         raise AlreadyExists(f"{target} or its log exists; name a new file")
     copied.folder.mkdir(parents=True)
-    before = segments.numbers()
-    _link(segments, copied, before)
-    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
-        old.backup(new)
-    turn = Turn(segments.folder)
-    with closing(turn), turn.locked():
-        # The one that was the newest may have been copied half-written.
-        since = [number for number in segments.numbers() if number >= (before or [0])[-1]]
-        _link(segments, copied, since[:-1])
-        for number in since[-1:]:
-            copied.remove(number)
-            shutil.copyfile(segments.path(number), copied.path(number))
+    with segments.held():
+        _link_full(segments, copied)
+        _copy_file(source, target)
+        # Once more before anyone has to wait: where links cannot be had, all of it is copied.
+        _link_full(segments, copied)
+        turn = Turn(segments.folder)
+        with closing(turn), turn.locked():
+            _link_full(segments, copied)
+            for number in segments.numbers()[-1:]:
+                shutil.copyfile(segments.path(number), copied.path(number))
     for number in copied.numbers()[-1:]:
         with copied.path(number).open("rb") as newest:
             os.fsync(newest.fileno())
@@ -49,16 +47,18 @@ def back_up(source: Path, target: Path) -> None:
     sync_folder(copied.folder.parent)
 
 
-def _link(segments: Segments, copied: Segments, numbers: list[int]) -> None:
-    for number in numbers:
-        copied.remove(number)
+def _copy_file(source: Path, target: Path) -> None:
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
+        old.backup(new)
+
+
+def _link_full(segments: Segments, copied: Segments) -> None:
+    """Have those that are not there yet, without the newest, which still changes."""
+    for number in sorted(set(segments.numbers()[:-1]) - set(copied.numbers())):
         try:
             os.link(segments.path(number), copied.path(number))
-        except FileNotFoundError:
-            continue  # nothing points into it any more
         except OSError:  # on another disk, or one without links
-            with suppress(FileNotFoundError):
-                shutil.copyfile(segments.path(number), copied.path(number))
+            shutil.copyfile(segments.path(number), copied.path(number))
 
 
 if __name__ == "__main__":

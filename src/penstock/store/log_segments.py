@@ -14,6 +14,7 @@ import os
 import struct
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -194,6 +195,34 @@ class Segments:
             os.close(file)
             path.unlink(missing_ok=True)
             raise
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """No segment is given back meanwhile, by any process that uses this log."""
+        with self._lock_file() as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            yield
+
+    @contextmanager
+    def giving_back(self) -> Iterator[bool]:
+        """Whether segments may be given back now. If so, nobody begins to hold them meanwhile."""
+        with self._lock_file() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_free = True
+            except BlockingIOError:
+                is_free = False
+            yield is_free
+
+    @contextmanager
+    def _lock_file(self) -> Iterator[int]:
+        """Its lock is of this opening, and goes with the process that has it."""
+        self.folder.mkdir(exist_ok=True)
+        file = os.open(self.folder / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            yield file
+        finally:
+            os.close(file)
 
     def remove(self, number: int) -> None:
         self.path(number).unlink(missing_ok=True)

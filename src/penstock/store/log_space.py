@@ -35,10 +35,13 @@ def clean(connection: Connection, segments: Segments, live: dict[int, int], curr
         connection.executemany(sql.DELETE_SEGMENT, [(number,) for number in gone])
         connection.execute(sql.COUNT_SYNC)
 
-    durably(connection, forget)
-    for number in gone:
-        live.pop(number, None)
-        segments.remove(number)
+    with segments.giving_back() as is_free:
+        if not is_free:
+            return  # somebody copies them; the next time will do
+        durably(connection, forget)
+        for number in gone:
+            live.pop(number, None)
+            segments.remove(number)
 
 
 def _wasteful(segments: Segments, live: dict[int, int], closed: list[int]) -> int | None:
