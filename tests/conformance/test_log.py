@@ -497,6 +497,79 @@ def test_a_copy_goes_nowhere_where_something_is(path: Path, tmp_path: Path) -> N
         back_up(path, tmp_path / "copy.db")
 
 
+# Room that is written ahead ---------------------------------------------------------------------------------------
+
+
+def test_small_records_find_room_that_was_written_and_a_segment_never_grows(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead: list[tuple[int, int]] = []
+    real = os.pwritev
+
+    def pwritev(file: int, parts: list[bytes], position: int) -> int:
+        record = sum(map(len, parts[:-1]))
+        if len(parts) > 1 and not any(parts[-1]):
+            ahead.append((position + record, position + record + len(parts[-1])))
+        return real(file, parts, position)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    sizes: set[int] = set()
+    ends: list[int] = []
+
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        for number in range(200):
+            await append(store, epochs, one(number, body=b"%d" % number * 2_000))
+            sizes.add(segment_path(path).stat().st_size)
+            ends.append(store._log._log.end.position)
+
+    async def check(store: SqliteStore) -> None:
+        assert [row.body for row in await all_batches(store)] == [b"%d" % number * 2_000 for number in range(200)]
+
+    use(path, scenario, check)
+    assert sizes == {log_segments.SEGMENT_BYTES_FIRST}
+    assert len(ahead) == 4, "256 KiB at a time, and no more than there is"
+    assert ahead[-1][1] == log_segments.SEGMENT_BYTES_FIRST
+    for end in ends[:-1]:
+        assert any(start <= end < stop for start, stop in ahead), "the next record begins in room that was written"
+
+
+def test_what_zeros_were_written_over_is_no_record(path: Path) -> None:
+    """A torn record behind the end, from before a crash: the next one and its zeros take its place."""
+
+    async def begin(store: SqliteStore) -> None:
+        await append(store, await own_all(store), one(0))
+
+    async def go_on(store: SqliteStore) -> None:
+        await append(store, await own_all(store), *(one(number) for number in range(1, 4)))
+
+    async def check(store: SqliteStore) -> None:
+        assert await bases(store) == [0, 1, 2, 3]
+
+    use(path, begin)
+    with segment_path(path).open("r+b") as file:
+        file.seek(len(segment_path(path).read_bytes().rstrip(b"\0")))
+        file.write(MAGIC + b"torn" * 100)
+    use(path, go_on, check)
+
+
+def test_a_large_record_takes_no_zeros_along(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    real = os.pwritev
+
+    def pwritev(file: int, parts: list[bytes], position: int) -> int:
+        written.append(real(file, parts, position))
+        return written[-1]
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+
+    async def scenario(store: SqliteStore) -> None:
+        await append(store, await own_all(store), one(0, body=bytes(log_segments.ZEROS_FOR_BYTES)))
+        assert written[-1] < log_segments.ZEROS_FOR_BYTES + 1_000
+
+    use(path, scenario)
+
+
 # Writes that fail -------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,10 @@ A segment begins with a head that names the store, the segment's number and the 
 older segment holds from that number on is void. Room is set aside when a segment is made, so that a commit changes
 no metadata of the file system and cannot meet a full disk half-way. This module may not know commits, threads, SQLite
 or who may write. Next stop: `log.py`, which decides when a segment begins.
+
+Room that is only set aside is not yet like room that was written: the file system keeps a note of which is which, and
+the first sync of each block waits for that note to be changed too. So a small record takes zeros along, for those
+behind it.
 """
 
 from __future__ import annotations
@@ -29,12 +33,17 @@ SEGMENT_BYTES_MOST: Final = 64 << 20
 RESERVE_BYTES: Final = 2 << 20
 """Room on the disk that no segment takes: the index needs some to be brought up to date."""
 SEGMENT_HEAD_BYTES: Final = 64
+ZEROS_BYTES: Final = 256 << 10
+"""What is written ahead at a time; a sync is slower by about its own time when that happens."""
+ZEROS_FOR_BYTES: Final = 1 << 16
+"""For records up to that size. For larger ones the second writing costs more than the note."""
 _SEGMENT_MAGIC: Final = b"PNSTLOG\x01"
 _SEGMENT_HEAD: Final = struct.Struct("<8s16sQQ")
 _CHECKSUM: Final = struct.Struct("<I")
 _BLOCK_BYTES: Final = 4096
 _JOIN_BYTES: Final = 1 << 16
 _BUFFERS_MOST: Final = 512
+_ZEROS: Final = memoryview(bytes(ZEROS_BYTES))
 _SEARCH_BYTES: Final = 1 << 20
 _NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EFBIG, errno.EDQUOT))
 
@@ -67,6 +76,8 @@ class Segment:
         self._store_id = store_id
         self._file = file
         self._identity = _identity(os.fstat(file))
+        self._zeros_end = 0
+        """So far we have written, if only zeros."""
 
     def is_in_place(self) -> bool:
         """Whether the path still leads to this file: what is written to one that was deleted is lost."""
@@ -78,12 +89,16 @@ class Segment:
     def write(self, position: int, record: int, draft: Draft) -> None:
         """Put a record at a place; all of it or an error. Durable after `sync`."""
         head = draft.head(seed_of(self._store_id, self.number, position), record)
-        parts: Sequence[bytes] = (head, draft.rows, *draft.bodies)
+        parts: Sequence[bytes | memoryview] = (head, draft.rows, *draft.bodies)
         if draft.size <= _JOIN_BYTES or len(parts) > _BUFFERS_MOST:
             parts = (b"".join(parts),)
+        end = position + draft.size
+        if end > self._zeros_end and draft.size <= ZEROS_FOR_BYTES:
+            self._zeros_end = min(end + ZEROS_BYTES, self.bytes)
+            parts = (*parts, _ZEROS[: self._zeros_end - end])
         written = os.pwritev(self._file, parts, position)
         if written < draft.size:
-            _write_all(self._file, b"".join(parts)[written:], position + written)
+            _write_all(self._file, b"".join(parts)[written : draft.size], position + written)
 
     def sync(self) -> None:
         _sync(self._file)
