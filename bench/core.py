@@ -28,6 +28,7 @@ from penstock import Broker, EncodedBatch, Message, encode
 
 PAYLOAD_BYTES = 200
 HEAD_BYTES = 16
+BACKLOG_TURNS = 10
 JSON_FILLER = (
     b'{"order":"A-1041","customer":"c-88213","status":"paid","currency":"EUR","amount":129.90,"lines":3,'
     b'"note":"leave at the door","source":"web","region":"eu-central","version":7,"flags":[]}'
@@ -238,52 +239,70 @@ async def singles(options: Options) -> list[Result]:
     return [result("singles-100-callers", total, meter, checker)]
 
 
-async def small_backlog(options: Options) -> list[Result]:
-    """The cost of a message with ten thousand behind it."""
-    return await _with_backlog("backlog-10k", options.folder, 10_000, options)
+class Backlog:
+    """A queue in a file of its own that holds so many messages, and what it cost to pass others through it."""
 
+    def __init__(self, path: Path, held: int, payload: str) -> None:
+        self.held = held
+        self._path = path
+        self._source, self._checker = Source(payload), Checker()
+        self._fill, self._meter = Meter(), Meter()
+        self._opened_s = 0.0
 
-async def large_backlog(options: Options) -> list[Result]:
-    """The same with ten million, and how fast such a file opens."""
-    held = int(10_000_000 * options.scale)
-    return await _with_backlog(f"backlog-{held // 1000}k", options.folder, held, options)
+    async def fill(self) -> None:
+        async with await penstock.open(self._path) as broker:
+            await broker.declare_queue("bench")
+            await broker.claim("bench")
+            with self._fill:
+                for start in range(0, self.held, 4000):
+                    batches = range(start, min(start + 4000, self.held), 1000)
+                    await asyncio.gather(*(broker.publish_batch("bench", self._source.batch(1000)) for _ in batches))
 
+    async def open(self) -> None:
+        before = time.perf_counter()
+        self._broker = await penstock.open(self._path)
+        claim = await self._broker.claim("bench", max=1000)
+        self._opened_s = time.perf_counter() - before
+        self._checker.add(claim.payloads())
+        await self._broker.ack(claim)
 
-async def _with_backlog(name: str, folder: Path, held: int, options: Options) -> list[Result]:
-    source = Source(options.payload)
-    async with await penstock.open(folder / "bench.db") as broker:
-        await broker.declare_queue("bench")
-        await broker.claim("bench")
-        fill = Meter()
-        with fill:
-            for _ in range(held // 1000 // 4):
-                await asyncio.gather(*(broker.publish_batch("bench", source.batch(1000)) for _ in range(4)))
-            for _ in range(held // 1000 % 4):
-                await broker.publish_batch("bench", source.batch(1000))
-    before = time.perf_counter()
-    checker = Checker()
-    async with await penstock.open(folder / "bench.db") as broker:
-        claim = await broker.claim("bench", max=1000)
-        opened_s = time.perf_counter() - before
-        checker.add(claim.payloads())
-        await broker.ack(claim)
-        rounds = int(2_000 * min(1.0, options.scale * 10)) // 4 * 4
-        meter = Meter()
-        with meter:
-            await _steady(broker, source, checker, rounds)
-        count, peak = rounds * 1000, peak_mb()
-        ids = sorted(checker.ids)
+    async def work(self, rounds: int) -> None:
+        with self._meter:
+            await _steady(self._broker, self._source, self._checker, rounds)
+
+    async def end(self, peak: float) -> Result:
+        ids = sorted(self._checker.ids)
+        count = len(ids) - 1000
         lost = 0 if ids == list(range(len(ids))) else 1
-        stats = await broker.stats("bench")
-        expected_left = held + count - len(ids)
-        lost += abs(stats.messages - expected_left) if stats.messages < expected_left else 0
-    note = f"open+first claim {opened_s:.2f} s; filled at {held / fill.wall_s:,.0f} msg/s"
-    return [
-        Result(
-            name, count, count / meter.wall_s, count / meter.cpu_s,
-            checker.percentile(0.5), checker.percentile(0.99), peak, lost, 0, note,
-        )
-    ]  # fmt: skip
+        stats = await self._broker.stats("bench")
+        lost += max(0, self.held + count - len(ids) - stats.messages)
+        await self._broker.close()
+        filled = f"filled at {self.held / self._fill.wall_s:,.0f} msg/s"
+        return Result(
+            f"backlog-{self.held // 1000}k", count, count / self._meter.wall_s, count / self._meter.cpu_s,
+            self._checker.percentile(0.5), self._checker.percentile(0.99), peak, lost, 0,
+            f"open+first claim {self._opened_s:.2f} s; {filled}",
+        )  # fmt: skip
+
+
+async def backlogs(options: Options) -> list[Result]:
+    """The cost of a message with ten thousand before it and with ten million, a little of each in turns: whatever else
+    the machine does costs both the same. And how fast such a file opens."""
+    both = [
+        Backlog(options.folder / f"{held}.db", held, options.payload)
+        for held in (10_000, int(10_000_000 * options.scale))
+    ]
+    for backlog in both:
+        await backlog.fill()
+    for backlog in both:
+        await backlog.open()
+    for _ in range(BACKLOG_TURNS):
+        for backlog in both:
+            await backlog.work(int(2_000 * min(1.0, options.scale * 10)) // BACKLOG_TURNS // 4 * 4)
+    peak = peak_mb()
+    small, large = [await backlog.end(peak) for backlog in both]
+    share = large.msg_per_cpu_s / small.msg_per_cpu_s
+    return [small, large._replace(note=f"{share:.2f} times the small one's msg/CPU-s; {large.note}")]
 
 
 async def _steady(broker: Broker, source: Source, checker: Checker, rounds: int) -> None:
@@ -478,8 +497,7 @@ WORKLOADS: dict[str, Callable[[Options], Coroutine[Any, Any, list[Result]]]] = {
     "batch-1000": batches_of_1000,
     "batch-100": batches_of_100,
     "singles": singles,
-    "backlog-small": small_backlog,
-    "backlog-large": large_backlog,
+    "backlog": backlogs,
     "queues": many_queues,
     "partitions": partitions,
     "hot-partition": hot_partition,
