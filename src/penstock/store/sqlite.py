@@ -39,6 +39,7 @@ from penstock.store.contract import (
     TraceRow,
 )
 from penstock.store.indexed_log import IndexedLog
+from penstock.store.log_bodies import Located, Scratch, SegmentGone, read_bodies
 from penstock.store.log_records import Draft, draft
 from penstock.store.recent import Recent
 from penstock.store.sqlite_file import Connection, File, durably, in_transaction
@@ -64,6 +65,7 @@ class SqliteStore:
         self._gate = Gate()
         self._checkpoints = Checkpoints(self._writer, file, self._gate)
         self._log = IndexedLog(file, self._writer, self._checkpoints)
+        self._scratch = Scratch()
         self._closed = False
 
     @classmethod
@@ -114,10 +116,24 @@ class SqliteStore:
         return await self._read(lambda connection: reads.load(connection, lanes, max(dedup_most, 0)))
 
     async def read(self, lane: int, start: int, end: int, bytes_most: int) -> list[BatchRow]:
-        def find(pending: reads.Pending, connection: Connection) -> list[BatchRow]:
-            return reads.read_batches(connection, self._log.segments, pending, lane, start, end, bytes_most)
+        def find(pending: reads.Pending, connection: Connection) -> list[Located]:
+            return reads.find_batches(connection, pending, lane, start, end, bytes_most)
 
-        return await self._read_log(lane, start, end, find)
+        tries = TRIES
+        while True:
+            try:
+                return await self._bodies(await self._read_log(lane, start, end, find))
+            except SegmentGone as gone:
+                tries -= 1
+                if not tries:
+                    raise StoreCorrupt(f"{gone} is missing; a file and its log belong together: restore both") from gone
+
+    async def _bodies(self, found: list[Located]) -> list[BatchRow]:
+        rows = self._scratch.read_bodies(self._log.segments, found)
+        if rows is None:
+            self._check_open()
+            rows = await self._readers.run(lambda _: read_bodies(self._log.segments, found))
+        return rows
 
     async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
         def find(pending: reads.Pending, connection: Connection) -> list[BatchHead]:
@@ -266,20 +282,13 @@ class SqliteStore:
     async def _read_log(
         self, lane: int, start: int, end: int, find: Callable[[reads.Pending, Connection], Result]
     ) -> Result:
-        """Read batches: from the tables, with those that these lack."""
-        tries = TRIES
-        while True:
-            self._check_open()
-            pending = self._log.pending(lane, start, end)
-            if pending is None:
-                await self._write(self._log.bring_up_to_date)
-                pending = self._log.pending(lane, start, end) or reads.Pending([], 0)
-            try:
-                return await self._read(partial(find, pending))
-            except reads.SegmentGone as gone:
-                tries -= 1
-                if not tries:
-                    raise StoreCorrupt(f"{gone} is missing; a file and its log belong together: restore both") from gone
+        """Read of batches from the tables, with those that these lack."""
+        self._check_open()
+        pending = self._log.pending(lane, start, end)
+        if pending is None:
+            await self._write(self._log.bring_up_to_date)
+            pending = self._log.pending(lane, start, end) or reads.Pending([], 0)
+        return await self._read(partial(find, pending))
 
     async def _change_slots(self, work: Callable[[Connection], Result]) -> Result:
         self._check_open()

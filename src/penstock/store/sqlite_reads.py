@@ -1,32 +1,25 @@
 """The SQLite engine's reading: rows of the tables as the contract names them, inside a transaction of the caller's.
 
-Bodies are read from the log's files, or from their rows where these still hold them. What is not in the tables yet
-comes in as `Pending`: batches that are newer than every row, and how far a lane is trimmed. It may not know threads, or
-when the tables are brought up to date. Next stop: `sqlite.py`.
+Of a batch it says where its body is, in a file of the log or in the row itself. What is not in the tables yet comes in
+as `Pending`: batches that are newer than every row, and how far a lane is trimmed. It may not know threads, or when the
+tables are brought up to date. Next stop: `log_bodies.py`, which reads the bodies.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from penstock.batch import is_intact
-from penstock.errors import StoreCorrupt
-from penstock.rows import BatchHead, BatchRow, DeadRow, DedupRow, GroupRow, LaneImage, LeaseRow, WaitingRow
+from penstock.rows import BatchHead, DeadRow, DedupRow, GroupRow, LaneImage, LeaseRow, WaitingRow
 from penstock.store import sqlite_schema as sql
-from penstock.store.log_segments import Segments
+from penstock.store.log_bodies import Located
 from penstock.store.recent import Place
 from penstock.store.sqlite_file import Connection
 
 Row = tuple[Any, ...]
 
 OFFSET_MOST: Final = (1 << 63) - 1
-
-
-class SegmentGone(Exception):
-    """A segment was given back between finding a batch in it and reading it: the batch is elsewhere now, or gone."""
 
 
 class Pending(NamedTuple):
@@ -62,10 +55,10 @@ def _load_dedup(connection: Connection, image: LaneImage, most: int) -> None:
     image.dedup = [DedupRow(*row) for row in reversed(rows[:most])]
 
 
-def read_batches(
-    connection: Connection, segments: Segments, pending: Pending, lane: int, start: int, end: int, bytes_most: int
-) -> list[BatchRow]:
-    """Sizes first: no body is read only to find that it does not fit."""
+def find_batches(
+    connection: Connection, pending: Pending, lane: int, start: int, end: int, bytes_most: int
+) -> list[Located]:
+    """Sizes first: no row is read only to find that its body does not fit."""
     start = max(start, pending.trim_to)
     if start >= end:
         return []
@@ -88,8 +81,7 @@ def read_batches(
             rows.setdefault(row.base, row)
             if not row.segment:
                 inline[row.base] = body
-    with _Bodies(segments) as bodies:
-        return [_batch(rows[base], inline.get(base), bodies) for base in bases]
+    return [Located(rows[base], inline.get(base)) for base in bases]
 
 
 def read_heads(
@@ -118,47 +110,6 @@ def _up_to(sizes: list[tuple[int, int]], bytes_most: int) -> list[int]:
         if index and total > bytes_most:
             return [base for base, _ in sizes[:index]]
     return [base for base, _ in sizes]
-
-
-def _batch(row: Place, inline: bytes | None, bodies: _Bodies) -> BatchRow:
-    body = bodies.read(row) if inline is None else inline
-    # Here rather than where bodies are opened: this thread has the time, the loop's has not.
-    return BatchRow(row.base, row.messages, row.published_ms, row.bytes_end, row.meta, body, is_intact(body))
-
-
-class _Bodies:
-    """Reads bodies from segments, each of which is opened once."""
-
-    def __init__(self, segments: Segments) -> None:
-        self._segments = segments
-        self._files: dict[int, int] = {}
-
-    def __enter__(self) -> _Bodies:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for file in self._files.values():
-            os.close(file)
-
-    def read(self, row: Place) -> bytes:
-        file = self._files.get(row.segment)
-        if file is None:
-            file = self._files[row.segment] = self._open(row.segment)
-        size = row.size - len(row.meta)
-        body = os.pread(file, size, row.position)
-        if len(body) != size:
-            raise StoreCorrupt(
-                f"the log file {self._segments.path(row.segment)} ends before byte {row.position + size}, "
-                f"where the messages {row.base} to {row.end - 1} of lane {row.lane} should be"
-            )
-        return body
-
-    def _open(self, number: int) -> int:
-        path = self._segments.path(number)
-        try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise SegmentGone(str(path)) from None
 
 
 def _as_heads(rows: Iterable[Row]) -> Iterable[BatchHead]:
