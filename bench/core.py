@@ -29,6 +29,7 @@ from penstock import Broker, EncodedBatch, Message, encode
 PAYLOAD_BYTES = 200
 HEAD_BYTES = 16
 BACKLOG_TURNS = 10
+QUIET_TURNS = 5
 JSON_FILLER = (
     b'{"order":"A-1041","customer":"c-88213","status":"paid","currency":"EUR","amount":129.90,"lines":3,'
     b'"note":"leave at the door","source":"web","region":"eu-central","version":7,"flags":[]}'
@@ -394,55 +395,68 @@ async def partitions(options: Options) -> list[Result]:
 
 
 async def hot_partition(options: Options) -> list[Result]:
-    """Time in queue of ten thousand quiet partitions, without and with a hot one that holds a large backlog."""
-    return [await _quiet(options, "quiet-10k", hot=False), await _quiet(options, "quiet-10k-beside-hot", hot=True)]
+    """Time in queue of ten thousand quiet partitions, without and with a hot one that lags, in turns."""
+    both = [
+        Quiet(options.folder / f"{name}.db", name, options.payload, is_hot=is_hot)
+        for name, is_hot in (("quiet-10k", False), ("quiet-10k-beside-hot", True))
+    ]
+    for quiet in both:
+        await quiet.open()
+    for _ in range(QUIET_TURNS):
+        for quiet in both:
+            await quiet.work(max(1, int(40_000 * options.scale) // QUIET_TURNS // 40))
+    return [await quiet.end() for quiet in both]
 
 
-async def _quiet(options: Options, name: str, *, hot: bool) -> Result:
-    total = int(40_000 * options.scale)
-    source, checker = Source(options.payload), Checker()
-    folder = options.folder / name
-    folder.mkdir()
-    async with await penstock.open(folder / "bench.db") as broker:
-        await broker.declare_queue("bench", ordered=True)
-        await broker.claim("bench")
-        finished = asyncio.Event()
-        quiet_done = 0
-        chance = random.Random(7)
+class Quiet:
+    """An ordered queue with messages of quiet partitions and, perhaps, as many of a hot one, which lags."""
 
-        async def produce() -> None:
-            pause = 0.01
-            for _ in range(total // 40):
-                messages = [Message(payload, f"quiet-{chance.randrange(10_000)}") for payload in source.payloads(40)]
-                if hot:
-                    filler = bytes(PAYLOAD_BYTES)
-                    messages = [part for message in messages for part in (message, Message(filler, "hot"))]
-                await broker.publish_many("bench", messages)
-                await asyncio.sleep(pause)
+    def __init__(self, path: Path, name: str, payload: str, *, is_hot: bool) -> None:
+        self._path = path
+        self._name = name
+        self._is_hot = is_hot
+        self._source, self._checker, self._meter = Source(payload), Checker(), Meter()
+        self._chance = random.Random(7)
+        self._done = 0
 
-        async def consume() -> None:
-            nonlocal quiet_done
-            while not finished.is_set():
-                claim = await broker.claim("bench", max=20, wait=0.1)
-                if not claim:
-                    continue
-                for received in claim:
-                    if received.message.partition != "hot":
-                        checker.add([received.payload])
-                        quiet_done += 1
-                offsets = [received.offset for received in claim if received.message.partition == "hot"]
-                others = [received.offset for received in claim if received.message.partition != "hot"]
-                if others:
-                    await broker.ack(claim, others)
-                if offsets:
-                    await asyncio.sleep(0.05)
-                    await broker.ack(claim, offsets)
-                if quiet_done >= total // 40 * 40:
-                    finished.set()
+    async def open(self) -> None:
+        self._broker = await penstock.open(self._path)
+        await self._broker.declare_queue("bench", ordered=True)
+        await self._broker.claim("bench")
 
-        with Meter() as meter:
-            await asyncio.gather(produce(), *(consume() for _ in range(8)))
-    return result(name, total // 40 * 40, meter, checker)
+    async def work(self, rounds: int) -> None:
+        with self._meter:
+            expected = self._source.next_id + 40 * rounds
+            await asyncio.gather(self._produce(rounds), *(self._consume(expected) for _ in range(8)))
+
+    async def end(self) -> Result:
+        await self._broker.close()
+        return result(self._name, self._source.next_id, self._meter, self._checker)
+
+    async def _produce(self, rounds: int) -> None:
+        for _ in range(rounds):
+            payloads = self._source.payloads(40)
+            messages = [Message(payload, f"quiet-{self._chance.randrange(10_000)}") for payload in payloads]
+            if self._is_hot:
+                filler = bytes(PAYLOAD_BYTES)
+                messages = [part for message in messages for part in (message, Message(filler, "hot"))]
+            await self._broker.publish_many("bench", messages)
+            await asyncio.sleep(0.01)
+
+    async def _consume(self, expected: int) -> None:
+        while self._done < expected:
+            claim = await self._broker.claim("bench", max=20, wait=0.1)
+            for received in claim:
+                if received.message.partition != "hot":
+                    self._checker.add([received.payload])
+                    self._done += 1
+            hot = [received.offset for received in claim if received.message.partition == "hot"]
+            others = [received.offset for received in claim if received.message.partition != "hot"]
+            if others:
+                await self._broker.ack(claim, others)
+            if hot:
+                await asyncio.sleep(0.05)
+                await self._broker.ack(claim, hot)
 
 
 async def ten_groups(options: Options) -> list[Result]:
