@@ -158,6 +158,38 @@ def test_a_commit_that_arrives_after_it_was_given_up_is_refused(url: str) -> Non
     asyncio.run(scenario())
 
 
+def test_a_commit_reads_no_table_as_a_whole(url: str) -> None:
+    """A plan is made while the tables are empty and kept while they grow."""
+
+    async def scenario() -> None:
+        store = await PostgresStore.open(url)
+        connection = await asyncpg.connect(url.partition("?")[0])
+        try:
+            epochs = await own_all(store)
+            await store.apply(commit(epochs, full_change()))
+            later = full_change()
+            later.leases_deleted, later.waiting_deleted, later.dead_deleted = [(1, 10)], [(1, 0)], [(1, 2)]
+            later.trim_to, later.dedup_expired_ms = 4, 1000
+            made = commit(epochs, later)
+            values = (store._writer, store._generation, list(made.epochs), list(made.epochs.values()))
+            apply = sql.in_schema(sql.APPLY, schema_of(url))
+            async with connection.transaction():
+                await connection.fetch(apply, *values, *commit_values(made))
+                read = await connection.fetch(
+                    "SELECT relname, seq_scan, idx_scan FROM pg_stat_xact_user_tables WHERE schemaname = $1",
+                    schema_of(url),
+                )
+            scans = {name: (whole, by_index) for name, whole, by_index in read}
+            wanted = ("lanes", "groups", "leases", "waiting", "dead", "dedup", "batches")
+            assert {name: scans[name][0] for name in wanted} == dict.fromkeys(wanted, 0)
+            assert all(scans[name][1] > 0 for name in wanted)
+        finally:
+            await connection.close()
+            await store.close()
+
+    asyncio.run(scenario())
+
+
 def test_the_server_is_killed_and_comes_back(server: PostgresServer) -> None:
     async def scenario() -> None:
         store = await PostgresStore.open(f"{server.url}?schema=killed", seconds=5.0)
