@@ -166,8 +166,11 @@ def test_a_commit_reads_no_table_as_a_whole(url: str) -> None:
         connection = await asyncpg.connect(url.partition("?")[0])
         try:
             epochs = await own_all(store)
+            backlog = change(batches=batches(*[4] * 300))
             await store.apply(commit(epochs, full_change()))
+            await store.apply(commit(epochs, backlog))
             later = full_change()
+            later.batches = []
             later.leases_deleted, later.waiting_deleted, later.dead_deleted = [(1, 10)], [(1, 0)], [(1, 2)]
             later.trim_to, later.dedup_expired_ms = 4, 1000
             made = commit(epochs, later)
@@ -176,13 +179,15 @@ def test_a_commit_reads_no_table_as_a_whole(url: str) -> None:
             async with connection.transaction():
                 await connection.fetch(apply, *values, *commit_values(made))
                 read = await connection.fetch(
-                    "SELECT relname, seq_scan, idx_scan FROM pg_stat_xact_user_tables WHERE schemaname = $1",
+                    "SELECT relname, seq_scan, idx_scan, idx_tup_fetch FROM pg_stat_xact_user_tables "
+                    "WHERE schemaname = $1",
                     schema_of(url),
                 )
-            scans = {name: (whole, by_index) for name, whole, by_index in read}
+            scans = {name: values for name, *values in read}
             wanted = ("lanes", "groups", "leases", "waiting", "dead", "dedup", "batches")
             assert {name: scans[name][0] for name in wanted} == dict.fromkeys(wanted, 0)
-            assert all(scans[name][1] > 0 for name in wanted)
+            assert all(by_index > 0 for _, by_index, _ in (scans[name] for name in wanted))
+            assert scans["batches"][2] < 10, "only the batches that go are looked at, not all of the lane"
         finally:
             await connection.close()
             await store.close()

@@ -162,9 +162,11 @@ _FENCE: Final = f"""
                 USING ERRCODE = '{FENCED}';
         END IF;"""
 
-# Every row that a commit touches is named by its key. But a plan that is made while a table is small reads all of it,
-# and is kept while the table grows: so it may not.
-_BY_INDEX: Final = " SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off"
+# Every row that a commit touches is found by its key. But a plan that is made while a table is small reads all of it,
+# and is kept while the table grows; and one that is thought to be dear, as all are in a large table, is compiled each
+# time, for milliseconds. So neither may be.
+_OFF: Final = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit")
+_BY_INDEX: Final = "".join(f" SET {name} = off" for name in _OFF)
 
 FUNCTIONS: Final[Migration] = (
     *(
@@ -277,12 +279,12 @@ FUNCTIONS: Final[Migration] = (
                 size = excluded.size, meta = excluded.meta, body = excluded.body;
         END IF;
         IF cardinality(trims) > 0 THEN
-            DELETE FROM {{s}}.batches t USING (
-                SELECT k.a AS lane, early.base FROM {{s}}.pairs(trims) k CROSS JOIN LATERAL (
-                    SELECT b.base FROM {{s}}.batches b WHERE b.lane = k.a AND b.base < k.b AND b.base + b.count <= k.b
-                    ORDER BY b.base LIMIT {SLICE}
+            DELETE FROM {{s}}.batches t WHERE t.ctid = ANY (ARRAY(
+                SELECT early.place FROM {{s}}.pairs(trims) k CROSS JOIN LATERAL (
+                    SELECT b.ctid AS place FROM {{s}}.batches b
+                    WHERE b.lane = k.a AND b.base < k.b AND b.base + b.count <= k.b ORDER BY b.base LIMIT {SLICE}
                 ) AS early
-            ) AS gone WHERE t.lane = gone.lane AND t.base = gone.base;
+            ));
             GET DIAGNOSTICS removed = ROW_COUNT;
             IF removed >= {SLICE} THEN
                 INSERT INTO {{s}}.leftovers SELECT k.a, 0, k.b FROM {{s}}.pairs(trims) k WHERE (
