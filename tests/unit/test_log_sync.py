@@ -77,6 +77,48 @@ def test_an_order_that_the_kernel_refuses_is_not_taken(kind: type[Exception]) ->
     asyncio.run(main())
 
 
+class Interrupted:
+    """A context that is interrupted by a signal whenever it looks for results."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self.times = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def process_events(self) -> int:
+        self.times += 1
+        if self.times % 2:
+            raise SystemError(errno.EINTR, os.strerror(errno.EINTR))
+        return int(self._context.process_events())
+
+
+def test_a_signal_in_the_middle_costs_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        problems: list[Any] = []
+        loop.set_exception_handler(lambda _, problem: problems.append(problem))
+        syncs = KernelSyncs.of_loop(loop)
+        assert syncs is not None
+        context = syncs._context
+        syncs._context = interrupted = Interrupted(context)  # type: ignore[assignment]
+        file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+        try:
+            for _ in range(5):
+                told: asyncio.Future[OSError | None] = loop.create_future()
+                assert syncs.start(file, told.set_result)
+                assert await asyncio.wait_for(told, 30) is None
+        finally:
+            os.close(file)
+            syncs._context = context
+            syncs.close()
+        assert interrupted.times >= 10
+        assert problems == []
+
+    asyncio.run(main())
+
+
 def test_what_one_loop_gave_up_the_next_one_has() -> None:
     async def main() -> object:
         syncs = KernelSyncs.of_loop(asyncio.get_running_loop())

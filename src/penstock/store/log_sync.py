@@ -9,6 +9,7 @@ a file. Next stop: back to `indexed_log.py`.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections.abc import Callable
@@ -86,8 +87,17 @@ class KernelSyncs:
     def _take_results(self) -> None:
         with suppress(BlockingIOError):
             self._context.poll()
-        while self._context.process_events():
+        while self._took_some():
             pass
+
+    def _took_some(self) -> bool:
+        try:
+            return bool(self._context.process_events())
+        except SystemError as error:
+            # A signal came: when there is nothing to take, the kernel says so in this way. There may be something now.
+            if error.args[:1] == (errno.EINTR,):
+                return True
+            raise
 
 
 def _error(result: int) -> OSError | None:
