@@ -385,14 +385,19 @@ async def _same_batches(store: SqliteStore, expected: list[int]) -> None:
     assert [row.base for row in await all_batches(store)] == expected
 
 
-@pytest.mark.parametrize("links", [True, False])
+@pytest.fixture(params=["links", "copies"])
+def segments_as(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of the copy are links or, as on another disk, copies. Room is given back as soon as it can be."""
+    monkeypatch.setattr(log_space, "SLACK_SEGMENTS", 0)
+    if request.param == "copies":
+        monkeypatch.setattr(os, "link", lambda *_: os.close(-1))
+
+
+@pytest.mark.usefixtures("segments_as", "small_segments")
 def test_a_copy_of_a_store_in_use_holds_all_that_was_answered_before_it(
-    path: Path, small_segments: int, monkeypatch: pytest.MonkeyPatch, links: bool
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(indexed_log, "INDEX_ROWS", 20)
-    monkeypatch.setattr(log_space, "SLACK_SEGMENTS", 0)
-    if not links:
-        monkeypatch.setattr(os, "link", lambda *_: os.close(-1))
     answered: list[int] = []
 
     async def write(store: SqliteStore) -> None:
@@ -424,15 +429,12 @@ def test_a_copy_of_a_store_in_use_holds_all_that_was_answered_before_it(
         use(path.with_name(f"{number}.db"), check)
 
 
-@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.usefixtures("segments_as", "small_segments")
 def test_what_comes_and_goes_while_a_store_is_copied_is_in_the_copy(
-    path: Path, small_segments: int, monkeypatch: pytest.MonkeyPatch, links: bool
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The copied file knows the log up to some place, and needs every segment from there on to be opened."""
     monkeypatch.setattr(indexed_log, "INDEX_ROWS", 4)
-    monkeypatch.setattr(log_space, "SLACK_SEGMENTS", 0)
-    if not links:
-        monkeypatch.setattr(os, "link", lambda *_: os.close(-1))
     copied = path.with_name("copy.db")
     real = backup._copy_file
     given_back_before: list[int] = []
@@ -486,6 +488,29 @@ def test_a_copy_and_its_store_go_their_own_ways(path: Path, small_segments: int)
         assert len(await all_batches(store)) == 23
 
     use(path, scenario, check)
+
+
+def test_every_segment_that_was_copied_is_synced(
+    path: Path, small_segments: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[int] = set()
+    real = os.fsync
+
+    def fsync(file: int) -> None:
+        synced.add(os.fstat(file).st_ino)
+        real(file)
+
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await append(store, epochs, *(one(number, body=bytes(9_000)) for number in range(20)))
+
+    use(path, scenario)
+    monkeypatch.setattr(os, "link", lambda *_: os.close(-1))
+    monkeypatch.setattr(os, "fsync", fsync)
+    back_up(path, path.with_name("copy.db"))
+    made = list(Path(f"{path.with_name('copy.db')}-log").glob("*.log"))
+    assert len(made) > 2
+    assert {file.stat().st_ino for file in made} <= synced
 
 
 def test_a_copy_goes_nowhere_where_something_is(path: Path, tmp_path: Path) -> None:

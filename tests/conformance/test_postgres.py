@@ -183,6 +183,11 @@ def test_a_commit_reads_no_table_as_a_whole(url: str) -> None:
                     "WHERE schemaname = $1",
                     schema_of(url),
                 )
+                settings = await connection.fetchval(
+                    "SELECT proconfig FROM pg_proc WHERE proname = 'apply_commit' AND pronamespace = $1::regnamespace",
+                    schema_of(url),
+                )
+            assert "jit=off" in settings, "in a large table each commit would be compiled, for milliseconds"
             scans = {name: values for name, *values in read}
             wanted = ("lanes", "groups", "leases", "waiting", "dead", "dedup", "batches")
             assert {name: scans[name][0] for name in wanted} == dict.fromkeys(wanted, 0)

@@ -39,10 +39,7 @@ def back_up(source: Path, target: Path) -> None:
         with closing(turn), turn.locked():
             _link_full(segments, copied)
             for number in segments.numbers()[-1:]:
-                shutil.copyfile(segments.path(number), copied.path(number))
-    for number in copied.numbers()[-1:]:
-        with copied.path(number).open("rb") as newest:
-            os.fsync(newest.fileno())
+                _copy(segments.path(number), copied.path(number))
     sync_folder(copied.folder)
     sync_folder(copied.folder.parent)
 
@@ -58,7 +55,14 @@ def _link_full(segments: Segments, copied: Segments) -> None:
         try:
             os.link(segments.path(number), copied.path(number))
         except OSError:  # on another disk, or one without links
-            shutil.copyfile(segments.path(number), copied.path(number))
+            _copy(segments.path(number), copied.path(number))
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Durable when it returns. A link is so from the start: a segment that is full was synced."""
+    shutil.copyfile(source, target)
+    with target.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 if __name__ == "__main__":
