@@ -188,6 +188,7 @@ def test_a_commit_reads_no_table_as_a_whole(url: str) -> None:
                     schema_of(url),
                 )
             assert "jit=off" in settings, "in a large table each commit would be compiled, for milliseconds"
+            assert "plan_cache_mode=force_generic_plan" in settings, "each commit would plan its fence anew"
             scans = {name: values for name, *values in read}
             wanted = ("lanes", "groups", "leases", "waiting", "dead", "dedup", "batches")
             assert {name: scans[name][0] for name in wanted} == dict.fromkeys(wanted, 0)

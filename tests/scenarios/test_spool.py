@@ -11,6 +11,7 @@ import pytest
 from penstock import Broker, InvalidArgument, Message, StoreCorrupt, Unavailable, encode
 from penstock.batch import EncodedBatch, decode
 from penstock.node.spool_log import FREE_BYTES
+from penstock.node.spool_positions import ROWS_KEPT_MS
 from penstock.node.spooling import SpoolSettings
 from penstock.rows import BatchRow, Commit, DedupRow, LaneImage
 from tests.scenarios.rig import claim_all, messages, numbered, texts
@@ -112,6 +113,25 @@ def test_publishes_are_buffered_while_the_store_is_away_and_stored_when_it_is_ba
         assert (await broker.publish("work", Message(b"5"))).offset == 5
         assert await claim_all(broker, "work") == ["0", "1", "2", "3", "4", "5"]
         assert [name for name in away.folder.files if name.endswith(".spool")] == []
+        await broker.close()
+
+    play(story)
+
+
+def test_the_mark_of_a_commit_changes_nothing_that_a_database_has_an_index_on() -> None:
+    """Its time is the same for a day; and however late in the day, the mark is kept long enough."""
+
+    async def story(machine: Machine) -> None:
+        broker = await Away(machine).open()
+        await broker.declare_queue("work")
+        for number in range(3):
+            await broker.publish("work", Message(b"%d" % number))
+        rows = [row for commit in machine.store.commits for change in commit.lanes for row in change.dedup]
+        marks = [row for row in rows if row.key.startswith(b"commit:")]
+        assert [mark.offset for mark in marks] == [1, 2, 3]
+        assert len({(mark.key, mark.expires_ms) for mark in marks}) == 1
+        left_ms = marks[0].expires_ms - machine.now_ms()
+        assert ROWS_KEPT_MS < left_ms <= ROWS_KEPT_MS + 24 * HOUR_MS
         await broker.close()
 
     play(story)

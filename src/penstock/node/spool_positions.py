@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 SPOOL_LANES: Final = 1 << 47
 """Lanes from here on, one a slot, hold the rows of spools: no queue ever has them."""
-ROWS_KEPT_MS: Final = 400 * 24 * 3600 * 1000
+DAY_MS: Final = 24 * 3600 * 1000
+ROWS_KEPT_MS: Final = 400 * DAY_MS
 
 
 class Positions:

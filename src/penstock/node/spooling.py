@@ -41,7 +41,7 @@ from penstock.node.spool import Doubt, Header, Record
 from penstock.node.spool_folder import Folder
 from penstock.node.spool_held import Held, Target, targets_of
 from penstock.node.spool_log import SEGMENT_BYTES, SpoolLog
-from penstock.node.spool_positions import ROWS_KEPT_MS, SPOOL_LANES
+from penstock.node.spool_positions import DAY_MS, ROWS_KEPT_MS, SPOOL_LANES
 from penstock.rows import Commit, DedupRow, LaneChange, slot_of
 
 if TYPE_CHECKING:
@@ -296,7 +296,8 @@ class Spooling:
             change = LaneChange(lane, 0, 0, 0)
             commit.lanes.append(change)
         now_ms = self._node.clock.now_ms()
-        change.dedup.append(DedupRow(key, self._number, now_ms + ROWS_KEPT_MS))
+        # The same time for a day on: to change what is in an index costs a database more than the rest of the row.
+        change.dedup.append(DedupRow(key, self._number, now_ms - now_ms % DAY_MS + DAY_MS + ROWS_KEPT_MS))
         if slot not in self._swept:  # once in a while, those of processes that are long gone go
             self._swept.add(slot)
             change.dedup_expired_ms = now_ms

@@ -128,6 +128,9 @@ _VERSION_4: Final[Migration] = (
 _VERSION_5: Final[Migration] = ()
 _VERSION_6: Final[Migration] = ()
 
+# Room on each page for the new version of a row that every commit updates, the mark of the node's last one.
+_VERSION_7: Final[Migration] = ("ALTER TABLE {s}.dedup SET (fillfactor = 90)",)
+
 # Who commits holds the locks of his slots together with others; who takes a slot over, or gives up on a commit whose
 # answer was lost, holds them alone: he waits for those that have begun, and later ones see what he changed. What is
 # called in an assignment costs a tenth of what it costs in a statement of its own.
@@ -164,9 +167,10 @@ _FENCE: Final = f"""
 
 # Every row that a commit touches is found by its key. But a plan that is made while a table is small reads all of it,
 # and is kept while the table grows; and one that is thought to be dear, as all are in a large table, is compiled each
-# time, for milliseconds. So neither may be.
+# time, for milliseconds. So neither may be. And one that could be better for the values at hand is made anew for each:
+# the fence took a tenth of a commit that way.
 _OFF: Final = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit")
-_BY_INDEX: Final = "".join(f" SET {name} = off" for name in _OFF)
+_BY_INDEX: Final = "".join(f" SET {name} = off" for name in _OFF) + " SET plan_cache_mode = force_generic_plan"
 
 FUNCTIONS: Final[Migration] = (
     *(
@@ -381,7 +385,7 @@ FUNCTIONS: Final[Migration] = (
 """Made anew after any migration: they are always those of the newest version."""
 
 MIGRATIONS: Final[Sequence[Migration]] = (
-    _VERSION_1, _VERSION_2, postgres_enqueued.MIGRATION, _VERSION_4, _VERSION_5, _VERSION_6
+    _VERSION_1, _VERSION_2, postgres_enqueued.MIGRATION, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7
 )  # fmt: skip
 """Entry n brings a schema from version n to n + 1. Entries are only ever added: schemas made by each are out there."""
 
