@@ -2,8 +2,9 @@
 
     .venv/bin/python tools/make_sync.py
 
-Signatures, defaults and docstrings are read from the source of `Broker`, `Transaction` and `open`; what is not a plain
-forward (opening, closing, sessions) is in the template below. A test compares the file with what this makes.
+Signatures, defaults and docstrings are read from the source of `Broker` and its parts, `Transaction` and `open`; what
+is not a plain forward (opening, closing, sessions) is in the template below. A test compares the file with what this
+makes.
 """
 
 from __future__ import annotations
@@ -13,14 +14,28 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from textwrap import indent
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-BROKER: Final = ROOT / "src/penstock/node/broker.py"
+BROKER: Final = ROOT / "src/penstock/node/broker"
+FACE: Final = "penstock.node.broker"
 EMBEDDED: Final = ROOT / "src/penstock/embedded.py"
 RESULT: Final = ROOT / "src/penstock/sync.py"
+
+PARTS: Final = {
+    "broker": "Broker",
+    "declaring": "Declaring",
+    "messages": "Messages",
+    "looking": "Looking",
+    "scanning": "Scanning",
+    "marking": "Marking",
+    "staging": "Staging",
+    "enqueued": "Enqueued",
+}
+"""The class in each module that has a part of the broker, in the order of the result."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -35,7 +50,7 @@ TEMPLATE: Final = '''"""Penstock without asyncio: the same broker, run on an eve
         broker.publish("mail", penstock.Message(b"hello"))
 
 Any number of threads may share one broker; each call returns when what it did is durable. Ctrl-C while a call waits
-cancels the call. Made by tools/make_sync.py from `node/broker.py`: change that, and make this anew.
+cancels the call. Made by tools/make_sync.py from `node/broker/`: change that, and make this anew.
 """
 
 from __future__ import annotations
@@ -132,30 +147,34 @@ RETURNS: Final = {
 
 def render() -> str:
     """The whole file, formatted."""
-    broker, embedded = ast.parse(BROKER.read_text()), ast.parse(EMBEDDED.read_text())
-    opened = function_named(embedded, "open")
-    broker_class, transaction_class = class_named(broker, "Broker"), class_named(broker, "Transaction")
+    embedded, transaction = ast.parse(EMBEDDED.read_text()), ast.parse((BROKER / "transaction.py").read_text())
+    sources = {module: (BROKER / f"{module}.py").read_text() for module in PARTS}
+    modules = {module: ast.parse(source) for module, source in sources.items()}
+    classes = {module: class_named(modules[module], name) for module, name in PARTS.items()}
+    opened, transaction_class = function_named(embedded, "open"), class_named(transaction, "Transaction")
+    methods = [broker_methods(of, sources[module]) for module, of in classes.items()]
     parts = {
         "OPEN_ARGUMENTS": ast.unparse(opened.args),
         "OPEN_DOCSTRING": docstring(opened),
         "OPEN_CALL": forwarded(opened.args),
-        "CLOSE_DOCSTRING": text_of(function_named(broker_class, "close")),
+        "CLOSE_DOCSTRING": text_of(function_named(classes["broker"], "close")),
         "TRANSACTION_DOCSTRING": text_of(transaction_class),
-        "BROKER_METHODS": "\n\n".join(broker_methods(broker_class)),
+        "BROKER_METHODS": "\n\n".join(chain.from_iterable(methods)),
         "TRANSACTION_METHODS": "\n\n".join(transaction_methods(transaction_class)),
     }
-    annotations = [*public(broker_class), *public(transaction_class), opened]
-    imports = IMPORTED + "\n".join(imports_of(broker, annotations)) + "\n" + "\n".join(imports_of(embedded, [opened]))
+    imports = [IMPORTED, *imports_of(embedded, [opened]), *imports_of(transaction, public(transaction_class))]
+    for module, of in classes.items():
+        imports += imports_of(modules[module], public(of))
     source = re.sub("|".join(sorted(parts, key=len, reverse=True)), lambda match: parts[match[0]], TEMPLATE)
-    return formatted(source.replace("IMPORTS", imports))
+    return formatted(source.replace("IMPORTS", "\n".join(imports)))
 
 
 # Methods -------------------------------------------------------------------------------------------------
 
 
-def broker_methods(broker: ast.ClassDef) -> Iterator[str]:
-    headings = headings_of(broker)
-    for method in public(broker):
+def broker_methods(part: ast.ClassDef, source: str) -> Iterator[str]:
+    headings = headings_of(part, source)
+    for method in public(part):
         heading = headings.get(method.name)
         body = BODIES.get(method.name) or answered(method, forward(method, "self._broker"))
         decorator = "@contextmanager\n" if method.name == "session" else ""
@@ -234,9 +253,9 @@ def public(home: ast.ClassDef) -> list[Function]:
     return [function for function in functions if not function.name.startswith("_") and function.name not in left_out]
 
 
-def headings_of(home: ast.ClassDef) -> dict[str, str]:
+def headings_of(home: ast.ClassDef, source: str) -> dict[str, str]:
     """`# Publish ----` by the name of the public method that follows it."""
-    lines = BROKER.read_text().splitlines()
+    lines = source.splitlines()
     headings: dict[str, str] = {}
     following = {method.lineno: method.name for method in public(home)}
     for number in range(home.lineno, max(following) + 1):
@@ -247,15 +266,14 @@ def headings_of(home: ast.ClassDef) -> dict[str, str]:
 
 
 def imports_of(module: ast.Module, functions: list[Function]) -> Iterator[str]:
-    """Import statements for the names that signatures use, from where the module has them, or from the module."""
+    """Import statements for the names that signatures use, from where the module has them."""
     names = {name.id for function in functions for name in ast.walk(function.args) if isinstance(name, ast.Name)}
     for function in functions:
         names |= {name.id for name in ast.walk(function.returns or function.args) if isinstance(name, ast.Name)}
     for node in module.body:
         if isinstance(node, ast.ImportFrom) and node.module != "__future__":
-            yield from (f"from {node.module} import {alias.name}" for alias in node.names if alias.name in names)
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in names:
-            yield f"from penstock.node.broker import {node.targets[0].id}"
+            home = FACE if f"{node.module}".startswith(FACE) else node.module
+            yield from (f"from {home} import {alias.name}" for alias in node.names if alias.name in names)
 
 
 def formatted(source: str, result: Path = RESULT) -> str:

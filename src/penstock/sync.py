@@ -4,7 +4,7 @@
         broker.publish("mail", penstock.Message(b"hello"))
 
 Any number of threads may share one broker; each call returns when what it did is durable. Ctrl-C while a call waits
-cancels the call. Made by tools/make_sync.py from `node/broker.py`: change that, and make this anew.
+cancels the call. Made by tools/make_sync.py from `node/broker/`: change that, and make this anew.
 """
 
 from __future__ import annotations
@@ -120,8 +120,6 @@ class SyncBroker:
         """Delete the session's exclusive queues and give back what it has leased. Safe to do again."""
         self._thread.run(self._broker.end_session)
 
-    # Declarations -----------------------------------------------------------------------------------------
-
     def declare_queue(self, name: str, **options: Any) -> None:
         """Create a queue, or change the options named here of the one that exists (see `QueueConfig`)."""
         self._thread.run(self._broker.declare_queue, name, **options)
@@ -137,6 +135,14 @@ class SyncBroker:
     def delete_group(self, queue: str, name: str) -> None:
         """Delete a group with its leases, waiting and dead messages."""
         self._thread.run(self._broker.delete_group, queue, name)
+
+    def pause(self, queue: str, group: str | None = None) -> None:
+        """Hand out nothing more of a queue (or to one group of it); what is leased can still be settled."""
+        self._thread.run(self._broker.pause, queue, group)
+
+    def resume(self, queue: str, group: str | None = None) -> None:
+        """Undo `pause`."""
+        self._thread.run(self._broker.resume, queue, group)
 
     def declare_exchange(self, name: str, **options: Any) -> None:
         """Create an exchange (see `ExchangeConfig`)."""
@@ -202,6 +208,79 @@ class SyncBroker:
     def bindings(self, exchange: str) -> list[Binding]:
         """The bindings of an exchange, in the order of binding."""
         return self._thread.do(self._broker.bindings, exchange)
+
+    # Consumers that are known to come and go --------------------------------------------------------------
+
+    def attach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
+    ) -> str:
+        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is.
+
+        With `exclusive` it is the queue's only one: `Forbidden` where another is there, and for all that come after it.
+        """
+        return self._thread.run(self._broker.attach, queue, group, consumer=consumer, exclusive=exclusive)
+
+    def detach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, keep: bool = False
+    ) -> None:
+        """Say that a consumer has gone: what it holds returns at once, counted as an attempt.
+
+        With `keep` it takes no more, and may still settle what it holds; detached again without, that returns too.
+        """
+        self._thread.run(self._broker.detach, queue, group, consumer=consumer, keep=keep)
+
+    def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+        """Answer the claims that wait for this consumer now: with nothing, unless messages were on their way to it."""
+        self._thread.run(self._broker.stop_waiting, queue, group, consumer=consumer)
+
+    # Schedules --------------------------------------------------------------------------------------------
+
+    def declare_schedule(
+        self,
+        name: str,
+        *,
+        message: Message,
+        queue: str | None = None,
+        exchange: str | None = None,
+        cron: str | None = None,
+        interval_ms: int | None = None,
+        timezone: str = "UTC",
+        paused: bool = False,
+        description: str = "",
+    ) -> Schedule:
+        """Publish a message to a queue or exchange again and again. Replaces the schedule of that name if there is one.
+
+        `cron` has five fields, or six with seconds first, read in `timezone`. `interval_ms` is at least 100; its ticks
+        are its whole multiples since the epoch. Each tick publishes one message, with the headers `schedule` (the name)
+        and `scheduled_ms` (the tick). Ticks that were missed because no broker ran are made up for by one message, that
+        of the latest; those missed while paused are not. Where the clocks change, a five-field expression with a fixed
+        minute and hour fires once a day: at the first minute after a gap, and the first of two equal times; all others
+        follow real time.
+        """
+        return self._thread.run(
+            self._broker.declare_schedule,
+            name,
+            message=message,
+            queue=queue,
+            exchange=exchange,
+            cron=cron,
+            interval_ms=interval_ms,
+            timezone=timezone,
+            paused=paused,
+            description=description,
+        )
+
+    def delete_schedule(self, name: str) -> None:
+        """Delete a schedule; what it published stays."""
+        self._thread.run(self._broker.delete_schedule, name)
+
+    def schedule(self, name: str) -> Schedule:
+        """A schedule, when it fired last and when it fires next."""
+        return self._thread.do(self._broker.schedule, name)
+
+    def schedules(self) -> list[Schedule]:
+        """The schedules of this namespace by name."""
+        return self._thread.do(self._broker.schedules)
 
     # Publish ----------------------------------------------------------------------------------------------
 
@@ -309,30 +388,6 @@ class SyncBroker:
         """Collect verdicts and publishes to commit as one: `with broker.transaction() as t: …`."""
         return SyncTransaction(self._thread.do(self._broker.transaction), self._thread)
 
-    # Consumers that are known to come and go --------------------------------------------------------------
-
-    def attach(
-        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
-    ) -> str:
-        """Say that a consumer is there; its name. Queues with `auto_delete` live as long as one is.
-
-        With `exclusive` it is the queue's only one: `Forbidden` where another is there, and for all that come after it.
-        """
-        return self._thread.run(self._broker.attach, queue, group, consumer=consumer, exclusive=exclusive)
-
-    def detach(
-        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, keep: bool = False
-    ) -> None:
-        """Say that a consumer has gone: what it holds returns at once, counted as an attempt.
-
-        With `keep` it takes no more, and may still settle what it holds; detached again without, that returns too.
-        """
-        self._thread.run(self._broker.detach, queue, group, consumer=consumer, keep=keep)
-
-    def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
-        """Answer the claims that wait for this consumer now: with nothing, unless messages were on their way to it."""
-        self._thread.run(self._broker.stop_waiting, queue, group, consumer=consumer)
-
     # Streams ----------------------------------------------------------------------------------------------
 
     def read(
@@ -365,48 +420,6 @@ class SyncBroker:
         Where there are none yet, it waits up to `wait` seconds for the first.
         """
         return self._thread.run(self._broker.read_from, queue, offset, time_ms=time_ms, max=max, lane=lane, wait=wait)
-
-    def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
-        """Where each lane of a queue begins and ends; with `time_ms` also the first offset from that time on."""
-        return self._thread.run(self._broker.lanes, queue, time_ms)
-
-    def scan(
-        self,
-        queue: str,
-        lane: int,
-        start: int,
-        end: int,
-        *,
-        payload: bool = True,
-        metadata: bool = True,
-        where: str | None = None,
-        group: str | None = None,
-        max_bytes: int | None = None,
-    ) -> Scan:
-        """A part of [start, end) of a lane's log, batches as they are stored; go on with `start=scan.next_offset`.
-
-        `where` is a condition on metadata; with `group` each slice says what that group is not done with. `max_bytes`
-        bounds one answer, which holds one batch at least. Scans wait for each other, and leave half of the node's time
-        to others.
-        """
-        return self._thread.run(
-            self._broker.scan,
-            queue,
-            lane,
-            start,
-            end,
-            payload=payload,
-            metadata=metadata,
-            where=where,
-            group=group,
-            max_bytes=max_bytes,
-        )
-
-    def extent(
-        self, queue: str, lane: int, start: int, *, max_rows: int | None = None, max_bytes: int | None = None
-    ) -> Extent:
-        """How far a read from `start` may go within so many messages and bytes: whole batches, one at least."""
-        return self._thread.run(self._broker.extent, queue, lane, start, max_rows=max_rows, max_bytes=max_bytes)
 
     def seek(
         self,
@@ -506,145 +519,6 @@ class SyncBroker:
         first 50 of them, as far back as `$events` is kept.
         """
         return self._thread.run(self._broker.trace, trace_id, max=max)
-
-    # Schedules --------------------------------------------------------------------------------------------
-
-    def declare_schedule(
-        self,
-        name: str,
-        *,
-        message: Message,
-        queue: str | None = None,
-        exchange: str | None = None,
-        cron: str | None = None,
-        interval_ms: int | None = None,
-        timezone: str = "UTC",
-        paused: bool = False,
-        description: str = "",
-    ) -> Schedule:
-        """Publish a message to a queue or exchange again and again. Replaces the schedule of that name if there is one.
-
-        `cron` has five fields, or six with seconds first, read in `timezone`. `interval_ms` is at least 100; its ticks
-        are its whole multiples since the epoch. Each tick publishes one message, with the headers `schedule` (the name)
-        and `scheduled_ms` (the tick). Ticks that were missed because no broker ran are made up for by one message, that
-        of the latest; those missed while paused are not. Where the clocks change, a five-field expression with a fixed
-        minute and hour fires once a day: at the first minute after a gap, and the first of two equal times; all others
-        follow real time.
-        """
-        return self._thread.run(
-            self._broker.declare_schedule,
-            name,
-            message=message,
-            queue=queue,
-            exchange=exchange,
-            cron=cron,
-            interval_ms=interval_ms,
-            timezone=timezone,
-            paused=paused,
-            description=description,
-        )
-
-    def delete_schedule(self, name: str) -> None:
-        """Delete a schedule; what it published stays."""
-        self._thread.run(self._broker.delete_schedule, name)
-
-    def schedule(self, name: str) -> Schedule:
-        """A schedule, when it fired last and when it fires next."""
-        return self._thread.do(self._broker.schedule, name)
-
-    def schedules(self) -> list[Schedule]:
-        """The schedules of this namespace by name."""
-        return self._thread.do(self._broker.schedules)
-
-    # Enqueued by applications -----------------------------------------------------------------------------
-
-    def enqueued_failed(self, *, after: int = 0, max: int = 100) -> FailedPage:
-        """Messages that applications enqueued in the database and that cannot be published, with the reason.
-
-        By rising id, page by page: go on with `after=page.next`.
-        """
-        return self._thread.run(self._broker.enqueued_failed, after=after, max=max)
-
-    def retry_enqueued(self, ids: Sequence[int] | None = None) -> int:
-        """Try enqueued messages again that could not be published, all of this namespace unless some are named.
-
-        Returns how many. What waits for a queue, an exchange or a binding is tried again when that is declared.
-        """
-        return self._thread.run(self._broker.retry_enqueued, ids)
-
-    def purge_enqueued(self, ids: Sequence[int] | None = None) -> int:
-        """Let enqueued messages go that could not be published, all of this namespace unless some are named.
-
-        Returns how many.
-        """
-        return self._thread.run(self._broker.purge_enqueued, ids)
-
-    # Marks ------------------------------------------------------------------------------------------------
-
-    def marks(self, prefix: str = "") -> list[Mark]:
-        """The marks of this namespace whose names begin with `prefix`, by name."""
-        return self._thread.do(self._broker.marks, prefix)
-
-    def marks_page(self, prefix: str = "", *, after: str = "", max: int = 1000) -> MarkPage:
-        """The same page by page, with values as JSON text: go on with `after=page.next`."""
-        return self._thread.do(self._broker.marks_page, prefix, after=after, max=max)
-
-    def mark(self, name: str) -> Mark:
-        """A mark: its value and version; `NotFound` where there is none."""
-        return self._thread.do(self._broker.mark, name)
-
-    def put_mark(self, name: str, value: Any, *, expected_version: int | None = None) -> Mark:
-        """Put a mark: any JSON value under a name, durably.
-
-        With `expected_version` only if it has that version now (0: only if there is none); `MarkMoved` otherwise.
-        """
-        return self._thread.run(self._broker.put_mark, name, value, expected_version=expected_version)
-
-    def delete_mark(self, name: str) -> None:
-        """Delete a mark; a later one of the same name begins at version 1."""
-        self._thread.run(self._broker.delete_mark, name)
-
-    # Staging ----------------------------------------------------------------------------------------------
-
-    def stage(
-        self,
-        transaction: str,
-        chunk: str,
-        batch: EncodedBatch,
-        *,
-        queue: str | None = None,
-        exchange: str | None = None,
-        routing_key: str | None = None,
-    ) -> None:
-        """Keep a batch for a queue or exchange durably, invisible until `commit_staged` names its chunk.
-
-        The first batch under a chunk's name is kept; staging it again changes nothing, and so does staging for a
-        transaction that is committed. With `routing_key`, for an exchange, every message of the batch gets that key.
-        """
-        self._thread.run(
-            self._broker.stage, transaction, chunk, batch, queue=queue, exchange=exchange, routing_key=routing_key
-        )
-
-    def commit_staged(
-        self, transaction: str, chunks: Sequence[str], *, marks: Sequence[MarkPut] = (), publish_id: str | None = None
-    ) -> Committed:
-        """Publish exactly these chunks of a transaction, in this order, and put the marks: all of it or nothing.
-
-        Chunks that are not named are dropped. Done again, it changes nothing and says so in `repeated`, for a week.
-        Raises `ChunkMissing` where a chunk was not staged (or has expired), `MarkMoved` where a mark is not at its
-        expected version. Up to 64 MiB are one commit; more is decided at once and then published piece by piece, in
-        order, through any crash; consumers may see its first pieces before its last. `publish_id` names the chunks in
-        their queues: published before under the same id and chunk names within the dedup window, they are left out.
-        """
-        return self._thread.run(self._broker.commit_staged, transaction, chunks, marks=marks, publish_id=publish_id)
-
-    def abort_staged(self, transaction: str) -> None:
-        """Drop what was staged for a transaction, if there is anything; `AlreadyCommitted` where it is too late."""
-        self._thread.run(self._broker.abort_staged, transaction)
-
-    def staged(self, transaction: str) -> Staged:
-        """How a transaction stands: its state, its chunks, and when it expires."""
-        return self._thread.run(self._broker.staged, transaction)
 
     # Dead letters -----------------------------------------------------------------------------------------
 
@@ -753,14 +627,6 @@ class SyncBroker:
         """Everything that is neither leased nor dead is done for a group; how many messages."""
         return self._thread.run(self._broker.purge, queue, group)
 
-    def pause(self, queue: str, group: str | None = None) -> None:
-        """Hand out nothing more of a queue (or to one group of it); what is leased can still be settled."""
-        self._thread.run(self._broker.pause, queue, group)
-
-    def resume(self, queue: str, group: str | None = None) -> None:
-        """Undo `pause`."""
-        self._thread.run(self._broker.resume, queue, group)
-
     def stats(self, queue: str) -> QueueStats:
         """Counts of a queue and its groups."""
         return self._thread.run(self._broker.stats, queue)
@@ -782,6 +648,132 @@ class SyncBroker:
     def spool(self) -> SpoolNumbers | None:
         """What waits in the node's spool for the store to be back; None of a node without one."""
         return self._thread.do(self._broker.spool)
+
+    def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
+        """Where each lane of a queue begins and ends; with `time_ms` also the first offset from that time on."""
+        return self._thread.run(self._broker.lanes, queue, time_ms)
+
+    def scan(
+        self,
+        queue: str,
+        lane: int,
+        start: int,
+        end: int,
+        *,
+        payload: bool = True,
+        metadata: bool = True,
+        where: str | None = None,
+        group: str | None = None,
+        max_bytes: int | None = None,
+    ) -> Scan:
+        """A part of [start, end) of a lane's log, batches as they are stored; go on with `start=scan.next_offset`.
+
+        `where` is a condition on metadata; with `group` each slice says what that group is not done with. `max_bytes`
+        bounds one answer, which holds one batch at least. Scans wait for each other, and leave half of the node's time
+        to others.
+        """
+        return self._thread.run(
+            self._broker.scan,
+            queue,
+            lane,
+            start,
+            end,
+            payload=payload,
+            metadata=metadata,
+            where=where,
+            group=group,
+            max_bytes=max_bytes,
+        )
+
+    def extent(
+        self, queue: str, lane: int, start: int, *, max_rows: int | None = None, max_bytes: int | None = None
+    ) -> Extent:
+        """How far a read from `start` may go within so many messages and bytes: whole batches, one at least."""
+        return self._thread.run(self._broker.extent, queue, lane, start, max_rows=max_rows, max_bytes=max_bytes)
+
+    def marks(self, prefix: str = "") -> list[Mark]:
+        """The marks of this namespace whose names begin with `prefix`, by name."""
+        return self._thread.do(self._broker.marks, prefix)
+
+    def marks_page(self, prefix: str = "", *, after: str = "", max: int = 1000) -> MarkPage:
+        """The same page by page, with values as JSON text: go on with `after=page.next`."""
+        return self._thread.do(self._broker.marks_page, prefix, after=after, max=max)
+
+    def mark(self, name: str) -> Mark:
+        """A mark: its value and version; `NotFound` where there is none."""
+        return self._thread.do(self._broker.mark, name)
+
+    def put_mark(self, name: str, value: Any, *, expected_version: int | None = None) -> Mark:
+        """Put a mark: any JSON value under a name, durably.
+
+        With `expected_version` only if it has that version now (0: only if there is none); `MarkMoved` otherwise.
+        """
+        return self._thread.run(self._broker.put_mark, name, value, expected_version=expected_version)
+
+    def delete_mark(self, name: str) -> None:
+        """Delete a mark; a later one of the same name begins at version 1."""
+        self._thread.run(self._broker.delete_mark, name)
+
+    def stage(
+        self,
+        transaction: str,
+        chunk: str,
+        batch: EncodedBatch,
+        *,
+        queue: str | None = None,
+        exchange: str | None = None,
+        routing_key: str | None = None,
+    ) -> None:
+        """Keep a batch for a queue or exchange durably, invisible until `commit_staged` names its chunk.
+
+        The first batch under a chunk's name is kept; staging it again changes nothing, and so does staging for a
+        transaction that is committed. With `routing_key`, for an exchange, every message of the batch gets that key.
+        """
+        self._thread.run(
+            self._broker.stage, transaction, chunk, batch, queue=queue, exchange=exchange, routing_key=routing_key
+        )
+
+    def commit_staged(
+        self, transaction: str, chunks: Sequence[str], *, marks: Sequence[MarkPut] = (), publish_id: str | None = None
+    ) -> Committed:
+        """Publish exactly these chunks of a transaction, in this order, and put the marks: all of it or nothing.
+
+        Chunks that are not named are dropped. Done again, it changes nothing and says so in `repeated`, for a week.
+        Raises `ChunkMissing` where a chunk was not staged (or has expired), `MarkMoved` where a mark is not at its
+        expected version. Up to 64 MiB are one commit; more is decided at once and then published piece by piece, in
+        order, through any crash; consumers may see its first pieces before its last. `publish_id` names the chunks in
+        their queues: published before under the same id and chunk names within the dedup window, they are left out.
+        """
+        return self._thread.run(self._broker.commit_staged, transaction, chunks, marks=marks, publish_id=publish_id)
+
+    def abort_staged(self, transaction: str) -> None:
+        """Drop what was staged for a transaction, if there is anything; `AlreadyCommitted` where it is too late."""
+        self._thread.run(self._broker.abort_staged, transaction)
+
+    def staged(self, transaction: str) -> Staged:
+        """How a transaction stands: its state, its chunks, and when it expires."""
+        return self._thread.run(self._broker.staged, transaction)
+
+    def enqueued_failed(self, *, after: int = 0, max: int = 100) -> FailedPage:
+        """Messages that applications enqueued in the database and that cannot be published, with the reason.
+
+        By rising id, page by page: go on with `after=page.next`.
+        """
+        return self._thread.run(self._broker.enqueued_failed, after=after, max=max)
+
+    def retry_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        """Try enqueued messages again that could not be published, all of this namespace unless some are named.
+
+        Returns how many. What waits for a queue, an exchange or a binding is tried again when that is declared.
+        """
+        return self._thread.run(self._broker.retry_enqueued, ids)
+
+    def purge_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        """Let enqueued messages go that could not be published, all of this namespace unless some are named.
+
+        Returns how many.
+        """
+        return self._thread.run(self._broker.purge_enqueued, ids)
 
     async def _give_back(self, claim: Claim) -> None:
         """The caller was interrupted before it saw the claim: back at once, as if never handed out."""

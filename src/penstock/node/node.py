@@ -1,7 +1,7 @@
 """The node: one broker process's moving parts put together, and what happens around a commit.
 
 It owns the lanes (through their slots' epochs), the commit loop, timers, cache and polls. The operations that
-users call are in the modules beside it, one concern each; `node/broker.py` is their face.
+users call are in the modules beside it, one concern each; `node/broker/` is their face.
 """
 
 from __future__ import annotations

@@ -1,0 +1,336 @@
+"""Messages in and out: publish, claim and settle, read and commit.
+
+Next stop: `node/publishing.py`, `node/claims.py` or `node/streams.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.batch import EncodedBatch
+from penstock.core.work import Verdict
+from penstock.delivery import Claim, Lease, Published, Receipt
+from penstock.errors import InvalidArgument, WrongKind
+from penstock.model import (
+    BATCH_MESSAGES_MAX,
+    DEFAULT_GROUP,
+    INTEGER_MAX,
+    PARTITION_CHARACTERS_MAX,
+    SPAN_MS_MAX,
+    Message,
+    check_integer,
+    check_name,
+    check_text,
+)
+from penstock.node import claims, publishing, routes, streams
+from penstock.node.arguments import (
+    Ranges,
+    check_is_text,
+    check_publish_id,
+    check_sequence,
+    check_verdict,
+    lane_of,
+    milliseconds,
+    verdicts_of,
+)
+from penstock.node.broker.names import Names
+from penstock.node.broker.transaction import LeaseLike, Transaction
+from penstock.node.parts import Part
+from penstock.node.polls import Request
+from penstock.node.spooling import Unit
+from penstock.node.streams import StreamRead
+from penstock.rows import slot_of
+
+WAIT_SECONDS_MAX = 3_600
+_DONE: Final = (Verdict("ack"),)
+"""What nearly every consumer says of all that it was given."""
+
+
+class Messages(Names):
+    """The part of a broker that moves messages."""
+
+    # Publish ----------------------------------------------------------------------------------------------
+
+    async def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Published:
+        """Publish one message; returns when it is durable."""
+        check_publish_id(publish_id)
+        parts = publishing.parts_of_messages(self._target(queue), [message], None, publish_id)
+        return (await self._publish(queue, None, [message], publish_id, 1, parts)).first()
+
+    async def publish_many(self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None) -> Receipt:
+        """Publish messages together, all or none, in their order.
+
+        `publish_id` names the whole of it: publishing it again under the same id, within the queue's dedup window,
+        changes nothing and says where the messages are. One id for many messages costs far less than one each.
+        """
+        home = self._target(queue)
+        check_publish_id(publish_id)
+        check_sequence(messages)
+        if not messages:
+            return Receipt(0, [])
+        parts = publishing.parts_of_messages(home, messages, None, publish_id)
+        return await self._publish(queue, None, messages, publish_id, len(messages), parts)
+
+    def publish_now(self, queue: str, messages: Sequence[Message]) -> asyncio.Future[None] | None:
+        """`publish_many` without a task: the messages are in their queue when this returns, durable when that is done.
+
+        None, and nothing was done, where something must be waited for first: `publish_many` does that.
+        """
+        if not messages or self._node.cluster is not None or self._node.spooling.is_on:
+            return None
+        parts = publishing.parts_of_messages(self._target(queue), messages)
+        return publishing.publish_now(self._node, len(messages), parts)
+
+    @property
+    def can_begin(self) -> bool:
+        """Whether `begin_publish` and `begin_settle` are of use: not among several nodes, nor with a spool."""
+        return self._node.cluster is None and not self._node.spooling.is_on
+
+    def begin_publish(
+        self, queue: str, messages: Sequence[Message] | EncodedBatch, publish_id: str | None
+    ) -> tuple[asyncio.Future[None], Receipt] | None:
+        """`publish_many` or `publish_batch` without a task: the receipt is true when the future is done.
+
+        None, and nothing was done, where something must be waited for first. Only where `can_begin`.
+        """
+        home = self._target(queue)
+        check_publish_id(publish_id)
+        if isinstance(messages, EncodedBatch):
+            count, parts = messages.count, publishing.parts_of_batch(home, messages, None, publish_id)
+        else:
+            count, parts = len(messages), publishing.parts_of_messages(home, messages, None, publish_id)
+        return publishing.begin(self._node, count, parts)
+
+    async def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Receipt:
+        """Publish an encoded batch, stored as it is: the fastest way in."""
+        check_publish_id(publish_id)
+        parts = publishing.parts_of_batch(self._target(queue), batch, None, publish_id)
+        return await self._publish(queue, None, batch, publish_id, batch.count, parts)
+
+    async def publish_to(
+        self,
+        exchange: str,
+        messages: Message | Sequence[Message] | EncodedBatch,
+        *,
+        mandatory: bool = False,
+        publish_id: str | None = None,
+    ) -> Receipt:
+        """Publish to an exchange: each message goes to every queue that its key and headers lead to, or to none.
+
+        With `mandatory`, a message that reaches no queue raises `Unroutable` and nothing is published.
+        """
+        self._check_exchange(exchange)
+        check_publish_id(publish_id)
+        listed: Sequence[Message] | EncodedBatch
+        if isinstance(messages, EncodedBatch):
+            listed, count = messages, messages.count
+            parts = routes.route_batch(
+                self._node, self._namespace, exchange, messages, mandatory=mandatory, publish_id=publish_id
+            )
+        else:
+            listed = [messages] if isinstance(messages, Message) else messages
+            check_sequence(listed)
+            count = len(listed)
+            parts = routes.route_messages(
+                self._node, self._namespace, exchange, listed, mandatory=mandatory, publish_id=publish_id
+            )
+        if not parts:
+            return Receipt(count, [])
+        return await self._publish(None, exchange, listed, publish_id, count, parts)
+
+    async def _publish(
+        self,
+        queue: str | None,
+        exchange: str | None,
+        messages: Sequence[Message] | EncodedBatch,
+        publish_id: str | None,
+        count: int,
+        parts: list[Part],
+    ) -> Receipt:
+        """Into the store or, where that is away and the node has a spool, into that."""
+        spooling = self._node.spooling
+        if not spooling.is_on:
+            return await publishing.publish(self._node, count, parts)
+        return await spooling.publish(Unit(self._namespace, queue, exchange, messages, publish_id, count, parts))
+
+    # Consume ----------------------------------------------------------------------------------------------
+
+    async def claim(
+        self,
+        queue: str,
+        *,
+        group: str = DEFAULT_GROUP,
+        max: int = 1,
+        min: int = 1,
+        wait: float = 0.0,
+        lease_seconds: float | None = None,
+        partition: str | None = None,
+        consumer: str | None = None,
+        ack: bool = False,
+        priority: int = 0,
+    ) -> Claim:
+        """Lease up to `max` messages, waiting up to `wait` seconds for the first `min` of them.
+
+        The messages are this consumer's until the lease ends; settle them before, or extend it. With `ack` they are
+        done as they are handed out: at most once. Without a message in time the claim is empty. Of several claims that
+        wait, those with a higher `priority` are served first.
+        """
+        home = self._queue(queue)
+        request = self._request(max, min, lease_seconds, partition, consumer, ack, priority)
+        wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
+        check_is_text(group, "a group's name")
+        chosen = home.groups.get(group) or await self._work_group(home, group)
+        if chosen.config.kind != "work":
+            raise WrongKind(f"group {group!r} of queue {queue!r} is a stream: read it; claims are for work groups")
+        home.used_ms = self._node.clock.now_ms()
+        if self._session is not None:
+            self._claimed.add((home.id, group, request.consumer))
+        return await claims.claim(self._node, home, chosen, request, wait_ms)
+
+    def _request(
+        self,
+        most: int,
+        minimum: int,
+        lease_seconds: float | None,
+        partition: str | None,
+        consumer: str | None,
+        ack: bool,
+        priority: int,
+    ) -> Request:
+        check_integer(most, "max", 1, BATCH_MESSAGES_MAX)
+        check_integer(minimum, "min", 1, most)
+        lease_ms = None if lease_seconds is None else milliseconds(lease_seconds, "lease_seconds", 1, SPAN_MS_MAX)
+        check_text(partition, "partition", PARTITION_CHARACTERS_MAX)
+        if partition == "":
+            raise InvalidArgument("partition is empty; leave it out to claim from all partitions")
+        name = self.consumer if consumer is None else check_name(consumer, "consumer")
+        check_integer(priority, "priority", -INTEGER_MAX, INTEGER_MAX)
+        return Request(most, minimum, name, lease_ms, partition, bool(ack), priority, self._session is None)
+
+    async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
+        """Carry out any mix of verdicts on messages of a lease, all or none.
+
+        Raises `LeaseLost` when the lease has ended, or some of the messages were settled before.
+        """
+        if not verdicts:
+            raise InvalidArgument("settle needs at least one verdict")
+        for verdict in verdicts:
+            check_verdict(verdict)
+        await claims.settle(self._node, self._lease(lease), verdicts)
+
+    def begin_settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> asyncio.Future[None] | None:
+        """`settle` without a task: done when the future is.
+
+        None, and nothing was done, where something must be waited for first. Only where `can_begin`.
+        """
+        for verdict in verdicts:
+            check_verdict(verdict)
+        return claims.begin_settle(self._node, self._lease(lease), verdicts)
+
+    async def settle_in_passing(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
+        """`settle` for acks that nobody waits for.
+
+        They are durable with the next commit, or with one of their own a few milliseconds later or when `hurry` is
+        called.
+        """
+        for verdict in verdicts:
+            check_verdict(verdict)
+        await claims.settle(self._node, self._lease(lease), verdicts, in_passing=True)
+
+    def hurry(self) -> None:
+        """Somebody waits for what was settled in passing."""
+        self._node.commits.hurry()
+
+    def _lease(self, lease: LeaseLike) -> Lease:
+        found = self._known_lease(lease)
+        self._node.check_slot(slot_of(found.lane))
+        return found
+
+    def _known_lease(self, lease: LeaseLike) -> Lease:
+        """A lease, whoever owns its lane."""
+        self._node.check_open()
+        if isinstance(lease, Claim):
+            if lease.lease is None:
+                raise InvalidArgument(
+                    "this claim holds no lease: it is empty, or was acknowledged as it was handed out"
+                )
+            return lease.lease
+        return lease if isinstance(lease, Lease) else Lease.parse(lease)
+
+    async def ack(self, lease: LeaseLike, offsets: Ranges = None) -> None:
+        """These messages are done (all of the lease without offsets)."""
+        await self.settle(lease, _DONE if offsets is None else verdicts_of("ack", offsets))
+
+    async def nack(
+        self, lease: LeaseLike, offsets: Ranges = None, *, delay: float | None = None, error: str = ""
+    ) -> None:
+        """These failed: again after a backoff (or `delay` seconds), dead after the last attempt."""
+        delay_ms = None if delay is None else milliseconds(delay, "delay", 0, SPAN_MS_MAX)
+        await self.settle(lease, verdicts_of("nack", offsets, delay_ms, error))
+
+    async def reject(self, lease: LeaseLike, offsets: Ranges = None, *, error: str = "") -> None:
+        """These will never succeed: dead at once, with the error."""
+        await self.settle(lease, verdicts_of("reject", offsets, None, error))
+
+    async def postpone(self, lease: LeaseLike, delay: float, offsets: Ranges = None) -> None:
+        """These again after `delay` seconds, without spending an attempt; an ordered partition waits for them."""
+        delay_ms = milliseconds(delay, "delay", 0, SPAN_MS_MAX)
+        await self.settle(lease, verdicts_of("postpone", offsets, delay_ms))
+
+    async def release(self, lease: LeaseLike, offsets: Ranges = None) -> None:
+        """These back at once, as if never handed out."""
+        await self.settle(lease, verdicts_of("release", offsets))
+
+    async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
+        """Keep the lease for another span from now (the queue's, unless given); its new deadline in milliseconds since
+        the epoch.
+        """
+        span_ms = None if seconds is None else milliseconds(seconds, "seconds", 1, SPAN_MS_MAX)
+        return await claims.extend(self._node, self._lease(lease), span_ms)
+
+    def transaction(self) -> Transaction:
+        """Collect verdicts and publishes to commit as one: `async with broker.transaction() as t: …`."""
+        self._node.check_open()
+        return Transaction(self)
+
+    # Streams ----------------------------------------------------------------------------------------------
+
+    async def read(
+        self, queue: str, group: str, *, max: int = 100, wait: float = 0.0, consumer: str | None = None
+    ) -> StreamRead:
+        """The next messages for a stream group, waiting up to `wait` seconds for the first."""
+        home = self._queue(queue)
+        check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
+        wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
+        name = self.consumer if consumer is None else check_name(consumer, "consumer")
+        home.used_ms = self._node.clock.now_ms()
+        return await streams.read_group(self._node, home, self._group(home, group), name, max, wait_ms)
+
+    async def commit(
+        self, queue: str, group: str, offset: int, *, lane: int | None = None, only_forward: bool = False
+    ) -> None:
+        """A stream group has processed everything below `offset` (of lane 0, 1, 2 …, where the queue has several).
+
+        With `only_forward`, nothing changes where the group has come further than that.
+        """
+        home = self._queue(queue)
+        check_integer(offset, "offset", 0, INTEGER_MAX)
+        place = lane_of(home, lane)
+        await streams.commit_group(self._node, self._group(home, group), place, offset, only_forward=only_forward)
+
+    async def read_from(
+        self, queue: str, offset: int | None = None, *, time_ms: int | None = None, max: int = 100,
+        lane: int | None = None, wait: float = 0.0,
+    ) -> StreamRead:  # fmt: skip
+        """Messages of the log from an offset or a time on (from the beginning without either); no group needed.
+
+        Where there are none yet, it waits up to `wait` seconds for the first.
+        """
+        home = self._queue(queue)
+        check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
+        wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
+        lane_id = lane_of(home, lane)
+        start = await self._place(lane_id, offset, time_ms)
+        return await streams.read_offsets(self._node, home, lane_id, start, max, wait_ms)

@@ -1,0 +1,90 @@
+"""What a name stands for, seen from one namespace and, perhaps, one session: the queue, group or exchange, or why not.
+
+All parts of the broker's face are built on this. Next stop: the part that has the operation.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from penstock.errors import Forbidden, NotFound
+from penstock.model import DEFAULT_GROUP, INTEGER_MAX, TIME_MS_MAX, check_integer
+from penstock.node import declarations
+from penstock.node.arguments import check_is_text
+from penstock.node.catalog import Group, Queue
+from penstock.node.node import Node
+from penstock.rows import REGISTRAR_SLOT
+
+_consumers = itertools.count(1)
+
+
+class Names:
+    """A node, and from where it is looked at."""
+
+    def __init__(self, node: Node, namespace: str, session: str | None = None) -> None:
+        self._node = node
+        self._namespace = namespace
+        self._session = session
+        self.consumer = session or f"consumer-{next(_consumers)}"
+        """The name under which this broker claims unless another is given."""
+        self.namespace = namespace
+        self.cluster = node.cluster
+        """This node's place among others; None where it has its store for itself."""
+        self._claimed: set[tuple[int, str, str]] = set()
+        """(queue, group, consumer) of a session's claims: what they hold ends with it."""
+
+    def _queue(self, name: str) -> Queue:
+        self._node.check_open()
+        check_is_text(name, "a queue's name")
+        queue = self._node.find_queue(self._namespace, name)
+        if queue.session is not None and queue.session != self._session:
+            raise Forbidden(f"queue {name!r} is exclusive to another session")
+        return queue
+
+    def _target(self, name: str) -> Queue:
+        """A queue to publish to. Anybody may answer into a session's own queue; reading it is the session's alone."""
+        self._node.check_open()
+        check_is_text(name, "a queue's name")
+        queue = self._node.spooling.taken_for(self._namespace, name)
+        if queue is None:
+            queue = self._node.find_queue(self._namespace, name)
+        if queue.name.startswith("$"):
+            raise Forbidden(f"queue {name!r} is written by the broker alone")
+        return queue
+
+    def _known_target(self, name: str) -> Queue:
+        """The same, whoever owns it: for what is not done in that queue alone."""
+        self._node.check_open()
+        check_is_text(name, "a queue's name")
+        queue = self._node.catalog.queue(self._namespace, name)
+        if queue.name.startswith("$"):
+            raise Forbidden(f"queue {name!r} is written by the broker alone")
+        return queue
+
+    def _check_registrar(self) -> None:
+        self._node.check_open()
+        self._node.check_slot(REGISTRAR_SLOT)
+
+    def _check_exchange(self, name: str) -> None:
+        self._node.check_open()
+        check_is_text(name, "an exchange's name")
+
+    def _group(self, queue: Queue, name: str) -> Group:
+        check_is_text(name, "a group's name")
+        group = queue.groups.get(name)
+        if group is None:
+            raise NotFound(f"queue {queue.name!r} has no group {name!r}; declare it first")
+        return group
+
+    async def _work_group(self, queue: Queue, name: str) -> Group:
+        """The group; the default one is made when it is first wanted."""
+        if name == DEFAULT_GROUP and name not in queue.groups:
+            return await declarations.declare_group(self._node, queue, name, {})
+        return self._group(queue, name)
+
+    async def _place(self, lane_id: int, offset: int | None, time_ms: int | None) -> int:
+        if offset is not None:
+            return check_integer(offset, "offset", 0, INTEGER_MAX)
+        if time_ms is not None:
+            check_integer(time_ms, "time_ms", 0, TIME_MS_MAX)
+        return await declarations.offset_at(self._node, lane_id, "beginning" if time_ms is None else time_ms)
