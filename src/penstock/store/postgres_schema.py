@@ -197,6 +197,7 @@ FUNCTIONS: Final[Migration] = (
     DECLARE{_FENCE_VARIABLES}
         anew bigint[];
         removed bigint;
+        updated bigint;
         has_left boolean := false;
         new_version bigint;
     BEGIN{_FENCE}
@@ -252,13 +253,22 @@ FUNCTIONS: Final[Migration] = (
         IF cardinality(expired_dedup) > 0 THEN
             DELETE FROM {{s}}.dedup t USING {{s}}.pairs(expired_dedup) k WHERE t.lane = k.a AND t.expires_ms <= k.b;
         END IF;
+        -- These are there already, but for the first time: an update costs less than an insert that finds a row.
         IF cardinality(new_lanes) > 0 THEN
-            INSERT INTO {{s}}.lanes SELECT * FROM unnest(new_lanes) ON CONFLICT (lane) DO UPDATE
-            SET first = excluded.first, "end" = excluded."end", bytes_end = excluded.bytes_end;
+            UPDATE {{s}}.lanes t SET first = n.first, "end" = n."end", bytes_end = n.bytes_end
+            FROM unnest(new_lanes) AS n WHERE t.lane = n.lane;
+            GET DIAGNOSTICS updated = ROW_COUNT;
+            IF updated < cardinality(new_lanes) THEN
+                INSERT INTO {{s}}.lanes SELECT * FROM unnest(new_lanes) ON CONFLICT (lane) DO NOTHING;
+            END IF;
         END IF;
         IF cardinality(new_groups) > 0 THEN
-            INSERT INTO {{s}}.groups SELECT * FROM unnest(new_groups) ON CONFLICT (lane, group_id) DO UPDATE
-            SET next = excluded.next, committed = excluded.committed;
+            UPDATE {{s}}.groups t SET next = n.next, committed = n.committed
+            FROM unnest(new_groups) AS n WHERE t.lane = n.lane AND t.group_id = n.group_id;
+            GET DIAGNOSTICS updated = ROW_COUNT;
+            IF updated < cardinality(new_groups) THEN
+                INSERT INTO {{s}}.groups SELECT * FROM unnest(new_groups) ON CONFLICT (lane, group_id) DO NOTHING;
+            END IF;
         END IF;
         IF cardinality(new_leases) > 0 THEN
             INSERT INTO {{s}}.leases SELECT * FROM unnest(new_leases) ON CONFLICT (lane, group_id, lease_id) DO UPDATE
