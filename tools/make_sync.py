@@ -272,7 +272,7 @@ def imports_of(module: ast.Module, functions: list[Function]) -> Iterator[str]:
         names |= {name.id for name in ast.walk(function.returns or function.args) if isinstance(name, ast.Name)}
     for node in module.body:
         if isinstance(node, ast.ImportFrom) and node.module != "__future__":
-            home = FACE if f"{node.module}".startswith(FACE) else node.module
+            home = FACE if (node.module or "").startswith(FACE) else node.module
             yield from (f"from {home} import {alias.name}" for alias in node.names if alias.name in names)
 
 

@@ -16,7 +16,7 @@ from penstock import Message, encode
 from penstock.errors import Fenced, InvalidArgument, PenstockError, Unavailable
 from penstock.store import postgres_schema as sql
 from penstock.store import postgres_vacuum
-from penstock.store.contract import CatalogRow, Commit, DeadRow, Member, OutboxRow
+from penstock.store.contract import CatalogRow, Commit, DeadRow, DedupRow, GroupRow, Member, OutboxRow
 from penstock.store.postgres import PostgresStore, commit_values
 from penstock.store.postgres_pool import is_closed
 from penstock.store.text import kept, restored
@@ -194,6 +194,34 @@ def test_a_commit_reads_no_table_as_a_whole(url: str) -> None:
             assert {name: scans[name][0] for name in wanted} == dict.fromkeys(wanted, 0)
             assert all(by_index > 0 for _, by_index, _ in (scans[name] for name in wanted))
             assert scans["batches"][2] < 10, "only the batches that go are looked at, not all of the lane"
+        finally:
+            await connection.close()
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_every_commit_updates_stays_out_of_the_indexes(url: str) -> None:
+    """Lanes, groups and the mark of a node's last commit: each new version is put beside the old one."""
+
+    async def scenario() -> None:
+        store = await PostgresStore.open(url)
+        connection = await asyncpg.connect(url.partition("?")[0])
+        try:
+            epochs = await own_all(store)
+            apply = sql.in_schema(sql.APPLY, schema_of(url))
+            async with connection.transaction():
+                for number in range(4):
+                    marked = change(groups=[GroupRow(1, number, 0)], dedup=[DedupRow(b"mark", number, 1000)])
+                    made = commit(epochs, marked)
+                    fence = (store._writer, store._generation, list(made.epochs), list(made.epochs.values()))
+                    await connection.fetch(apply, *fence, *commit_values(made))
+                read = await connection.fetch(
+                    "SELECT relname, n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE schemaname = $1",
+                    schema_of(url),
+                )
+            updates = {name: tuple(values) for name, *values in read}
+            assert [updates[name] for name in ("lanes", "groups", "dedup")] == [(3, 3)] * 3
         finally:
             await connection.close()
             await store.close()

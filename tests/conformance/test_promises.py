@@ -101,6 +101,22 @@ def test_a_commit_over_many_lanes_comes_into_force_as_one(engine: Engine, tmp_pa
     engine.run(tmp_path, scenario)
 
 
+def test_a_commit_may_hold_lanes_and_groups_that_are_there_and_ones_that_are_not(
+    engine: Engine, tmp_path: Path
+) -> None:  # fmt: skip
+    async def scenario(store: Store) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, change(batches=batches(2), groups=[GroupRow(1, 1, 0)])))
+        old = change(batches=batches(2, base=2), first=0, groups=[GroupRow(1, 4, 1), GroupRow(2, 3, 2)])
+        new = change(LANE + 1, batches=batches(5), groups=[GroupRow(3, 5, 4)])
+        await store.apply(commit(epochs, old, new))
+        first, second = await store.load([LANE, LANE + 1], 0)
+        assert (first.end, first.groups) == (4, [GroupRow(1, 4, 1), GroupRow(2, 3, 2)])
+        assert (second.end, second.groups) == (5, [GroupRow(3, 5, 4)])
+
+    engine.run(tmp_path, scenario)
+
+
 # 2. Durable ----------------------------------------------------------------------------------------------
 
 
