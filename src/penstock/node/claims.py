@@ -15,6 +15,7 @@ from penstock.core.work import Verdict
 from penstock.delivery import Claim, Lease, Slice
 from penstock.errors import Elsewhere, Fenced, LeaseLost, PenstockError, StoreCorrupt, Unavailable
 from penstock.node.cache import CachedBatch
+from penstock.node.pending import Promise
 from penstock.node.polls import Grab, Request, give_back, is_held, is_visible
 
 if TYPE_CHECKING:
@@ -209,20 +210,21 @@ async def settle(node: Node, lease: Lease, verdicts: Sequence[Verdict], *, in_pa
 
     `in_passing`: they need no commit of their own at once, unless others may wait for what they change.
     """
-    committed = begin_settle(node, lease, verdicts, in_passing=in_passing)
-    if committed is None:
-        command = partial(_settle, node, lease, verdicts, in_passing)
-        committed = await node.lanes.run(lease.lane, command)
-    await committed
+    check_lane(node, lease)
+    lane = node.lanes.get(lease.lane)
+    command = partial(_settle, node, lease, verdicts, in_passing)
+    await (command(lane) if lane is not None else await node.lanes.run(lease.lane, command))
 
 
-def begin_settle(
-    node: Node, lease: Lease, verdicts: Sequence[Verdict], *, in_passing: bool = False
-) -> asyncio.Future[None] | None:
+def begin_settle(node: Node, lease: Lease, verdicts: Sequence[Verdict]) -> Promise | None:
     """`settle` up to where its commit is waited for; None, and nothing done, where the lane must be loaded first."""
     check_lane(node, lease)
     lane = node.lanes.get(lease.lane)
-    return None if lane is None else _settle(node, lease, verdicts, in_passing, lane)
+    if lane is None:
+        return None
+    lane.work(lease.group).settle(node.clock.now_ms(), lease.id, verdicts)
+    node.commits.touch(lane)
+    return node.commits.promise()
 
 
 def _settle(

@@ -9,7 +9,6 @@ up through `node/polls.py` to whoever waits for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,24 +17,15 @@ from penstock.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.clock import Clock
 from penstock.node.measures import Measures
-from penstock.rows import (
-    REGISTRAR_SLOT,
-    CatalogRow,
-    Commit,
-    EnqueuedFailure,
-    LaneChange,
-    OutboxRow,
-    TraceRow,
-    slot_of,
-)
+from penstock.node.pending import Pending, Promise
+from penstock.rows import REGISTRAR_SLOT, Commit, LaneChange, OutboxRow, TraceRow, slot_of
 from penstock.store.checks import changes_enqueued
 from penstock.store.contract import Prompt, Store
 
 if TYPE_CHECKING:
+    from penstock.node.pending import Waiting
     from penstock.node.spool import Doubt
     from penstock.node.spooling import Unit
-
-    Waiting = tuple[asyncio.Future[None], Unit]
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024
 COMPANY_MAX = 16
@@ -76,54 +66,6 @@ class Host(Protocol):
 
     def rescue(self, publishes: list[Waiting], doubt: Doubt | None, error: PenstockError) -> None:
         """Answer those of a failed commit that can be kept elsewhere; with a doubt, it may have happened."""
-
-
-class Pending:
-    """What the next commit will hold beside the lanes' own changes."""
-
-    __slots__ = ("after", "bytes", "callers", "catalog", "catalog_deleted", "doubt", "enqueued_deleted",
-                 "enqueued_failed", "enqueued_retried", "is_wanted", "lanes", "lanes_deleted", "outbox",
-                 "outbox_deleted", "probes", "publishes", "raw", "riders", "slots", "traces", "traces_expired_ms",
-                 "turns", "waiters")  # fmt: skip
-
-    def __init__(self) -> None:
-        self.lanes: dict[int, Lane] = {}
-        self.waiters: list[asyncio.Future[None]] = []
-        self.riders: list[asyncio.Future[None]] = []
-        """As waiters, but none of them asked for a commit soon."""
-        self.is_wanted = False
-        """Somebody asked for a commit soon."""
-        self.callers = 0
-        """Waiters who are likely to come again soon, and how many turns to wait for them."""
-        self.turns = 0
-        self.publishes: list[Waiting] = []
-        """Those of the waiters that can be kept elsewhere if the commit fails, in their order."""
-        self.doubt: Doubt | None = None
-        self.catalog: list[CatalogRow] = []
-        self.catalog_deleted: list[tuple[str, int]] = []
-        self.lanes_deleted: list[int] = []
-        self.outbox: list[OutboxRow] = []
-        self.outbox_deleted: list[int] = []
-        self.slots: set[int] = set()
-        """Slots that it is fenced by beside those of its lanes: what it declares, and what it does for the outbox."""
-        self.raw: dict[int, LaneChange] = {}
-        """Changes of lanes that no queue has, by lane: they go into the store as they are."""
-        self.traces: list[TraceRow] = []
-        self.traces_expired_ms: int | None = None
-        self.enqueued_deleted: list[int] = []
-        self.enqueued_failed: list[EnqueuedFailure] = []
-        self.enqueued_retried: list[int] = []
-        self.after: list[Callable[[], None]] = []
-        self.probes: list[asyncio.Future[None]] = []
-        """Those who ask whether a commit succeeds, whatever is in it."""
-        self.bytes = 0
-
-    def change_of(self, lane: int) -> LaneChange:
-        """What happens to a lane that no queue has."""
-        change = self.raw.get(lane)
-        if change is None:
-            change = self.raw[lane] = LaneChange(lane, 0, 0, 0)
-        return change
 
 
 class CommitLoop:
@@ -175,13 +117,27 @@ class CommitLoop:
             future.set_exception(Closed("the broker is closed"))
             return future
         self._pending.waiters.append(future)
-        if turns:
-            self._pending.callers += 1
-            self._pending.turns = max(self._pending.turns, turns)
+        self._expect_again(turns)
         if unit is not None:
             self._pending.publishes.append((future, unit))
         self._schedule()
         return future
+
+    def _expect_again(self, turns: int) -> None:
+        pending = self._pending
+        if turns:
+            pending.callers += 1
+            pending.turns = max(pending.turns, turns)
+
+    def promise(self) -> Promise:
+        """As `wait`, for who sets `then` of the promise before the event loop goes on."""
+        if self._closed:
+            raise Closed("the broker is closed")
+        promise = Promise()
+        self._pending.promises.append(promise)
+        self._expect_again(TURNS_MAX)
+        self._schedule()
+        return promise
 
     def changed(self, lane: Lane, *, turns: int = TURNS_MAX) -> asyncio.Future[None]:
         """`touch` and `wait` in one."""
@@ -381,15 +337,14 @@ class CommitLoop:
         under_way: asyncio.Future[None] = self._loop.create_future()
 
         def done(failure: Exception | None) -> None:
-            error = None
-            if failure is None:
-                self._measures.applied(durable, perf_counter() - began)
-            else:
-                error = self._failed(failure)
+            seconds = perf_counter() - began
+            error = None if failure is None else self._failed(failure)
             _settle(pending.probes, error)
             self._is_over()
             under_way.set_result(None)
             self._end(pending, sealed, error)
+            if error is None:
+                self._measures.applied(durable, seconds)
 
         self._is_begun(under_way, sealed, durable)
         if not self._prompt.apply_soon(durable, done, is_alone=self._is_alone()):
@@ -464,18 +419,19 @@ class CommitLoop:
 
     def _has_pending(self) -> bool:
         pending = self._pending
-        return bool(pending.lanes or pending.waiters or pending.probes)
+        return bool(pending.lanes or pending.waiting or pending.probes)
 
     def _answer(self, pending: Pending, sealed: list[tuple[Lane, Sealed]]) -> None:
         self.count += 1
         self._company = pending.callers + self._pending.callers
         self._turns = max(pending.turns, self._pending.turns)
-        is_one = len(pending.waiters) + len(self._pending.waiters) <= 1 and not pending.riders
+        is_one = pending.waiting + self._pending.waiting <= 1 and not pending.riders
         self._alone = self._alone + 1 if is_one else 0
         for lane, part in sealed:
             lane.committed(part)
         for action in pending.after:
             action()
+        self._keep(pending.promises, None)
         _settle(pending.waiters, None)
         _settle(pending.riders, None)
         self._host.committed(sealed)
@@ -492,9 +448,18 @@ class CommitLoop:
         if pending.doubt is not None:  # of what bears no mark nobody could tell whether it happened
             self._host.rescue(pending.publishes, pending.doubt, error)
         self._host.rescue(behind.publishes, None, error)  # those were never tried
+        self._keep(pending.promises + behind.promises, error)
         _settle(pending.waiters + behind.waiters, error)
         _settle(pending.riders + behind.riders, error)
         _settle(behind.probes, error)
+
+    def _keep(self, promises: list[Promise], error: PenstockError | None) -> None:
+        for promise in promises:
+            if promise.then is not None:
+                try:
+                    promise.then(error)
+                except Exception as failure:  # one answer that cannot be given is no reason to give no other
+                    self._loop.call_exception_handler({"message": "telling of a commit failed", "exception": failure})
 
     async def close(self) -> None:
         """Commit what is pending, then take nothing more."""

@@ -46,7 +46,7 @@ from penstock.store.memory import MemoryStore
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
-    from penstock.node.commits import Waiting
+    from penstock.node.pending import Waiting
     from penstock.node.spool import Doubt
 
 CACHE_BYTES = 64 * 1024 * 1024

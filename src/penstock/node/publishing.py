@@ -17,6 +17,7 @@ from penstock.model import BATCH_MESSAGES_MAX, Message, check_message
 from penstock.node import crossing
 from penstock.node.commits import TURNS_PACED
 from penstock.node.parts import ENCODE_FROM, Part, Results
+from penstock.node.pending import Promise
 from penstock.rows import DedupRow
 
 if TYPE_CHECKING:
@@ -164,13 +165,13 @@ def publish_now(node: Node, count: int, parts: Sequence[Part]) -> asyncio.Future
     return None if append_now(node, parts, size) is None else node.commits.wait(turns=TURNS_PACED)
 
 
-def begin(node: Node, count: int, parts: Sequence[Part]) -> tuple[asyncio.Future[None], Receipt] | None:
-    """`publish` up to where its commit is waited for: the receipt counts when that is done.
+def begin(node: Node, count: int, parts: Sequence[Part]) -> tuple[Promise, Receipt] | None:
+    """`publish` up to where its commit is waited for: the receipt counts when the promise is kept.
 
     None, and nothing done, where one must wait for something else first.
     """
     results = append_now(node, parts, check_limits(node, count, parts))
-    return None if results is None else (node.commits.wait(), Receipt(count, results))
+    return None if results is None else (node.commits.promise(), Receipt(count, results))
 
 
 async def append_checked(node: Node, parts: Sequence[Part], size: int) -> Results:

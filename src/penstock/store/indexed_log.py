@@ -95,20 +95,15 @@ class IndexedLog:
         `done` is called on the event loop with what became of it, perhaps before this returns. With `is_alone` the
         loop has nothing to do meanwhile, so it waits for a quick disk itself: that is sooner than being told.
         """
-        syncs = self._kernel_syncs()
-        try:
-            if syncs is None or (is_alone and self._is_quick_at_once(draft.size)):
-                if not self.append_at_once(draft):
-                    return False
-            elif not self._enter(draft.size):
-                return False
-            else:
-                self._begin(draft, syncs, done)
-                return True
-        except Exception as error:
-            done(error)
+        syncs, is_quick = self._kernel_syncs(), self._is_quick_at_once(draft.size)
+        waits = syncs is None or (is_alone and is_quick)
+        if (waits and not is_quick) or not self._enter(draft.size):
+            return False
+        if waits:
+            self._append_here(draft, done)
         else:
-            done(None)
+            assert syncs is not None
+            self._begin(draft, syncs, done)
         return True
 
     def append_at_once(self, draft: Draft) -> bool:
@@ -121,26 +116,44 @@ class IndexedLog:
         finally:
             self._leave()
 
+    def _append_here(self, draft: Draft, done: Callable[[Exception | None], None]) -> None:
+        """`append_at_once` for who is called when it is done."""
+        try:
+            self._check(draft)
+            entry = self._log.append(draft)
+        except Exception as error:
+            self._leave()
+            done(error)
+        else:
+            self._tell(entry, done)
+
+    def _tell(self, entry: Entry, done: Callable[[Exception | None], None]) -> None:
+        """Say that a record is durable; what later reads must know of it comes behind the answers."""
+        try:
+            done(None)
+        finally:
+            self._fold(entry)
+            self._leave()
+
     def _begin(self, draft: Draft, syncs: KernelSyncs, done: Callable[[Exception | None], None]) -> None:
-        """Write a record and have it synced. What it raises, `done` does not hear."""
+        """Write a record and have it synced."""
         try:
             self._check(draft)
             segment = self._log.write(draft)
-        except BaseException:
+        except Exception as error:
             self._leave()
-            raise
+            done(error)
+            return
 
         def end(error: Exception | None) -> None:
+            if error is None:
+                self._tell(self._log.synced(draft), done)
+                return
             try:
-                if error is None:
-                    self._fold(self._log.synced(draft))
-                else:
-                    self._log.not_synced()
-            except Exception as failure:
-                error = failure
+                self._log.not_synced()
             finally:
                 self._leave()
-            done(error)
+                done(error)
 
         if not segment.start_sync(syncs, end):
             self.end_syncs()

@@ -20,6 +20,7 @@ from penstock.fronts.http.failures import HttpError, answer_to
 from penstock.fronts.http.heads import Heads
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
+from penstock.node.pending import Promise
 from penstock.wire.cluster import CONSUMER, FORWARDED, SECRET, SESSION_NAME, WAITED
 
 WANTED: Final = frozenset(
@@ -82,7 +83,7 @@ class Connection(asyncio.Protocol):
         """What answers, from the first request on: it waits for the next one rather than being made anew for it."""
         self._idle: asyncio.Future[None] | None = None
         """What it waits for."""
-        self.waits_for: asyncio.Future[None] | None = None
+        self.waits_for: Promise | None = None
         """What a request waits for that is answered without the task."""
         self._is_busy = False
         self._whole = b""
@@ -133,7 +134,7 @@ class Connection(asyncio.Protocol):
             # What it waits for is not wanted any more; what it has committed stays.
             self._task.cancel()
         if self.waits_for is not None:
-            self.waits_for.cancel()
+            self.waits_for.then = None
         self._host.closed(self)
 
     def eof_received(self) -> bool:

@@ -6,7 +6,6 @@ same table makes the OpenAPI document, so what is not declared here does not exi
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl, unquote
@@ -17,6 +16,7 @@ from penstock.errors import InvalidArgument, PenstockError
 from penstock.fronts.http.failures import HttpError
 from penstock.fronts.http.request import Answer, Request, Stream
 from penstock.node.broker import Broker
+from penstock.node.pending import Promise
 from penstock.wire.http import BATCH_TYPE, JSON_TYPE
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _BATCH_TYPE: Final = BATCH_TYPE.encode()
 
 Kind = TypeVar("Kind")
 Handler = Callable[..., Awaitable[Answer | Stream]]
-Begun = tuple[asyncio.Future[None], Callable[[], Answer]]
+Begun = tuple[Promise, Callable[[], Answer]]
 """A commit that a request waits for, and what makes its answer then."""
 Beginner = Callable[..., Begun | None]
 """A handler as a plain function, for requests that wait for nothing but a commit; None where that is not so."""

@@ -178,8 +178,9 @@ class HttpServer:
             begun = route.call_begin(Call(self, broker, request, names, connection.peer), query)
             if begun is None:
                 return False
-            connection.waits_for, make = begun
-            connection.waits_for.add_done_callback(partial(self._answer_begun, connection, request, route, began, make))
+            promise, make = begun
+            promise.then = partial(self._answer_begun, connection, request, route, began, make)
+            connection.waits_for = promise
         except Exception as error:
             answer = self._failed(route, request, error)
             self._measure(route, answer, request, self._loop.time() - began)
@@ -191,18 +192,15 @@ class HttpServer:
 
     def _answer_begun(
         self, connection: Connection, request: Request, route: Route, began: float, make: Callable[[], Answer],
-        committed: asyncio.Future[None],
+        error: Exception | None,
     ) -> None:  # fmt: skip
-        """The commit has come about, or has failed; or the client has gone, and nobody is told."""
-        if committed.cancelled():
-            return
+        """The commit has come about, or has failed. What need not be done before the answer comes behind it."""
         try:
-            committed.result()
-            answer = make()
-        except Exception as error:
-            answer = self._failed(route, request, error)
-        self._measure(route, answer, request, self._loop.time() - began)
+            answer = make() if error is None else self._failed(route, request, error)
+        except Exception as failure:
+            answer = self._failed(route, request, failure)
         connection.answered(request, answer)
+        self._measure(route, answer, request, self._loop.time() - began)
 
     async def answer(self, connection: Connection, request: Request) -> Answer | Stream:
         request.id = request.id or self._request_id(request)

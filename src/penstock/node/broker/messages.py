@@ -38,6 +38,7 @@ from penstock.node.arguments import (
 from penstock.node.broker.names import Names
 from penstock.node.broker.transaction import LeaseLike, Transaction
 from penstock.node.parts import Part
+from penstock.node.pending import Promise
 from penstock.node.polls import Request
 from penstock.node.spooling import Unit
 from penstock.node.streams import StreamRead
@@ -90,8 +91,8 @@ class Messages(Names):
 
     def begin_publish(
         self, queue: str, messages: Sequence[Message] | EncodedBatch, publish_id: str | None
-    ) -> tuple[asyncio.Future[None], Receipt] | None:
-        """`publish_many` or `publish_batch` without a task: the receipt is true when the future is done.
+    ) -> tuple[Promise, Receipt] | None:
+        """`publish_many` or `publish_batch` without a task: the receipt is true when the promise is kept.
 
         None, and nothing was done, where something must be waited for first. Only where `can_begin`.
         """
@@ -220,8 +221,8 @@ class Messages(Names):
             check_verdict(verdict)
         await claims.settle(self._node, self._lease(lease), verdicts)
 
-    def begin_settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> asyncio.Future[None] | None:
-        """`settle` without a task: done when the future is.
+    def begin_settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> Promise | None:
+        """`settle` without a task: done when the promise is kept.
 
         None, and nothing was done, where something must be waited for first. Only where `can_begin`.
         """
