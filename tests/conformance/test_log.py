@@ -700,6 +700,7 @@ def test_a_log_that_was_moved_takes_no_commit(path: Path) -> None:
         epochs = await own_all(store)
         await append(store, epochs, one(0))
         Path(f"{path}-log").rename(path.with_name("away"))  # noqa: ASYNC240
+        await asyncio.sleep(2 * indexed_log.LOOK_SECONDS)  # it has just looked
         for _ in range(2):
             with pytest.raises(Unavailable, match="moved, deleted or replaced"):
                 await append(store, epochs, one(1))

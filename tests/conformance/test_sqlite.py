@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import re
@@ -11,8 +10,8 @@ import resource
 import shutil
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import Awaitable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from penstock.errors import Fenced, InvalidArgument, PenstockError, StoreCorrupt
 from penstock.store import indexed_log, sqlite, sqlite_file, sqlite_threads
 from penstock.store import sqlite_schema as schema
 from penstock.store.contract import Commit, GroupRow, LaneChange, LaneImage, LeaseRow, OutboxRow
-from penstock.store.log_sync import KernelSyncs
 from penstock.store.sqlite import SqliteStore
 from tests.conformance.samples import (
     CATALOG,
@@ -40,6 +38,7 @@ from tests.conformance.samples import (
     load_one,
     own_all,
 )
+from tests.conformance.sqlite_rig import opened, use
 
 EXPECTED_SCHEMA = Path(__file__).with_name("sqlite_schema.sql")
 
@@ -47,23 +46,6 @@ EXPECTED_SCHEMA = Path(__file__).with_name("sqlite_schema.sql")
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "penstock.db"
-
-
-@asynccontextmanager
-async def opened(path: Path, busy_ms: int = 5000) -> AsyncIterator[SqliteStore]:
-    store = await SqliteStore.open(path, busy_ms=busy_ms)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-def use(path: Path, work: Callable[[SqliteStore], Awaitable[None]], busy_ms: int = 5000) -> None:
-    async def main() -> None:
-        async with opened(path, busy_ms) as store:
-            await work(store)
-
-    asyncio.run(main())
 
 
 def run_sql(path: Path, *statements: str) -> list[tuple[object, ...]]:
@@ -74,181 +56,6 @@ def run_sql(path: Path, *statements: str) -> list[tuple[object, ...]]:
 
 def nothing(store: SqliteStore) -> Awaitable[None]:
     return asyncio.sleep(0)
-
-
-# Without a thread --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["the kernel syncs", "the loop syncs", "alone"])
-def is_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Each way in which a small commit is made without a thread, however slow the disk; what to say to `apply_soon`."""
-    monkeypatch.setattr(indexed_log, "AT_ONCE_SECONDS", 60.0)
-    if request.param != "the loop syncs":
-        monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 0)
-    return bool(request.param == "alone")
-
-
-def begun(store: SqliteStore, commit: Commit, is_alone: bool = False) -> asyncio.Future[None]:
-    """`apply_soon`, which must take the commit; done when it says so."""
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(error: Exception | None) -> None:
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-    assert store.apply_soon(commit, done, is_alone=is_alone)
-    return future
-
-
-def test_a_small_commit_is_durable_when_it_is_said_to_be(path: Path, is_alone: bool) -> None:
-    async def scenario(store: SqliteStore) -> None:
-        epochs = await own_all(store)
-        await store.apply(commit(epochs, change(batches=batches(1), first=0)))  # the log has a segment from now on
-        await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)), is_alone)
-        async with opened(path, 1000) as other:  # it finds what is in the file and its log, and nothing else
-            assert [row.base for row in await all_batches(other)] == [0, 1]
-
-    use(path, scenario)
-
-
-def test_a_small_commit_of_one_who_lost_its_slot_is_refused(path: Path, is_alone: bool) -> None:
-    async def scenario(store: SqliteStore) -> None:
-        epochs = await own_all(store)
-        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
-        await own_all(store)
-        with pytest.raises(Fenced):
-            await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)), is_alone)
-        assert [row.base for row in await all_batches(store)] == [0]
-
-    use(path, scenario)
-
-
-def test_a_large_commit_is_left_to_a_thread(path: Path, is_alone: bool) -> None:
-    async def scenario(store: SqliteStore) -> None:
-        epochs = await own_all(store)
-        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
-        most = max(indexed_log.AT_ONCE_BYTES, indexed_log.SOON_BYTES)
-        large = commit(
-            epochs, change(batches=[msgspec.structs.replace(batches(1, base=1)[0], body=bytes(most))], first=0)
-        )
-        assert not store.apply_soon(large, lambda _: pytest.fail("it was left alone"), is_alone=is_alone)
-        assert [row.base for row in await all_batches(store)] == [0]
-
-    use(path, scenario)
-
-
-def test_a_small_commit_that_cannot_be_synced_is_void(
-    path: Path, is_alone: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scenario(store: SqliteStore) -> None:
-        epochs = await own_all(store)
-        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
-        broken_disk = OSError(errno.EIO, "Input/output error")
-
-        def fail(file: int) -> None:
-            raise broken_disk
-
-        def fail_later(syncs: KernelSyncs, file: int, done: Callable[[OSError | None], None]) -> bool:
-            asyncio.get_running_loop().call_soon(done, broken_disk)
-            return True
-
-        with monkeypatch.context() as broken:
-            broken.setattr(os, "fdatasync", fail)
-            broken.setattr(KernelSyncs, "start", fail_later)
-            with pytest.raises(Unavailable, match="Input/output error"):
-                await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)), is_alone)
-        await store.apply(commit(epochs, change(batches=batches(2, base=1), first=0)))
-        assert [(row.base, row.count) for row in await all_batches(store)] == [
-            (0, 1), *((row.base, row.count) for row in batches(2, base=1))
-        ]  # fmt: skip
-
-    use(path, scenario)
-
-
-@pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[OSError | None], None]]:
-    """Syncs that the kernel takes and does not carry out: what is to be called for each when it has."""
-    syncs: list[Callable[[OSError | None], None]] = []
-
-    def hold(_: KernelSyncs, file: int, done: Callable[[OSError | None], None]) -> bool:
-        syncs.append(done)
-        return True
-
-    monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 0)
-    monkeypatch.setattr(KernelSyncs, "start", hold)
-    return syncs
-
-
-def test_nothing_is_said_while_the_kernel_syncs_and_the_next_commit_waits(
-    path: Path, held: list[Callable[[OSError | None], None]]
-) -> None:
-    async def scenario(store: SqliteStore) -> None:
-        epochs = await own_all(store)
-        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
-        first = begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
-        second = asyncio.ensure_future(store.apply(commit(epochs, change(batches=batches(1, base=2), first=0))))
-        await asyncio.wait([first, second], timeout=0.05)
-        assert not first.done()
-        assert not second.done()
-        assert [row.base for row in await all_batches(store)] == [0]
-        held[0](None)
-        await asyncio.gather(first, second)
-        assert [row.base for row in await all_batches(store)] == [0, 1, 2]
-
-    use(path, scenario)
-
-
-def test_the_kernel_is_asked_by_a_store_that_is_busy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def ask(loop: asyncio.AbstractEventLoop) -> None:
-        asked.append(1)
-
-    async def scenario(store: SqliteStore) -> None:
-        epochs = await own_all(store)
-        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
-        for base in range(1, 5):
-            await begun(store, commit(epochs, change(batches=batches(1, base=base), first=0)))
-            assert len(asked) == (base > 2), "once, after two commits"
-
-    monkeypatch.setattr(indexed_log, "AT_ONCE_SECONDS", 60.0)
-    monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 2)
-    monkeypatch.setattr(KernelSyncs, "of_loop", ask)
-    use(path, scenario)
-
-
-def test_closing_waits_for_the_sync_under_way(path: Path, held: list[Callable[[OSError | None], None]]) -> None:
-    async def main() -> None:
-        store = await SqliteStore.open(path)
-        epochs = await own_all(store)
-        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
-        under_way = begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
-        closing_it = asyncio.ensure_future(store.close())
-        await asyncio.wait([closing_it], timeout=0.05)
-        assert not closing_it.done()
-        held[0](None)
-        await under_way
-        await closing_it
-        async with opened(path) as other:
-            assert [row.base for row in await all_batches(other)] == [0, 1]
-
-    asyncio.run(main())
-
-
-def test_a_kernel_that_takes_no_more_orders_costs_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(store: SqliteStore) -> None:
-        epochs = await own_all(store)
-        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
-        monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 0)
-        monkeypatch.setattr(KernelSyncs, "start", lambda *_: False)
-        await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
-        monkeypatch.setattr(indexed_log, "AT_ONCE_SECONDS", 60.0)
-        await begun(store, commit(epochs, change(batches=batches(1, base=2), first=0)))  # and it is not asked again
-        assert [row.base for row in await all_batches(store)] == [0, 1, 2]
-
-    use(path, scenario)
 
 
 # Tables that cannot be written -------------------------------------------------------------------------------
@@ -366,6 +173,7 @@ def test_a_store_whose_file_is_gone_takes_no_commit_and_makes_no_new_file(path: 
         await load_one(store)
         moved = path.with_name("moved.db")
         move(path, moved)
+        await asyncio.sleep(2 * indexed_log.LOOK_SECONDS)  # it has just looked
         for _ in range(2):
             with pytest.raises(Unavailable, match="moved, deleted or replaced"):
                 await store.apply(commit(epochs, full_change()))

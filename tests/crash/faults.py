@@ -7,7 +7,7 @@ import errno
 import os
 import resource
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -62,11 +62,12 @@ class FailingCommits:
         self.left = 0
         self._next: Moment | None = None
         """How the commit that has begun is to fail."""
-        self._check, self._fold = IndexedLog._check, IndexedLog._fold
+        self._check, self._fold, self._tell = IndexedLog._check, IndexedLog._fold, IndexedLog._tell
         self._sync, self._start_sync = Segment.sync, Segment.start_sync
         monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 0)
         monkeypatch.setattr(IndexedLog, "_check", lambda log, draft: self._checked(log, draft))
         monkeypatch.setattr(IndexedLog, "_fold", lambda log, entry: self._folded(log, entry))
+        monkeypatch.setattr(IndexedLog, "_tell", lambda *arguments: self._told(*arguments))
         monkeypatch.setattr(Segment, "sync", lambda segment: self._synced(segment))
         monkeypatch.setattr(Segment, "start_sync", lambda *arguments: self._sync_started(*arguments))
 
@@ -97,6 +98,13 @@ class FailingCommits:
         self._fold(log, entry)
         if self._next == "after":
             raise io_error()
+
+    def _told(self, log: IndexedLog, entry: Entry, done: Callable[[Exception | None], None]) -> None:
+        if self._next == "after":
+            self._next = None
+            self._tell(log, entry, lambda _: done(io_error()))
+        else:
+            self._tell(log, entry, done)
 
 
 def io_error() -> OSError:

@@ -12,6 +12,7 @@ import pytest
 
 import penstock
 from penstock import InvalidArgument, Message, PenstockError, StoreCorrupt, Unavailable
+from penstock.store.indexed_log import LOOK_SECONDS
 from tests.crash.faults import is_root, small_disk
 from tests.scenarios.rig import Home, claim_all, play
 
@@ -123,6 +124,7 @@ def test_a_file_that_is_moved_away_under_an_open_broker(file_home: Home) -> None
         await broker.declare_queue("q")
         away = home.path.with_name("away.db")
         home.path.rename(away)
+        await asyncio.sleep(2 * LOOK_SECONDS)  # it has just looked
         for _ in range(2):
             with pytest.raises(Unavailable, match="moved, deleted or replaced"):
                 await broker.publish("q", Message(b"never"))

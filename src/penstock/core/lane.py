@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from penstock.batch import EncodedBatch, Meta, encode, select
-from penstock.core.dedup import Dedup, dedup_key, publish_key
+from penstock.core.dedup import Dedup, dedup_key
 from penstock.core.events import Event
 from penstock.core.log import Log
 from penstock.core.settings import Settings
@@ -288,14 +288,10 @@ class Lane:
             self.dirty = True
         return first
 
-    def knows_publish(self, now_ms: int, id: str, stored: dict[bytes, DedupRow] | None = None) -> int | None:
-        """The offset at which a publish under this id began, if there was one that still counts."""
-        return self.dedup.find(publish_key(id), now_ms, stored)
-
-    def name_publish(self, now_ms: int, id: str, base: int) -> None:
-        """What was appended from `base` on is known by an id from now on: one row, however many messages."""
+    def name_publish(self, now_ms: int, key: bytes, base: int) -> None:
+        """What was appended from `base` on is known by a key from now on: one row, however many messages."""
         if self.config.dedup_window_ms:
-            self.dedup.add(DedupRow(publish_key(id), base, now_ms + self.config.dedup_window_ms))
+            self.dedup.add(DedupRow(key, base, now_ms + self.config.dedup_window_ms))
             self.dirty = True
 
     def published_before(

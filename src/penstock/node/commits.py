@@ -179,6 +179,7 @@ class CommitLoop:
     def pending(self) -> Pending:
         """The next commit, to put catalog rows and what must happen after it."""
         self._schedule()
+        self._pending.is_plain = False
         return self._pending
 
     @property
@@ -212,6 +213,10 @@ class CommitLoop:
         """Whether so many more bytes may be pending now; the first may always."""
         return not self._pending.bytes or self._pending.bytes + size <= PENDING_BYTES_MAX
 
+    def take_room(self, size: int) -> None:
+        """So many more bytes are pending, for which there is room."""
+        self._pending.bytes += size
+
     async def room(self, size: int) -> None:
         """Wait until so many more bytes may be pending: the back-pressure on publishers."""
         while not self.has_room(size):
@@ -219,7 +224,7 @@ class CommitLoop:
             self._room.append(future)
             self._schedule()  # what was counted and then refused never asked for a commit
             await future
-        self._pending.bytes += size
+        self.take_room(size)
 
     # The loop ---------------------------------------------------------------------------------------------
 
@@ -301,6 +306,10 @@ class CommitLoop:
         """The commit for the store and the one for memory, each None where it is empty."""
         kept = [part.change for lane, part in sealed if lane.id < EPHEMERAL_FROM]
         has_ephemeral = len(kept) < len(sealed) or bool(pending.lanes_deleted)
+        if pending.is_plain and not (has_ephemeral or outbox or traces or pending.publishes):
+            kept.sort(key=_lane)
+            epochs = {slot: self._epochs.get(slot, 0) for slot in [slot_of(change.lane) for change in kept]}
+            return (Commit(epochs=epochs, lanes=kept) if kept else None, None)
         kept += pending.raw.values()
         durable = Commit(lanes=kept, outbox=pending.outbox + outbox, traces=pending.traces + traces)
         if pending.catalog or pending.catalog_deleted or pending.lanes_deleted:

@@ -370,10 +370,6 @@ class Node:
                 traces += self.traces.published(queue, lane.id, part.change.batches)
             self.events.happened(queue, lane.id, part)
         self.events.seal(sealed, now_ms)
-        for lane, part in sealed:
-            if part.change.batches and self._is_wanted_soon(lane):
-                for row in part.change.batches:
-                    self.cache.put(lane.id, row, is_checked=True)
         return outbox, traces
 
     def _is_wanted_soon(self, lane: Lane) -> bool:
@@ -386,6 +382,9 @@ class Node:
     def committed(self, sealed: list[tuple[Lane, Sealed]]) -> None:
         now_ms = self.clock.now_ms()
         for lane, part in sealed:
+            if part.change.batches and self._is_wanted_soon(lane):
+                for row in part.change.batches:
+                    self.cache.put(lane.id, row, is_checked=True)
             if part.change.trim_to is not None:
                 self.cache.trimmed(lane.id, part.trimmed_from, part.change.trim_to)
             self._count(lane, part)
@@ -421,7 +420,7 @@ class Node:
             self.fenced = error
             self.polls.close(error)
         self.lanes.drop(lanes)
-        self.cache.forget_lanes(lanes)  # what the commit would have stored is in it, and another node may store else
+        self.cache.forget_lanes(lanes)  # another node may store else than this one did
         for id in lanes:
             self.timers.cancel(("lane", id))
         self.positions.forget()

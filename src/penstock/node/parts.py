@@ -50,4 +50,7 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        return sum([len(message.payload) for message in self.messages]) if self.batch is None else self.batch.size
+        if self.batch is not None:
+            return self.batch.size
+        messages = self.messages
+        return len(messages[0].payload) if len(messages) == 1 else sum([len(message.payload) for message in messages])

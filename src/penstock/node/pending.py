@@ -36,7 +36,7 @@ class Pending:
     """What the next commit will hold beside the lanes' own changes."""
 
     __slots__ = ("after", "bytes", "callers", "catalog", "catalog_deleted", "doubt", "enqueued_deleted",
-                 "enqueued_failed", "enqueued_retried", "is_wanted", "lanes", "lanes_deleted", "outbox",
+                 "enqueued_failed", "enqueued_retried", "is_plain", "is_wanted", "lanes", "lanes_deleted", "outbox",
                  "outbox_deleted", "probes", "promises", "publishes", "raw", "riders", "slots", "traces",
                  "traces_expired_ms", "turns", "waiters")  # fmt: skip
 
@@ -47,6 +47,8 @@ class Pending:
         """As waiters, but none of them asked for a commit soon."""
         self.promises: list[Promise] = []
         """As waiters, told by a call."""
+        self.is_plain = True
+        """It holds changes of lanes and nothing else, but for what others have done when they asked for all of this."""
         self.is_wanted = False
         """Somebody asked for a commit soon."""
         self.callers = 0

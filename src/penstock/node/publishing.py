@@ -214,7 +214,7 @@ def append_now(node: Node, parts: Sequence[Part], size: int) -> Results | None:
             check_room(node, lane, parts)
     except Missing:
         return None
-    node.commits.pending.bytes += size
+    node.commits.take_room(size)
     return append_ready(node, parts, lanes, [None] * len(parts))
 
 
@@ -226,7 +226,8 @@ def check_room(node: Node, lane: Lane, parts: Sequence[Part]) -> None:
     chosen = [
         part
         for part in parts
-        if part.lane == lane.id and (part.publish_id is None or lane.knows_publish(now_ms, part.publish_id) is None)
+        if part.lane == lane.id
+        and (part.publish_id is None or lane.dedup.find(publish_key(part.publish_id), now_ms, None) is None)
     ]
     if chosen:
         lane.check_room(sum(part.count for part in chosen), sum(part.size for part in chosen))
@@ -236,16 +237,17 @@ def append(node: Node, lane: Lane, part: Part, known: dict[bytes, DedupRow] | No
     """Append one part to its lane, whose room was checked; nothing where its publish was carried out before."""
     now_ms = node.clock.now_ms()
     asked_ms = now_ms if part.asked_ms is None else part.asked_ms
-    if part.publish_id is not None:
-        first = lane.knows_publish(asked_ms, part.publish_id, known)
+    key = None if part.publish_id is None else publish_key(part.publish_id)
+    if key is not None:
+        first = lane.dedup.find(key, asked_ms, known)
         if first is not None:
             return lane.published_before(asked_ms, first, _names(part), known)
     if part.batch is not None:
         appended = lane.append_batch(now_ms, part.batch, part.meta, known, part.asked_ms)
     else:
         appended = lane.append(now_ms, part.messages, known, part.asked_ms)
-    if part.publish_id is not None:
-        lane.name_publish(now_ms, part.publish_id, appended.base)
+    if key is not None:
+        lane.name_publish(now_ms, key, appended.base)
     return appended
 
 

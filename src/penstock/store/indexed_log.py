@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock
+from time import perf_counter
 from typing import Final, TypeVar
 
 from penstock.errors import Fenced, PenstockError
@@ -45,6 +46,9 @@ SOON_BYTES: Final = 1 << 20
 AT_ONCE_BYTES: Final = 1 << 16
 AT_ONCE_SECONDS: Final = 0.0006
 """Elsewhere the loop writes up to that size and waits for the disk, while that syncs within that time."""
+LOOK_SECONDS: Final = 0.005
+"""How long the files are taken to be in their places. A file may be deleted behind any look, however new; what is
+answered until the next goes with it, as does what was answered before. Two looks cost a tenth of a small commit."""
 _ROW_LOG_BYTES: Final = 512
 """What a row adds to SQLite's own log, for estimating when that must be emptied."""
 
@@ -78,6 +82,9 @@ class IndexedLog:
         self._syncs: KernelSyncs | None = None
         self._asked_for_syncs = False
         self._small_commits = 0
+        self._looked_at = 0.0
+        self._is_far_behind = False
+        """The tables lack more than they should: who appends waits for them."""
         self.segments = self._log.segments
 
     # Appending --------------------------------------------------------------------------------------------
@@ -132,7 +139,13 @@ class IndexedLog:
         try:
             done(None)
         finally:
-            self._fold(entry)
+            try:
+                self._fold(entry)
+            except Exception:
+                _logger.exception(
+                    "%s: a commit is in the log and was not understood; it is read again", self._file.path
+                )
+                self._turn.give_up()
             self._leave()
 
     def _begin(self, draft: Draft, syncs: KernelSyncs, done: Callable[[Exception | None], None]) -> None:
@@ -167,7 +180,7 @@ class IndexedLog:
     def _enter(self, size: int) -> bool:
         """Have the log for one record, if it needs no more than a write and a sync; `_leave` if so."""
         log, turn = self._log, self._turn
-        if self._is_far_behind() or not self._appending.acquire(blocking=False):
+        if self._is_far_behind or not self._appending.acquire(blocking=False):
             return False
         if log.is_plain and log.fits(size) and turn.lock_at_once():
             if turn.is_ours():
@@ -203,7 +216,7 @@ class IndexedLog:
 
     def append(self, draft: Draft) -> None:
         """Append, wherever the log stands. On a thread that may wait, and is not the writer's."""
-        if self._is_far_behind():
+        if self._is_far_behind:
             self.ask_writer(self.bring_up_to_date)
         with self._appending, self._turn.locked():
             if self._turn.is_ours():
@@ -217,11 +230,18 @@ class IndexedLog:
         self._fold(self._log.append(draft))
 
     def _check(self, draft: Draft) -> None:
-        self._file.check_in_place()
+        self._check_in_place()
         for slot, epoch in draft.commit.epochs.items():
             held, owner = self._epochs.get(slot, (None, "nobody"))
             if held != epoch:
                 raise Fenced(f"slot {slot} is at epoch {held} of {owner}, not at epoch {epoch}")
+
+    def _check_in_place(self) -> None:
+        now = perf_counter()
+        if now - self._looked_at > LOOK_SECONDS:
+            self._file.check_in_place()
+            self._log.check_in_place()
+            self._looked_at = now
 
     def _fold(self, entry: Entry) -> None:
         with self._folding:
@@ -229,12 +249,13 @@ class IndexedLog:
             recent.fold(entry)
             if _weight(recent) > 1:
                 self._hurry.set()
+            self._weigh()
             if not self._scheduled:
                 self._schedule()
 
-    def _is_far_behind(self) -> bool:
-        with self._folding:
-            return sum(map(_weight, self._recents)) > BEHIND_MOST
+    def _weigh(self) -> None:
+        """While it is folding."""
+        self._is_far_behind = sum(map(_weight, self._recents)) > BEHIND_MOST
 
     # What reads must know ---------------------------------------------------------------------------------
 
@@ -319,6 +340,7 @@ class IndexedLog:
         store_id, number, mark = in_transaction(connection, "BEGIN IMMEDIATE", begin)
         with self._folding:
             self._recents = [Recent()]
+            self._weigh()
         self._epochs = {slot: (epoch, owner) for slot, epoch, owner in connection.execute(sql.HELD)}
         self._live = dict(connection.execute(sql.SEGMENTS))
         for entry in self._log.resume(store_id, mark):
@@ -343,6 +365,7 @@ class IndexedLog:
             self._turn.give_up()
             with self._folding:
                 self._recents = [Recent()]
+                self._weigh()
             return False
         return True
 
@@ -368,6 +391,7 @@ class IndexedLog:
         self._live.update(in_transaction(connection, "BEGIN IMMEDIATE", write))
         with self._folding:
             del self._recents[: len(full)]
+            self._weigh()
         self._checkpoints.written(sum(recent.rows * _ROW_LOG_BYTES + recent.rows_bytes for recent in full))
         self._clean(connection, full[-1].end.segment)
 

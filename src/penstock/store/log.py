@@ -77,6 +77,11 @@ class Log:
         """Whether the next record needs no more than a write and a sync, as far as its size allows."""
         return self._tail is not None and not self._in_doubt
 
+    def check_in_place(self) -> None:
+        """What is written to a file that was deleted is lost."""
+        if self._tail is not None and not self._tail.is_in_place():
+            raise Unavailable(f"{self._tail.path} is not the file that was opened: it was moved, deleted or replaced")
+
     def fits(self, size: int) -> bool:
         return self._tail is not None and self._end.position + size <= self._tail.bytes
 
@@ -98,8 +103,6 @@ class Log:
         """The first half of `append`, for a record that fits: write it. The segment is to be synced next."""
         tail, at = self._tail, self._end
         assert tail is not None
-        if not tail.is_in_place():
-            raise Unavailable(f"{tail.path} is not the file that was opened: it was moved, deleted or replaced")
         try:
             tail.write(at.position, at.record, draft)
         except BaseException:

@@ -96,10 +96,8 @@ class Draft(NamedTuple):
     bodies_bytes: int
     commit: LoggedCommit
     """The commit as it will be read back: a copy that shares no list with the caller's."""
-
-    @property
-    def size(self) -> int:
-        return HEAD.size + len(self.rows) + self.bodies_bytes
+    size: int
+    """Of all of the record."""
 
     def head(self, seed: int, number: int) -> bytes:
         """The head for a place; looks at every byte of the bodies, outside Python's lock where they are large."""
@@ -142,7 +140,7 @@ def draft(commit: Commit) -> Draft:
     bodies = [row.body for change in commit.lanes for row in change.batches]
     logged = LoggedCommit(
         commit.epochs,
-        tuple(_logged(change) for change in commit.lanes),
+        tuple(map(_logged, commit.lanes)),
         tuple(commit.lanes_deleted),
         tuple(commit.catalog),
         tuple(commit.catalog_deleted),
@@ -159,7 +157,8 @@ def draft(commit: Commit) -> Draft:
         raise InvalidArgument(f"a value that the store cannot keep: {error}") from error
     if len(rows) > ROWS_BYTES_MAX:
         raise InvalidArgument(f"a commit's rows have {len(rows)} bytes; the limit is {ROWS_BYTES_MAX}")
-    return Draft(rows, bodies, sum(map(len, bodies)), copy)
+    bodies_bytes = sum(map(len, bodies))
+    return Draft(rows, bodies, bodies_bytes, copy, HEAD.size + len(rows) + bodies_bytes)
 
 
 def parse_head(data: bytes) -> Head | None:
@@ -174,16 +173,16 @@ def parse_rows(rows: bytes) -> LoggedCommit:
 
 
 def _logged(change: LaneChange) -> LoggedLane:
-    batches = tuple(
+    batches = [
         LoggedBatch(row.base, row.count, row.published_ms, row.bytes_end, row.meta, len(row.body))
         for row in change.batches
-    )
+    ]
     return LoggedLane(
         change.lane,
         change.first,
         change.end,
         change.bytes_end,
-        batches,
+        tuple(batches),
         tuple(change.groups),
         tuple(change.leases),
         tuple(change.waiting),

@@ -69,7 +69,7 @@ class Segment:
 
     def __init__(self, path: Path, store_id: bytes, number: int, first_record: int, file: int) -> None:
         self.path = path
-        self._name = str(path)  # looked at with every commit
+        self._name = str(path)  # looked at often
         self.number = number
         self.first_record = first_record
         self.bytes = os.fstat(file).st_size
@@ -90,15 +90,16 @@ class Segment:
         """Put a record at a place; all of it or an error. Durable after `sync`."""
         head = draft.head(seed_of(self._store_id, self.number, position), record)
         parts: Sequence[bytes | memoryview] = (head, draft.rows, *draft.bodies)
-        if draft.size <= _JOIN_BYTES or len(parts) > _BUFFERS_MOST:
+        size = draft.size
+        if size <= _JOIN_BYTES or len(parts) > _BUFFERS_MOST:
             parts = (b"".join(parts),)
-        end = position + draft.size
-        if end > self._zeros_end and draft.size <= ZEROS_FOR_BYTES:
+        end = position + size
+        if end > self._zeros_end and size <= ZEROS_FOR_BYTES:
             self._zeros_end = min(end + ZEROS_BYTES, self.bytes)
             parts = (*parts, _ZEROS[: self._zeros_end - end])
         written = os.pwritev(self._file, parts, position)
-        if written < draft.size:
-            _write_all(self._file, b"".join(parts)[written : draft.size], position + written)
+        if written < size:
+            _write_all(self._file, b"".join(parts)[written:size], position + written)
 
     def sync(self) -> None:
         _sync(self._file)

@@ -27,6 +27,7 @@ class Turn:
         self._file = -1
         self.number = -1
         """The turn that this store took; -1 before its first."""
+        self._packed = b""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -51,7 +52,7 @@ class Turn:
 
     def is_ours(self) -> bool:
         """Whether it is this store's turn. Means something for longer only while it is locked."""
-        return self.number >= 0 and self.current() == self.number
+        return self.number >= 0 and os.pread(self._file, _NUMBER.size, 0) == self._packed
 
     def current(self) -> int:
         """The number in the file; 0 where nobody ever took a turn."""
@@ -60,7 +61,8 @@ class Turn:
 
     def take(self, number: int) -> None:
         """From now on it is ours. While it is locked."""
-        os.pwrite(self._file, _NUMBER.pack(number), 0)
+        self._packed = _NUMBER.pack(number)
+        os.pwrite(self._file, self._packed, 0)
         self.number = number
 
     def give_up(self) -> None:

@@ -95,7 +95,8 @@ class SqliteStore:
         return await self._change_slots(lambda connection: cluster.acquire(connection, slots, owner))
 
     def apply_soon(self, commit: Commit, done: Callable[[Exception | None], None], *, is_alone: bool = False) -> bool:
-        if self._closed or not self._log.is_quick(sum([row.size for change in commit.lanes for row in change.batches])):
+        sizes = [len(row.body) for change in commit.lanes for row in change.batches]
+        if self._closed or not self._log.is_quick(sum(sizes)):
             return False
         check_commit(commit)
 

@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._whole = b""
-        if not self._is_arriving() and not self._closing:
+        if not (self._is_begun or self._loose_bytes or self._closing):
             request = self._host.heads.read(data)
             if request is not None:
                 self._put(request)

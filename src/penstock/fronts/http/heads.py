@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.fronts.http.request import Request
 
@@ -25,18 +25,11 @@ _NEVER_KEPT: Final = (b"expect", b"transfer-encoding", b"upgrade", b"x-request-i
 """What makes a request more than its headers and a body, or is different each time."""
 
 
-class Split(NamedTuple):
-    """A request in its parts, as far as they can be told without parsing."""
+def split(data: bytes) -> tuple[bytes, bytes, int, bytes] | None:
+    """One POST that is all there, in its parts as far as they can be told without parsing; None for whatever else.
 
-    target: bytes
-    headers: bytes
-    """The lines between the first and the last, which says how long the body is."""
-    head_bytes: int
-    body: bytes
-
-
-def split(data: bytes) -> Split | None:
-    """The parts of one POST that is all there; None for whatever else it may be."""
+    Its target; the lines between the first and the last, which says how long the body is; the head's length; the body.
+    """
     line_end = data.find(b" HTTP/1.1\r\n", 5)
     head_end = data.find(b"\r\n\r\n", line_end)
     length_at = data.rfind(_LENGTH, line_end, head_end)
@@ -48,7 +41,7 @@ def split(data: bytes) -> Split | None:
     target = data[5:line_end]
     if _TARGET.fullmatch(target) is None:
         return None
-    return Split(target, data[line_end:length_at], head_end, data[head_end + 4 :])
+    return target, data[line_end:length_at], head_end, data[head_end + 4 :]
 
 
 class Heads:
@@ -64,19 +57,21 @@ class Heads:
         parts = split(data)
         if parts is None:
             return None
-        headers = self._known.get(parts.headers)
-        if headers is None or parts.head_bytes > self._head_bytes_max or len(parts.body) > self._body_bytes_max:
+        target, lines, head_bytes, body = parts
+        headers = self._known.get(lines)
+        if headers is None or head_bytes > self._head_bytes_max or len(body) > self._body_bytes_max:
             return None
-        return Request("POST", parts.target, headers, parts.body, True)
+        return Request("POST", target, headers, body, True)
 
     def remember(self, data: bytes, request: Request) -> None:
         """These bytes were parsed, and are this request."""
         parts = split(data)
-        if parts is None or not request.keep_alive or request.is_old or request.body != parts.body:
+        if parts is None or not request.keep_alive or request.is_old or request.body != parts[3]:
             return
-        kept = parts.headers.lower()
+        lines = parts[1]
+        kept = lines.lower()
         if len(kept) > HEAD_KEPT_BYTES or any(name in kept for name in _NEVER_KEPT):
             return
         if len(self._known) >= HEADS_KEPT:
             self._known.clear()
-        self._known[parts.headers] = request.headers
+        self._known[lines] = request.headers

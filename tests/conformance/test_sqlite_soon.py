@@ -1,0 +1,250 @@
+"""Commits on SQLite that are made without a thread: `apply_soon`."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.errors import Fenced, Unavailable
+from penstock.store import indexed_log
+from penstock.store.contract import Commit
+from penstock.store.log import Entry
+from penstock.store.log_sync import KernelSyncs
+from penstock.store.recent import Recent
+from penstock.store.sqlite import SqliteStore
+from tests.conformance.samples import all_batches, batches, change, commit, own_all
+from tests.conformance.sqlite_rig import opened, use
+from tests.scenarios.rig import until
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "penstock.db"
+
+
+@pytest.fixture(params=["the kernel syncs", "the loop syncs", "alone"])
+def is_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Each way in which a small commit is made without a thread, however slow the disk; what to say to `apply_soon`."""
+    monkeypatch.setattr(indexed_log, "AT_ONCE_SECONDS", 60.0)
+    if request.param != "the loop syncs":
+        monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 0)
+    return bool(request.param == "alone")
+
+
+def begun(store: SqliteStore, commit: Commit, is_alone: bool = False) -> asyncio.Future[None]:
+    """`apply_soon`, which must take the commit; done when it says so."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: Exception | None) -> None:
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    assert store.apply_soon(commit, done, is_alone=is_alone)
+    return future
+
+
+def test_a_small_commit_is_durable_when_it_is_said_to_be(path: Path, is_alone: bool) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, change(batches=batches(1), first=0)))  # the log has a segment from now on
+        await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)), is_alone)
+        async with opened(path, 1000) as other:  # it finds what is in the file and its log, and nothing else
+            assert [row.base for row in await all_batches(other)] == [0, 1]
+
+    use(path, scenario)
+
+
+def test_a_small_commit_of_one_who_lost_its_slot_is_refused(path: Path, is_alone: bool) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
+        await own_all(store)
+        with pytest.raises(Fenced):
+            await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)), is_alone)
+        assert [row.base for row in await all_batches(store)] == [0]
+
+    use(path, scenario)
+
+
+def test_a_large_commit_is_left_to_a_thread(path: Path, is_alone: bool) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
+        most = max(indexed_log.AT_ONCE_BYTES, indexed_log.SOON_BYTES)
+        large = commit(
+            epochs, change(batches=[msgspec.structs.replace(batches(1, base=1)[0], body=bytes(most))], first=0)
+        )
+        assert not store.apply_soon(large, lambda _: pytest.fail("it was left alone"), is_alone=is_alone)
+        assert [row.base for row in await all_batches(store)] == [0]
+
+    use(path, scenario)
+
+
+def test_a_small_commit_that_cannot_be_synced_is_void(
+    path: Path, is_alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
+        broken_disk = OSError(errno.EIO, "Input/output error")
+
+        def fail(file: int) -> None:
+            raise broken_disk
+
+        def fail_later(syncs: KernelSyncs, file: int, done: Callable[[OSError | None], None]) -> bool:
+            asyncio.get_running_loop().call_soon(done, broken_disk)
+            return True
+
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fdatasync", fail)
+            broken.setattr(KernelSyncs, "start", fail_later)
+            with pytest.raises(Unavailable, match="Input/output error"):
+                await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)), is_alone)
+        await store.apply(commit(epochs, change(batches=batches(2, base=1), first=0)))
+        assert [(row.base, row.count) for row in await all_batches(store)] == [
+            (0, 1), *((row.base, row.count) for row in batches(2, base=1))
+        ]  # fmt: skip
+
+    use(path, scenario)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[OSError | None], None]]:
+    """Syncs that the kernel takes and does not carry out: what is to be called for each when it has."""
+    syncs: list[Callable[[OSError | None], None]] = []
+
+    def hold(_: KernelSyncs, file: int, done: Callable[[OSError | None], None]) -> bool:
+        syncs.append(done)
+        return True
+
+    monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 0)
+    monkeypatch.setattr(KernelSyncs, "start", hold)
+    return syncs
+
+
+def test_nothing_is_said_while_the_kernel_syncs_and_the_next_commit_waits(
+    path: Path, held: list[Callable[[OSError | None], None]]
+) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
+        first = begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
+        second = asyncio.ensure_future(store.apply(commit(epochs, change(batches=batches(1, base=2), first=0))))
+        await asyncio.wait([first, second], timeout=0.05)
+        assert not first.done()
+        assert not second.done()
+        assert [row.base for row in await all_batches(store)] == [0]
+        held[0](None)
+        await asyncio.gather(first, second)
+        assert [row.base for row in await all_batches(store)] == [0, 1, 2]
+
+    use(path, scenario)
+
+
+def test_the_kernel_is_asked_by_a_store_that_is_busy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def ask(loop: asyncio.AbstractEventLoop) -> None:
+        asked.append(1)
+
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
+        for base in range(1, 5):
+            await begun(store, commit(epochs, change(batches=batches(1, base=base), first=0)))
+            assert len(asked) == (base > 2), "once, after two commits"
+
+    monkeypatch.setattr(indexed_log, "AT_ONCE_SECONDS", 60.0)
+    monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 2)
+    monkeypatch.setattr(KernelSyncs, "of_loop", ask)
+    use(path, scenario)
+
+
+def test_closing_waits_for_the_sync_under_way(path: Path, held: list[Callable[[OSError | None], None]]) -> None:
+    async def main() -> None:
+        store = await SqliteStore.open(path)
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
+        under_way = begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
+        closing_it = asyncio.ensure_future(store.close())
+        await asyncio.wait([closing_it], timeout=0.05)
+        assert not closing_it.done()
+        held[0](None)
+        await under_way
+        await closing_it
+        async with opened(path) as other:
+            assert [row.base for row in await all_batches(other)] == [0, 1]
+
+    asyncio.run(main())
+
+
+def test_a_kernel_that_takes_no_more_orders_costs_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
+        monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 0)
+        monkeypatch.setattr(KernelSyncs, "start", lambda *_: False)
+        await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
+        monkeypatch.setattr(indexed_log, "AT_ONCE_SECONDS", 60.0)
+        await begun(store, commit(epochs, change(batches=batches(1, base=2), first=0)))  # and it is not asked again
+        assert [row.base for row in await all_batches(store)] == [0, 1, 2]
+
+    use(path, scenario)
+
+
+def test_who_waits_is_told_before_what_later_reads_need_and_they_find_it_all_the_same(
+    path: Path, is_alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    fold = Recent.fold
+
+    def folded(recent: Recent, entry: Entry) -> None:
+        happened.append("folded")
+        fold(recent, entry)
+
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
+        monkeypatch.setattr(Recent, "fold", folded)
+        future = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            happened.append("told")
+            future.set_result(error)
+
+        assert store.apply_soon(commit(epochs, change(batches=batches(1, base=1), first=0)), done, is_alone=is_alone)
+        assert await future is None
+        assert happened == ["told", "folded"]
+        assert [row.base for row in await all_batches(store)] == [0, 1]
+
+    use(path, scenario)
+
+
+def test_what_is_durable_and_could_not_be_taken_in_is_found_in_the_log(
+    path: Path, is_alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.apply(commit(epochs, change(batches=batches(1), first=0)))
+        told: list[Exception | None] = []
+
+        def fail(recent: Recent, entry: Entry) -> None:
+            raise MemoryError
+
+        with monkeypatch.context() as broken:
+            broken.setattr(Recent, "fold", fail)
+            second = commit(epochs, change(batches=batches(1, base=1), first=0))
+            assert store.apply_soon(second, told.append, is_alone=is_alone)
+            await until(lambda: told == [None])
+        await store.apply(commit(epochs, change(batches=batches(1, base=2), first=0)))
+        assert [row.base for row in await all_batches(store)] == [0, 1, 2]
+
+    use(path, scenario)
