@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 from penstock.errors import Fenced, PenstockError
 from penstock.rows import DedupRow
+from penstock.store import log_sync
 from penstock.store import sqlite_schema as sql
 from penstock.store.log import Entry, Log, Mark
 from penstock.store.log_records import Draft
@@ -40,7 +41,8 @@ INDEX_LOG_BYTES: Final = 64 << 20
 BEHIND_MOST: Final = 8
 """When the tables lack so many times that much, because writing them fails, commits wait and fail with them."""
 KERNEL_AFTER: Final = 256
-"""The kernel is asked to sync after so many commits that it can: to begin takes time, and most stores are not busy."""
+"""The kernel is asked to sync after so many commits that it can: to begin takes time, and most stores are not busy. A
+server has begun before it listens (`log_sync.load`), and its store asks from the first commit on."""
 SOON_BYTES: Final = 1 << 20
 """A record up to that size is written by the event loop itself, where the kernel syncs it meanwhile."""
 AT_ONCE_BYTES: Final = 1 << 16
@@ -198,7 +200,7 @@ class IndexedLog:
 
     def _kernel_syncs(self) -> KernelSyncs | None:
         """On the event loop."""
-        if not self._asked_for_syncs and self._small_commits > KERNEL_AFTER:
+        if not self._asked_for_syncs and (self._small_commits > KERNEL_AFTER or log_sync.is_loaded()):
             self._asked_for_syncs = True
             self._syncs = KernelSyncs.of_loop(asyncio.get_running_loop())
         return self._syncs

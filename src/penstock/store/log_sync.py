@@ -12,6 +12,7 @@ import asyncio
 import errno
 import logging
 import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -39,6 +40,11 @@ def load() -> Any:
         _not_taken(error)
         return None
     return linux_aio
+
+
+def is_loaded() -> bool:
+    """Whether `load` has been done, so that a store may ask the kernel without a wait."""
+    return "caio.linux_aio" in sys.modules
 
 
 def _not_taken(error: Exception) -> None:

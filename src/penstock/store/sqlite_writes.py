@@ -17,8 +17,9 @@ from penstock.store import sqlite_schema as sql
 from penstock.store.recent import Place, Recent, RecentLane
 from penstock.store.sqlite_file import Connection
 
-IDS_A_STATEMENT: Final = 64
-_PUT_MANY_IDS: Final = sql.PUT_DEDUP + ", (?, ?, ?, ?)" * (IDS_A_STATEMENT - 1)
+ROWS_A_STATEMENT: Final = 64
+_PUT_MANY_IDS: Final = sql.PUT_DEDUP + ", (?, ?, ?, ?)" * (ROWS_A_STATEMENT - 1)
+_PUT_MANY_BATCHES: Final = sql.PUT_BATCH + ", (?, ?, ?, ?, ?, ?, ?, ?, ?, x'')" * (ROWS_A_STATEMENT - 1)
 
 Row = tuple[Any, ...]
 Freed = dict[int, int]
@@ -72,15 +73,16 @@ def _put_rows(connection: Connection, lanes: dict[int, RecentLane]) -> None:
         [_waiting_values(n, put) for n, row in every for put in row.waiting.values() if put],
     )
     _run_many(connection, sql.PUT_DEAD, [_dead_values(n, put) for n, row in every for put in row.dead.values() if put])
-    _put_ids(connection, [_dedup_values(n, put) for n, row in every for put in row.dedup.values()])
+    ids = [_dedup_values(n, put) for n, row in every for put in row.dedup.values()]
+    _put_many(connection, sql.PUT_DEDUP, _PUT_MANY_IDS, ids)
 
 
-def _put_ids(connection: Connection, rows: Sequence[Row]) -> None:
-    """Many to a statement: each single publish has one, and with each step Python's lock goes back and forth."""
-    whole = len(rows) - len(rows) % IDS_A_STATEMENT
-    for start in range(0, whole, IDS_A_STATEMENT):
-        connection.execute(_PUT_MANY_IDS, tuple(chain.from_iterable(rows[start : start + IDS_A_STATEMENT])))
-    _run_many(connection, sql.PUT_DEDUP, rows[whole:])
+def _put_many(connection: Connection, one: str, many: str, rows: Sequence[Row]) -> None:
+    """Many to a statement: each single publish has some, and with each step Python's lock goes back and forth."""
+    whole = len(rows) - len(rows) % ROWS_A_STATEMENT
+    for start in range(0, whole, ROWS_A_STATEMENT):
+        connection.execute(many, tuple(chain.from_iterable(rows[start : start + ROWS_A_STATEMENT])))
+    _run_many(connection, one, rows[whole:])
 
 
 def _put_batches(connection: Connection, lanes: dict[int, dict[int, Place]], changed: Freed) -> None:
@@ -91,7 +93,7 @@ def _put_batches(connection: Connection, lanes: dict[int, dict[int, Place]], cha
         if base in lanes[lane]:
             _count(connection.execute(sql.DELETE_BATCH, (lane, base)), changed)
     puts = [put for rows in lanes.values() for put in rows.values()]
-    connection.executemany(sql.PUT_BATCH, puts)
+    _put_many(connection, sql.PUT_BATCH, _PUT_MANY_BATCHES, puts)
     for put in puts:
         changed[put.segment] += put.size - len(put.meta)
 
