@@ -23,6 +23,7 @@ from penstock.store.checks import changes_enqueued
 from penstock.store.contract import Prompt, Store
 
 if TYPE_CHECKING:
+    from penstock.delivery import Receipt
     from penstock.node.pending import Waiting
     from penstock.node.spool import Doubt
     from penstock.node.spooling import Unit
@@ -129,12 +130,14 @@ class CommitLoop:
             pending.callers += 1
             pending.turns = max(pending.turns, turns)
 
-    def promise(self) -> Promise:
+    def promise(self, unit: Unit | None = None, receipt: Receipt | None = None) -> Promise:
         """As `wait`, for who sets `then` of the promise before the event loop goes on."""
         if self._closed:
             raise Closed("the broker is closed")
-        promise = Promise()
+        promise = Promise(receipt)
         self._pending.promises.append(promise)
+        if unit is not None:
+            self._pending.publishes.append((promise, unit))
         self._expect_again(TURNS_MAX)
         self._schedule()
         return promise

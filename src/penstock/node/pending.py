@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.core.lane import Lane
-from penstock.errors import PenstockError
+from penstock.delivery import Receipt
 from penstock.rows import CatalogRow, EnqueuedFailure, LaneChange, OutboxRow, TraceRow
 
 if TYPE_CHECKING:
     from penstock.node.spool import Doubt
     from penstock.node.spooling import Unit
 
-    Waiting = tuple[asyncio.Future[None], Unit]
+    Waiting = tuple[asyncio.Future[None] | "Promise", Unit]
 
 
 class Promise:
@@ -25,11 +25,13 @@ class Promise:
     A future would do the same a turn of the event loop later, behind all that a commit has to do after its answers.
     """
 
-    __slots__ = ("then",)
+    __slots__ = ("receipt", "then")
 
-    def __init__(self) -> None:
-        self.then: Callable[[PenstockError | None], None] | None = None
+    def __init__(self, receipt: Receipt | None = None) -> None:
+        self.then: Callable[[BaseException | None], None] | None = None
         """None where nobody wants to know any more."""
+        self.receipt = receipt
+        """Of a publish that can be kept elsewhere if the commit fails: then it says so."""
 
 
 class Pending:

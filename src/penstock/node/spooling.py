@@ -35,7 +35,8 @@ from penstock.model import Message
 from penstock.node import crossing
 from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.parts import Part
-from penstock.node.publishing import append_checked, check_limits
+from penstock.node.pending import Promise
+from penstock.node.publishing import append_checked, append_now, check_limits
 from penstock.node.replaying import Replaying
 from penstock.node.spool import Doubt, Header, Record
 from penstock.node.spool_folder import Folder
@@ -47,6 +48,7 @@ from penstock.rows import Commit, DedupRow, LaneChange, slot_of
 if TYPE_CHECKING:
     from penstock.node.catalog import Queue
     from penstock.node.node import Node
+    from penstock.node.pending import Waiting
 
 SPOOL_BYTES: Final = 1024 * 1024 * 1024
 RECORD_MS_MAX: Final = 365 * 24 * 3600 * 1000
@@ -215,6 +217,18 @@ class Spooling:
             return unit.receipt
         return Receipt(unit.count, await crossing.landed(node, results))
 
+    def begin(self, unit: Unit) -> tuple[Promise, Receipt] | None:
+        """`publish` up to where its commit is waited for; None, and nothing done, where one must wait for more."""
+        node = self._node
+        if self.log is None or self.is_away or self.held:
+            return None
+        crossing.check_owners(node, unit.parts)
+        results = append_now(node, unit.parts, check_limits(node, unit.count, unit.parts))
+        if results is None:
+            return None
+        receipt = Receipt(unit.count, results)
+        return node.commits.promise(unit, receipt), receipt
+
     def _must_wait(self, unit: Unit) -> bool:
         return unit.is_durable and (self.is_away or bool(self.held.names(_targets(unit))))
 
@@ -326,19 +340,41 @@ class Spooling:
             self._node.readiness.forget()
             log.warning("the store is back; %d messages are replayed", self.messages)
 
-    def rescue(
-        self, publishes: Iterable[tuple[asyncio.Future[None], Unit]], doubt: Doubt | None, error: PenstockError
-    ) -> None:
+    def rescue(self, publishes: Iterable[Waiting], doubt: Doubt | None, error: PenstockError) -> None:
         """Spool the publishes of a failed commit, in their order, before anything newer."""
         if not self.is_away or isinstance(error, Fenced) or not isinstance(error, Unavailable):
             return
-        for future, unit in publishes:
-            if future.done() or not unit.is_durable or self._ordered_elsewhere(unit) is not None:
+        for waiter, unit in publishes:
+            is_gone = waiter.then is None if isinstance(waiter, Promise) else waiter.done()
+            if is_gone or not unit.is_durable or self._ordered_elsewhere(unit) is not None:
                 continue
             try:
-                future.set_exception(Rescued(self._add(unit, doubt)))
+                stored = self._add(unit, doubt)
             except PenstockError as full:
-                future.set_exception(Unavailable(f"{error}; and {full}"))
+                _tell(waiter, Unavailable(f"{error}; and {full}"))
+            else:
+                if isinstance(waiter, Promise):
+                    _keep_when_stored(waiter, unit, stored)
+                else:
+                    waiter.set_exception(Rescued(stored))
+
+
+def _tell(waiter: asyncio.Future[None] | Promise, error: BaseException | None) -> None:
+    if not isinstance(waiter, Promise):
+        assert error is not None
+        waiter.set_exception(error)
+    elif waiter.then is not None:
+        then, waiter.then = waiter.then, None
+        then(error)
+
+
+def _keep_when_stored(promise: Promise, unit: Unit, stored: asyncio.Future[None]) -> None:
+    """A promise of a failed commit is kept in another way; until then nobody else may say that it is broken."""
+    assert promise.receipt is not None
+    promise.receipt.become_buffered(unit.queue or "")
+    kept = Promise()
+    kept.then, promise.then = promise.then, None
+    stored.add_done_callback(lambda done: _tell(kept, done.exception()))
 
 
 def is_ordered(queue: Queue) -> bool:

@@ -320,6 +320,12 @@ class Connection(asyncio.Protocol):
             self._is_busy = False
             self._rest()
 
+    def try_again(self, request: Request) -> None:
+        """A request that the host has begun, and of which nothing was done: as one that it could not begin."""
+        self.waits_for = None
+        self._requests.appendleft(request)
+        self._wake()
+
     async def _work(self) -> None:
         """Answer what arrives, one after the other."""
         loop = asyncio.get_running_loop()

@@ -162,7 +162,7 @@ class HttpServer:
 
         Most requests of a queue are such. A callback of the commit answers them, without the cost of a task.
         """
-        if not self.broker.can_begin or telemetry.is_on():
+        if telemetry.is_on() or (self.forwarding is not None and SESSION_NAME in request.headers):
             return False
         began = self._loop.time()
         request.id = self._request_id(request)
@@ -181,6 +181,8 @@ class HttpServer:
             promise, make = begun
             promise.then = partial(self._answer_begun, connection, request, route, began, make)
             connection.waits_for = promise
+        except Elsewhere:
+            return False
         except Exception as error:
             answer = self._failed(route, request, error)
             self._measure(route, answer, request, self._loop.time() - began)
@@ -195,6 +197,9 @@ class HttpServer:
         error: Exception | None,
     ) -> None:  # fmt: skip
         """The commit has come about, or has failed. What need not be done before the answer comes behind it."""
+        if isinstance(error, Elsewhere):  # and nothing of it was done
+            connection.try_again(request)
+            return
         try:
             answer = make() if error is None else self._failed(route, request, error)
         except Exception as failure:

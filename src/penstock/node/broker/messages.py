@@ -24,7 +24,7 @@ from penstock.model import (
     check_name,
     check_text,
 )
-from penstock.node import claims, publishing, routes, streams
+from penstock.node import claims, crossing, publishing, routes, streams
 from penstock.node.arguments import (
     Ranges,
     check_is_text,
@@ -84,17 +84,12 @@ class Messages(Names):
         parts = publishing.parts_of_messages(self._target(queue), messages)
         return publishing.publish_now(self._node, len(messages), parts)
 
-    @property
-    def can_begin(self) -> bool:
-        """Whether `begin_publish` and `begin_settle` are of use: not among several nodes, nor with a spool."""
-        return self._node.cluster is None and not self._node.spooling.is_on
-
     def begin_publish(
         self, queue: str, messages: Sequence[Message] | EncodedBatch, publish_id: str | None
     ) -> tuple[Promise, Receipt] | None:
         """`publish_many` or `publish_batch` without a task: the receipt is true when the promise is kept.
 
-        None, and nothing was done, where something must be waited for first. Only where `can_begin`.
+        None, and nothing was done, where something must be waited for first.
         """
         home = self._target(queue)
         check_publish_id(publish_id)
@@ -102,6 +97,10 @@ class Messages(Names):
             count, parts = messages.count, publishing.parts_of_batch(home, messages, None, publish_id)
         else:
             count, parts = len(messages), publishing.parts_of_messages(home, messages, None, publish_id)
+        if self._node.spooling.is_on:
+            return self._node.spooling.begin(Unit(self._namespace, queue, None, messages, publish_id, count, parts))
+        if self._node.cluster is not None:
+            crossing.check_owners(self._node, parts)
         return publishing.begin(self._node, count, parts)
 
     async def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Receipt:
@@ -224,7 +223,7 @@ class Messages(Names):
     def begin_settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> Promise | None:
         """`settle` without a task: done when the promise is kept.
 
-        None, and nothing was done, where something must be waited for first. Only where `can_begin`.
+        None, and nothing was done, where something must be waited for first.
         """
         for verdict in verdicts:
             check_verdict(verdict)
