@@ -24,6 +24,7 @@ from penstock.embedded import open_store
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.server import HttpServer
 from penstock.node.clock import Clock, SystemClock
+from penstock.node.spooling import SpoolSettings
 from penstock.store.contract import Store
 from penstock.store.memory import MemoryStore
 from penstock.store.sqlite import SqliteStore
@@ -195,10 +196,15 @@ def name(text: str) -> str:
 
 @asynccontextmanager
 async def front_on(
-    store: Store, *, clock: Clock | None = None, log_requests: bool = False, **options: Any
+    store: Store,
+    *,
+    clock: Clock | None = None,
+    log_requests: bool = False,
+    spool: SpoolSettings | None = None,
+    **options: Any,
 ) -> AsyncIterator[Front]:
     """A server on a free port, stopped at the end with what it stands on."""
-    broker = await open_store(store, clock or SystemClock())
+    broker = await open_store(store, clock or SystemClock(), spool=spool)
     try:
         server = HttpServer(broker, HttpOptions(port=0, **options), log_requests=log_requests)
         await server.start()

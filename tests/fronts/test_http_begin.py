@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from penstock import Message
 from penstock.batch import encode, to_bytes
-from penstock.errors import Unavailable
+from penstock.errors import Elsewhere, Unavailable
 from penstock.fronts.http.server import HttpServer
+from penstock.node.spooling import SpoolSettings
 from penstock.rows import Commit
 from penstock.store.memory import MemoryStore
 from penstock.wire.http import BATCH_TYPE
 from tests.fronts.rig import JSON, LOOPS, Front, Wire, front_on, on_both_loops, until
-
-if TYPE_CHECKING:
-    import pytest
+from tests.simulation.spool_folder import MemoryFolder
 
 ONE = to_bytes(encode([Message(b"one")]))
 KEYED = to_bytes(encode([Message(b"one", key="k", headers={"a": 1})]))
@@ -118,9 +119,10 @@ async def answers(front: Front, *, at_once: bool) -> list[Any]:
 
 
 @on_both_loops
-def test_the_answers_are_those_of_a_task(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_spool", [False, True])
+def test_the_answers_are_those_of_a_task(loop: str, monkeypatch: pytest.MonkeyPatch, has_spool: bool) -> None:
     async def ask(*, at_once: bool) -> list[Any]:
-        async with front_on(MemoryStore()) as front:
+        async with front_on(MemoryStore(), spool=SpoolSettings(MemoryFolder()) if has_spool else None) as front:
             return await answers(front, at_once=at_once)
 
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
@@ -141,19 +143,23 @@ class Held(MemoryStore):
         self.gate.set()
         self.asked = 0
         self.error: Exception | None = None
+        self.is_once = False
 
     async def apply(self, commit: Commit) -> None:
         self.asked += 1
         await self.gate.wait()
         if self.error is not None:
-            raise self.error
+            error = self.error
+            if self.is_once:
+                self.error = None
+            raise error
         await super().apply(commit)
 
 
-def on_a_held_store(loop: str, scenario: Any) -> None:
+def on_a_held_store(loop: str, scenario: Any, spool: SpoolSettings | None = None) -> None:
     async def main() -> None:
         store = Held()
-        async with front_on(store) as front:
+        async with front_on(store, spool=spool) as front:
             await front.broker.declare_queue("q")
             await front.broker.declare_group("q", "default")
             await scenario(front, store)
@@ -255,5 +261,69 @@ def test_a_server_that_stops_answers_what_is_under_way(loop: str) -> None:
         assert (reply.status, reply.headers["connection"]) == (200, "close")
         assert await wire.is_closed()
         await stopped
+
+    on_a_held_store(loop, scenario)
+
+
+@on_both_loops
+def test_a_publish_whose_commit_fails_is_kept_in_the_spool_and_stored_once(loop: str) -> None:
+    async def scenario(front: Front, store: Held) -> None:
+        wire = await held_publish(front, store)
+        store.error = Unavailable("the database is gone")
+        store.gate.set()
+        reply = await wire.reply()
+        assert (reply.status, reply.json()["status"], reply.json()["count"]) == (202, "buffered", 1)
+        store.error = None
+        claim = await front.broker.claim("q", wait=30)
+        assert claim.payloads() == [b"one"]
+        await front.broker.ack(claim)
+        await wire.send(sent(publish(ONE), []))
+        assert (await wire.reply()).json()["parts"][0]["offset"] == 1, "the one before was stored once"
+
+    on_a_held_store(loop, scenario, SpoolSettings(MemoryFolder()))
+
+
+@on_both_loops
+def test_a_publish_that_neither_the_store_nor_the_spool_takes_is_refused(loop: str) -> None:
+    async def scenario(front: Front, store: Held) -> None:
+        wire = await held_publish(front, store)
+        store.error = Unavailable("the database is gone")
+        store.gate.set()
+        reply = await wire.reply()
+        assert (reply.status, reply.code) == (503, "unavailable")
+        assert "the database is gone; and" in reply.json()["error"]["message"]
+
+    on_a_held_store(loop, scenario, SpoolSettings(MemoryFolder(), bytes=1))
+
+
+@on_both_loops
+def test_what_nobody_waits_for_any_more_is_not_kept_in_the_spool(loop: str) -> None:
+    async def scenario(front: Front, store: Held) -> None:
+        await held_publish(front, store)
+        for connection in list(front.server._connections):
+            connection.abort()
+        await until(lambda: not front.server._connections)
+        store.error, store.is_once = Unavailable("the database is gone"), True
+        store.gate.set()
+        await until(lambda: store.error is None)
+        numbers = front.broker.spool()
+        assert numbers is not None
+        assert numbers.buffered == 0
+
+    on_a_held_store(loop, scenario, SpoolSettings(MemoryFolder()))
+
+
+@on_both_loops
+def test_a_request_whose_slot_moves_away_meanwhile_is_answered_as_if_it_had_just_come(loop: str) -> None:
+    async def scenario(front: Front, store: Held) -> None:
+        wire = await held_publish(front, store)
+        asked = store.asked
+        store.error, store.is_once = Elsewhere("another node has it"), True
+        store.gate.set()
+        reply = await wire.reply()
+        assert (reply.status, reply.json()["parts"][0]["offset"]) == (200, 0)
+        assert store.asked > asked
+        await wire.send(sent(publish(ONE), []))
+        assert (await wire.reply()).json()["parts"][0]["offset"] == 1
 
     on_a_held_store(loop, scenario)
