@@ -1,4 +1,4 @@
-"""`./penstock bench connections`: how much memory do many idle connections take?
+"""`./penstock bench connections`: how much memory and CPU time do many idle connections and waiting claims take?
 
 Starts `penstock serve` on a fresh folder and opens connections of one protocol, logged in and doing nothing; prints the
 server's memory (proportional share) before and after, how long opening took, and the CPU that idling costs. Then every
@@ -27,6 +27,9 @@ from bench.peers_lib.processes import Process, cpu_seconds, free_port, memory_mb
 ROOT: Final = Path(__file__).resolve().parents[1]
 AT_ONCE: Final = 50
 ANSWER_SECONDS: Final = 60.0
+POLL_SECONDS: Final = 60
+SPARE: Final = 2_000
+"""Connections beyond those that idle: what is asked for comes over others."""
 
 
 class Client(ABC):
@@ -116,7 +119,37 @@ class Mqtt(Client):
             raise RuntimeError(f"the server answered {told!r}, not {answer!r}")
 
 
-KINDS: Final[dict[str, type[Client]]] = {"amqp": Amqp, "amqp-consumer": AmqpConsumer, "mqtt": Mqtt}
+class Poll(Client):
+    """HTTP: a claim that waits. All of them stand in line for one queue; each is asked for by one message."""
+
+    async def log_in(self, name: str) -> None:
+        await self._request("PUT", "/v1/queues/polls", "{}")
+        self._send("POST", "/v1/queues/polls/claim", f'{{"wait": {POLL_SECONDS}, "ack": true, "consumer": "{name}"}}')
+
+    async def round_trip(self) -> None:
+        other = Poll()
+        other._reader, other._writer = await asyncio.open_connection(*self._writer.get_extra_info("peername")[:2])
+        await other._request("POST", "/v1/queues/polls/messages", '{"messages": [{"payload": "come"}]}')
+        other.close()
+        if b'"come"' not in await self._answer():
+            raise RuntimeError("a claim that waited was answered without a message")
+
+    async def _request(self, method: str, path: str, body: str) -> None:
+        self._send(method, path, body)
+        await self._answer()
+
+    def _send(self, method: str, path: str, body: str) -> None:
+        head = f"{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+        self._writer.write(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
+
+    async def _answer(self) -> bytes:
+        head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        if not head.startswith((b"http/1.1 200", b"http/1.1 201")):
+            raise RuntimeError(f"the server answered {head[:60]!r}")
+        return await self._reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r")[0]))
+
+
+KINDS: Final[dict[str, type[Client]]] = {"amqp": Amqp, "amqp-consumer": AmqpConsumer, "mqtt": Mqtt, "poll": Poll}
 
 
 def main() -> None:
@@ -127,9 +160,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.connections < 1:
         parser.error("--connections must be at least 1")
-    allow_files(arguments.connections + 200)
+    allow_files(arguments.connections + SPARE + 200)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        server, port = serve(Path(folder), arguments.kind)
+        server, port = serve(Path(folder), arguments.kind, arguments.connections)
         try:
             asyncio.run(measure(server, port, KINDS[arguments.kind], arguments.connections, arguments.idle))
         finally:
@@ -145,13 +178,15 @@ def allow_files(needed: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def serve(folder: Path, kind: str) -> tuple[Process, int]:
+def serve(folder: Path, kind: str, count: int) -> tuple[Process, int]:
     port = free_port()
-    ports = ["--no-amqp", "--mqtt-port", str(port), "--set", "mqtt.websocket_port=0"]
-    if kind.startswith("amqp"):
-        ports = ["--no-mqtt", "--amqp-port", str(port)]
-    command = [sys.executable, "-m", "penstock.cli", "serve", "--port", "0", "--store", str(folder / "penstock.db")]
-    command += [*ports, "--set", "log.level=warning"]
+    ports = {
+        "mqtt": ["--port", "0", "--no-amqp", "--mqtt-port", str(port), "--set", "mqtt.websocket_port=0"],
+        "poll": ["--port", str(port), "--no-amqp", "--no-mqtt"],
+    }.get(kind, ["--port", "0", "--no-mqtt", "--amqp-port", str(port)])
+    limits = ["--set", f"http.max_connections={count + SPARE}", "--set", f"http.max_long_polls={count + SPARE}"]
+    command = [sys.executable, "-m", "penstock.cli", "serve", "--store", str(folder / "penstock.db")]
+    command += [*ports, *limits, "--set", "log.level=warning"]
     server = Process(command, folder / "penstock.log", {"PYTHONPATH": str(ROOT / "src")}, folder)
     wait_for_port(port, server)
     return server, port

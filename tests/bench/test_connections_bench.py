@@ -19,7 +19,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["amqp", "amqp-consumer", "mqtt"])
+@pytest.mark.parametrize("kind", ["amqp", "amqp-consumer", "mqtt", "poll"])
 def test_it_opens_connections_that_answer_and_prints_memory(kind: str) -> None:
     done = run("--kind", kind, "--connections", "30", "--idle", "0.1")
     assert done.returncode == 0, done.stderr
