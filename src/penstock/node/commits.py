@@ -467,9 +467,9 @@ class CommitLoop:
 
     def _keep(self, promises: list[Promise], error: PenstockError | None) -> None:
         for promise in promises:
-            if promise.then is not None:
+            if not promise.is_rescued:
                 try:
-                    promise.then(error)
+                    promise.tell(error)
                 except Exception as failure:  # one answer that cannot be given is no reason to give no other
                     self._loop.call_exception_handler({"message": "telling of a commit failed", "exception": failure})
 

@@ -25,13 +25,21 @@ class Promise:
     A future would do the same a turn of the event loop later, behind all that a commit has to do after its answers.
     """
 
-    __slots__ = ("receipt", "then")
+    __slots__ = ("is_rescued", "receipt", "then")
 
     def __init__(self, receipt: Receipt | None = None) -> None:
         self.then: Callable[[BaseException | None], None] | None = None
         """None where nobody wants to know any more."""
         self.receipt = receipt
         """Of a publish that can be kept elsewhere if the commit fails: then it says so."""
+        self.is_rescued = False
+        """The commit has failed, and it is on its way to elsewhere: it is kept when it is there."""
+
+    def tell(self, error: BaseException | None) -> None:
+        """What became of it; once."""
+        then, self.then = self.then, None
+        if then is not None:
+            then(error)
 
 
 class Pending:

@@ -353,28 +353,31 @@ class Spooling:
             except PenstockError as full:
                 _tell(waiter, Unavailable(f"{error}; and {full}"))
             else:
-                if isinstance(waiter, Promise):
-                    _keep_when_stored(waiter, unit, stored)
-                else:
-                    waiter.set_exception(Rescued(stored))
+                _tell_when_stored(waiter, unit, stored)
 
 
-def _tell(waiter: asyncio.Future[None] | Promise, error: BaseException | None) -> None:
-    if not isinstance(waiter, Promise):
-        assert error is not None
+def _tell(waiter: asyncio.Future[None] | Promise, error: Exception) -> None:
+    if isinstance(waiter, Promise):
+        waiter.tell(error)
+    else:
         waiter.set_exception(error)
-    elif waiter.then is not None:
-        then, waiter.then = waiter.then, None
-        then(error)
 
 
-def _keep_when_stored(promise: Promise, unit: Unit, stored: asyncio.Future[None]) -> None:
-    """A promise of a failed commit is kept in another way; until then nobody else may say that it is broken."""
-    assert promise.receipt is not None
-    promise.receipt.become_buffered(unit.queue or "")
-    kept = Promise()
-    kept.then, promise.then = promise.then, None
-    stored.add_done_callback(lambda done: _tell(kept, done.exception()))
+def _tell_when_stored(waiter: asyncio.Future[None] | Promise, unit: Unit, stored: asyncio.Future[None]) -> None:
+    if not isinstance(waiter, Promise):
+        waiter.set_exception(Rescued(stored))
+        return
+
+    def tell(_: object) -> None:
+        if stored.cancelled():
+            waiter.tell(Unavailable("the spool was closed before this was stored in it"))
+        else:
+            waiter.tell(stored.exception())
+
+    assert waiter.receipt is not None
+    waiter.receipt.become_buffered(unit.queue or "")
+    waiter.is_rescued = True
+    stored.add_done_callback(tell)
 
 
 def is_ordered(queue: Queue) -> bool:

@@ -166,9 +166,11 @@ class IndexedLog:
                 return
             try:
                 self._log.not_synced()
+            except Exception as failure:
+                error = failure
             finally:
                 self._leave()
-                done(error)
+            done(error)
 
         if not segment.start_sync(syncs, end):
             self.end_syncs()
