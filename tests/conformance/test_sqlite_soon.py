@@ -149,9 +149,9 @@ def test_nothing_is_said_while_the_kernel_syncs_and_the_next_commit_waits(
     use(path, scenario)
 
 
-@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize("is_ready", [False, True])
 def test_the_kernel_is_asked_by_a_store_that_is_busy_or_where_that_costs_nothing(
-    path: Path, monkeypatch: pytest.MonkeyPatch, is_loaded: bool
+    path: Path, monkeypatch: pytest.MonkeyPatch, is_ready: bool
 ) -> None:
     asked: list[int] = []
 
@@ -163,11 +163,11 @@ def test_the_kernel_is_asked_by_a_store_that_is_busy_or_where_that_costs_nothing
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))
         for base in range(1, 5):
             await begun(store, commit(epochs, change(batches=batches(1, base=base), first=0)))
-            assert len(asked) == (is_loaded or base > 2), "once; after two commits, unless a server has made it ready"
+            assert len(asked) == (is_ready or base > 2), "once; after two commits, unless a server has made it ready"
 
     monkeypatch.setattr(indexed_log, "AT_ONCE_SECONDS", 60.0)
     monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 2)
-    monkeypatch.setattr(log_sync, "is_loaded", lambda: is_loaded)
+    monkeypatch.setattr(log_sync, "_is_ready", is_ready)
     monkeypatch.setattr(KernelSyncs, "of_loop", ask)
     use(path, scenario)
 

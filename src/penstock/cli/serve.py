@@ -166,7 +166,7 @@ async def serve(loaded: Loaded) -> None:
                 settle_memory()
                 click.echo(announcement(loaded, server.port, declared, amqp, mqtt))
                 if not scheme_of(config.store.path):
-                    log_sync.load()  # now, rather than in the middle of somebody's commits
+                    log_sync.make_ready()  # now, rather than in the middle of somebody's commits
                 await stop.wait()
                 log.info("stopping: answers under way are finished, waiting claims are answered empty")
             if broker.cluster is not None:

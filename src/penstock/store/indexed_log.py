@@ -42,7 +42,7 @@ BEHIND_MOST: Final = 8
 """When the tables lack so many times that much, because writing them fails, commits wait and fail with them."""
 KERNEL_AFTER: Final = 256
 """The kernel is asked to sync after so many commits that it can: to begin takes time, and most stores are not busy. A
-server has begun as it starts (`log_sync.load`), and its store asks from the first commit on."""
+server has begun as it starts (`log_sync.make_ready`), and its store asks from the first commit on."""
 SOON_BYTES: Final = 1 << 20
 """A record up to that size is written by the event loop itself, where the kernel syncs it meanwhile."""
 AT_ONCE_BYTES: Final = 1 << 16
@@ -202,7 +202,7 @@ class IndexedLog:
 
     def _kernel_syncs(self) -> KernelSyncs | None:
         """On the event loop."""
-        if not self._asked_for_syncs and (self._small_commits > KERNEL_AFTER or log_sync.is_loaded()):
+        if not self._asked_for_syncs and (self._small_commits > KERNEL_AFTER or log_sync.is_ready()):
             self._asked_for_syncs = True
             self._syncs = KernelSyncs.of_loop(asyncio.get_running_loop())
         return self._syncs

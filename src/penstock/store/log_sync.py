@@ -12,7 +12,6 @@ import asyncio
 import errno
 import logging
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +25,8 @@ ORDERS_MOST: Final = 4
 _logger = logging.getLogger("penstock.store.log")
 
 Done = Callable[[OSError | None], None]
+
+_is_ready = False
 
 
 _left: list[tuple[int, linux_aio.Context]] = []
@@ -42,9 +43,15 @@ def load() -> Any:
     return linux_aio
 
 
-def is_loaded() -> bool:
-    """Whether `load` has been done, so that a store may ask the kernel without a wait."""
-    return "caio.linux_aio" in sys.modules
+def make_ready() -> None:
+    """For a process whose store will be busy: `load` now, so that it may ask the kernel from the first commit on."""
+    global _is_ready  # noqa: PLW0603
+    _is_ready = load() is not None
+
+
+def is_ready() -> bool:
+    """Whether `make_ready` has been done."""
+    return _is_ready
 
 
 def _not_taken(error: Exception) -> None:
