@@ -8,14 +8,14 @@ settled by itself: then it says that this is so. Next stop of all of them: `chan
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from penstock import telemetry
 from penstock.batch import EncodedBatch, decode_meta, encode
-from penstock.client.channel import REPEATED, OutcomeUnknown, Reply, Request, is_repeat
+from penstock.client.channel import REPEATED, OutcomeUnknown, Reply, Request, Retry, Sender, is_repeat
 from penstock.client.checks import check_number
 from penstock.client.codec import (
     claim_of,
@@ -27,7 +27,8 @@ from penstock.client.codec import (
     with_publish_id,
     with_query,
 )
-from penstock.client.requests import SENDS_BATCH, TAKES_BATCHES, TAKES_JSON, Requests, decoded
+from penstock.client.requests import SENDS_BATCH, TAKES_BATCHES, TAKES_JSON, PublishIds, Requests, decoded
+from penstock.client.sharing import Sharing
 from penstock.core.work import Verdict
 from penstock.delivery import Claim, Lease, Published, Receipt
 from penstock.errors import InvalidArgument, InvalidBatch, LeaseLost
@@ -53,17 +54,29 @@ LATE_S: Final = 1.0
 class Messages(Requests):
     """The part of a client that moves messages."""
 
+    def __init__(
+        self, channel: Sender, namespace: str, consumer: str, retry: Retry, idempotent: bool, ids: PublishIds
+    ) -> None:
+        super().__init__(channel, namespace, consumer, retry, idempotent, ids)
+        self._sharing = Sharing(self._publish_checked)
+
     # Publish ----------------------------------------------------------------------------------------------
 
     async def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Published:
         """Publish one message; returns when it is durable."""
         check_message(message)
         path = self._target("queues", queue, "messages")
-        if telemetry.is_on():
+        if telemetry.is_on() or publish_id is not None:
             return (await self._publish(path, [message], publish_id)).first()
-        check_publish_id(publish_id)
-        has_ids = message.dedup_id is not None
-        return (await self._publish_batch(path, encode([message]), publish_id, has_ids, None, b"")).first()
+        way = self._sharing.way(path)
+        if not way.is_free_for(message):
+            return await way.join(message)
+        way.enter()
+        try:
+            has_ids = message.dedup_id is not None
+            return (await self._publish_batch(path, encode([message]), None, has_ids, None, b"")).first()
+        finally:
+            way.leave()
 
     async def publish_many(self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None) -> Receipt:
         """Publish messages together, all or none, in their order.
@@ -130,6 +143,10 @@ class Messages(Requests):
             return Receipt(0, [])
         has_ids = publish_id is None and _has_ids(messages)
         return await self._publish_batch(path, batch, publish_id, has_ids, idempotent, header)
+
+    def _publish_checked(self, path: bytes, messages: Sequence[Message]) -> Coroutine[Any, Any, Receipt]:
+        """The same for messages that were checked, and need nothing else."""
+        return self._publish_batch(path, encode(messages), None, _has_ids(messages), None, b"")
 
     async def _publish_batch(
         self,
