@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Final
@@ -276,6 +277,20 @@ class Receipt:
         if not 0 <= index < self._count:
             raise InvalidArgument(f"there is no message {index} among {self._count}")
         return [result for position, result in self._places() if position == index]
+
+    def slice(self, start: int, end: int) -> Receipt:
+        """The same of a part of the messages alone."""
+        parts: list[tuple[str, int, Appended, Sequence[int] | None]] = []
+        for queue, lane, appended, indexes in self.parts:
+            if indexes is None:
+                parts.append((queue, lane, appended.slice(start, end), None))
+                continue
+            # In the order of the request, as they were taken out of it.
+            first, last = bisect_left(indexes, start), bisect_left(indexes, end)
+            if first < last:
+                mine = [index - start for index in indexes[first:last]]
+                parts.append((queue, lane, appended.slice(first, last), mine))
+        return Receipt(end - start, parts, buffered_for=self._buffered_for)
 
     def first(self) -> Published:
         """The place of the first message in the first queue it reached."""

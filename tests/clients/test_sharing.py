@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,8 +164,7 @@ def test_full_groups_and_large_messages_go_at_once() -> None:
             tasks += begin(client, *(b"%d" % number for number in range(MESSAGES_MAX)))
             await until(lambda: len(server.asked) == UNDER_WAY_MAX + 2)
             assert len(payloads(server.asked[-1])) == MESSAGES_MAX
-            size = LARGE_BYTES - 1
-            tasks += begin(client, *(b"y" * size,) * (BYTES_MAX // size + 1))
+            tasks += begin(client, *(b"y" * (LARGE_BYTES - 1),) * (BYTES_MAX // (LARGE_BYTES - 1) + 1))
             await until(lambda: len(server.asked) == UNDER_WAY_MAX + 3)
             held.gate.set()
             await asyncio.gather(*tasks)
@@ -230,6 +230,79 @@ def test_a_message_with_an_id_of_its_own_is_known_again_in_any_company(tmp_path:
             assert (new.duplicate, same.duplicate, same.offset) == (False, True, new.offset)
             assert sum(place.duplicate for place in places) == 2
             assert len(await client.claim("q", max=100)) == 1 + 10 + 1 + 10
+
+    run(main())
+
+
+@pytest.mark.usefixtures("patient")
+def test_publishes_of_many_share_requests_too_and_each_is_told_its_own_places() -> None:
+    async def main() -> None:
+        held = Held()
+        async with ToldServer(held) as server, AsyncClient(server.url) as client:
+            alone = await fill(client, server)
+            many = [
+                asyncio.ensure_future(client.publish_many("q", [Message(b"%d %d" % (of, at)) for at in range(count)]))
+                for of, count in enumerate((3, 1, 5))
+            ]
+            one = begin(client, b"single")
+            await asyncio.sleep(0)
+            held.gate.set()
+            receipts = await asyncio.gather(*many)
+            await asyncio.gather(*alone)
+            assert payloads(server.asked[-1]) == [b"0 0", b"0 1", b"0 2", b"1 0", *(b"2 %d" % at for at in range(5)),
+                                                  b"single"]  # fmt: skip
+            begins = [UNDER_WAY_MAX, UNDER_WAY_MAX + 3, UNDER_WAY_MAX + 4]
+            for receipt, count, start in zip(receipts, (3, 1, 5), begins, strict=True):
+                assert len(receipt) == receipt.stored == count
+                assert [place.offset for place in receipt] == list(range(start, start + count))
+            assert (await one[0]).offset == UNDER_WAY_MAX + 9
+
+    run(main())
+
+
+def test_many_publishers_of_many_over_several_lanes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path / "queue.db") as (client, _):
+            await client.declare_queue("q", lanes=3)
+
+            async def call(caller: int) -> dict[tuple[int, int], bytes]:
+                found = {}
+                for turn in range(8):
+                    batch = [
+                        Message(b"%d %d %d" % (caller, turn, at), partition=f"p{(caller + at) % 7}") for at in range(9)
+                    ]
+                    receipt = await client.publish_many("q", batch)
+                    assert len(receipt) == 9
+                    for at, place in receipt.numbered():
+                        found[place.lane, place.offset] = batch[at].payload
+                return found
+
+            told: dict[tuple[int, int], bytes] = {}
+            for found in await asyncio.gather(*map(call, range(12))):
+                told |= found
+            assert len(told) == 12 * 8 * 9
+            there: dict[tuple[int, int], bytes] = {}
+            while claim := await client.claim("q", max=1_000):
+                there |= {(one.lane, one.offset): one.payload for one in claim}
+                await client.ack(claim)
+            assert there == told
+
+    run(main())
+
+
+def test_what_is_no_list_of_messages_is_refused_in_company_as_it_is_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path / "queue.db") as (client, _):
+            await client.declare_queue("q")
+            wrong: list[Any] = ["text", [b"bytes"], [Message(b"x"), None], [Message("text")], 7]  # type: ignore[arg-type]
+            for value in wrong:
+                tasks = begin(client, *(b"%d" % number for number in range(20)))
+                with pytest.raises(InvalidArgument):
+                    await client.publish_many("q", value)
+                assert len(await client.publish_many("q", [])) == 0
+                assert len(await client.publish_many("q", (Message(b"a"), Message(b"b")))) == 2
+                await asyncio.gather(*tasks)
+            assert len(await client.claim("q", max=1_000)) == len(wrong) * 22
 
     run(main())
 

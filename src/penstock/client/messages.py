@@ -28,7 +28,7 @@ from penstock.client.codec import (
     with_query,
 )
 from penstock.client.requests import SENDS_BATCH, TAKES_BATCHES, TAKES_JSON, PublishIds, Requests, decoded
-from penstock.client.sharing import Sharing
+from penstock.client.sharing import LARGE_BYTES, Sharing, size_of
 from penstock.core.work import Verdict
 from penstock.delivery import Claim, Lease, Published, Receipt
 from penstock.errors import InvalidArgument, InvalidBatch, LeaseLost
@@ -58,19 +58,19 @@ class Messages(Requests):
         self, channel: Sender, namespace: str, consumer: str, retry: Retry, idempotent: bool, ids: PublishIds
     ) -> None:
         super().__init__(channel, namespace, consumer, retry, idempotent, ids)
-        self._sharing = Sharing(self._publish_checked)
+        self._sharing = Sharing(self._publish_plain)
 
     # Publish ----------------------------------------------------------------------------------------------
 
     async def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Published:
-        """Publish one message; returns when it is durable."""
+        """Publish one message; returns when it is durable. Calls that overlap share requests."""
         check_message(message)
         path = self._target("queues", queue, "messages")
         if telemetry.is_on() or publish_id is not None:
             return (await self._publish(path, [message], publish_id)).first()
         way = self._sharing.way(path)
-        if not way.is_free_for(message):
-            return await way.join(message)
+        if not way.is_quiet and (size := len(message.payload)) < LARGE_BYTES:
+            return (await way.join([message], size)).first()
         way.enter()
         try:
             has_ids = message.dedup_id is not None
@@ -84,7 +84,17 @@ class Messages(Requests):
         `publish_id` names the whole of it: publishing it again under the same id, within the queue's dedup window,
         changes nothing and says where the messages are. One id for many messages costs far less than one each.
         """
-        return await self._publish(self._target("queues", queue, "messages"), messages, publish_id)
+        path = self._target("queues", queue, "messages")
+        if telemetry.is_on() or publish_id is not None:
+            return await self._publish(path, messages, publish_id)
+        way = self._sharing.way(path)
+        if not way.is_quiet and (size := size_of(messages)) < LARGE_BYTES:
+            return await way.join(list(messages), size)
+        way.enter()
+        try:
+            return await self._publish_plain(path, messages)
+        finally:
+            way.leave()
 
     async def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Receipt:
         """Publish an encoded batch, stored as it is: the fastest way in."""
@@ -128,6 +138,10 @@ class Messages(Requests):
             line = b"" if header is None else b"traceparent: %b\r\n" % header.encode()
             return await self._publish_now(path, messages, publish_id, idempotent, line)
 
+    def _publish_plain(self, path: bytes, messages: Sequence[Message]) -> Coroutine[Any, Any, Receipt]:
+        """Publish messages for which nothing was asked."""
+        return self._publish_now(path, messages, None, None, b"")
+
     async def _publish_now(
         self,
         path: bytes,
@@ -143,10 +157,6 @@ class Messages(Requests):
             return Receipt(0, [])
         has_ids = publish_id is None and _has_ids(messages)
         return await self._publish_batch(path, batch, publish_id, has_ids, idempotent, header)
-
-    def _publish_checked(self, path: bytes, messages: Sequence[Message]) -> Coroutine[Any, Any, Receipt]:
-        """The same for messages that were checked, and need nothing else."""
-        return self._publish_batch(path, encode(messages), None, _has_ids(messages), None, b"")
 
     async def _publish_batch(
         self,

@@ -1,8 +1,8 @@
-"""Publishes of single messages that overlap go together: many callers, few requests.
+"""Publishes that overlap go together: many callers, few requests.
 
 A publish goes by itself as long as few to its queue are under way. Those that come meanwhile wait for one of them to be
 answered, about as long as they would wait at the server for the commit under way there, and then go as one request,
-under one publish id. Each caller gets its own place, or its own error. Knows nothing of connections. Next stop:
+under one publish id. Each caller gets its own places, or its own error. Knows nothing of connections. Next stop:
 `messages.py`, which sends what goes together.
 """
 
@@ -10,21 +10,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from penstock.client.channel import is_repeat
-from penstock.delivery import Published, Receipt
+from penstock.delivery import Receipt
 from penstock.errors import Closed, InvalidArgument, QueueFull
 from penstock.model import Message
 
 UNDER_WAY_MAX: Final = 2
-"""Requests to one queue, above which a message waits for company: one at the server's disk, and the next."""
+"""Requests to one queue, above which a publish waits for company: one at the server's disk, and the next."""
 WAIT_S: Final = 0.01
-"""The longest that a message waits for company. Where answers do not come, it goes all the same."""
+"""The longest that a publish waits for company. Where answers do not come, it goes all the same."""
 MESSAGES_MAX: Final = 1_000
 BYTES_MAX: Final = 256 * 1024
-LARGE_BYTES: Final = 16 * 1024
-"""A message of this size is worth a request of its own."""
+LARGE_BYTES: Final = 64 * 1024
+"""A publish of this size is worth a request of its own."""
 WAYS_KEPT: Final = 256
 
 _BLAMED: Final = (InvalidArgument, QueueFull)
@@ -34,12 +35,23 @@ Publish = Callable[[bytes, Sequence[Message]], Awaitable[Receipt]]
 
 
 class Waiting(NamedTuple):
-    message: Message
-    place: asyncio.Future[Published]
+    messages: Sequence[Message]
+    size: int
+    receipt: asyncio.Future[Receipt]
+
+
+def size_of(messages: Sequence[Message]) -> int:
+    """The bytes of a publish; where it cannot be told, or is none to go with others, as many as a large one has."""
+    if type(messages) is not list or not 0 < len(messages) < MESSAGES_MAX:
+        return LARGE_BYTES
+    try:
+        return sum([len(message.payload) for message in messages])
+    except (AttributeError, TypeError):
+        return LARGE_BYTES
 
 
 class Sharing:
-    """A client's publishes of single messages, by the path of the queue that they go to."""
+    """A client's publishes, by the path of the queue that they go to."""
 
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
@@ -58,18 +70,20 @@ class Sharing:
 class Way:
     """What is under way to one queue, and what waits to go there."""
 
-    __slots__ = ("_bytes", "_crowd", "_groups", "_is_leaving", "_path", "_publish", "_timer", "_under_way", "_waiting")
+    __slots__ = ("_bytes", "_count", "_crowd", "_groups", "_is_leaving", "_path", "_publish", "_timer", "_under_way",
+                 "_waiting")  # fmt: skip
 
     def __init__(self, path: bytes, publish: Publish) -> None:
         self._path = path
         self._publish = publish
         self._under_way = 0
         self._crowd = 0
-        """How many went together the last time: once they have their answers, they come again together."""
+        """How many callers went together the last time: once they have their answers, they come again together."""
         self._groups: dict[asyncio.Task[None], int] = {}
-        """How many are in each group that is under way."""
+        """How many callers are in each group that is under way."""
         self._waiting: list[Waiting] = []
-        self._bytes = 0
+        self._bytes = self._count = 0
+        """Of the messages that wait."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_leaving = False
         """Those who wait go at the end of this turn of the loop."""
@@ -78,10 +92,10 @@ class Way:
     def is_used(self) -> bool:
         return bool(self._under_way or self._waiting)
 
-    def is_free_for(self, message: Message) -> bool:
-        """Whether a message goes by itself, between `enter` and `leave`. If not, it has to `join`."""
-        is_quiet = self._under_way < UNDER_WAY_MAX and self._crowd <= 1
-        return is_quiet or len(message.payload) >= LARGE_BYTES
+    @property
+    def is_quiet(self) -> bool:
+        """Whether a publish goes by itself, between `enter` and `leave`. If not, and it is not large, it may `join`."""
+        return self._under_way < UNDER_WAY_MAX and self._crowd <= 1
 
     def enter(self) -> None:
         self._under_way += 1
@@ -91,18 +105,19 @@ class Way:
         if self._waiting:
             self._look()
 
-    def join(self, message: Message) -> asyncio.Future[Published]:
-        """Wait for company; done when the message is stored, with its place."""
+    def join(self, messages: Sequence[Message], size: int) -> asyncio.Future[Receipt]:
+        """Wait for company; done when the messages are stored."""
         loop = asyncio.get_running_loop()
-        place: asyncio.Future[Published] = loop.create_future()
-        self._waiting.append(Waiting(message, place))
-        self._bytes += len(message.payload)
-        if len(self._waiting) >= MESSAGES_MAX or self._bytes >= BYTES_MAX:
+        receipt: asyncio.Future[Receipt] = loop.create_future()
+        self._waiting.append(Waiting(messages, size, receipt))
+        self._bytes += size
+        self._count += len(messages)
+        if self._bytes >= BYTES_MAX or self._count >= MESSAGES_MAX:
             self._depart()
         elif len(self._waiting) == 1:
             self._timer = loop.call_later(WAIT_S, self._depart)
             self._look()
-        return place
+        return receipt
 
     def _look(self) -> None:
         """Those who wait go now, unless more are under way, who will soon come again and could go with them."""
@@ -122,9 +137,9 @@ class Way:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        group = [waiting for waiting in self._waiting if not waiting.place.done()]
+        group = [waiting for waiting in self._waiting if not waiting.receipt.done()]
         self._waiting = []
-        self._bytes = 0
+        self._bytes = self._count = 0
         self._crowd = len(group)
         if group:
             self.enter()
@@ -139,12 +154,10 @@ class Way:
     async def _send(self, group: list[Waiting]) -> None:
         """Publish a group as one, and tell each caller."""
         try:
-            receipt = await self._publish(self._path, [waiting.message for waiting in group])
-            for waiting, place in zip(group, receipt.results(), strict=True):
-                if not waiting.place.done():
-                    waiting.place.set_result(place)
+            messages = list(chain.from_iterable(waiting.messages for waiting in group))
+            _tell(group, await self._publish(self._path, messages))
         except asyncio.CancelledError:
-            _fail(group, Closed("the client's work was cancelled: it is not known whether the message was stored"))
+            _fail(group, Closed("the client's work was cancelled: it is not known whether the messages were stored"))
             raise
         except _BLAMED as error:
             if len(group) == 1 or is_repeat(error):
@@ -155,7 +168,16 @@ class Way:
             _fail(group, error)
 
 
+def _tell(group: Sequence[Waiting], receipt: Receipt) -> None:
+    start = 0
+    for waiting in group:
+        end = start + len(waiting.messages)
+        if not waiting.receipt.done():
+            waiting.receipt.set_result(receipt.slice(start, end))
+        start = end
+
+
 def _fail(group: Sequence[Waiting], error: BaseException) -> None:
     for waiting in group:
-        if not waiting.place.done():
-            waiting.place.set_exception(error)
+        if not waiting.receipt.done():
+            waiting.receipt.set_exception(error)

@@ -55,6 +55,14 @@ class Appended(msgspec.Struct, frozen=True):
                 following += 1
         return result
 
+    def slice(self, start: int, end: int) -> Appended:
+        """The same of the messages from one index to another."""
+        if not self.duplicates:
+            return Appended(self.base + start, end - start)
+        inside = {index - start: offset for index, offset in self.duplicates.items() if start <= index < end}
+        before = sum(index < start for index in self.duplicates)
+        return Appended(self.base + start - before, end - start - len(inside), inside)
+
 
 class Sealed(msgspec.Struct):
     """What a lane puts into a commit, with what the node must do about it."""
