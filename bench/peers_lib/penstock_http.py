@@ -24,8 +24,8 @@ TAKE_S = 0.2
 class Penstock(Peer):
     name = "penstock"
     library = (
-        "penstock.AsyncClient as it comes: encoded batches, an id on every publish so that a repeat is known; "
-        "consumers of batches claim the next while they acknowledge the last"
+        "penstock.AsyncClient as it comes: encoded batches, an id on every publish so that a repeat is known; small "
+        "publishes that overlap share requests; consumers of batches claim the next while they acknowledge the last"
     )
     confirm = (
         "SQLite in WAL mode with synchronous=FULL: a publish, a lease and an acknowledgement are each answered after "

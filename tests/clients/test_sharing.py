@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import penstock
 from penstock import AsyncClient, Closed, InvalidArgument, Message, NotFound, Published, QueueFull, Retry, Unavailable
 from penstock.batch import decode, from_bytes
 from penstock.client.sharing import BYTES_MAX, LARGE_BYTES, MESSAGES_MAX, UNDER_WAY_MAX, WAYS_KEPT
@@ -303,6 +304,30 @@ def test_what_is_no_list_of_messages_is_refused_in_company_as_it_is_alone(tmp_pa
                 assert len(await client.publish_many("q", (Message(b"a"), Message(b"b")))) == 2
                 await asyncio.gather(*tasks)
             assert len(await client.claim("q", max=1_000)) == len(wrong) * 22
+
+    run(main())
+
+
+@pytest.mark.usefixtures("patient")
+def test_threads_that_share_a_client_share_its_requests() -> None:
+    async def main() -> None:
+        held = Held()
+        async with ToldServer(held) as server:
+            client = await asyncio.to_thread(penstock.Client, server.url)
+
+            def start(count: int) -> list[asyncio.Future[Published]]:
+                work = asyncio.to_thread
+                return [asyncio.ensure_future(work(client.publish, "q", Message(b"x"))) for _ in range(count)]
+
+            threads = start(UNDER_WAY_MAX)
+            await until(lambda: len(server.asked) == UNDER_WAY_MAX)
+            threads += start(3)
+            (way,) = client._client._sharing._ways.values()
+            await until(lambda: len(way._waiting) == 3)
+            held.gate.set()
+            assert sorted([(await thread).offset for thread in threads]) == list(range(UNDER_WAY_MAX + 3))
+            assert len(server.asked) == UNDER_WAY_MAX + 1
+            await asyncio.to_thread(client.close)
 
     run(main())
 

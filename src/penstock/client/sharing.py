@@ -24,8 +24,8 @@ WAIT_S: Final = 0.01
 """The longest that a publish waits for company. Where answers do not come, it goes all the same."""
 MESSAGES_MAX: Final = 1_000
 BYTES_MAX: Final = 256 * 1024
-LARGE_BYTES: Final = 64 * 1024
-"""A publish of this size is worth a request of its own."""
+LARGE_BYTES: Final = 16 * 1024
+"""A publish of this size is worth a request of its own: to make one while the server works on another is worth more."""
 WAYS_KEPT: Final = 256
 
 _BLAMED: Final = (InvalidArgument, QueueFull)
