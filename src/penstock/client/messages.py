@@ -63,7 +63,7 @@ class Messages(Requests):
     # Publish ----------------------------------------------------------------------------------------------
 
     async def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Published:
-        """Publish one message; returns when it is durable. Calls that overlap share requests."""
+        """Publish one message; returns when it is durable."""
         check_message(message)
         path = self._target("queues", queue, "messages")
         if telemetry.is_on() or publish_id is not None:

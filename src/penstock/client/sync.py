@@ -416,7 +416,7 @@ class Client:
         return self._thread.run(self._client.schedules)
 
     def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Published:
-        """Publish one message; returns when it is durable. Calls that overlap share requests."""
+        """Publish one message; returns when it is durable."""
         return self._thread.run(self._client.publish, queue, message, publish_id=publish_id)
 
     def publish_many(self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None) -> Receipt:
