@@ -12,7 +12,7 @@ import penstock
 from penstock import AsyncClient, Closed, InvalidArgument, Message, NotFound, Published, QueueFull, Retry, Unavailable
 from penstock.batch import decode, from_bytes
 from penstock.client.sharing import BYTES_MAX, LARGE_BYTES, MESSAGES_MAX, UNDER_WAY_MAX, WAYS_KEPT
-from tests.clients.rig import Asked, ToldServer, answer, connected, refusal, run, until
+from tests.clients.rig import Asked, Responder, ToldServer, answer, connected, refusal, run, until
 
 
 def payloads(asked: Asked) -> list[bytes]:
@@ -136,6 +136,38 @@ def test_a_few_wait_for_the_many_who_are_under_way_and_soon_come_again() -> None
             gates[3].set()
             await asyncio.gather(*tasks)
             assert [len(payloads(asked)) for asked in server.asked] == [1, 1, 10, 1]
+
+    run(main())
+
+
+@pytest.mark.usefixtures("patient")
+def test_nobody_overtakes_those_who_wait() -> None:
+    """Not even one who is answered and comes again before they have left."""
+
+    async def main() -> None:
+        held, gates = Held(), [asyncio.Event() for _ in range(4)]
+
+        async def respond(asked: Asked) -> bytes:
+            await gates[server.asked.index(asked)].wait()
+            return held.stored(asked)
+
+        async def twice(client: AsyncClient) -> None:
+            await client.publish("q", Message(b"first"))
+            await client.publish("q", Message(b"again"))
+
+        async with ToldServer(respond) as server, AsyncClient(server.url) as client:
+            tasks: list[asyncio.Task[Any]] = [asyncio.ensure_future(twice(client))]
+            await until(lambda: len(server.asked) == 1)
+            tasks += begin(client, *(b"alone",) * (UNDER_WAY_MAX - 1))
+            await until(lambda: len(server.asked) == UNDER_WAY_MAX)
+            tasks += begin(client, b"waits")
+            await asyncio.sleep(0)
+            gates[0].set()
+            await until(lambda: len(server.asked) == UNDER_WAY_MAX + 1)
+            for gate in gates:
+                gate.set()
+            await asyncio.gather(*tasks)
+            assert payloads(server.asked[UNDER_WAY_MAX]) == [b"waits", b"again"]
 
     run(main())
 
@@ -362,6 +394,17 @@ def test_a_queue_takes_as_many_as_it_has_room_for(tmp_path: Path) -> None:
     run(main())
 
 
+async def told_of_a_group(held: Held, respond: Responder, *bodies: bytes) -> tuple[list[Any], list[Asked]]:
+    """What each of a group is told, and what the server was asked from the group's request on."""
+    async with ToldServer(respond) as server, AsyncClient(server.url, retry=Retry(pause_seconds=0.001)) as client:
+        alone = await fill(client, server)
+        others = begin(client, *bodies)
+        await asyncio.sleep(0)
+        held.gate.set()
+        await asyncio.gather(*alone)
+        return await asyncio.gather(*others, return_exceptions=True), server.asked[UNDER_WAY_MAX:]
+
+
 def test_an_error_that_is_nobodys_fault_is_told_to_all() -> None:
     async def main() -> None:
         held = Held()
@@ -370,15 +413,9 @@ def test_an_error_that_is_nobodys_fault_is_told_to_all() -> None:
             stored = await held(asked)
             return stored if len(payloads(asked)) == 1 else refusal(404, "not_found")
 
-        async with ToldServer(respond) as server, AsyncClient(server.url) as client:
-            alone = await fill(client, server)
-            others = begin(client, b"a", b"b", b"c")
-            await asyncio.sleep(0)
-            held.gate.set()
-            await asyncio.gather(*alone)
-            results = await asyncio.gather(*others, return_exceptions=True)
-            assert [type(result) for result in results] == [NotFound] * 3
-            assert len(server.asked) == UNDER_WAY_MAX + 1  # asked once, not one by one
+        results, asked = await told_of_a_group(held, respond, b"a", b"b", b"c")
+        assert [type(result) for result in results] == [NotFound] * 3
+        assert len(asked) == 1  # not one by one
 
     run(main())
 
@@ -395,16 +432,10 @@ def test_a_lost_answer_is_asked_for_again_under_the_same_id() -> None:
                 return None
             return stored
 
-        retry = Retry(pause_seconds=0.001)
-        async with ToldServer(respond) as server, AsyncClient(server.url, retry=retry) as client:
-            tasks = await fill(client, server)
-            tasks += begin(client, b"a", b"b", b"c")
-            await asyncio.sleep(0)
-            held.gate.set()
-            await asyncio.gather(*tasks)
-            first, again = server.asked[-2:]
-            assert payloads(first) == payloads(again) == [b"a", b"b", b"c"]
-            assert first.query["publish_id"] == again.query["publish_id"]
+        results, (first, again) = await told_of_a_group(held, respond, b"a", b"b", b"c")
+        assert [type(result) for result in results] == [Published] * 3
+        assert payloads(first) == payloads(again) == [b"a", b"b", b"c"]
+        assert first.query["publish_id"] == again.query["publish_id"]
 
     run(main())
 
@@ -423,16 +454,9 @@ def test_a_refusal_of_a_repeat_is_told_as_it_is_and_nothing_is_sent_anew() -> No
             seen += 1
             return None if seen == 1 else refusal(429, "queue_full")
 
-        retry = Retry(pause_seconds=0.001)
-        async with ToldServer(respond) as server, AsyncClient(server.url, retry=retry) as client:
-            alone = await fill(client, server)
-            others = begin(client, b"a", b"b")
-            await asyncio.sleep(0)
-            held.gate.set()
-            await asyncio.gather(*alone)
-            results = await asyncio.gather(*others, return_exceptions=True)
-            assert [type(result) for result in results] == [QueueFull] * 2
-            assert len(server.asked) == UNDER_WAY_MAX + 2
+        results, asked = await told_of_a_group(held, respond, b"a", b"b")
+        assert [type(result) for result in results] == [QueueFull] * 2
+        assert len(asked) == 2
 
     run(main())
 

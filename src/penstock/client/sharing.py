@@ -95,7 +95,7 @@ class Way:
     @property
     def is_quiet(self) -> bool:
         """Whether a publish goes by itself, between `enter` and `leave`. If not, and it is not large, it may `join`."""
-        return self._under_way < UNDER_WAY_MAX and self._crowd <= 1
+        return self._under_way < UNDER_WAY_MAX and self._crowd <= 1 and not self._waiting
 
     def enter(self) -> None:
         self._under_way += 1
