@@ -20,7 +20,7 @@ from penstock.node.measures import Measures
 from penstock.node.pending import Pending, Promise
 from penstock.rows import REGISTRAR_SLOT, Commit, LaneChange, OutboxRow, TraceRow, slot_of
 from penstock.store.checks import changes_enqueued
-from penstock.store.contract import Prompt, Store
+from penstock.store.contract import Prompt, Remote, Store
 
 if TYPE_CHECKING:
     from penstock.delivery import Receipt
@@ -33,8 +33,10 @@ COMPANY_MAX = 16
 """Up to so many callers in step are waited for: with more, the commit is large anyway."""
 TURNS_MAX = 80
 """Turns of the loop, of some microseconds each, that a commit waits for company."""
+TURNS_REMOTE = 400
+"""The same where a commit takes a database a millisecond: who is not in it waits for two of them."""
 TURNS_PACED = 20
-"""The same for who publishes without waiting for answers: it comes when it comes, and perhaps just now."""
+"""For who publishes without waiting for answers: it comes when it comes, and perhaps just now."""
 ALONE_COMMITS = 32
 """After so many commits in a row of one waiter each, nobody else is taken to be there; one in so many looks again."""
 RIDE_SECONDS = 0.005
@@ -79,6 +81,7 @@ class CommitLoop:
         self._measures = measures
         self._store = store
         self._prompt = store if isinstance(store, Prompt) else None
+        self._turns_max = TURNS_REMOTE if isinstance(store, Remote) and store.is_remote else TURNS_MAX
         self._memory = memory
         self._clock = clock
         self._epochs = epochs
@@ -235,9 +238,14 @@ class CommitLoop:
         self._pending.is_wanted = True
         if not self._scheduled and self._under_way is None and not self._closed:
             self._scheduled = True
-            self._turns_left = self._turns if 1 < self._company <= COMPANY_MAX else 0
+            self._turns_left = self._turns_for_company()
             # After what is ready to run now: everything it changes shares the commit.
             self._loop.call_soon(self._begin)
+
+    def _turns_for_company(self) -> int:
+        if not 1 < self._company <= COMPANY_MAX:
+            return 0
+        return self._turns_max if self._turns == TURNS_MAX else self._turns
 
     def _begin(self) -> None:
         if self._turns_left and self._pending.callers < self._company:

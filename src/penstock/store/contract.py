@@ -83,6 +83,7 @@ __all__ = [
     "NodeRow",
     "OutboxRow",
     "Prompt",
+    "Remote",
     "SlotRow",
     "Store",
     "TraceRow",
@@ -102,6 +103,13 @@ class Prompt(Protocol):
         durable, else with what `apply` would have raised. False says that nothing was done: `apply` is still to be
         called. `is_alone`: nobody but the caller of this commit asks for anything, so the event loop may be kept.
         """
+
+
+@runtime_checkable
+class Remote(Protocol):
+    """What an engine may say of itself: its commits are another process's work, and take longer than an answer does."""
+
+    is_remote: bool
 
 
 class Store(Protocol):

@@ -52,6 +52,8 @@ Result = TypeVar("Result")
 class MysqlStore:
     """An open database of a MySQL or MariaDB server. Made by `MysqlStore.open`."""
 
+    is_remote = True
+
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._packet_most = 0

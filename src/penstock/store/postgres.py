@@ -60,6 +60,8 @@ Row = tuple[Any, ...]
 class PostgresStore:
     """An open schema of a PostgreSQL database. Made by `PostgresStore.open`."""
 
+    is_remote = True
+
     def __init__(self, pool: Pool, address: StoreAddress, url: str, seconds: float) -> None:
         self._pool = pool
         self._members = MemberCalls(url, seconds)

@@ -1,0 +1,76 @@
+"""How long a commit waits for those who were answered together: some turns of the loop, more where commits are slow."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock import Broker, Message
+from penstock.node.commits import TURNS_MAX, TURNS_REMOTE
+from penstock.store.mysql import MysqlStore
+from penstock.store.postgres import PostgresStore
+from tests.scenarios.rig import turns
+from tests.scenarios.shaky import Machine, ShakyStore, play
+
+
+class RemoteStore(ShakyStore):
+    is_remote = True
+
+
+async def publish(broker: Broker, after_turns: int) -> None:
+    await broker.publish("q", Message(b"x"))
+    await turns(after_turns)
+    await broker.publish("q", Message(b"y"))
+
+
+@pytest.mark.parametrize(
+    ("store", "late_turns", "commits"),
+    [
+        (ShakyStore, TURNS_MAX // 2, 2),
+        (ShakyStore, TURNS_MAX * 2, 3),
+        (RemoteStore, TURNS_MAX * 2, 2),
+        (RemoteStore, TURNS_REMOTE * 2, 3),
+    ],
+)
+def test_two_who_were_answered_together_share_a_commit_again_unless_one_is_late(
+    store: type[ShakyStore], late_turns: int, commits: int
+) -> None:
+    async def story(machine: Machine) -> None:
+        machine.store = store()
+        broker = await machine.open()
+        await broker.declare_queue("q")
+        await broker.declare_group("q", "default")
+        before = len(machine.store.commits)
+        await asyncio.gather(publish(broker, 0), publish(broker, late_turns))
+        assert len(machine.store.commits) - before == commits
+
+    play(story)
+
+
+async def turns_waited(machine: Machine, broker: Broker) -> int:
+    """How many turns of the loop a publish waits before its commit is begun."""
+    before, waited = machine.store.tries, 0
+    publishing = asyncio.ensure_future(broker.publish("q", Message(b"y")))
+    while machine.store.tries == before:
+        await turns(1)
+        waited += 1
+    await publishing
+    return waited
+
+
+def test_who_does_not_come_again_is_waited_for_once() -> None:
+    async def story(machine: Machine) -> None:
+        machine.store = RemoteStore()
+        broker = await machine.open()
+        await broker.declare_queue("q")
+        await asyncio.gather(*(broker.publish("q", Message(b"x")) for _ in range(3)))
+        assert await turns_waited(machine, broker) > TURNS_REMOTE
+        assert await turns_waited(machine, broker) < TURNS_MAX // 4
+
+    play(story)
+
+
+def test_databases_say_that_they_are_remote() -> None:
+    assert PostgresStore.is_remote
+    assert MysqlStore.is_remote
