@@ -25,7 +25,7 @@ class Penstock(Peer):
     name = "penstock"
     library = (
         "penstock.AsyncClient as it comes: encoded batches, an id on every publish so that a repeat is known; small "
-        "publishes that overlap share requests; consumers of batches claim the next while they acknowledge the last"
+        "publishes that overlap share requests; consumers of batches claim the next and acknowledge the last at once"
     )
     confirm = (
         "SQLite in WAL mode with synchronous=FULL: a publish, a lease and an acknowledgement are each answered after "
@@ -120,7 +120,11 @@ class PenstockClient(Client):
 
 
 class PenstockConsumer(Consumer):
-    """Claims the next messages while it acknowledges the last ones, as the client's consumer runner does."""
+    """Claims the next messages with the acknowledgement of the last ones.
+
+    After a full claim there is more: one request does both. After any other the next claim may have to wait, so it is a
+    request of its own at the same time.
+    """
 
     def __init__(self, client: Any, queue: str, most: int, group: str) -> None:
         self._client = client
@@ -128,10 +132,13 @@ class PenstockConsumer(Consumer):
         self._most = most
         self._group = group
         self._ahead: asyncio.Task[Any] | None = None
+        self._next: Any = None
 
     async def take(self) -> tuple[list[bytes], Any]:
-        ahead, self._ahead = self._ahead or self._claim(), None
-        claim = await ahead
+        claim, self._next = self._next, None
+        if not claim:
+            ahead, self._ahead = self._ahead or self._claim(), None
+            claim = await ahead
         return claim.payloads(), claim
 
     def _claim(self) -> asyncio.Task[Any]:
@@ -139,13 +146,18 @@ class PenstockConsumer(Consumer):
         return asyncio.get_running_loop().create_task(claim)
 
     async def ack(self, token: Any) -> None:
-        if self._most > 1:
+        if self._most == 1:
+            await self._client.ack(token)
+        elif len(token) == self._most:
+            self._next = await self._client.settle_and_claim(token, max=self._most)
+        else:
             self._ahead = self._claim()
-        await self._client.ack(token)
+            await self._client.ack(token)
 
     async def close(self) -> None:
-        if self._ahead is not None and (claim := await self._ahead):
-            await self._client.release(claim)
+        ahead = self._next if self._ahead is None else await self._ahead
+        if ahead:
+            await self._client.release(ahead)
 
 
 # Plain JSON ----------------------------------------------------------------------------------------------

@@ -358,6 +358,24 @@ class SyncBroker:
         """
         self._thread.run(self._broker.settle, lease, verdicts)
 
+    def settle_and_claim(
+        self,
+        lease: LeaseLike,
+        verdicts: Sequence[Verdict] | None = None,
+        *,
+        max: int = 1,
+        lease_seconds: float | None = None,
+        consumer: str | None = None,
+    ) -> Claim:
+        """Settle a lease (all of it is done, without verdicts) and claim the next messages of its queue and group.
+
+        Both are one commit, and over HTTP one request. The claim does not wait: it is empty where nothing is there.
+        Raises `LeaseLost` as `settle` does; then nothing is claimed.
+        """
+        return self._thread.run(
+            self._broker.settle_and_claim, lease, verdicts, max=max, lease_seconds=lease_seconds, consumer=consumer
+        )
+
     def ack(self, lease: LeaseLike, offsets: Ranges = None) -> None:
         """These messages are done (all of the lease without offsets)."""
         self._thread.run(self._broker.ack, lease, offsets)

@@ -27,6 +27,11 @@ async def held_up() -> AsyncIterator[tuple[Broker, AsyncClient, Proxy]]:
             await proxy.close()
 
 
+async def _is_handed_out(broker: Broker) -> bool:
+    """Whether all is."""
+    return (await broker.stats("q")).groups[0].ready == 0
+
+
 async def _is_leased(broker: Broker) -> bool:
     return (await broker.stats("q")).groups[0].leased == 1
 
@@ -69,5 +74,25 @@ def test_a_claim_that_is_late_and_still_holds_is_handed_out_with_a_new_deadline(
             assert claim.payloads() == [b"m"]
             assert claim.deadline_ms >= began_ms + 31_200
             await client.ack(claim)
+
+    run(story())
+
+
+@pytest.mark.parametrize("lease_seconds", [0.3, None])
+def test_so_it_is_with_a_claim_that_came_with_a_settle(lease_seconds: float | None) -> None:
+    async def story() -> None:
+        async with held_up() as (broker, client, proxy):
+            await broker.declare_queue("q", lease_ms=300, max_attempts=0, backoff_ms=0)
+            await broker.declare_group("q", "default")
+            await broker.publish_many("q", [Message(b"first"), Message(b"second")])
+            claim = await client.claim("q", lease_seconds=60)
+            proxy.slow(0.8)  # there, and back
+            settling = asyncio.ensure_future(client.settle_and_claim(claim, lease_seconds=lease_seconds))
+            await until(lambda: _is_handed_out(broker))
+            other = await broker.claim("q", wait=10)  # when the lease is over
+            assert other.payloads() == [b"second"]
+            await broker.ack(other)
+            following = await settling
+            assert (len(following), following.lease) == (0, None)
 
     run(story())

@@ -266,6 +266,39 @@ def test_settling() -> None:
     run(main())
 
 
+def test_settling_and_claiming_in_one_request() -> None:
+    async def main() -> None:
+        async with connected() as (client, _):
+            await client.declare_queue("q", backoff_ms=0)
+            await client.declare_group("q", "default")
+            await client.publish_many("q", [Message(b"%d" % i) for i in range(8)])
+            first = await client.claim("q", max=2)
+            second = await client.settle_and_claim(first, max=2, lease_seconds=500, consumer="bob")
+            assert second.payloads() == [b"2", b"3"]
+            assert second.deadline_ms > first.deadline_ms + 400_000
+            assert second.lease is not None
+            verdicts = [Verdict("ack", 2, 3), Verdict("reject", 3, 4, None, "bad")]
+            third = await client.settle_and_claim(str(second.lease), verdicts)
+            assert third.payloads() == [b"4"]
+            fourth = await client.settle_and_claim(third, [Verdict("release")], max=9)
+            assert [(one.payload, one.attempt) for one in fourth] == [(b"%d" % i, 1) for i in range(4, 8)]
+            last = await client.settle_and_claim(fourth)
+            assert (len(last), last.lease, last.queue) == (0, None, "q")
+            [group] = (await client.stats("q")).groups
+            assert (group.ready, group.leased, group.dead) == (0, 0, 1)
+            for lease in (first, second, fourth):
+                with pytest.raises(LeaseLost):
+                    await client.settle_and_claim(lease)
+            with pytest.raises(InvalidArgument, match="no lease"):
+                await client.settle_and_claim(last)
+            with pytest.raises(InvalidArgument, match="at least one verdict"):
+                await client.settle_and_claim(fourth, [])
+            with pytest.raises(InvalidArgument, match="max"):
+                await client.settle_and_claim(fourth, max=0)
+
+    run(main())
+
+
 def test_claims_wait_and_take_as_asked() -> None:
     async def main() -> None:
         async with connected() as (client, place):

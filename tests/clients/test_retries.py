@@ -24,7 +24,7 @@ from penstock import (
     encode,
     errors,
 )
-from penstock.client.channel import OutcomeUnknown
+from penstock.client.channel import OutcomeUnknown, is_repeat
 from penstock.client.faults import BY_CODE
 from penstock.delivery import Lease
 from tests.clients.rig import Asked, Responder, ToldServer, answer, refusal, run
@@ -216,6 +216,14 @@ def test_a_settle_that_was_sent_before_says_that_it_may_have_been_its_own() -> N
     assert len(asked) == 2
     error, _ = told(lambda _: refusal(409, "lease_lost", "gone"), lambda client: client.ack(CLAIM))
     assert (type(error), str(error)) == (LeaseLost, "gone")
+
+
+def test_one_that_claims_too_says_so_and_is_told_by_a_note() -> None:
+    error, asked = told(lose(1, refusal(409, "lease_lost", "gone")), lambda client: client.settle_and_claim(CLAIM))
+    assert isinstance(error, LeaseLost)
+    assert "not known whether this call settled it" in str(error)
+    assert is_repeat(error)
+    assert [one.target.partition("?")[0] for one in asked] == ["/v1/leases/1-2-3/next"] * 2
 
 
 def test_a_transaction_that_was_sent_before_says_so_too() -> None:

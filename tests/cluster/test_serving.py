@@ -28,7 +28,16 @@ def test_any_server_serves_any_request(tmp_path: Path) -> None:
             assert status == 200, answer
             status, claim = b.request("POST", f"{queue}/claim", {"max": 10})
             assert [message["payload"] for message in claim["messages"]] == ["one"]
+            assert a.request("POST", f"{queue}/messages", {"messages": [{"payload": "two"}]})[0] == 200
+            for asked in (a, b):  # one of them is not the owner
+                status, following = asked.request("POST", f"/v1/leases/{claim['lease']}/next", {})
+                assert (status, [message["payload"] for message in following["messages"]]) == (200, ["two"])
+                assert asked.request("POST", f"/v1/leases/{claim['lease']}/next", {})[0] == 409
+                assert a.request("POST", f"{queue}/messages", {"messages": [{"payload": "two"}]})[0] == 200
+                claim = following
             assert a.request("POST", f"/v1/leases/{claim['lease']}/settle", {"verdicts": [{"action": "ack"}]})[0] == 204
+            status, claim = a.request("POST", f"{queue}/claim", {"ack": True})
+            assert len(claim["messages"]) == 1
             status, found = b.request("GET", f"{queue}/stats")
             counts = {group["group"]: (group["ready"], group["leased"]) for group in found["groups"]}
             assert (status, counts["default"]) == (200, (0, 0))
@@ -37,7 +46,7 @@ def test_any_server_serves_any_request(tmp_path: Path) -> None:
         ]
         for server in (first, second):
             counts = server.request("GET", "/v1/stats?prefix=q")[1]["queues"]
-            assert [(one["queue"], one["published"]) for one in counts] == [(f"q{index}", 1) for index in range(6)]
+            assert [(one["queue"], one["published"]) for one in counts] == [(f"q{index}", 4) for index in range(6)]
             page = urllib.request.urlopen(f"{server.url}/metrics").read().decode()
             assert "penstock_cluster_slots 32.0" in page
             assert re.search(r"penstock_cluster_forwards_total [1-9]", page)

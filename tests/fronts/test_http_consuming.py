@@ -42,6 +42,27 @@ async def test_any_mix_of_verdicts(front: Front) -> None:
     assert gone.message
 
 
+@over_http(engine="sqlite")
+async def test_a_settle_that_claims(front: Front) -> None:
+    await front.broker.declare_queue("mail", backoff_ms=0)
+    await front.publish("mail", *"abcd")
+    claim = await front.claim("mail")
+    following = await front.ok("POST", f"/v1/leases/{claim['lease']}/next", {"max": 2, "consumer": "me"})
+    assert [one["payload"] for one in following["messages"]] == ["b", "c"]
+    assert (following["queue"], following["lane"]) == ("mail", 0)
+    verdicts = [{"action": "ack", "offsets": [1]}, {"action": "nack", "offsets": [2], "delay": 0, "error": "once more"}]
+    last = await front.ok("POST", f"/v1/leases/{following['lease']}/next", {"verdicts": verdicts, "max": 9})
+    assert [(one["payload"], one["attempt"]) for one in last["messages"]] == [("c", 2), ("d", 1)]
+    empty = await front.ok("POST", f"/v1/leases/{last['lease']}/next", {})
+    assert (empty["messages"], empty["lease"]) == ([], None)
+    for body, status, code in (
+        ({}, 409, "lease_lost"), ({"verdicts": []}, 400, "invalid_argument"), ({"max": 0}, 400, "invalid_argument"),
+        ({"wait": 5}, 400, "invalid_argument"), ({"lease_seconds": 0}, 400, "invalid_argument"),
+    ):  # fmt: skip
+        reply = await front.call("POST", f"/v1/leases/{last['lease']}/next", body)
+        assert (reply.status, reply.code) == (status, code), body
+
+
 @over_http()
 async def test_a_lease_that_passed_on(front: Front) -> None:
     await front.broker.declare_queue("mail", backoff_ms=0)

@@ -40,10 +40,10 @@ class Consumer:
     async def run(self) -> None:
         while not self._world.finishing or self._tidy:
             claim, process = await self._claim()
-            if claim is not None and claim.lease is not None:
-                await self._work(claim, process)
-            elif claim is None:
+            if claim is None:
                 await asyncio.sleep(0.2)
+            while claim is not None and claim.lease is not None:
+                claim = await self._work(claim, process)
             if not self._tidy:
                 await asyncio.sleep(self._random.choice((0, 10, 300)) / 1000)
 
@@ -86,28 +86,32 @@ class Consumer:
 
     # Work -------------------------------------------------------------------------------------------------
 
-    async def _work(self, claim: Claim, process: Process) -> None:
+    async def _work(self, claim: Claim, process: Process) -> Claim | None:
+        """What was claimed by settling this, if anything was."""
         random = self._random
         if self._tidy or self._world.finishing:
             await self._settle(claim, process, dict.fromkeys(claim.offsets(), Verdict("ack")))
-            return
+            return None
         lease_ms = max(1, claim.deadline_ms - self._world.clock.now_ms())
         await asyncio.sleep(random.choice((0, 0, 0.1, 0.5, 0.9, 1.2)) * lease_ms / 1000)
         what = random.random()
         if what < 0.06:
-            return  # forgotten: the lease runs out
+            return None  # forgotten: the lease runs out
         if what < 0.10:
             await self._leave(process)
-            return
+            return None
         if what < 0.16:
             await self._extend(claim, process)
         if what < 0.26:
             await self._transact(claim, process)
-            return
+            return None
+        if what < 0.46:
+            return await self._settle_and_claim(claim, process, self._verdicts(claim))
         await self._settle(claim, process, self._verdicts(claim))
         if random.random() < 0.1:
             # Once more, offset by offset: a verdict on a whole lease would mean what is left of it.
             await self._settle(claim, process, dict.fromkeys(claim.offsets(), Verdict("ack")), again=True)
+        return None
 
     def _verdicts(self, claim: Claim) -> dict[int, Verdict]:
         """One for all, or each its own, or for some only."""
@@ -131,15 +135,9 @@ class Consumer:
         world, broker = self._world, process.broker
         view = world.checker.court.view(self._queue.name, self._group.name, process.index)
         settling = world.checker.deliveries.settle_begins(view, process.index, claim, verdicts)
-        alike = len({*verdicts.values()}) == 1 and list(verdicts) == claim.offsets()
-        whole = alike and not again and self._random.random() < 0.7
-        listed = [
-            Verdict(verdict.action, offset, offset + 1, verdict.delay_ms, verdict.error)
-            for offset, verdict in verdicts.items()
-        ]
         world.trace(f"{self._called} settles {claim.lease}:{[(at, item.action) for at, item in verdicts.items()]}")
         try:
-            await world.call(process, broker.settle(claim, [next(iter(verdicts.values()))] if whole else listed))
+            await world.call(process, broker.settle(claim, self._listed(claim, verdicts, again=again)))
         except PenstockError as error:
             world.trace(f"{self._called} settle: {type(error).__name__} {error}")
             world.unexpected(process, "settle", error)
@@ -147,6 +145,45 @@ class Consumer:
             return
         world.trace(f"{self._called} settled")
         world.checker.deliveries.settle_answered(settling)
+
+    def _listed(self, claim: Claim, verdicts: dict[int, Verdict], *, again: bool = False) -> list[Verdict]:
+        """Verdicts as they are said: one for all of a lease, where that can be, or one for each offset."""
+        alike = len({*verdicts.values()}) == 1 and list(verdicts) == claim.offsets()
+        if alike and not again and self._random.random() < 0.7:
+            return [next(iter(verdicts.values()))]
+        return [
+            Verdict(verdict.action, offset, offset + 1, verdict.delay_ms, verdict.error)
+            for offset, verdict in verdicts.items()
+        ]
+
+    async def _settle_and_claim(self, claim: Claim, process: Process, verdicts: dict[int, Verdict]) -> Claim | None:
+        """Settle, and claim what comes next with the same call."""
+        world, deliveries = self._world, self._world.checker.deliveries
+        view = world.checker.court.view(self._queue.name, self._group.name, process.index)
+        settling = deliveries.settle_begins(view, process.index, claim, verdicts)
+        claiming = deliveries.claim_begins(view, process.index, None, settle=False)
+        most = self._random.randint(1, 5)
+        said = [(at, item.action) for at, item in verdicts.items()]
+        world.trace(f"{self._called} settles {claim.lease}:{said} and claims {most} more")
+        work = process.broker.settle_and_claim(
+            claim, self._listed(claim, verdicts), max=most, consumer=self._called
+        )  # fmt: skip
+        try:
+            following = await world.call(process, work)
+        except PenstockError as error:
+            world.trace(f"{self._called} settle and claim: {type(error).__name__} {error}")
+            world.unexpected(process, "settle", error)
+            deliveries.settle_failed(settling, error)
+            deliveries.claim_failed(claiming)
+            return None
+        found = [(message.offset, message.attempt) for message in following.messages]
+        world.trace(f"{self._called} settled and got {following.lease}:{found} until {following.deadline_ms}")
+        deliveries.settle_answered(settling)
+        if following:
+            deliveries.claim_answered(claiming, following, self._called)
+        else:  # what it took may have been unreadable, and be on its way back
+            deliveries.claim_failed(claiming)
+        return following
 
     async def _transact(self, claim: Claim, process: Process) -> None:
         """Acknowledge what was claimed and publish something else, in one commit."""

@@ -22,7 +22,7 @@ from penstock.core.stream import StreamGroup
 from penstock.core.waiting import Waiting
 from penstock.core.walk import Walk
 from penstock.core.work import Verdict, WorkGroup
-from penstock.delivery import Receipt
+from penstock.delivery import Claim, Receipt
 from penstock.errors import LeaseLost, PenstockError
 from penstock.node import claims, deadletters, publishing, transactions
 from penstock.node.catalog import Group, Queue
@@ -293,6 +293,19 @@ def transactions_are_two_commits() -> Any:
         return Receipt(count, results)
 
     return patch.object(transactions, "commit", commit)
+
+
+@mutation
+def a_settle_that_claims_is_answered_before_it_is_durable() -> Any:
+    async def settle_and_claim(
+        node: Node, lease: Any, verdicts: Any, queue: Queue, group: Group, request: Any
+    ) -> Claim:
+        promise = claims.begin_settle(node, lease, verdicts)
+        if promise is None:
+            await claims.settle(node, lease, verdicts)
+        return await claims.claim(node, queue, group, request, 0)
+
+    return patch.object(claims, "settle_and_claim", settle_and_claim)
 
 
 # Dead letters, groups and streams ------------------------------------------------------------------------

@@ -64,6 +64,21 @@ class Consumers(Party):
         except PenstockError:
             self.refusals += 1
 
+    async def _ack_and_claim(self, queue: str, claim: Claim, most: int) -> Claim | None:
+        """Acknowledge a claim and take what comes next with the same request."""
+        ids, began = names(claim), time.monotonic()
+        self._ledger.ack_ask(queue, ids)
+        try:
+            following = await self._client.settle_and_claim(claim, max=most, lease_seconds=LEASE_S)
+        except PenstockError:
+            self.refusals += 1
+            return None
+        self._ledger.ack(queue, ids)
+        if not following:
+            return None
+        self._ledger.deliver(queue, names(following), time.monotonic(), began)
+        return following
+
     async def _ack(self, queue: str, claim: Claim, first: int) -> None:
         """Acknowledge so many of the claim's first messages."""
         ids = names(claim)[:first]
@@ -74,7 +89,10 @@ class Consumers(Party):
 
     async def consume(self, queue: str) -> None:
         while True:
-            claim = await self._claim(queue, self._chance.choice((1, 10, 100)))
+            most = self._chance.choice((1, 10, 100))
+            claim = await self._claim(queue, most)
+            while claim is not None and self._chance.random() < 0.4:
+                claim = await self._ack_and_claim(queue, claim, most)
             if claim is not None:
                 await self._settle(queue, claim)
 

@@ -33,7 +33,7 @@ from penstock.core.work import Verdict
 from penstock.delivery import Claim, Lease, Published, Receipt
 from penstock.errors import InvalidArgument, InvalidBatch, LeaseLost
 from penstock.model import DEFAULT_GROUP, SPAN_MS_MAX, Message, check_message
-from penstock.node.arguments import Ranges, check_publish_id, check_verdict, milliseconds, verdicts_of
+from penstock.node.arguments import Ranges, check_publish_id, check_verdicts, milliseconds, verdicts_of
 from penstock.node.broker import WAIT_SECONDS_MAX, LeaseLike
 from penstock.node.streams import StreamRead
 from penstock.wire.http import (
@@ -42,6 +42,7 @@ from penstock.wire.http import (
     CommitRequest,
     ExtendAnswer,
     ExtendRequest,
+    NextRequest,
     ReadRequest,
     SettleRequest,
     encode_json,
@@ -209,16 +210,21 @@ class Messages(Requests):
         )  # fmt: skip
         # A claim that acknowledges is done when it is sent: repeated, it would lose what the first one took.
         request = self._waiting(self._target("queues", queue, "claim"), body, wait, is_repeatable=not ack)
-        late_s = wait + _late_s(lease_seconds)
         while True:
             began = time.monotonic()
             claim = claim_of((await self._channel.send(request, self._retry)).body)
-            if claim.lease is None or time.monotonic() - began < late_s:
+            if await self._is_timely(claim, began, wait, lease_seconds):
                 return claim
-            # It was held up on its way: its lease may be over, and somebody else be done with the messages already.
-            with suppress(LeaseLost):
-                claim.deadline_ms = await self.extend(claim, lease_seconds)
-                return claim
+
+    async def _is_timely(self, claim: Claim, began: float, wait: float, lease_seconds: float | None) -> bool:
+        """Whether the messages of a claim are this consumer's, however long its answer took."""
+        if claim.lease is None or time.monotonic() - began < wait + _late_s(lease_seconds):
+            return True
+        # It was held up on its way: its lease may be over, and somebody else be done with the messages already.
+        with suppress(LeaseLost):
+            claim.deadline_ms = await self.extend(claim, lease_seconds)
+            return True
+        return False
 
     def _waiting(self, path: bytes, body: object, wait: float, *, is_repeatable: bool) -> Request:
         """A request whose answer may take as long as the caller is willing to wait."""
@@ -231,21 +237,48 @@ class Messages(Requests):
 
         Raises `LeaseLost` when the lease has ended, or some of the messages were settled before.
         """
-        if not verdicts:
-            raise InvalidArgument("settle needs at least one verdict")
-        for verdict in verdicts:
-            check_verdict(verdict)
+        check_verdicts(verdicts)
         body = SettleRequest([verdict_body(verdict) for verdict in verdicts])
+        await self._settle(lease, "settle", body, TAKES_JSON)
+
+    async def settle_and_claim(
+        self,
+        lease: LeaseLike,
+        verdicts: Sequence[Verdict] | None = None,
+        *,
+        max: int = 1,
+        lease_seconds: float | None = None,
+        consumer: str | None = None,
+    ) -> Claim:
+        """Settle a lease (all of it is done, without verdicts) and claim the next messages of its queue and group.
+
+        Both are one commit, and over HTTP one request. The claim does not wait: it is empty where nothing is there.
+        Raises `LeaseLost` as `settle` does; then nothing is claimed.
+        """
+        bodies = None
+        if verdicts is not None:
+            check_verdicts(verdicts)
+            bodies = [verdict_body(verdict) for verdict in verdicts]
+        name = self._consumer if consumer is None else consumer
+        body = NextRequest(verdicts=bodies, max=max, lease_seconds=lease_seconds, consumer=name)
+        began = time.monotonic()
+        claim = claim_of((await self._settle(lease, "next", body, TAKES_BATCHES)).body)
+        if await self._is_timely(claim, began, 0.0, lease_seconds):
+            return claim
+        return Claim(claim.queue, claim.lane, None, 0, [])
+
+    async def _settle(self, lease: LeaseLike, what: str, body: object, takes: bytes) -> Reply:
+        """Send verdicts on a lease, which may have been carried out before where the answer was lost."""
         try:
-            await self._lease_call(lease, "settle", body)
+            return await self._lease_call(lease, what, body, takes)
         except LeaseLost as error:
             if is_repeat(error):
                 raise unsure_of(error, "settled") from error
             raise
 
-    async def _lease_call(self, lease: LeaseLike, what: str, body: object) -> Reply:
+    async def _lease_call(self, lease: LeaseLike, what: str, body: object, takes: bytes = TAKES_JSON) -> Reply:
         path = self._target("leases", str(lease_of(lease)), what)
-        return await self._channel.send(Request(b"POST", path, encode_json(body), TAKES_JSON), self._retry)
+        return await self._channel.send(Request(b"POST", path, encode_json(body), takes), self._retry)
 
     async def ack(self, lease: LeaseLike, offsets: Ranges = None) -> None:
         """These messages are done (all of the lease without offsets)."""

@@ -73,6 +73,13 @@ def check_verdict(verdict: Verdict) -> None:
     check_text(verdict.error, "error", INTEGER_MAX)
 
 
+def check_verdicts(verdicts: Sequence[Verdict]) -> None:
+    if not verdicts:
+        raise InvalidArgument("settle needs at least one verdict")
+    for verdict in verdicts:
+        check_verdict(verdict)
+
+
 def verdicts_of(
     action: Action,
     offsets: Ranges,

@@ -49,7 +49,9 @@ async def claim(node: Node, queue: Queue, group: Group, request: Request, wait_m
         except Unavailable as error:
             if not is_with_its_publish or request.settle or isinstance(error, Elsewhere | Fenced):
                 raise
-            # It was the publish that failed; who waited for whatever comes waits on.
+            # It was the publish that failed, or what it published could not be read. Who waited for whatever comes
+            # waits on, and what nobody saw spends no attempt.
+            give_back(node, grab)
             grab = None
             if node.clock.now_ms() >= deadline_ms:
                 raise
@@ -216,6 +218,46 @@ async def settle(node: Node, lease: Lease, verdicts: Sequence[Verdict], *, in_pa
     await (command(lane) if lane is not None else await node.lanes.run(lease.lane, command))
 
 
+async def settle_and_claim(
+    node: Node, lease: Lease, verdicts: Sequence[Verdict], queue: Queue, group: Group, request: Request
+) -> Claim:
+    """Carry out verdicts on a lease and claim what is there then, in one commit unless a lane must be read first.
+
+    Whether the settle succeeded is what the caller must know: where only the claim fails, what it took goes back, it is
+    empty, and the next one tells why.
+    """
+
+    def command(lane: Lane) -> asyncio.Future[None]:
+        lane.work(lease.group).settle(node.clock.now_ms(), lease.id, verdicts)
+        return node.commits.changed(lane, turns=0)  # the claim counts as the caller who comes again
+
+    lane = node.lanes.get(lease.lane)
+    settled = command(lane) if lane is not None else await node.lanes.run(lease.lane, command)
+    try:
+        claimed = await _claim_next(node, queue, group, request)
+    except BaseException:
+        settled.cancel()  # nobody waits for it any more
+        raise
+    await settled
+    return claimed
+
+
+async def _claim_next(node: Node, queue: Queue, group: Group, request: Request) -> Claim:
+    grab: Grab | None = None
+    try:
+        grab = await _take_now(node, queue, group, request, patient=False)
+        if grab is not None:
+            return await _deliver(node, queue, grab, request, False)
+    except PenstockError:
+        if grab is not None:
+            give_back(node, grab)
+    except BaseException:
+        if grab is not None:
+            give_back(node, grab)
+        raise
+    return Claim(queue.name, 0, None, 0, [])
+
+
 def begin_settle(node: Node, lease: Lease, verdicts: Sequence[Verdict]) -> Promise | None:
     """`settle` up to where its commit is waited for; None, and nothing done, where the lane must be loaded first."""
     check_lane(node, lease)
@@ -254,6 +296,13 @@ async def extend(node: Node, lease: Lease, lease_ms: int | None) -> int:
 
 def check_lane(node: Node, lease: Lease) -> None:
     """Raise `LeaseLost` where there is no such queue or group."""
+    home_of(node, lease)
+
+
+def home_of(node: Node, lease: Lease) -> tuple[Queue, Group]:
+    """The queue and group of a lease; `LeaseLost` where they are gone."""
     queue = node.catalog.by_lane.get(lease.lane)
-    if queue is None or queue.deleting or queue.group_by_id(lease.group) is None:
+    group = None if queue is None or queue.deleting else queue.group_by_id(lease.group)
+    if queue is None or group is None:
         raise LeaseLost(f"lease {lease} is gone: its queue or group does not exist any more")
+    return queue, group

@@ -299,6 +299,19 @@ class SettleRequest(Struct, forbid_unknown_fields=True):
     """At least one; no message may be in two."""
 
 
+class NextRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What becomes of a lease, and how much is asked for in its place; see `Broker.settle_and_claim`."""
+
+    verdicts: list[VerdictBody] | None = None
+    """As in settle; without them, all that is left of the lease is done."""
+    max: int = 1
+    """1 to 100 000 messages, of the same queue and group."""
+    lease_seconds: float | None = None
+    """Instead of the queue's `lease_ms`."""
+    consumer: str | None = None
+    """Who claims; without it, the connection's address."""
+
+
 class ExtendRequest(Struct, forbid_unknown_fields=True):
     """Keep a lease for another span from now."""
 

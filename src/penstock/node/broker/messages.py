@@ -12,7 +12,7 @@ from typing import Final
 from penstock.batch import EncodedBatch
 from penstock.core.work import Verdict
 from penstock.delivery import Claim, Lease, Published, Receipt
-from penstock.errors import InvalidArgument, WrongKind
+from penstock.errors import InvalidArgument, LeaseLost, WrongKind
 from penstock.model import (
     BATCH_MESSAGES_MAX,
     DEFAULT_GROUP,
@@ -31,6 +31,7 @@ from penstock.node.arguments import (
     check_publish_id,
     check_sequence,
     check_verdict,
+    check_verdicts,
     lane_of,
     milliseconds,
     verdicts_of,
@@ -214,11 +215,35 @@ class Messages(Names):
 
         Raises `LeaseLost` when the lease has ended, or some of the messages were settled before.
         """
-        if not verdicts:
-            raise InvalidArgument("settle needs at least one verdict")
-        for verdict in verdicts:
-            check_verdict(verdict)
+        check_verdicts(verdicts)
         await claims.settle(self._node, self._lease(lease), verdicts)
+
+    async def settle_and_claim(
+        self,
+        lease: LeaseLike,
+        verdicts: Sequence[Verdict] | None = None,
+        *,
+        max: int = 1,
+        lease_seconds: float | None = None,
+        consumer: str | None = None,
+    ) -> Claim:
+        """Settle a lease (all of it is done, without verdicts) and claim the next messages of its queue and group.
+
+        Both are one commit, and over HTTP one request. The claim does not wait: it is empty where nothing is there.
+        Raises `LeaseLost` as `settle` does; then nothing is claimed.
+        """
+        chosen = _DONE if verdicts is None else verdicts
+        check_verdicts(chosen)
+        request = self._request(max, 1, lease_seconds, None, consumer, False, 0)
+        held = self._lease(lease)
+        home, group = claims.home_of(self._node, held)
+        if home.namespace != self._namespace:
+            raise LeaseLost(f"lease {held} is of namespace {home.namespace!r}; claim there")
+        self._queue(home.name)  # of which this session may take messages
+        home.used_ms = self._node.clock.now_ms()
+        if self._session is not None:
+            self._claimed.add((home.id, group.name, request.consumer))
+        return await claims.settle_and_claim(self._node, held, chosen, home, group, request)
 
     def begin_settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> Promise | None:
         """`settle` without a task: done when the promise is kept.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.delivery import Claim
 from penstock.errors import LeaseLost, Overloaded, WrongKind
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import claim_answer, encoded_claim, verdicts
@@ -13,6 +14,7 @@ from penstock.wire.http import (
     ClaimRequest,
     ExtendAnswer,
     ExtendRequest,
+    NextRequest,
     SettleRequest,
     encode_msgpack,
 )
@@ -46,9 +48,7 @@ async def claim(call: Call, body: ClaimRequest) -> Answer:
     finally:
         if waits:
             call.server.end_wait(call.request)
-    if call.request.accepts(BATCHES_TYPE):
-        return Answer(200, encode_msgpack(encoded_claim(claimed)), BATCHES_TYPE)
-    return json_answer(claim_answer(claimed))
+    return _claim_answer(call, claimed)
 
 
 def begin_settle(call: Call, body: SettleRequest) -> Begun | None:
@@ -66,6 +66,30 @@ async def settle(call: Call, body: SettleRequest) -> Answer:
     """Ack, nack, reject, postpone or release messages of a lease, in any mix, all or none."""
     await call.broker.settle(call.names["lease"], verdicts(body.verdicts))
     return NOTHING
+
+
+@ROUTES.add(
+    "POST", "/v1/leases/{lease}/next", {200: ClaimAnswer}, gives_batches=True, errors=[LeaseLost]
+)  # fmt: skip
+async def settle_and_claim(call: Call, body: NextRequest) -> Answer:
+    """Settle a lease and lease the next messages of its queue and group, in one commit.
+
+    It does not wait for messages: the claim is empty where none is there. If the lease has ended, nothing is claimed.
+    """
+    claimed = await call.broker.settle_and_claim(
+        call.names["lease"],
+        None if body.verdicts is None else verdicts(body.verdicts),
+        max=body.max,
+        lease_seconds=body.lease_seconds,
+        consumer=body.consumer or call.consumer,
+    )
+    return _claim_answer(call, claimed)
+
+
+def _claim_answer(call: Call, claimed: Claim) -> Answer:
+    if call.request.accepts(BATCHES_TYPE):
+        return Answer(200, encode_msgpack(encoded_claim(claimed)), BATCHES_TYPE)
+    return json_answer(claim_answer(claimed))
 
 
 @ROUTES.add("POST", "/v1/leases/{lease}/extend", {200: ExtendAnswer}, errors=[LeaseLost])
