@@ -121,6 +121,8 @@ class Channel:
         )
         self.timeout_s = timeout_s
         self._is_closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop that its connections belong to: the first that it was used in."""
 
     def close(self) -> None:
         """End every connection. What is under way fails."""
@@ -131,6 +133,8 @@ class Channel:
         """The successful answer, or the error of the last attempt."""
         if self._is_closed:
             raise Closed("the client is closed")
+        if self._loop is not asyncio.get_running_loop():
+            self._belong()
         pool = self._nodes.pick()
         try:
             answer = await self._once(pool, request, fresh=False)
@@ -142,6 +146,14 @@ class Channel:
                 return Reply(answer.body, False, answer.status)
             failure = _Refused(answer)
         return await _Attempts(self, request, retry, pool, failure).go_on()
+
+    def _belong(self) -> None:
+        if self._loop is not None:
+            raise InvalidArgument(
+                "this client was used in another event loop, which its connections belong to: make an AsyncClient in "
+                "each asyncio.run, or share a penstock.Client, which has a loop of its own"
+            )
+        self._loop = asyncio.get_running_loop()
 
     def _once(self, pool: NodePool, request: Request, *, fresh: bool) -> Awaitable[Answer]:
         head = b"".join(
