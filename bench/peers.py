@@ -144,7 +144,8 @@ def in_short(result: Row | Failed) -> str:
         return f"FAILED: {result.reason.splitlines()[0]}"
     trouble = f"  LOST {result.lost} DUPLICATED {result.duplicated}" if result.lost or result.duplicated else ""
     rates = f"{result.msg_per_s:>11,.0f} msg/s {result.msg_per_server_cpu_s:>11,.0f} msg/server CPU-s"
-    return f"{rates}  p50 {result.p50_ms:.2f} ms  fsync {result.fsync_ms:.2f} ms{trouble}"
+    times = f"p50 {result.p50_ms:.2f} p99 {result.p99_ms:.2f} ms  fsync {result.fsync_ms:.2f} ms"
+    return f"{rates}  {times}{trouble}"
 
 
 def say(text: str) -> None:
