@@ -264,6 +264,20 @@ def test_where_the_next_cannot_be_read_the_settle_stands_and_nothing_is_kept() -
     shaky.play(story)
 
 
+def test_what_a_claim_could_not_read_is_there_at_once_without_an_attempt_spent() -> None:
+    async def story(machine: shaky.Machine) -> None:
+        broker = await machine.open()
+        await broker.ack(await first_claim(broker, 2))
+        with Unreadable(broker), pytest.raises(Unavailable, match="cannot be read now"):
+            await broker.claim("q")
+        began_ms = machine.now_ms()
+        again = await broker.claim("q", wait=5)
+        assert [(one.payload, one.attempt) for one in again] == [(b"1", 1)]
+        assert machine.now_ms() - began_ms < 1_000
+
+    shaky.play(story)
+
+
 def test_what_a_waiting_claim_could_not_read_is_given_to_it_later_without_an_attempt_spent() -> None:
     async def story(machine: shaky.Machine) -> None:
         broker = await machine.open()

@@ -50,8 +50,7 @@ async def claim(node: Node, queue: Queue, group: Group, request: Request, wait_m
             if not is_with_its_publish or request.settle or isinstance(error, Elsewhere | Fenced):
                 raise
             # It was the publish that failed, or what it published could not be read. Who waited for whatever comes
-            # waits on, and what nobody saw spends no attempt.
-            give_back(node, grab)
+            # waits on.
             grab = None
             if node.clock.now_ms() >= deadline_ms:
                 raise
@@ -92,8 +91,10 @@ async def _deliver(node: Node, queue: Queue, grab: Grab, request: Request, is_wi
             node, lane, grab.entries, ahead=_is_ahead(grab)
         )
     except PenstockError as error:
-        # The lease stands; the messages come again when it ends.
         await grab.committed
+        if isinstance(error, Unavailable):
+            give_back(node, grab)  # nobody saw them
+        # Else the lease stands: what cannot be read at all comes again when it ends, until its attempts are spent.
         if isinstance(error, StoreCorrupt) and not request.settle and not is_held(node, grab):
             raise LeaseLost(f"lease {grab.lease_id} ended before its messages could be read") from None
         raise
@@ -223,8 +224,8 @@ async def settle_and_claim(
 ) -> Claim:
     """Carry out verdicts on a lease and claim what is there then, in one commit unless a lane must be read first.
 
-    Whether the settle succeeded is what the caller must know: where only the claim fails, what it took goes back, it is
-    empty, and the next one tells why.
+    Whether the settle succeeded is what the caller must know: where only the claim fails, it is empty, and the next one
+    tells why.
     """
 
     def command(lane: Lane) -> asyncio.Future[None]:
@@ -249,9 +250,8 @@ async def _claim_next(node: Node, queue: Queue, group: Group, request: Request) 
         if grab is not None:
             return await _deliver(node, queue, grab, request, False)
     except PenstockError:
-        if grab is not None:
-            give_back(node, grab)
-    except BaseException:
+        pass
+    except asyncio.CancelledError:
         if grab is not None:
             give_back(node, grab)
         raise

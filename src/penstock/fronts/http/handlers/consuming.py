@@ -68,9 +68,7 @@ async def settle(call: Call, body: SettleRequest) -> Answer:
     return NOTHING
 
 
-@ROUTES.add(
-    "POST", "/v1/leases/{lease}/next", {200: ClaimAnswer}, gives_batches=True, errors=[LeaseLost]
-)  # fmt: skip
+@ROUTES.add("POST", "/v1/leases/{lease}/next", {200: ClaimAnswer}, gives_batches=True, errors=[LeaseLost])
 async def settle_and_claim(call: Call, body: NextRequest) -> Answer:
     """Settle a lease and lease the next messages of its queue and group, in one commit.
 
