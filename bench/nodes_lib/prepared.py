@@ -20,7 +20,8 @@ from typing import Final
 import msgspec
 
 from penstock import Message, encode
-from penstock.client.codec import claim_of, frame
+from penstock.batch import to_bytes
+from penstock.client.codec import claim_of
 from penstock.wire.http import (
     BATCH_TYPE,
     BATCHES_TYPE,
@@ -113,7 +114,7 @@ class Requests:
             body = encode_json(PublishRequest(list(map(message_body, messages))))
             return self._request(self._path + b"/messages", body, JSON_TYPE, JSON_TYPE)
         path = b"%b/messages?publish_id=%d" % (self._path, start)
-        return self._request(path, frame(encode(messages)), BATCH_TYPE, JSON_TYPE)
+        return self._request(path, to_bytes(encode(messages)), BATCH_TYPE, JSON_TYPE)
 
     def settle(self, lease: bytes) -> bytes:
         before, _, after = self._settle

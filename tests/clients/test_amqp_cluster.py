@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -67,15 +68,16 @@ def _told(story: Story, ports: list[int]) -> None:
 def test_any_node_serves_any_queue() -> None:
     def story(channel: Callable[[int], BlockingChannel]) -> None:
         first, second = channel(0), channel(1)
+        large = b"by the first" + os.urandom(200_000)
         for number in range(6):  # some are the first's, some the second's
             name = f"q{number}"
             first.queue_declare(name, durable=True)
-            first.basic_publish("", name, b"by the first")
+            first.basic_publish("", name, large)
             second.basic_publish("", name, b"by the second")
             assert second.queue_declare(name, durable=True).method.message_count == 2
             inbox = Inbox(second, name)
             inbox.wait(2)
-            assert sorted(inbox.bodies) == [b"by the first", b"by the second"]
+            assert sorted(inbox.bodies) == [large, b"by the second"]
             assert first.queue_declare(name, passive=True).method.consumer_count == 1
             second.basic_nack(inbox.deliveries[0][0].delivery_tag, requeue=True)
             inbox.wait(3)

@@ -16,8 +16,9 @@ from penstock.client.connection import (
     Connection,
     ConnectionLost,
     connect,
-    read_whole,
+    read_known,
 )
+from penstock.wire.http import LARGE_BODY_BYTES
 from tests.clients.rig import ToldServer, answer, run
 
 PLAIN = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 7\r\n\r\n{"a":1}'
@@ -251,7 +252,7 @@ def test_an_answer_that_came_whole_is_what_the_parser_makes_of_it(whole: bytes) 
                 connection.data_received(whole[place : place + 1])
 
         parsed = await asked(connection, feed_bytes)
-        assert read_whole(whole, 1_000) == parsed
+        assert read_known(whole, 1_000) == parsed
         assert await asked(connection, lambda: connection.data_received(whole)) == parsed
         assert connection.is_reusable
 
@@ -274,9 +275,90 @@ def test_an_answer_that_came_whole_is_what_the_parser_makes_of_it(whole: bytes) 
     b"",
 ])  # fmt: skip
 def test_whatever_else_comes_is_for_the_parser(data: bytes) -> None:
-    assert read_whole(PENSTOCK, 7) is not None
-    assert read_whole(PENSTOCK, 6) is None
-    assert read_whole(data, 1_000) is None
+    assert read_known(PENSTOCK, 7) is not None
+    assert read_known(PENSTOCK, 6) is None
+    assert read_known(data, 1_000) is None
+
+
+LARGE = bytes(range(256)) * (LARGE_BODY_BYTES // 256)
+PENSTOCK_LARGE = PENSTOCK[:-7].replace(b"Length: 7", b"Length: %d" % len(LARGE)) + LARGE
+LARGE_HEAD_BYTES = len(PENSTOCK_LARGE) - len(LARGE)
+
+
+@pytest.mark.parametrize("first", [LARGE_HEAD_BYTES, LARGE_HEAD_BYTES + 1, len(PENSTOCK_LARGE) - 1])
+@pytest.mark.parametrize("step", [5_000, len(PENSTOCK_LARGE)])
+def test_a_large_answer_in_parts_is_what_the_parser_makes_of_it(first: int, step: int) -> None:
+    async def main() -> None:
+        connection, _ = made(len(LARGE))
+
+        def feed(*datas: bytes) -> None:
+            for data in datas:
+                assert not connection.is_reusable
+                connection.data_received(data)
+
+        parsed = await asked(connection, lambda: feed(PENSTOCK_LARGE[:40], PENSTOCK_LARGE[40:]))
+        rest = [PENSTOCK_LARGE[place : place + step] for place in range(first, len(PENSTOCK_LARGE), step)]
+        for _ in range(2):
+            assert await asked(connection, lambda: feed(PENSTOCK_LARGE[:first], *rest)) == parsed
+            assert connection.is_reusable
+        assert parsed.body == LARGE
+        assert await asked(connection, lambda: connection.data_received(PENSTOCK)) == read_known(PENSTOCK, 1_000)
+        await asked(connection, lambda: feed(PENSTOCK_LARGE[:first], *rest))
+        with pytest.raises(ConnectionLost) as lost:
+            await asked(connection, lambda: connection.connection_lost(None))
+        assert not lost.value.answer_begun
+
+    run(main())
+
+
+def test_what_follows_a_large_answer_ends_the_connection() -> None:
+    async def main() -> None:
+        connection, transport = made(len(LARGE))
+
+        def feed() -> None:
+            connection.data_received(PENSTOCK_LARGE[:1_000])
+            connection.data_received(PENSTOCK_LARGE[1_000:] + b"H")
+
+        assert (await asked(connection, feed)).body == LARGE
+        assert transport.is_ended
+        assert not connection.is_reusable
+
+    run(main())
+
+
+def test_a_large_answer_that_breaks_off_had_begun() -> None:
+    async def main() -> None:
+        connection, _ = made(len(LARGE))
+
+        def feed() -> None:
+            connection.data_received(PENSTOCK_LARGE[:1_000])
+            connection.data_received(PENSTOCK_LARGE[1_000:2_000])
+            connection.connection_lost(None)
+
+        with pytest.raises(ConnectionLost) as lost:
+            await asked(connection, feed)
+        assert lost.value.answer_begun
+
+    run(main())
+
+
+def test_a_large_answer_that_stays_away_is_waited_for_no_longer_than_another() -> None:
+    async def main() -> None:
+        connection, transport = made(len(LARGE))
+        with pytest.raises(AnswerTimeout) as late:
+            await asked(connection, lambda: connection.data_received(PENSTOCK_LARGE[:1_000]), 0.01)
+        assert late.value.answer_begun
+        assert transport.is_ended
+
+    run(main())
+
+
+def test_the_beginning_of_what_is_not_large_or_too_large_is_for_the_parser() -> None:
+    small = PENSTOCK[:-7].replace(b"Length: 7", b"Length: %d" % (len(LARGE) - 1)) + LARGE[:-1]
+    assert read_known(small[:-1], len(LARGE)) is None
+    assert read_known(PENSTOCK_LARGE[:-1], len(LARGE) - 1) is None
+    assert read_known(PENSTOCK_LARGE[:-1], len(LARGE)) is not None
+    assert read_known(PENSTOCK_LARGE.replace(b"200 OK", b"500 No")[:-1], len(LARGE)) is None
 
 
 def test_each_request_has_its_own_time_though_the_timer_goes_on() -> None:

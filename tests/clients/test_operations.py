@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import inspect
+import os
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,35 @@ def test_transactions_have_the_brokers_parameters(name: str) -> None:
     ours, theirs = getattr(ClientTransaction, name), getattr(Transaction, name)
     assert inspect.signature(ours).parameters == inspect.signature(theirs).parameters
     assert ours.__doc__ == theirs.__doc__
+
+
+def test_large_messages_come_back_as_they_were_sent() -> None:
+    """So large that they are sent, received and stored in parts: by each way in, and each way out."""
+    messages = [Message(os.urandom(20_000), key=f"k{number}") for number in range(60)]
+
+    async def main() -> None:
+        async with connected() as (client, _):
+            await client.declare_queue("q", retain_messages=1_000)
+            await client.declare_group("q", "default")
+            await client.declare_exchange("x", kind="fanout")
+            await client.bind("x", "q")
+            await client.publish("q", Message(messages[0].payload * 10))
+            await client.publish_many("q", messages)
+            await client.publish_batch("q", encode(messages))
+            await client.publish_to("x", messages)
+            await client.stage("t", "chunk", encode(messages), queue="q")
+            await client.commit_staged("t", ["chunk"])
+            expected = [Message(messages[0].payload * 10), *messages * 4]
+            claim = await client.claim("q", max=61)
+            found = [received.message for received in claim.messages]
+            while claim := await client.settle_and_claim(claim, max=45):
+                found += [received.message for received in claim.messages]
+            assert found == expected
+            read = await client.read_from("q", offset=0, max=1_000)
+            assert [received.message for received in read.messages] == expected[: len(read)]
+            assert len(read) > 61
+
+    run(main())
 
 
 def test_a_message_comes_back_as_it_was_sent() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import os
 from random import Random
 from typing import Any, Final
 
@@ -16,15 +17,18 @@ from penstock.delivery import Receipt
 from penstock.wire.http import (
     BATCH_TYPE,
     BATCHES_TYPE,
+    LARGE_BODY_BYTES,
     EncodedClaim,
     EncodedRead,
     EncodedSlice,
     MessageBody,
+    claim_parts,
     json_headers,
     message_body,
     plain_headers,
+    read_parts,
 )
-from tests.fronts.rig import Front, over_http
+from tests.fronts.rig import Front, on_both_loops, over_http, until
 
 BATCH: Final = {"Content-Type": BATCH_TYPE}
 BATCHES: Final = {"Accept": BATCHES_TYPE}
@@ -253,6 +257,93 @@ def check_read(as_json: Any, read: EncodedRead) -> None:
     assert (read.queue, read.lane, read.next_offset) == (as_json["queue"], as_json["lane"], as_json["next_offset"])
     assert read.primary_committed == as_json.get("primary_committed")
     assert (read.done or []) == [one["done"] for one in as_json["messages"]]
+
+
+def publish_of(messages: list[Message]) -> bytes:
+    """A publish as a client writes it that sends the same headers every time."""
+    body = to_bytes(encode(messages))
+    head = b"POST /v1/queues/mail/messages HTTP/1.1\r\nhost: t\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
+    return head % (BATCH_TYPE.encode(), len(body)) + body
+
+
+@on_both_loops
+@over_http(request_seconds=0.2)
+async def test_a_large_body_that_does_not_go_on_is_not_waited_for(front: Front, loop: str) -> None:
+    await front.broker.declare_queue("mail")
+    large = publish_of([Message(os.urandom(LARGE_BODY_BYTES))] * 3)
+    for cut in (len(large) // 2, len(large) - 1):
+        wire = await front.connect()
+        await wire.send(publish_of([Message(b"small")]))
+        assert (await wire.reply()).status == 200
+        await wire.send(large[:cut])
+        reply = await wire.reply()
+        assert (reply.status, reply.code) == (408, "timeout")
+        await wire.send(large[cut:])  # too late
+        assert await wire.is_closed()
+    assert (await front.broker.stats("mail")).published == 2
+
+
+@on_both_loops
+@over_http()
+async def test_a_large_body_that_breaks_off_is_none(front: Front, loop: str) -> None:
+    await front.broker.declare_queue("mail")
+    large = publish_of([Message(os.urandom(LARGE_BODY_BYTES))] * 3)
+    for is_reset in (False, True):
+        wire = await front.connect()
+        await wire.send(publish_of([Message(b"small")]))
+        assert (await wire.reply()).status == 200
+        await wire.send(large[:-1])
+        if is_reset:
+            wire.reset()
+        else:
+            wire.writer.write_eof()
+            assert await wire.is_closed()
+    await until(lambda: not front.server._connections)
+    assert (await front.broker.stats("mail")).published == 2
+
+
+@on_both_loops
+@over_http()
+async def test_large_batches_come_and_go_as_they_are(front: Front, loop: str) -> None:
+    """Large enough to arrive, and to be sent, in parts: by a head that is known and by one that is not."""
+    await front.broker.declare_queue("mail", retain_messages=10_000)
+    await front.broker.declare_group("mail", "default")
+    await front.broker.declare_group("mail", "stream", kind="stream")
+    sent: list[Message] = []
+    wire = await front.connect()
+    for number in range(4):
+        batch = [Message(os.urandom(9_000 + one), key=f"{number}") for one in range(70)]
+        assert len(to_bytes(encode(batch))) > 8 * LARGE_BODY_BYTES
+        await wire.send(publish_of(batch))
+        assert (await wire.reply()).json()["count"] == 70
+        sent += batch
+    assert front.server.heads._known
+    reply = await front.call("POST", "/v1/queues/mail/groups/stream/read", {"max": 1_000}, headers=BATCHES)
+    read = msgspec.msgpack.decode(reply.body, type=EncodedRead)
+    assert [message for _, _, message in of_slices(read.slices)] == sent
+    assert (read.queue, read.next_offset, read.done) == ("mail", len(sent), None)
+    assert len(read.slices) == 4
+    for most in (70, 100, 110):  # one batch, parts of two
+        reply = await front.call("POST", "/v1/queues/mail/claim", {"max": most}, headers=BATCHES)
+        claim = msgspec.msgpack.decode(reply.body, type=EncodedClaim)
+        assert [message for _, _, message in of_slices(claim.slices)] == sent[:most]
+        assert int(reply.headers["content-length"]) == len(reply.body) > 8 * LARGE_BODY_BYTES
+        await front.ok("POST", f"/v1/leases/{claim.lease}/settle", {"verdicts": [{"action": "ack"}]})
+        del sent[:most]
+    assert not sent
+
+
+@pytest.mark.parametrize("sizes", [[], [1], [LARGE_BODY_BYTES], [1, 3 * LARGE_BODY_BYTES], [LARGE_BODY_BYTES] * 20])
+@pytest.mark.parametrize("done", [None, [], [True, False]])
+def test_an_answer_in_parts_is_the_answer(sizes: list[int], done: list[bool] | None) -> None:
+    slices = [EncodedSlice(2**40 + one, 17, 3, 5, b"meta", os.urandom(one)) for one in sizes]
+    claim = EncodedClaim("queue", 7, "1-2-3", 2**41, slices)
+    assert msgspec.msgpack.decode(b"".join(claim_parts(claim)), type=EncodedClaim) == claim
+    read = EncodedRead("queue", 7, 2**40, None, slices, done)
+    assert msgspec.msgpack.decode(b"".join(read_parts(read)), type=EncodedRead) == read
+    for parts in (claim_parts(claim), read_parts(read)):
+        are_as_they_are = [any(part is one.body for part in parts) for one in slices]
+        assert are_as_they_are == [sum(sizes) >= LARGE_BODY_BYTES] * len(slices)
 
 
 @over_http()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 
 from penstock import Broker, Message
-from penstock.node.commits import TURNS_MAX, TURNS_REMOTE
+from penstock.node.commits import PLENTY_BYTES, TURNS_MAX, TURNS_REMOTE
 from penstock.store.mysql import MysqlStore
 from penstock.store.postgres import PostgresStore
 from tests.scenarios.rig import turns
@@ -48,10 +49,10 @@ def test_two_who_were_answered_together_share_a_commit_again_unless_one_is_late(
     play(story)
 
 
-async def turns_waited(machine: Machine, broker: Broker) -> int:
+async def turns_waited(machine: Machine, broker: Broker, payload: bytes = b"y") -> int:
     """How many turns of the loop a publish waits before its commit is begun."""
     before, waited = machine.store.tries, 0
-    publishing = asyncio.ensure_future(broker.publish("q", Message(b"y")))
+    publishing = asyncio.ensure_future(broker.publish("q", Message(payload)))
     while machine.store.tries == before:
         await turns(1)
         waited += 1
@@ -67,6 +68,17 @@ def test_who_does_not_come_again_is_waited_for_once() -> None:
         await asyncio.gather(*(broker.publish("q", Message(b"x")) for _ in range(3)))
         assert await turns_waited(machine, broker) > TURNS_REMOTE
         assert await turns_waited(machine, broker) < TURNS_MAX // 4
+
+    play(story)
+
+
+def test_who_has_plenty_to_write_waits_for_nobody() -> None:
+    async def story(machine: Machine) -> None:
+        broker = await machine.open()
+        await broker.declare_queue("q")
+        for size, most, least in ((PLENTY_BYTES // 2, 2 * TURNS_MAX, TURNS_MAX), (PLENTY_BYTES, TURNS_MAX // 4, 0)):
+            await asyncio.gather(*(broker.publish("q", Message(b"x")) for _ in range(3)))
+            assert least <= await turns_waited(machine, broker, os.urandom(size)) < most
 
     play(story)
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import random
 import threading
 from array import array
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -27,13 +29,17 @@ from penstock.batch import (
     decode_single,
     encode,
     encode_alike,
+    from_bytes,
+    from_parts,
     is_intact,
     join,
     meta_columns,
     payloads,
     select,
+    to_bytes,
+    to_parts,
 )
-from penstock.batch.body import write_body
+from penstock.batch.body import _sample, write_body
 from penstock.batch.columns import columns_of, write_meta
 from penstock.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 from penstock.model import (
@@ -355,6 +361,70 @@ def test_a_reader_can_say_the_size_of_a_damaged_batch() -> None:
             assert 0 < reader.size <= size + BATCH_BYTES_MAX + 4
             with pytest.raises(InvalidBatch):
                 reader.payloads(0, 1)
+
+
+@given(st.lists(st.integers(0, 9_000), min_size=1, max_size=12), st.booleans(), st.data())
+def test_a_body_is_of_its_payloads_however_they_are_cut_into_pieces(
+    sizes: list[int], is_text: bool, data: st.DataObject
+) -> None:
+    chance = random.Random(len(sizes))
+    given_payloads = [b"text " * (size // 5) if is_text else chance.randbytes(size) for size in sizes]
+    block = b"".join(given_payloads)
+    places = sorted(data.draw(st.lists(st.integers(0, len(block)), max_size=5)))
+    pieces = [memoryview(block)[low:high] for low, high in pairwise([0, *places, len(block)])]
+    lengths = array("I", map(len, given_payloads))
+    body = write_body(lengths, given_payloads)
+    assert write_body(lengths, pieces) == write_body(lengths, [block]) == body
+    if len(block) > 10_000:
+        samples = {b"".join(_sample(cut, len(block))) for cut in (given_payloads, pieces, [block])}
+        assert [len(sample) for sample in samples] == [4 * 1024]
+    assert is_intact(body)
+    assert payloads(body, len(sizes)) == given_payloads
+    if len(block) > 10_000:
+        assert bool(body[1] & codec.BODY_COMPRESSED) == is_text
+
+
+def test_a_sample_of_large_payloads_is_taken_over_all_of_them() -> None:
+    """The first one and the last are not like what lies between."""
+    assert not is_compressed(encode([Message(bytes(1_500)), Message(os.urandom(90_000)), Message(bytes(1_500))]))
+    assert is_compressed(encode([Message(os.urandom(3_000)), Message(bytes(90_000)), Message(os.urandom(3_000))]))
+
+
+def test_large_payloads_are_cut_for_each_who_asks_and_small_ones_once() -> None:
+    for size, is_kept in ((100, True), (10_000, False)):
+        for count in (1, 20):
+            batch = encode([Message(os.urandom(size)) for _ in range(count)])
+            reader = Reader(batch)
+            once, again = reader.payloads(0, count), reader.payloads(0, count)
+            assert once == again == [message.payload for message in decode(batch)]
+            assert (once[0] is again[0]) == is_kept
+            assert reader.payloads(0, 0) == []
+            assert reader.size >= batch.size + (batch.size if is_kept else 0)
+            assert is_kept or reader.size < batch.size + 50 * count
+    unfolded = encode([Message(b"text " * 4_000) for _ in range(20)])
+    assert Reader(unfolded).size > 20 * 20_000
+
+
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=5), st.booleans(), st.data())
+def test_a_frame_may_lie_in_several_places(contents: list[bytes], has_meta: bool, data: st.DataObject) -> None:
+    batch = encode([Message(content, key="k" * has_meta or None) for content in contents])
+    whole = to_bytes(batch)
+    assert b"".join(to_parts(batch)) == whole
+    assert to_parts(batch)[1] is batch.body
+    if data.draw(st.booleans()):
+        place = data.draw(st.integers(0, len(whole) - 1))
+        whole = whole[:place] + bytes([whole[place] ^ data.draw(st.integers(1, 255))]) + whole[place + 1 :]
+    whole = whole[: data.draw(st.sampled_from([len(whole), len(whole) - 1, 30, 3, 0]))]
+    places = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
+    parts = [memoryview(whole)[low:high] for low, high in pairwise([0, *places, len(whole)])]
+    try:
+        expected: object = from_bytes(whole)
+    except InvalidBatch:
+        with pytest.raises(InvalidBatch):
+            from_parts(parts)
+    else:
+        assert from_parts(parts) == expected
+        assert type(from_parts(parts).body) is bytes
 
 
 def test_threads_do_not_share_a_compressor() -> None:

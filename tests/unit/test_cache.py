@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import penstock
 from penstock import Message
@@ -119,5 +120,22 @@ def test_a_log_with_limits_leaves_in_memory_what_it_keeps() -> None:
                 await asyncio.sleep(0.01)
             await node.commits.wait()
             assert [base for base in range(100) if node.cache.has(lane_id, base)] == list(range(90, 100))
+
+    asyncio.run(story())
+
+
+def test_a_backlog_of_large_messages_is_read_from_memory_as_far_as_it_fits() -> None:
+    """What is behind it is not put there: it would push out what is read sooner."""
+
+    async def story() -> None:
+        async with await penstock.open(None, events=False, cache_bytes=1_000_000) as broker:
+            await broker.declare_queue("q")
+            await broker.declare_group("q", "default")
+            node = broker._node
+            [lane_id] = node.catalog.queue("default", "q").lanes
+            for _ in range(15):
+                await broker.publish_many("q", [Message(os.urandom(5_000)) for _ in range(20)])
+            assert [base for base in range(0, 300, 20) if node.cache.has(lane_id, base)] == list(range(0, 180, 20))
+            assert 900_000 < node.cache.bytes < 1_000_000
 
     asyncio.run(story())

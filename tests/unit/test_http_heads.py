@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from penstock.fronts.http.connection import Connection
-from penstock.fronts.http.heads import HEAD_KEPT_BYTES, HEADS_KEPT, Heads
+from penstock.fronts.http.heads import HEAD_KEPT_BYTES, HEADS_KEPT, Arriving, Heads
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Request
+from penstock.wire.http import LARGE_BODY_BYTES
 
+LARGE = bytes(range(256)) * (LARGE_BODY_BYTES // 256)
 HEADERS = b"host: test\r\naccept: application/json\r\n"
 
 
@@ -36,6 +38,19 @@ class Taken:
         return lambda *_: 0.0
 
 
+def received(heads: Heads, *datas: bytes) -> list[Request]:
+    """The requests that a connection takes these bytes for, which came one behind the other."""
+    taken = Taken(heads, HttpOptions())
+    connection = Connection(taken)
+    connection._transport = taken  # type: ignore[assignment]
+    for data in datas:
+        connection.data_received(data)
+        taken.requests += [request for request in connection._requests if isinstance(request, Request)]
+        connection._requests.clear()
+        connection._is_busy = False  # all are answered
+    return taken.requests
+
+
 def parsed(heads: Heads, data: bytes, options: HttpOptions | None = None) -> Request | None:
     """What a connection makes of these bytes."""
     taken = Taken(heads, options or HttpOptions())
@@ -48,8 +63,10 @@ def parsed(heads: Heads, data: bytes, options: HttpOptions | None = None) -> Req
     return taken.requests[0] if taken.requests else None
 
 
-def fields(request: Request) -> dict[str, object]:
-    return {name: getattr(request, name) for name in Request.__slots__}
+def fields(request: Request | Arriving | None) -> dict[str, object]:
+    assert isinstance(request, Request)
+    names = [*(name for name in Request.__slots__ if not name.startswith("_")), "body", "body_bytes"]
+    return {name: getattr(request, name) for name in names}
 
 
 def fresh() -> Heads:
@@ -65,8 +82,6 @@ def test_a_known_head_is_read_as_the_parser_reads_it(headers: bytes) -> None:
         for body in (b"", b"x", b"\r\n\r\ncontent-length: 3\r\n\r\n", bytes(range(256)) * 400):
             data = post(target, headers, body)
             by_head, by_parser = heads.read(data), parsed(fresh(), data)
-            assert by_head is not None
-            assert by_parser is not None
             assert fields(by_head) == fields(by_parser)
 
 
@@ -154,3 +169,64 @@ def test_so_many_heads_are_remembered_and_no_more() -> None:
     data = post(headers=longest[2:] + b"x" * (HEAD_KEPT_BYTES - len(longest) - len(b" HTTP/1.1")) + b"\r\n")
     parsed(heads, data)
     assert heads.read(data) is not None
+
+
+# Large bodies --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [0, 1, 20, 40_000, LARGE_BODY_BYTES - 1])
+@pytest.mark.parametrize("step", [7_000, LARGE_BODY_BYTES])
+def test_a_large_body_behind_a_known_head_is_what_the_parser_makes_of_it(first: int, step: int) -> None:
+    heads = fresh()
+    parsed(heads, post())
+    data = post(b"/v1/y", body=LARGE)
+    first += len(data) - len(LARGE)
+    assert isinstance(heads.read(data[:first]), Arriving)
+    rest = [data[place : place + step] for place in range(first, len(data), step)]
+    [by_head] = received(heads, data[:first], *rest)
+    [by_parser] = received(fresh(), data[:first], *rest)
+    assert fields(by_head) == fields(by_parser)
+    assert by_head.body == LARGE
+
+
+def test_what_follows_a_large_body_is_the_next_request() -> None:
+    heads = fresh()
+    parsed(heads, post())
+    data = post(body=LARGE) + post(b"/next", body=b"next") + post(b"/last", body=LARGE)
+    for place in (1_000, len(post(body=LARGE)) - 1, len(post(body=LARGE)), len(data) - 10):
+        requests = received(heads, data[:place], data[place:])
+        assert [(request.target, request.body) for request in requests] == [
+            (b"/v1/x?a=1", LARGE),
+            (b"/next", b"next"),
+            (b"/last", LARGE),
+        ]
+
+
+def test_a_head_is_learnt_from_a_large_request_too() -> None:
+    heads, data = fresh(), post(body=LARGE)
+    received(heads, data[:9_000], data[9_000:60_000], data[60_000:])
+    assert isinstance(heads.read(post()), Request)
+    assert isinstance(heads.read(data[:9_000]), Arriving)
+
+
+def test_a_head_is_not_learnt_from_the_request_before() -> None:
+    """The same body, other headers: what one began with is not taken for the beginning of the other."""
+    heads, other = fresh(), b"host: other\r\naccept: text/plain\r\n"
+    first, second = post(body=LARGE), post(headers=other, body=LARGE)
+    requests = received(heads, first[:9_000], first[9_000:] + second[:9_000], second[9_000:])
+    assert [request.headers[b"host"] for request in requests] == [b"test", b"other"]
+    known = heads.read(post())
+    assert isinstance(known, Request)
+    assert known.headers[b"host"] == b"test"
+    assert heads.read(post(headers=other)) is None
+
+
+def test_the_beginning_of_what_is_not_large_or_too_large_is_for_the_parser() -> None:
+    heads = Heads(1_000, 2 * LARGE_BODY_BYTES)
+    parsed(heads, post())
+    assert heads.read(post(body=LARGE[:-1])[:-1]) is None
+    assert heads.read(post(body=LARGE)[:-1]) is not None
+    assert heads.read(post(body=2 * LARGE)[:-1]) is not None
+    assert heads.read(post(body=2 * LARGE + b"x")[:-1]) is None
+    assert heads.read(post(b"/" + b"x" * 1_000, body=LARGE)[:-1]) is None
+    assert heads.read(post(headers=b"host: unknown\r\n", body=LARGE)[:-1]) is None

@@ -13,10 +13,10 @@ answers with data or with `InvalidBatch`, in bounded memory. Fields of messages 
 and `frame` beside them. All others import from the package, which is this list of names and nothing else.
 """
 
-from penstock.batch.body import COMPRESS_BYTES_MIN, is_intact, payloads
+from penstock.batch.body import COMPRESS_BYTES_MIN, is_intact, is_large, payloads
 from penstock.batch.checks import check
 from penstock.batch.columns import meta_column, meta_columns, read_columns
-from penstock.batch.frame import from_bytes, to_bytes
+from penstock.batch.frame import from_bytes, from_parts, to_bytes, to_parts
 from penstock.batch.layout import (
     BODY_COMPRESSED,
     BODY_EQUAL_LENGTHS,
@@ -70,7 +70,9 @@ __all__ = [
     "encode",
     "encode_alike",
     "from_bytes",
+    "from_parts",
     "is_intact",
+    "is_large",
     "join",
     "meta_column",
     "meta_columns",
@@ -78,5 +80,6 @@ __all__ = [
     "read_columns",
     "select",
     "to_bytes",
+    "to_parts",
     "with_key",
 ]

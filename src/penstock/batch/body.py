@@ -10,7 +10,8 @@ import struct
 import sys
 import threading
 from array import array
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -33,6 +34,8 @@ from penstock.model import BATCH_BYTES_MAX
 COMPRESS_BYTES_MIN: Final = 512
 _SAMPLE_PIECE_BYTES: Final = 1024
 _SAMPLE_PIECES: Final = 4
+LARGE_PIECE_BYTES: Final = 2048
+"""Payloads of so many bytes on average are looked at one by one, and copied once; smaller ones are sooner joined."""
 
 
 class _Zstandard(threading.local):
@@ -55,36 +58,54 @@ def payloads(body: bytes, count: int, start: int = 0, stop: int | None = None) -
 
 
 def write_body(lengths: array[int], pieces: Sequence[bytes | memoryview]) -> bytes:
+    """A body of payloads, whose lengths are given; they may be cut into pieces in any way."""
     count = len(lengths)
     flags = 0
     packed = _little_endian(lengths).tobytes()
     if count and packed == packed[:LENGTH_BYTES] * count:
         flags |= BODY_EQUAL_LENGTHS
         packed = packed[:LENGTH_BYTES]
-    block = b"".join((packed, *pieces))
-    limit_bytes(len(block) - len(packed))
-    compressed = _compress(block, len(packed))
-    if compressed is not None:
-        flags |= BODY_COMPRESSED
-        block = compressed
+    size = lengths[0] * count if flags else sum(lengths)
+    limit_bytes(size)
+    parts = (packed, *pieces)
+    if size < LARGE_PIECE_BYTES * len(pieces):
+        parts = (b"".join(parts),)
+        pieces = (memoryview(parts[0])[len(packed) :],)
+    if _seems_to_pay(pieces, size, len(packed)):
+        block = b"".join(parts)
+        compressed = _zstandard.compressor.compress(block)
+        parts = (block,)
+        if _pays(len(compressed), len(block)):
+            flags |= BODY_COMPRESSED
+            parts = (compressed,)
     head = BODY_HEAD.pack(VERSION, flags, count)
-    return b"".join((head, CHECKSUM.pack(crc32(block, crc32(head))), block))
+    checksum = crc32(head)
+    for part in parts:
+        checksum = crc32(part, checksum)
+    return b"".join((head, CHECKSUM.pack(checksum), *parts))
 
 
-def _compress(block: bytes, data_start: int) -> bytes | None:
-    """The block compressed, or None unless that saves more than an eighth."""
-    if len(block) < COMPRESS_BYTES_MIN:
-        return None
-    compress = _zstandard.compressor.compress
-    if len(block) > 2 * _SAMPLE_PIECES * _SAMPLE_PIECE_BYTES:
-        # Payloads only: the lengths compress well whatever the payloads are like.
-        step = (len(block) - data_start) // _SAMPLE_PIECES
-        starts = range(data_start, data_start + step * _SAMPLE_PIECES, max(step, 1))
-        sample = b"".join([block[start : start + _SAMPLE_PIECE_BYTES] for start in starts])
-        if not _pays(len(compress(sample)), len(sample)):
-            return None
-    compressed = compress(block)
-    return compressed if _pays(len(compressed), len(block)) else None
+def _seems_to_pay(pieces: Sequence[bytes | memoryview], size: int, packed: int) -> bool:
+    """Whether to try and compress payloads: by a sample of them, where they are many.
+
+    Payloads only: the lengths compress well whatever the payloads are like.
+    """
+    if size + packed <= 2 * _SAMPLE_PIECES * _SAMPLE_PIECE_BYTES:
+        return size + packed >= COMPRESS_BYTES_MIN
+    sample = b"".join(_sample(pieces, size))
+    return _pays(len(_zstandard.compressor.compress(sample)), len(sample))
+
+
+def _sample(pieces: Sequence[bytes | memoryview], size: int) -> Iterator[bytes | memoryview]:
+    """The beginning of each quarter, which is the same however payloads are cut into pieces."""
+    ends = list(accumulate(map(len, pieces)))
+    for start in range(0, size - size % _SAMPLE_PIECES, size // _SAMPLE_PIECES):
+        index, wanted = bisect_right(ends, start), _SAMPLE_PIECE_BYTES
+        start -= ends[index] - len(pieces[index])
+        while wanted and index < len(pieces):
+            taken = pieces[index][start : start + wanted]
+            yield taken
+            index, start, wanted = index + 1, 0, wanted - len(taken)
 
 
 def _pays(compressed: int, plain: int) -> bool:
@@ -98,6 +119,11 @@ def is_intact(body: bytes) -> bool:
     except (InvalidBatch, struct.error):
         return False
     return True
+
+
+def is_large(body: bytes, count: int) -> bool:
+    """Whether payloads lie in a body as they are, and are large on average: to cut them anew is to copy bytes."""
+    return len(body) >= max(LARGE_PIECE_BYTES * count, BODY_START) and not body[1] & BODY_COMPRESSED
 
 
 def open_body(body: bytes, count: int, *, is_checked: bool = False) -> tuple[array[int], bytes, int]:

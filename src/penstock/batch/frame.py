@@ -5,6 +5,8 @@ This module knows the frame around `meta` and `body`, and never looks into eithe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.batch.guards import check_count, check_version
 from penstock.batch.layout import CHECKSUM, FRAME_HEAD, FRAME_START, MAGIC, VERSION, EncodedBatch
 from penstock.checksum import crc32
@@ -13,21 +15,46 @@ from penstock.errors import InvalidBatch
 
 def to_bytes(batch: EncodedBatch) -> bytes:
     """A batch as one byte string that says where it ends."""
+    return b"".join((*_head(batch), batch.body))
+
+
+def to_parts(batch: EncodedBatch) -> tuple[bytes, bytes]:
+    """The same in two parts, the second of which is the batch's body as it is: large ones are not copied."""
+    return b"".join(_head(batch)), batch.body
+
+
+def _head(batch: EncodedBatch) -> tuple[bytes, bytes, bytes]:
     check_count(batch.count)
     head = FRAME_HEAD.pack(MAGIC, VERSION, batch.count, len(batch.meta), len(batch.body))
-    return b"".join((head, CHECKSUM.pack(crc32(head)), batch.meta, batch.body))
+    return head, CHECKSUM.pack(crc32(head)), batch.meta
 
 
 def from_bytes(data: bytes) -> EncodedBatch:
     """What `to_bytes` made. Looks at the frame only; `decode` and `check` look at what is inside."""
-    if len(data) < FRAME_START or not data.startswith(MAGIC):
-        raise InvalidBatch(f"{len(data)} bytes that begin with {data[:4]!r} are not a batch")
-    _, version, count, meta_bytes, body_bytes = FRAME_HEAD.unpack_from(data)
-    check_version(version, "batch")
-    if CHECKSUM.unpack_from(data, FRAME_HEAD.size)[0] != crc32(data[: FRAME_HEAD.size]):
-        raise InvalidBatch("the batch's head is corrupted: its checksum does not match")
-    if len(data) != FRAME_START + meta_bytes + body_bytes:
-        raise InvalidBatch(f"batch has {len(data)} bytes; its head says {FRAME_START + meta_bytes + body_bytes}")
-    check_count(count)
-    body_start = FRAME_START + meta_bytes
+    count, body_start = _opened(data, len(data))
     return EncodedBatch(count, data[FRAME_START:body_start], data[body_start:])
+
+
+def from_parts(parts: Sequence[bytes | memoryview]) -> EncodedBatch:
+    """The same of bytes that lie in several places: large bodies are copied once."""
+    first, *rest = parts
+    if len(first) < FRAME_START:
+        return from_bytes(b"".join(parts))
+    count, body_start = _opened(bytes(first[:FRAME_START]), sum(map(len, parts)))
+    if len(first) < body_start:
+        return from_bytes(b"".join(parts))
+    return EncodedBatch(count, bytes(first[FRAME_START:body_start]), b"".join((first[body_start:], *rest)))
+
+
+def _opened(head: bytes, size: int) -> tuple[int, int]:
+    """How many messages a batch of a size has, and where its body begins, by its first bytes."""
+    if len(head) < FRAME_START or not head.startswith(MAGIC):
+        raise InvalidBatch(f"{size} bytes that begin with {head[:4]!r} are not a batch")
+    _, version, count, meta_bytes, body_bytes = FRAME_HEAD.unpack_from(head)
+    check_version(version, "batch")
+    if CHECKSUM.unpack_from(head, FRAME_HEAD.size)[0] != crc32(head[: FRAME_HEAD.size]):
+        raise InvalidBatch("the batch's head is corrupted: its checksum does not match")
+    if size != FRAME_START + meta_bytes + body_bytes:
+        raise InvalidBatch(f"batch has {size} bytes; its head says {FRAME_START + meta_bytes + body_bytes}")
+    check_count(count)
+    return count, FRAME_START + meta_bytes

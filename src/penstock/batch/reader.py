@@ -12,13 +12,15 @@ from typing import Any, Final
 
 import zstandard
 
-from penstock.batch.body import open_body, open_single, write_body
+from penstock.batch.body import is_large, open_body, open_single, write_body
 from penstock.batch.columns import TYPED, cut_meta, decode_order, read_meta
 from penstock.batch.layout import BODY_COMPRESSED, BODY_START, LENGTH_BYTES, EncodedBatch
 from penstock.model import BATCH_BYTES_MAX, Message
 
 _OBJECT_BYTES: Final = 48
 """What a bytes object and its place in a list take beside its bytes."""
+_PLACE_BYTES: Final = 12
+"""What is kept of a payload that is not cut: its length, and where it begins."""
 
 
 class Reader:
@@ -40,12 +42,14 @@ class Reader:
         """The payloads [start, stop)."""
         if self._all is None and self.batch.count == 1 and self._lengths is None:
             single = open_single(self.batch.body)
+            if single is not None and self._is_large:
+                return [bytes(single)][start:stop]
             self._all = None if single is None else [bytes(single)]
         if self._all is not None:
             return self._all[start:stop]
         _, offsets, block = self._open()
         taken = [block[low:high] for low, high in pairwise(offsets[start : stop + 1])]
-        if len(taken) == self.batch.count:
+        if len(taken) == self.batch.count and not self._is_large:
             # Who reads a batch whole is often one of several groups: the others get the same objects.
             self._all, self._block, self._lengths, self._offsets = taken, b"", None, None
             return taken[:]
@@ -74,6 +78,11 @@ class Reader:
         return self._lengths, self._offsets, self._block
 
     @property
+    def _is_large(self) -> bool:
+        """Whether payloads are cut for all who ask, rather than kept beside the batch, which would be as large."""
+        return is_large(self.batch.body, self.batch.count)
+
+    @property
     def is_checked(self) -> bool:
         """Whether the body's checksum is known to match."""
         return self._is_checked
@@ -95,8 +104,10 @@ class Reader:
 
     @property
     def size(self) -> int:
-        """Bytes it may come to hold: the batch, and its payloads unfolded and cut."""
+        """Bytes it may come to hold: the batch, and its payloads unfolded and, where they are small, cut."""
         body = self.batch.body
+        if self._is_large:
+            return self.batch.size + self.batch.count * _PLACE_BYTES
         folded = len(body) > BODY_START and body[1] & BODY_COMPRESSED
         unfolded = _unfolded_bytes(body, self.batch.count) if folded else len(body)
         return self.batch.size + unfolded + self.batch.count * _OBJECT_BYTES

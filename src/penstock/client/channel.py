@@ -68,6 +68,8 @@ class Request(Struct, frozen=True):
     """None: the channel's."""
     is_repeatable: bool = True
     """Doing it twice is the same as doing it once."""
+    more: bytes = b""
+    """The rest of the body, where that is large: it is sent from where it is."""
 
 
 class Reply(Struct, frozen=True):
@@ -156,11 +158,12 @@ class Channel:
         self._loop = asyncio.get_running_loop()
 
     def _once(self, pool: NodePool, request: Request, *, fresh: bool) -> Awaitable[Answer]:
+        begun, body = (request.body, request.more) if request.more else (b"", request.body)
         head = b"".join(
             (request.method, b" ", pool.prefix, request.target, pool.headers, request.headers,
-             b"content-length: %d\r\n\r\n" % len(request.body))
+             b"content-length: %d\r\n\r\n" % (len(begun) + len(body)), begun)
         )  # fmt: skip
-        return pool.request(head, request.body, request.timeout_s or self.timeout_s, fresh=fresh)
+        return pool.request(head, body, request.timeout_s or self.timeout_s, fresh=fresh)
 
 
 class _Refused(Exception):

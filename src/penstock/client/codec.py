@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from penstock.batch import EncodedBatch, Reader, encode, to_bytes
+from penstock.batch import EncodedBatch, Reader, encode, to_bytes, to_parts
 from penstock.core.lane import Appended
 from penstock.core.work import Verdict
 from penstock.delivery import Claim, Lease, Published, Receipt, Received, Slice
@@ -22,6 +22,7 @@ from penstock.errors import InvalidArgument, MessageTooLarge, PenstockError
 from penstock.model import BATCH_MESSAGES_MAX, Message, check_message
 from penstock.node.streams import StreamRead
 from penstock.wire.http import (
+    LARGE_BODY_BYTES,
     EncodedClaim,
     EncodedRead,
     EncodedSlice,
@@ -102,10 +103,11 @@ def _values(headers: object) -> Sequence[Any]:
     return list(headers.values()) if isinstance(headers, dict) else [headers, ...]
 
 
-def frame(batch: EncodedBatch) -> bytes:
+def frame(batch: EncodedBatch) -> tuple[bytes, bytes]:
+    """The body of a request: its beginning, and the rest where that is large."""
     if not isinstance(batch, EncodedBatch):
         raise InvalidArgument(f"a batch must be a penstock.EncodedBatch, not {type(batch).__name__}")
-    return to_bytes(batch)
+    return (to_bytes(batch), b"") if len(batch.body) < LARGE_BODY_BYTES else to_parts(batch)
 
 
 _decode_publish: Final = msgspec.json.Decoder(PublishAnswer).decode

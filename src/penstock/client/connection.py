@@ -16,6 +16,8 @@ from typing import Final, cast
 import httptools
 from msgspec import Struct
 
+from penstock.wire.http import LARGE_BODY_BYTES
+
 HEAD_BYTES_MAX: Final = 64 * 1024
 BODY_BYTES_MAX: Final = 512 * 1024 * 1024
 _JOIN_BYTES_MAX: Final = 64 * 1024
@@ -30,25 +32,57 @@ class Answer(Struct, frozen=True):
     body: bytes
 
 
-_WHOLE: Final = re.compile(
+_KNOWN: Final = re.compile(
     rb"HTTP/1\.1 (20[0-9]) [A-Za-z ]{1,32}\r\nX-Request-Id: ([!-~]{1,128})"
     rb"(?:\r\nContent-Type: ([!-~]{1,128})\r\nContent-Length: ([0-9]{1,9}))?\r\n\r\n"
 )
 _NOTHING: Final = 204
 
 
-def read_whole(data: bytes, body_bytes_max: int) -> Answer | None:
-    """A successful answer that has arrived whole and is written as Penstock writes it; others are for the parser."""
-    found = _WHOLE.match(data)
+def read_known(data: bytes, body_bytes_max: int) -> Answer | Arriving | None:
+    """A successful answer that has arrived whole and is written as Penstock writes it, or the beginning of a large one.
+
+    Others are for the parser, which copies every byte once more.
+    """
+    found = _KNOWN.match(data)
     if found is None:
         return None
-    status, body = int(found[1]), data[found.end() :]
+    status, start = int(found[1]), found.end()
     if found[4] is None:
-        return Answer(status, {b"x-request-id": found[2]}, b"") if status == _NOTHING and not body else None
-    if status == _NOTHING or len(body) != int(found[4]) or len(body) > body_bytes_max:
+        whole = status == _NOTHING and len(data) == start
+        return Answer(status, {b"x-request-id": found[2]}, b"") if whole else None
+    length = int(found[4])
+    missing = start + length - len(data)
+    if status == _NOTHING or missing < 0 or length > body_bytes_max or (missing and length < LARGE_BODY_BYTES):
         return None
     headers = {b"x-request-id": found[2], b"content-type": found[3], b"content-length": found[4]}
-    return Answer(status, headers, body)
+    if missing:
+        return Arriving(status, headers, memoryview(data)[start:], missing)
+    return Answer(status, headers, data[start:])
+
+
+class Arriving:
+    """An answer whose large body is still coming."""
+
+    __slots__ = ("_headers", "_parts", "_status", "missing")
+
+    def __init__(self, status: int, headers: dict[bytes, bytes], begun: memoryview, missing: int) -> None:
+        self._status = status
+        self._headers = headers
+        self._parts: list[bytes | memoryview] = [begun]
+        self.missing = missing
+        """So many bytes of it have not arrived."""
+
+    def take(self, data: bytes) -> bool:
+        """More has arrived; whether all of that is the answer's."""
+        self._parts.append(memoryview(data)[: self.missing])
+        is_all = len(data) <= self.missing
+        self.missing -= len(self._parts[-1])
+        return is_all
+
+    def answer(self) -> Answer:
+        """It, when nothing is missing."""
+        return Answer(self._status, self._headers, b"".join(self._parts))
 
 
 class ConnectFailed(Exception):
@@ -76,8 +110,8 @@ class BadAnswer(ConnectionLost):
 class Connection(asyncio.Protocol):
     """A connection that carries one request at a time."""
 
-    __slots__ = ("_answer", "_body", "_body_bytes", "_body_bytes_max", "_deadline", "_head_bytes", "_headers",
-                 "_is_alive", "_is_begun", "_lost", "_parser", "_timeout_s", "_timer", "_transport",
+    __slots__ = ("_answer", "_arriving", "_body", "_body_bytes", "_body_bytes_max", "_deadline", "_head_bytes",
+                 "_headers", "_is_alive", "_is_begun", "_lost", "_parser", "_timeout_s", "_timer", "_transport",
                  "used")  # fmt: skip
 
     def __init__(self, body_bytes_max: int = BODY_BYTES_MAX) -> None:
@@ -100,6 +134,7 @@ class Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._body_bytes = self._head_bytes = 0
         self._is_begun = False
+        self._arriving: Arriving | None = None
 
     # The one thing it does --------------------------------------------------------------------------------
 
@@ -179,10 +214,17 @@ class Connection(asyncio.Protocol):
         if self._answer is None or self._answer.done():
             self.close()  # bytes that answer no request: whose they are cannot be known
             return
+        if self._arriving is not None:
+            self._arrived(self._arriving, self._answer, data)
+            return
         if not self._is_begun:
-            whole = read_whole(data, self._body_bytes_max)
-            if whole is not None:
-                self._answer.set_result(whole)
+            known = read_known(data, self._body_bytes_max)
+            if isinstance(known, Answer):
+                self._answer.set_result(known)
+                return
+            self._arriving = known
+            if known is not None:
+                self._is_begun = True
                 return
         self._is_begun = True
         if self._head_bytes >= 0:
@@ -198,6 +240,15 @@ class Connection(asyncio.Protocol):
         if self._head_bytes > HEAD_BYTES_MAX:
             self._fail(BadAnswer(f"the head of the answer has over {HEAD_BYTES_MAX} bytes", answer_begun=True))
             self.close()
+
+    def _arrived(self, arriving: Arriving, answer: asyncio.Future[Answer], data: bytes) -> None:
+        """More of a large body."""
+        is_all = arriving.take(data)
+        if not arriving.missing:
+            self._arriving, self._is_begun = None, False
+            answer.set_result(arriving.answer())
+        if not is_all:
+            self.close()  # what follows the answer answers no request
 
     # What the parser calls --------------------------------------------------------------------------------
 

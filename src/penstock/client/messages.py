@@ -174,7 +174,8 @@ class Messages(Requests):
         if publish_id is not None:
             path = with_publish_id(path, publish_id)
         is_repeatable = has_ids or publish_id is not None
-        request = Request(b"POST", path, frame(batch), SENDS_BATCH + header, is_repeatable=is_repeatable)
+        body, more = frame(batch)
+        request = Request(b"POST", path, body, SENDS_BATCH + header, None, is_repeatable, more)
         answer = await self._channel.send(request, self._retry)
         if answer.status == BUFFERED:
             _, _, kind, name, *_ = path.split(b"/")

@@ -10,11 +10,10 @@ from typing import Final
 
 import msgspec
 
-from penstock.batch import EncodedBatch, to_bytes
+from penstock.batch import EncodedBatch
 from penstock.client.channel import Request
-from penstock.client.codec import with_query
+from penstock.client.codec import frame, with_query
 from penstock.client.requests import SENDS_BATCH, TAKES_JSON, Requests, decoded
-from penstock.errors import InvalidArgument
 from penstock.node.marks import MarkPut, check_puts
 from penstock.node.staged import Committed, Staged, StagedChunk, check_target
 from penstock.wire.http import encode_json
@@ -43,11 +42,10 @@ class Staging(Requests):
         transaction that is committed. With `routing_key`, for an exchange, every message of the batch gets that key.
         """
         check_target(queue, exchange, routing_key)
-        if not isinstance(batch, EncodedBatch):
-            raise InvalidArgument(f"a batch must be a penstock.EncodedBatch, not {type(batch).__name__}")
+        body, more = frame(batch)
         path = self._target("staged", transaction, chunk)
         path = with_query(path, queue=queue, exchange=exchange, routing_key=routing_key)
-        await self._channel.send(Request(b"PUT", path, to_bytes(batch), SENDS_BATCH), self._retry)
+        await self._channel.send(Request(b"PUT", path, body, SENDS_BATCH, more=more), self._retry)
 
     async def commit_staged(
         self,

@@ -5,7 +5,7 @@ A consumer that keeps up is served from here and never reads the store.
 
 from __future__ import annotations
 
-from penstock.batch import EncodedBatch, Reader
+from penstock.batch import EncodedBatch, Reader, is_large
 from penstock.rows import BatchRow, slot_of
 
 OVERHEAD_BYTES = 500
@@ -50,12 +50,14 @@ class BatchCache:
             self.bytes -= self._batches.pop(key).cost
         return batch
 
-    def keeps(self, lag_bytes: int) -> bool:
-        """Whether what is put now is still here when somebody has come to it who has so many bytes before that.
+    def keeps(self, row: BatchRow, lag_bytes: int) -> bool:
+        """Whether a batch put now is still here when somebody has come to it who has so many bytes to read before.
 
-        What he passes on his way is put too, and costs at least twice its bytes.
+        What he passes on his way is put too, and costs at least twice its bytes, unless it is of large payloads, as it
+        will be if this is. He has begun to read a batch that does not count: it may be like this one.
         """
-        return 2 * lag_bytes <= self.bytes_max
+        passed = lag_bytes + len(row.body)
+        return (1 if is_large(row.body, row.count) else 2) * passed <= self.bytes_max
 
     def get(self, lane: int, base: int) -> CachedBatch | None:
         batch = self._batches.pop((lane, base), None)

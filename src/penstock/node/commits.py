@@ -35,6 +35,8 @@ TURNS_MAX = 80
 """Turns of the loop, of some microseconds each, that a commit waits for company."""
 TURNS_REMOTE = 400
 """The same where a commit takes a database a millisecond: who is not in it waits for two of them."""
+PLENTY_BYTES = 768 * 1024
+"""With so much to write nobody is waited for: that takes the disk longer than a sync, and the others come meanwhile."""
 TURNS_PACED = 20
 """For who publishes without waiting for answers: it comes when it comes, and perhaps just now."""
 ALONE_COMMITS = 32
@@ -248,7 +250,7 @@ class CommitLoop:
         return self._turns_max if self._turns == TURNS_MAX else self._turns
 
     def _begin(self) -> None:
-        if self._turns_left and self._pending.callers < self._company:
+        if self._turns_left and self._pending.callers < self._company and self._pending.bytes < PLENTY_BYTES:
             # A few callers in step: those who were just answered ask again within moments. Without them now, they
             # would wait for this commit and then for their own; together they need one instead of two.
             self._turns_left -= 1

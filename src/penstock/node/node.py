@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,7 @@ from penstock.node.staging import Staging
 from penstock.node.survey import Survey
 from penstock.node.timers import Timers
 from penstock.node.traces import Traces
-from penstock.rows import REGISTRAR_SLOT, SLOTS, CatalogRow, Commit, Member, OutboxRow, TraceRow, slot_of
+from penstock.rows import REGISTRAR_SLOT, SLOTS, BatchRow, CatalogRow, Commit, Member, OutboxRow, TraceRow, slot_of
 from penstock.store.contract import Store
 from penstock.store.memory import MemoryStore
 from penstock.version import VERSION
@@ -372,9 +372,9 @@ class Node:
         self.events.seal(sealed, now_ms)
         return outbox, traces
 
-    def _is_wanted_soon(self, lane: Lane) -> bool:
+    def _is_wanted_soon(self, lane: Lane, batches: Sequence[BatchRow]) -> bool:
         """Whether what is published now may be read from memory: behind a long backlog it is pushed out unread."""
-        if self.cache.keeps(lane.lag_bytes()):
+        if self.cache.keeps(batches[0], lane.lag_bytes()):
             return True
         queue = self.catalog.by_lane.get(lane.id)
         return queue is not None and self.polls.has_waiters(queue)
@@ -382,7 +382,7 @@ class Node:
     def committed(self, sealed: list[tuple[Lane, Sealed]]) -> None:
         now_ms = self.clock.now_ms()
         for lane, part in sealed:
-            if part.change.batches and self._is_wanted_soon(lane):
+            if part.change.batches and self._is_wanted_soon(lane, part.change.batches):
                 for row in part.change.batches:
                     self.cache.put(lane.id, row, is_checked=True)
             if part.change.trim_to is not None:

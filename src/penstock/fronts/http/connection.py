@@ -17,7 +17,7 @@ from typing import Final, Protocol, cast
 import httptools
 
 from penstock.fronts.http.failures import HttpError, answer_to
-from penstock.fronts.http.heads import Heads
+from penstock.fronts.http.heads import Arriving, Heads
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
 from penstock.node.pending import Promise
@@ -65,9 +65,9 @@ class Host(Protocol):
 class Connection(asyncio.Protocol):
     """See the module's description."""
 
-    __slots__ = ("_body", "_body_bytes", "_closing", "_current", "_expects", "_has_body", "_head_bytes_max",
-                 "_header_count", "_headers", "_host", "_idle", "_is_begun", "_is_busy",
-                 "_is_head", "_loose_bytes", "_parsed_bytes",
+    __slots__ = ("_arriving", "_body", "_body_bytes", "_closing", "_current", "_expects", "_has_body",
+                 "_head_bytes_max", "_header_count", "_headers", "_host", "_idle", "_is_begun", "_is_busy", "_is_head",
+                 "_loose_bytes", "_parsed_bytes",
                  "_parser", "_requests", "_room", "_target", "_task", "_transport", "_version", "_whole",
                  "deadline", "peer", "waits_for")  # fmt: skip
 
@@ -87,7 +87,9 @@ class Connection(asyncio.Protocol):
         """What a request waits for that is answered without the task."""
         self._is_busy = False
         self._whole = b""
-        """What was just received, if nothing of a request had come before it."""
+        """What the request that is being parsed began with, if nothing stood before it."""
+        self._arriving: Arriving | None = None
+        """A request whose head was known, and of which there is more to come."""
         self._room: asyncio.Future[None] | None = None
         """Done when the client has taken enough of what was written; None while it keeps up."""
         self._closing = False
@@ -151,15 +153,28 @@ class Connection(asyncio.Protocol):
         return True
 
     def data_received(self, data: bytes) -> None:
-        self._whole = b""
         if not (self._is_begun or self._loose_bytes or self._closing):
             request = self._host.heads.read(data)
-            if request is not None:
+            if isinstance(request, Request):
                 self._put(request)
                 return
+            if request is not None:
+                self.on_message_begin()
+                self._arriving = request
+                return
             self._whole = data
+        elif self._arriving is not None and not self._closing:
+            data = self._arrived(self._arriving, data)
         while data and not self._closing:
             data = self._feed(data)
+
+    def _arrived(self, arriving: Arriving, data: bytes) -> bytes:
+        """More of a large body; what is left for the parser."""
+        data = arriving.take(data)
+        if not arriving.missing:
+            self._arriving, self._is_begun = None, False
+            self._put(arriving.request())
+        return data
 
     def _feed(self, data: bytes) -> bytes:
         """Parse; what is left for another parser."""
@@ -269,6 +284,7 @@ class Connection(asyncio.Protocol):
         has_lost_body = self._has_body and not parts and parser.should_upgrade()
         if self._whole:
             self._host.heads.remember(self._whole, request)
+            self._whole = b""
         self._begin()
         if method == "CONNECT":
             self._refuse(HttpError(400, "malformed", "this server is no proxy"))
@@ -392,10 +408,10 @@ class Connection(asyncio.Protocol):
         head = answer.head(request.id, keep, request.is_old)
         if request.method == "HEAD" or answer.status == 204:
             self._transport.write(head)
-        elif len(answer.body) < 16_384:
+        elif answer.body_bytes < 16_384:
             self._transport.write(head + answer.body)
         else:
-            self._transport.writelines((head, answer.body))
+            self._transport.writelines((head, *answer.parts))
         return keep
 
     async def _stream(self, request: Request, answer: Stream, keep: bool) -> bool:

@@ -1,6 +1,7 @@
 """Heads of requests that came before: a client sends the same one over and over, and it is parsed once.
 
-Looked up is only a POST that arrived whole and alone, by its headers as they were sent, all but the length of its body.
+Looked up is only a POST that arrived whole and alone, or the beginning of one with a large body, by its headers as they
+were sent, all but the length of its body.
 What is remembered was read by llhttp, with just these bytes in just this place, so that nothing is accepted here that
 is not accepted there. Bytes only: no socket, no route.
 """
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.fronts.http.request import Request
+from penstock.wire.http import LARGE_BODY_BYTES
 
 HEADS_KEPT: Final = 256
 HEAD_KEPT_BYTES: Final = 1_024
@@ -25,10 +27,11 @@ _NEVER_KEPT: Final = (b"expect", b"transfer-encoding", b"upgrade", b"x-request-i
 """What makes a request more than its headers and a body, or is different each time."""
 
 
-def split(data: bytes) -> tuple[bytes, bytes, int, bytes] | None:
-    """One POST that is all there, in its parts as far as they can be told without parsing; None for whatever else.
+def split(data: bytes) -> tuple[bytes, bytes, int, int] | None:
+    """A POST that is all there, with nothing behind it, or of which the head and some of a large body are there.
 
-    Its target; the lines between the first and the last, which says how long the body is; the head's length; the body.
+    Its parts as far as they can be told without parsing: its target; the lines between the first and the last, which
+    says how long the body is; where the body begins; how many bytes of it have not arrived. None for whatever else.
     """
     line_end = data.find(b" HTTP/1.1\r\n", 5)
     head_end = data.find(b"\r\n\r\n", line_end)
@@ -36,12 +39,16 @@ def split(data: bytes) -> tuple[bytes, bytes, int, bytes] | None:
     if line_end < 0 or head_end < 0 or length_at < 0 or not data.startswith(b"POST "):
         return None
     digits = data[length_at + len(_LENGTH) : head_end]
-    if not digits.isdigit() or len(digits) > _LENGTH_DIGITS_MAX or len(data) != head_end + 4 + int(digits):
+    if not digits.isdigit() or len(digits) > _LENGTH_DIGITS_MAX:
+        return None
+    length = int(digits)
+    missing = head_end + 4 + length - len(data)
+    if missing and (missing < 0 or length < LARGE_BODY_BYTES):
         return None
     target = data[5:line_end]
     if _TARGET.fullmatch(target) is None:
         return None
-    return target, data[line_end:length_at], head_end, data[head_end + 4 :]
+    return target, data[line_end:length_at], head_end + 4, missing
 
 
 class Heads:
@@ -52,26 +59,58 @@ class Heads:
         self._body_bytes_max = body_bytes_max
         self._known: dict[bytes, Mapping[bytes, bytes]] = {}
 
-    def read(self, data: bytes) -> Request | None:
-        """The request, if it has all arrived and its headers are known."""
-        parts = split(data)
-        if parts is None:
+    def read(self, data: bytes) -> Request | Arriving | None:
+        """The request, or its beginning, if its headers are known."""
+        found = split(data)
+        if found is None:
             return None
-        target, lines, head_bytes, body = parts
+        target, lines, start, missing = found
         headers = self._known.get(lines)
-        if headers is None or head_bytes > self._head_bytes_max or len(body) > self._body_bytes_max:
+        length = len(data) - start + missing
+        if headers is None or start > self._head_bytes_max or length > self._body_bytes_max:
             return None
-        return Request("POST", target, headers, body, True)
+        if missing:
+            return Arriving(target, headers, memoryview(data)[start:], missing)
+        return Request("POST", target, headers, data[start:], True)
 
     def remember(self, data: bytes, request: Request) -> None:
-        """These bytes were parsed, and are this request."""
-        parts = split(data)
-        if parts is None or not request.keep_alive or request.is_old or request.body != parts[3]:
+        """A request was parsed that is these bytes, or began with them."""
+        found = split(data)
+        if found is None or not request.keep_alive or request.is_old:
             return
-        lines = parts[1]
+        _, lines, start, missing = found
         kept = lines.lower()
         if len(kept) > HEAD_KEPT_BYTES or any(name in kept for name in _NEVER_KEPT):
+            return
+        if request.body_bytes != len(data) - start + missing or not request.body.startswith(data[start:]):
             return
         if len(self._known) >= HEADS_KEPT:
             self._known.clear()
         self._known[lines] = request.headers
+
+
+class Arriving:
+    """A request whose large body is still coming."""
+
+    __slots__ = ("_headers", "_parts", "_target", "missing")
+
+    def __init__(self, target: bytes, headers: Mapping[bytes, bytes], begun: memoryview, missing: int) -> None:
+        self._target = target
+        self._headers = headers
+        self._parts: list[bytes | memoryview] = [begun] if begun else []
+        self.missing = missing
+        """So many bytes of it have not arrived."""
+
+    def take(self, data: bytes) -> bytes:
+        """More has arrived; what of it is not the request's any more."""
+        if len(data) <= self.missing:
+            self._parts.append(data)
+            self.missing -= len(data)
+            return b""
+        self._parts.append(memoryview(data)[: self.missing])
+        rest, self.missing = data[self.missing :], 0
+        return rest
+
+    def request(self) -> Request:
+        """It, when nothing is missing."""
+        return Request("POST", self._target, self._headers, self._parts, True)

@@ -35,7 +35,8 @@ class Inside:
         token = self._server.options.token
         if token:
             headers[b"authorization"] = b"Bearer " + token.encode()
-        asked = Request(request.method.decode(), request.target, headers, request.body, True)
+        body: bytes | list[bytes | memoryview] = [request.body, request.more] if request.more else request.body
+        asked = Request(request.method.decode(), request.target, headers, body, True)
         answer = await self._server.ask(asked, self._consumer, self._session)
         if answer.status >= 400:
             raise error_of(ClientAnswer(answer.status, {}, answer.body))

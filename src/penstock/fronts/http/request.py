@@ -7,6 +7,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
+from penstock.batch import EncodedBatch, from_bytes, from_parts
 from penstock.wire.cluster import WAITED
 from penstock.wire.http import JSON_TYPE, encode_json
 
@@ -16,24 +17,25 @@ _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for 
 class Request:
     """One request, received whole."""
 
-    __slots__ = ("began", "body", "headers", "id", "is_last", "is_old", "is_waiting", "keep_alive", "method", "target",
-                 "waits")  # fmt: skip
+    __slots__ = ("_body", "_parts", "began", "headers", "id", "is_last", "is_old", "is_waiting", "keep_alive", "method",
+                 "target", "waits")  # fmt: skip
 
     def __init__(
         self,
         method: str,
         target: bytes,
         headers: Mapping[bytes, bytes],
-        body: bytes,
+        body: bytes | list[bytes | memoryview],
         keep_alive: bool,
         *,
         is_old: bool = False,
     ) -> None:
+        """`body` is a list where it came in parts."""
         self.method = method
         self.target = target
         self.headers = headers
         """Those of `connection.WANTED` that were sent, by lower-case name."""
-        self.body = body
+        self._body, self._parts = (b"", body) if isinstance(body, list) else (body, [])
         self.keep_alive = keep_alive
         self.is_old = is_old
         """Of HTTP/1.0."""
@@ -45,6 +47,20 @@ class Request:
         """It has waited, or was going to, here or at another node."""
         self.began = 0.0
         self.id = ""
+
+    @property
+    def body(self) -> bytes:
+        """All of it."""
+        return b"".join(self._parts) if self._parts else self._body
+
+    @property
+    def body_bytes(self) -> int:
+        """How long it is."""
+        return sum(map(len, self._parts)) if self._parts else len(self._body)
+
+    def batch(self) -> EncodedBatch:
+        """The body as an encoded batch, which one that came in parts becomes by being copied once."""
+        return from_parts(self._parts) if self._parts else from_bytes(self._body)
 
     def wait(self, seconds: float) -> float:
         """How long it waits for messages: what it has waited for at another node counts; and not at all where nobody
@@ -71,25 +87,36 @@ class Request:
 class Answer:
     """One answer, whole."""
 
-    __slots__ = ("body", "content_type", "headers", "status")
+    __slots__ = ("content_type", "headers", "parts", "status")
 
     def __init__(
         self,
         status: int,
-        body: bytes = b"",
+        body: bytes | tuple[bytes, ...] = b"",
         content_type: str = JSON_TYPE,
         headers: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.status = status
-        self.body = body
+        self.parts = body if isinstance(body, tuple) else (body,)
+        """The body, in parts that are not joined for being sent."""
         self.content_type = content_type
         self.headers = headers
+
+    @property
+    def body(self) -> bytes:
+        """All of it."""
+        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+
+    @property
+    def body_bytes(self) -> int:
+        """How long it is."""
+        return len(self.parts[0]) if len(self.parts) == 1 else sum(map(len, self.parts))
 
     def head(self, request_id: str, keep_alive: bool, is_old: bool = False) -> bytes:
         """The status line and headers."""
         parts = [_first_lines(self.status), request_id.encode("latin-1")]
         if self.status != 204:
-            parts += (_type_line(self.content_type), b"\r\nContent-Length: %d" % len(self.body))
+            parts += (_type_line(self.content_type), b"\r\nContent-Length: %d" % self.body_bytes)
         return _ended(parts, self.headers, keep_alive, is_old)
 
 

@@ -326,9 +326,9 @@ class HttpServer:
         """Count it, and log it where that is wanted."""
         measures = self.measures
         measures.request("(none)" if route is None else route.name, answer.status, seconds)
-        measures.bytes_in += len(request.body)
+        measures.bytes_in += request.body_bytes
         if isinstance(answer, Answer):
-            measures.bytes_out += len(answer.body)
+            measures.bytes_out += answer.body_bytes
         if self._log_requests:
             name = request.method if route is None else route.name
             fields = {"status": answer.status, "milliseconds": round(seconds * 1000, 3)}

@@ -16,7 +16,7 @@ from penstock.wire.http import (
     ExtendRequest,
     NextRequest,
     SettleRequest,
-    encode_msgpack,
+    claim_parts,
 )
 
 ROUTES = Routes()
@@ -86,7 +86,7 @@ async def settle_and_claim(call: Call, body: NextRequest) -> Answer:
 
 def _claim_answer(call: Call, claimed: Claim) -> Answer:
     if call.request.accepts(BATCHES_TYPE):
-        return Answer(200, encode_msgpack(encoded_claim(claimed)), BATCHES_TYPE)
+        return Answer(200, claim_parts(encoded_claim(claimed)), BATCHES_TYPE)
     return json_answer(claim_answer(claimed))
 
 

@@ -7,7 +7,6 @@ from functools import partial
 from msgspec import Struct
 
 from penstock import telemetry
-from penstock.batch import from_bytes
 from penstock.errors import InvalidArgument, LeaseLost, MessageTooLarge, QueueFull, Unroutable
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import parts_answer, results_answer, verdicts
@@ -27,7 +26,7 @@ def begin_publish(call: Call, body: PublishRequest | None, query: PublishQuery) 
     """`publish` where only the commit must be waited for."""
     queue = call.names["queue"]
     if body is None:
-        begun = call.broker.begin_publish(queue, from_bytes(call.request.body), query.publish_id)
+        begun = call.broker.begin_publish(queue, call.request.batch(), query.publish_id)
     else:
         begun = call.broker.begin_publish(queue, [message.message() for message in body.messages], query.publish_id)
     if begun is None:
@@ -44,7 +43,7 @@ async def publish(call: Call, body: PublishRequest | None, query: PublishQuery) 
     """Publish messages, all or none; answered when they are durable."""
     queue = call.names["queue"]
     if body is None:
-        batch = from_bytes(call.request.body)
+        batch = call.request.batch()
         return parts_answer(await call.broker.publish_batch(queue, batch, publish_id=query.publish_id))
     messages = telemetry.inject_all([message.message() for message in body.messages])
     return results_answer(await call.broker.publish_many(queue, messages, publish_id=query.publish_id))
@@ -63,7 +62,7 @@ async def publish_to(call: Call, body: PublishRequest | None, query: ExchangeQue
     """Publish to an exchange: each message goes to every queue that its key and headers lead to."""
     exchange = call.names["exchange"]
     if body is None:
-        batch = from_bytes(call.request.body)
+        batch = call.request.batch()
         receipt = await call.broker.publish_to(exchange, batch, mandatory=query.mandatory, publish_id=query.publish_id)
         return parts_answer(receipt)
     messages = telemetry.inject_all([message.message() for message in body.messages])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from penstock import telemetry
-from penstock.batch import EncodedBatch, encode, from_bytes
+from penstock.batch import EncodedBatch, encode
 from penstock.errors import AlreadyCommitted, ChunkMissing, MarkMoved, MessageTooLarge, QueueFull
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
@@ -31,7 +31,7 @@ class StageQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 @ROUTES.add("PUT", TRANSACTION + "/{chunk}", {204: None}, takes_batch=True, errors=[MessageTooLarge])
 async def stage(call: Call, body: PublishRequest | None, query: StageQuery) -> Answer:
     """Keep a chunk of messages durably, for nobody to see before its commit; the same chunk again changes nothing."""
-    batch = from_bytes(call.request.body) if body is None else _encoded(body)
+    batch = call.request.batch() if body is None else _encoded(body)
     await call.broker.stage(
         call.names["transaction"], call.names["chunk"], batch,
         queue=query.queue, exchange=query.exchange, routing_key=query.routing_key,

@@ -11,7 +11,7 @@ from penstock.fronts.http.handlers.groups import GROUP
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.node.streams import StreamRead
-from penstock.wire.http import BATCHES_TYPE, CommitRequest, EncodedRead, ReadAnswer, ReadRequest, encode_msgpack
+from penstock.wire.http import BATCHES_TYPE, CommitRequest, EncodedRead, ReadAnswer, ReadRequest, read_parts
 
 ROUTES = Routes()
 
@@ -21,7 +21,7 @@ def _answer(call: Call, read: StreamRead) -> Answer:
         encoded = EncodedRead(
             read.queue, read.lane, read.next_offset, read.primary_committed, encoded_slices(read.slices), read.done
         )
-        return Answer(200, encode_msgpack(encoded), BATCHES_TYPE)
+        return Answer(200, read_parts(encoded), BATCHES_TYPE)
     return json_answer(
         ReadAnswer(
             queue=read.queue,
