@@ -281,12 +281,12 @@ def test_whatever_else_comes_is_for_the_parser(data: bytes) -> None:
 
 
 LARGE = bytes(range(256)) * (LARGE_BODY_BYTES // 256)
-PENSTOCK_LARGE = PENSTOCK[:-7].replace(b"Length: 7", b"Length: %d" % len(LARGE)) + LARGE
-LARGE_HEAD_BYTES = len(PENSTOCK_LARGE) - len(LARGE)
+LARGE_ANSWER = PENSTOCK[:-7].replace(b"Length: 7", b"Length: %d" % len(LARGE)) + LARGE
+LARGE_HEAD_BYTES = len(LARGE_ANSWER) - len(LARGE)
 
 
-@pytest.mark.parametrize("first", [LARGE_HEAD_BYTES, LARGE_HEAD_BYTES + 1, len(PENSTOCK_LARGE) - 1])
-@pytest.mark.parametrize("step", [5_000, len(PENSTOCK_LARGE)])
+@pytest.mark.parametrize("first", [LARGE_HEAD_BYTES, LARGE_HEAD_BYTES + 1, len(LARGE_ANSWER) - 1])
+@pytest.mark.parametrize("step", [5_000, len(LARGE_ANSWER)])
 def test_a_large_answer_in_parts_is_what_the_parser_makes_of_it(first: int, step: int) -> None:
     async def main() -> None:
         connection, _ = made(len(LARGE))
@@ -296,14 +296,14 @@ def test_a_large_answer_in_parts_is_what_the_parser_makes_of_it(first: int, step
                 assert not connection.is_reusable
                 connection.data_received(data)
 
-        parsed = await asked(connection, lambda: feed(PENSTOCK_LARGE[:40], PENSTOCK_LARGE[40:]))
-        rest = [PENSTOCK_LARGE[place : place + step] for place in range(first, len(PENSTOCK_LARGE), step)]
+        parsed = await asked(connection, lambda: feed(LARGE_ANSWER[:40], LARGE_ANSWER[40:]))
+        rest = [LARGE_ANSWER[place : place + step] for place in range(first, len(LARGE_ANSWER), step)]
         for _ in range(2):
-            assert await asked(connection, lambda: feed(PENSTOCK_LARGE[:first], *rest)) == parsed
+            assert await asked(connection, lambda: feed(LARGE_ANSWER[:first], *rest)) == parsed
             assert connection.is_reusable
         assert parsed.body == LARGE
         assert await asked(connection, lambda: connection.data_received(PENSTOCK)) == read_known(PENSTOCK, 1_000)
-        await asked(connection, lambda: feed(PENSTOCK_LARGE[:first], *rest))
+        await asked(connection, lambda: feed(LARGE_ANSWER[:first], *rest))
         with pytest.raises(ConnectionLost) as lost:
             await asked(connection, lambda: connection.connection_lost(None))
         assert not lost.value.answer_begun
@@ -316,8 +316,8 @@ def test_what_follows_a_large_answer_ends_the_connection() -> None:
         connection, transport = made(len(LARGE))
 
         def feed() -> None:
-            connection.data_received(PENSTOCK_LARGE[:1_000])
-            connection.data_received(PENSTOCK_LARGE[1_000:] + b"H")
+            connection.data_received(LARGE_ANSWER[:1_000])
+            connection.data_received(LARGE_ANSWER[1_000:] + b"H")
 
         assert (await asked(connection, feed)).body == LARGE
         assert transport.is_ended
@@ -331,8 +331,8 @@ def test_a_large_answer_that_breaks_off_had_begun() -> None:
         connection, _ = made(len(LARGE))
 
         def feed() -> None:
-            connection.data_received(PENSTOCK_LARGE[:1_000])
-            connection.data_received(PENSTOCK_LARGE[1_000:2_000])
+            connection.data_received(LARGE_ANSWER[:1_000])
+            connection.data_received(LARGE_ANSWER[1_000:2_000])
             connection.connection_lost(None)
 
         with pytest.raises(ConnectionLost) as lost:
@@ -346,7 +346,7 @@ def test_a_large_answer_that_stays_away_is_waited_for_no_longer_than_another() -
     async def main() -> None:
         connection, transport = made(len(LARGE))
         with pytest.raises(AnswerTimeout) as late:
-            await asked(connection, lambda: connection.data_received(PENSTOCK_LARGE[:1_000]), 0.01)
+            await asked(connection, lambda: connection.data_received(LARGE_ANSWER[:1_000]), 0.01)
         assert late.value.answer_begun
         assert transport.is_ended
 
@@ -356,9 +356,9 @@ def test_a_large_answer_that_stays_away_is_waited_for_no_longer_than_another() -
 def test_the_beginning_of_what_is_not_large_or_too_large_is_for_the_parser() -> None:
     small = PENSTOCK[:-7].replace(b"Length: 7", b"Length: %d" % (len(LARGE) - 1)) + LARGE[:-1]
     assert read_known(small[:-1], len(LARGE)) is None
-    assert read_known(PENSTOCK_LARGE[:-1], len(LARGE) - 1) is None
-    assert read_known(PENSTOCK_LARGE[:-1], len(LARGE)) is not None
-    assert read_known(PENSTOCK_LARGE.replace(b"200 OK", b"500 No")[:-1], len(LARGE)) is None
+    assert read_known(LARGE_ANSWER[:-1], len(LARGE) - 1) is None
+    assert read_known(LARGE_ANSWER[:-1], len(LARGE)) is not None
+    assert read_known(LARGE_ANSWER.replace(b"200 OK", b"500 No")[:-1], len(LARGE)) is None
 
 
 def test_each_request_has_its_own_time_though_the_timer_goes_on() -> None:
