@@ -19,8 +19,8 @@ HEADS_KEPT: Final = 256
 HEAD_KEPT_BYTES: Final = 1_024
 """A client chooses its headers: so many heads are remembered, and none whose headers are longer."""
 
-_TARGET: Final = re.compile(rb"/[A-Za-z0-9/_.~%?&=-]*")
-"""Targets in which nothing is unusual."""
+_TARGET: Final = re.compile(rb"POST /[A-Za-z0-9/_.~%?&=-]*")
+"""Methods and targets in which nothing is unusual."""
 _LENGTH: Final = b"\r\ncontent-length: "
 _LENGTH_DIGITS_MAX: Final = 9
 _NEVER_KEPT: Final = (b"expect", b"transfer-encoding", b"upgrade", b"x-request-id", b"traceparent")
@@ -33,22 +33,16 @@ def split(data: bytes) -> tuple[bytes, bytes, int, int] | None:
     Its parts as far as they can be told without parsing: its target; the lines between the first and the last, which
     says how long the body is; where the body begins; how many bytes of it have not arrived. None for whatever else.
     """
-    line_end = data.find(b" HTTP/1.1\r\n", 5)
-    head_end = data.find(b"\r\n\r\n", line_end)
-    length_at = data.rfind(_LENGTH, line_end, head_end)
-    if line_end < 0 or head_end < 0 or length_at < 0 or not data.startswith(b"POST "):
-        return None
-    digits = data[length_at + len(_LENGTH) : head_end]
-    if not digits.isdigit() or len(digits) > _LENGTH_DIGITS_MAX:
+    start = data.find(b"\r\n\r\n") + 4
+    first, version, rest = data[: start - 4].partition(b" HTTP/1.1\r\n") if start > 4 else (b"", b"", b"")
+    lines, found, digits = rest.rpartition(_LENGTH)
+    if not (version and found and digits.isdigit()) or len(digits) > _LENGTH_DIGITS_MAX:
         return None
     length = int(digits)
-    missing = head_end + 4 + length - len(data)
-    if missing and (missing < 0 or length < LARGE_BODY_BYTES):
+    missing = start + length - len(data)
+    if (missing and (missing < 0 or length < LARGE_BODY_BYTES)) or _TARGET.fullmatch(first) is None:
         return None
-    target = data[5:line_end]
-    if _TARGET.fullmatch(target) is None:
-        return None
-    return target, data[line_end:length_at], head_end + 4, missing
+    return first[5:], lines, start, missing
 
 
 class Heads:

@@ -22,6 +22,7 @@ from penstock import telemetry
 from penstock.errors import Elsewhere, InvalidArgument, Overloaded, PenstockError
 from penstock.fronts import metrics
 from penstock.fronts.http import page
+from penstock.fronts.http.alertness import Alertness
 from penstock.fronts.http.connection import Connection
 from penstock.fronts.http.failures import HttpError, answer_to
 from penstock.fronts.http.forwarding import Forwarding
@@ -76,6 +77,7 @@ class HttpServer:
         self.heads = Heads(self.options.max_header_bytes, self.options.max_body_bytes)
         self._token = self.options.token.encode()
         self._loop = asyncio.get_running_loop()
+        self._alertness = Alertness(self._loop)
         self._connections: set[Connection] = set()
         self._brokers: dict[str, Broker] = {DEFAULT_NAMESPACE: broker}
         self._request_prefix = secrets.token_hex(4)
@@ -164,6 +166,7 @@ class HttpServer:
         """
         if telemetry.is_on() or (self.forwarding is not None and SESSION_NAME in request.headers):
             return False
+        self._alertness.asked(connection)
         began = self._loop.time()
         request.id = self._request_id(request)
         route: Route | None = None
@@ -206,6 +209,7 @@ class HttpServer:
             answer = self._failed(route, request, failure)
         connection.answered(request, answer)
         self._measure(route, answer, request, self._loop.time() - began)
+        self._alertness.answered()
 
     async def answer(self, connection: Connection, request: Request) -> Answer | Stream:
         request.id = request.id or self._request_id(request)
