@@ -1,9 +1,8 @@
 """Heads of requests that came before: a client sends the same one over and over, and it is parsed once.
 
 Looked up is only a POST that arrived whole and alone, or the beginning of one with a large body, by its headers as they
-were sent, all but the length of its body.
-What is remembered was read by llhttp, with just these bytes in just this place, so that nothing is accepted here that
-is not accepted there. Bytes only: no socket, no route.
+were sent, all but the length of its body. What is remembered was read by llhttp, with just these bytes in just this
+place, so that nothing is accepted here that is not accepted there. Bytes only: no socket, no route.
 """
 
 from __future__ import annotations
