@@ -317,6 +317,13 @@ def test_what_does_not_compress_is_left_alone(count: int, size: int) -> None:
     assert decode(encoded) == given_messages
 
 
+@pytest.mark.parametrize("sizes", [[0] * 5_000 + [1], [0] * 5_000 + [3], [1, 0] * 2, [0] * 5_000 + [600], [0] * 5_000])
+def test_many_lengths_and_few_payloads(sizes: list[int]) -> None:
+    given_messages = [Message(os.urandom(size)) for size in sizes]
+    encoded = encode(given_messages)
+    assert decode(encoded) == given_messages
+
+
 def test_what_is_small_is_left_alone() -> None:
     at = codec.COMPRESS_BYTES_MIN - 4
     assert not is_compressed(encode([Message(b"x" * (at - 1))]))

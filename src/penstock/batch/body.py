@@ -99,7 +99,8 @@ def _seems_to_pay(pieces: Sequence[bytes | memoryview], size: int, packed: int) 
 def _sample(pieces: Sequence[bytes | memoryview], size: int) -> Iterator[bytes | memoryview]:
     """The beginning of each quarter, which is the same however payloads are cut into pieces."""
     ends = list(accumulate(map(len, pieces)))
-    for start in range(0, size - size % _SAMPLE_PIECES, size // _SAMPLE_PIECES):
+    step = size // _SAMPLE_PIECES
+    for start in range(0, step * _SAMPLE_PIECES, max(step, 1)):
         index, wanted = bisect_right(ends, start), _SAMPLE_PIECE_BYTES
         start -= ends[index] - len(pieces[index])
         while wanted and index < len(pieces):
