@@ -18,7 +18,7 @@ from penstock.client.connection import (
     connect,
     read_known,
 )
-from penstock.wire.http import LARGE_BODY_BYTES
+from penstock.wire.large_bodies import LARGE_BODY_BYTES
 from tests.clients.rig import ToldServer, answer, run
 
 PLAIN = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 7\r\n\r\n{"a":1}'

@@ -17,17 +17,15 @@ from penstock.delivery import Receipt
 from penstock.wire.http import (
     BATCH_TYPE,
     BATCHES_TYPE,
-    LARGE_BODY_BYTES,
     EncodedClaim,
     EncodedRead,
     EncodedSlice,
     MessageBody,
-    claim_parts,
     json_headers,
     message_body,
     plain_headers,
-    read_parts,
 )
+from penstock.wire.large_bodies import LARGE_BODY_BYTES, claim_parts, read_parts
 from tests.fronts.rig import Front, on_both_loops, over_http, until
 
 BATCH: Final = {"Content-Type": BATCH_TYPE}

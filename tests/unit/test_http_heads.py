@@ -10,7 +10,7 @@ from penstock.fronts.http.connection import Connection
 from penstock.fronts.http.heads import HEAD_KEPT_BYTES, HEADS_KEPT, Arriving, Heads
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Request
-from penstock.wire.http import LARGE_BODY_BYTES
+from penstock.wire.large_bodies import LARGE_BODY_BYTES
 
 LARGE = bytes(range(256)) * (LARGE_BODY_BYTES // 256)
 HEADERS = b"host: test\r\naccept: application/json\r\n"

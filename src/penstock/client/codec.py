@@ -22,7 +22,6 @@ from penstock.errors import InvalidArgument, MessageTooLarge, PenstockError
 from penstock.model import BATCH_MESSAGES_MAX, Message, check_message
 from penstock.node.streams import StreamRead
 from penstock.wire.http import (
-    LARGE_BODY_BYTES,
     EncodedClaim,
     EncodedRead,
     EncodedSlice,
@@ -33,6 +32,7 @@ from penstock.wire.http import (
     VerdictBody,
     plain_headers,
 )
+from penstock.wire.large_bodies import LARGE_BODY_BYTES
 
 # Targets -------------------------------------------------------------------------------------------------
 

@@ -16,12 +16,10 @@ from typing import Final, cast
 import httptools
 from msgspec import Struct
 
-from penstock.wire.http import LARGE_BODY_BYTES
+from penstock.wire.large_bodies import LARGE_BODY_BYTES, ArrivingBody
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 BODY_BYTES_MAX: Final = 512 * 1024 * 1024
-_JOIN_BYTES_MAX: Final = 64 * 1024
-"""A larger body is written by itself: joining it to its head would copy it."""
 
 
 class Answer(Struct, frozen=True):
@@ -57,32 +55,20 @@ def read_known(data: bytes, body_bytes_max: int) -> Answer | Arriving | None:
         return None
     headers = {b"x-request-id": found[2], b"content-type": found[3], b"content-length": found[4]}
     if missing:
-        return Arriving(status, headers, memoryview(data)[start:], missing)
+        return Arriving(status, headers, ArrivingBody(memoryview(data)[start:], missing))
     return Answer(status, headers, data[start:])
 
 
-class Arriving:
+class Arriving(Struct, frozen=True):
     """An answer whose large body is still coming."""
 
-    __slots__ = ("_headers", "_parts", "_status", "missing")
-
-    def __init__(self, status: int, headers: dict[bytes, bytes], begun: memoryview, missing: int) -> None:
-        self._status = status
-        self._headers = headers
-        self._parts: list[bytes | memoryview] = [begun]
-        self.missing = missing
-        """So many bytes of it have not arrived."""
-
-    def take(self, data: bytes) -> bool:
-        """More has arrived; whether all of that is the answer's."""
-        self._parts.append(memoryview(data)[: self.missing])
-        is_all = len(data) <= self.missing
-        self.missing -= len(self._parts[-1])
-        return is_all
+    status: int
+    headers: dict[bytes, bytes]
+    body: ArrivingBody
 
     def answer(self) -> Answer:
         """It, when nothing is missing."""
-        return Answer(self._status, self._headers, b"".join(self._parts))
+        return Answer(self.status, self.headers, b"".join(self.body.parts))
 
 
 class ConnectFailed(Exception):
@@ -152,7 +138,7 @@ class Connection(asyncio.Protocol):
         if self._timer is None or self._timer.when() > self._deadline:
             self._watch(loop)
         try:
-            if len(body) <= _JOIN_BYTES_MAX:
+            if len(body) < LARGE_BODY_BYTES:
                 transport.write(b"".join((head, body)))
             else:
                 transport.write(head)
@@ -243,11 +229,11 @@ class Connection(asyncio.Protocol):
 
     def _arrived(self, arriving: Arriving, answer: asyncio.Future[Answer], data: bytes) -> None:
         """More of a large body."""
-        is_all = arriving.take(data)
-        if not arriving.missing:
+        rest = arriving.body.take(data)
+        if not arriving.body.missing:
             self._arriving, self._is_begun = None, False
             answer.set_result(arriving.answer())
-        if not is_all:
+        if rest:
             self.close()  # what follows the answer answers no request
 
     # What the parser calls --------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -372,9 +372,12 @@ class Node:
         self.events.seal(sealed, now_ms)
         return outbox, traces
 
-    def _is_wanted_soon(self, lane: Lane, batches: Sequence[BatchRow]) -> bool:
-        """Whether what is published now may be read from memory: behind a long backlog it is pushed out unread."""
-        if self.cache.keeps(batches[0], lane.lag_bytes()):
+    def _is_wanted_soon(self, lane: Lane, first: BatchRow) -> bool:
+        """Whether what is published now may be read from memory: behind a long backlog it is pushed out unread.
+
+        `first` is its first batch; the others are taken to be like it.
+        """
+        if self.cache.keeps(first, lane.lag_bytes()):
             return True
         queue = self.catalog.by_lane.get(lane.id)
         return queue is not None and self.polls.has_waiters(queue)
@@ -382,7 +385,7 @@ class Node:
     def committed(self, sealed: list[tuple[Lane, Sealed]]) -> None:
         now_ms = self.clock.now_ms()
         for lane, part in sealed:
-            if part.change.batches and self._is_wanted_soon(lane, part.change.batches):
+            if part.change.batches and self._is_wanted_soon(lane, part.change.batches[0]):
                 for row in part.change.batches:
                     self.cache.put(lane.id, row, is_checked=True)
             if part.change.trim_to is not None:

@@ -7,8 +7,6 @@ is, and a claim or read may be answered with `BATCHES_TYPE`, MessagePack around 
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -24,9 +22,6 @@ BATCH_TYPE: Final = "application/vnd.penstock.batch"
 """A request body: one encoded batch in its frame."""
 BATCHES_TYPE: Final = "application/vnd.penstock.batches+msgpack"
 """An answer: encoded batches with their places, in MessagePack arrays."""
-
-LARGE_BODY_BYTES: Final = 1 << 16
-"""Bodies of batches from this size on are sent and received without being joined to what stands before them."""
 
 BUFFERED: Final = 202
 """The status of a publish that is in the server's spool: a `BufferedAnswer`."""
@@ -719,44 +714,3 @@ class Status(Struct):
 
 encode_json: Final = msgspec.json.Encoder().encode
 encode_msgpack: Final = msgspec.msgpack.Encoder().encode
-
-
-# Large answers in parts ----------------------------------------------------------------------------------
-
-_LONG: Final = struct.Struct(">BI")
-_ARRAY_LONG: Final = 0xDD
-_BYTES_LONG: Final = 0xC6
-
-
-def claim_parts(claim: EncodedClaim) -> tuple[bytes, ...]:
-    """A claim's answer in MessagePack, of which large bodies are parts by themselves."""
-    if not _are_large(claim.slices):
-        return (encode_msgpack(claim),)
-    empty = EncodedClaim(claim.queue, claim.lane, claim.lease, claim.deadline_ms, [])
-    return (encode_msgpack(empty)[: -len(_NO_SLICES)], *_slice_parts(claim.slices))
-
-
-def read_parts(read: EncodedRead) -> tuple[bytes, ...]:
-    """The same of a read's answer."""
-    if not _are_large(read.slices):
-        return (encode_msgpack(read),)
-    empty = EncodedRead(read.queue, read.lane, read.next_offset, read.primary_committed, [], None)
-    head = encode_msgpack(empty)[: -len(_NO_SLICES) - len(_NOTHING)]
-    return (head, *_slice_parts(read.slices), encode_msgpack(read.done))
-
-
-def _are_large(slices: list[EncodedSlice]) -> bool:
-    return bool(slices) and sum([len(part.body) for part in slices]) >= LARGE_BODY_BYTES * len(slices)
-
-
-def _slice_parts(slices: list[EncodedSlice]) -> Iterator[bytes]:
-    yield _LONG.pack(_ARRAY_LONG, len(slices))
-    for part in slices:
-        empty = EncodedSlice(part.offset, part.published_ms, part.attempt, part.count, part.meta, b"")
-        yield encode_msgpack(empty)[: -len(_NO_BODY)] + _LONG.pack(_BYTES_LONG, len(part.body))
-        yield part.body
-
-
-_NO_SLICES: Final = encode_msgpack([])
-_NO_BODY: Final = encode_msgpack(b"")
-_NOTHING: Final = encode_msgpack(None)

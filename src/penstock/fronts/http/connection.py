@@ -170,8 +170,8 @@ class Connection(asyncio.Protocol):
 
     def _arrived(self, arriving: Arriving, data: bytes) -> bytes:
         """More of a large body; what is left for the parser."""
-        data = arriving.take(data)
-        if not arriving.missing:
+        data = arriving.body.take(data)
+        if not arriving.body.missing:
             self._arriving, self._is_begun = None, False
             self._put(arriving.request())
         return data

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.fronts.http.request import Request
-from penstock.wire.http import LARGE_BODY_BYTES
+from penstock.wire.large_bodies import LARGE_BODY_BYTES, ArrivingBody
 
 HEADS_KEPT: Final = 256
 HEAD_KEPT_BYTES: Final = 1_024
@@ -63,7 +63,7 @@ class Heads:
         if headers is None or start > self._head_bytes_max or length > self._body_bytes_max:
             return None
         if missing:
-            return Arriving(target, headers, memoryview(data)[start:], missing)
+            return Arriving(target, headers, ArrivingBody(memoryview(data)[start:], missing))
         return Request("POST", target, headers, data[start:], True)
 
     def remember(self, data: bytes, request: Request) -> None:
@@ -82,28 +82,13 @@ class Heads:
         self._known[lines] = request.headers
 
 
-class Arriving:
+class Arriving(NamedTuple):
     """A request whose large body is still coming."""
 
-    __slots__ = ("_headers", "_parts", "_target", "missing")
-
-    def __init__(self, target: bytes, headers: Mapping[bytes, bytes], begun: memoryview, missing: int) -> None:
-        self._target = target
-        self._headers = headers
-        self._parts: list[bytes | memoryview] = [begun] if begun else []
-        self.missing = missing
-        """So many bytes of it have not arrived."""
-
-    def take(self, data: bytes) -> bytes:
-        """More has arrived; what of it is not the request's any more."""
-        if len(data) <= self.missing:
-            self._parts.append(data)
-            self.missing -= len(data)
-            return b""
-        self._parts.append(memoryview(data)[: self.missing])
-        rest, self.missing = data[self.missing :], 0
-        return rest
+    target: bytes
+    headers: Mapping[bytes, bytes]
+    body: ArrivingBody
 
     def request(self) -> Request:
         """It, when nothing is missing."""
-        return Request("POST", self._target, self._headers, self._parts, True)
+        return Request("POST", self.target, self.headers, self.body.parts, True)

@@ -16,8 +16,8 @@ from penstock.wire.http import (
     ExtendRequest,
     NextRequest,
     SettleRequest,
-    claim_parts,
 )
+from penstock.wire.large_bodies import claim_parts
 
 ROUTES = Routes()
 

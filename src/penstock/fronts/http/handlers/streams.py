@@ -11,7 +11,8 @@ from penstock.fronts.http.handlers.groups import GROUP
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.node.streams import StreamRead
-from penstock.wire.http import BATCHES_TYPE, CommitRequest, EncodedRead, ReadAnswer, ReadRequest, read_parts
+from penstock.wire.http import BATCHES_TYPE, CommitRequest, EncodedRead, ReadAnswer, ReadRequest
+from penstock.wire.large_bodies import read_parts
 
 ROUTES = Routes()
 
