@@ -165,7 +165,7 @@ class MariadbSizes:
         self._url = url
 
     def tables(self) -> list[Table]:
-        from penstock.store.mysql_pool import Connection, StoreAddress
+        from penstock.store.mysql.pool import Connection, StoreAddress
 
         connection = Connection(StoreAddress.parse(self._url), 30.0, None)
         try:

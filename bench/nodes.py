@@ -44,7 +44,7 @@ from bench.peers_lib.peer import library_path  # noqa: E402
 from bench.peers_lib.postgres import Postgres  # noqa: E402
 from bench.peers_lib.processes import Process, cpu_seconds, free_port, machine_seconds, wait_for_port  # noqa: E402
 from penstock import AsyncClient, Claim, Message, Retry  # noqa: E402
-from penstock.rows import home_slot  # noqa: E402
+from penstock.model.rows import home_slot  # noqa: E402
 
 AHEAD_BATCHES: Final = prepared.AHEAD_BATCHES
 PREPARED_PER_S: Final = 400_000

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from penstock.spark.source import PenstockSource as DefaultSource
+    from penstock.spark.source.source import PenstockSource as DefaultSource
 else:
     try:
-        from penstock.spark.source import PenstockSource as DefaultSource
+        from penstock.spark.source.source import PenstockSource as DefaultSource
     except ImportError as failure:
         # An error here would hide every other Python format from Spark, and the reason from the user.
         REASON: Final = str(failure)

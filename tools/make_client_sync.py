@@ -33,17 +33,17 @@ CLIENTS: Final = [
     Source(module, name, "Client", "_client")
     for module, name in (
         ("client", "AsyncClient"),
-        ("declaring", "Declaring"),
-        ("messages", "Messages"),
-        ("looking", "Looking"),
-        ("scanning", "Scanning"),
-        ("marking", "Marking"),
-        ("staging", "Staging"),
-        ("enqueued", "Enqueued"),
+        ("operations/declare", "Declaring"),
+        ("operations/messages", "Messages"),
+        ("operations/inspect", "Looking"),
+        ("operations/scan", "Scanning"),
+        ("operations/marks", "Marking"),
+        ("operations/staging", "Staging"),
+        ("operations/enqueued", "Enqueued"),
     )
 ]
 OTHERS: Final = [
-    Source("transaction", "ClientTransaction", "SyncTransaction", "_transaction"),
+    Source("operations/transaction", "ClientTransaction", "SyncTransaction", "_transaction"),
     Source("producer", "Producer", "SyncProducer", "_producer"),
     Source("consumer", "Consumer", "SyncConsumer", "_consumer"),
     Source("stream", "StreamReader", "SyncStreamReader", "_reader"),
@@ -331,8 +331,8 @@ from penstock.client.consumer import Consumer
 from penstock.client.handles import ExchangeHandle, GroupHandle, QueueHandle
 from penstock.client.producer import Producer, Sent
 from penstock.client.stream import StreamReader
-from penstock.client.transaction import ClientTransaction
-from penstock.delivery import Claim, Published, Receipt, Received
+from penstock.client.operations.transaction import ClientTransaction
+from penstock.api.results import Claim, Published, Receipt, Received
 from penstock.loop_thread import LoopThread
 from penstock.model import Message
 """

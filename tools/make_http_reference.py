@@ -20,14 +20,14 @@ from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get
 import msgspec
 from msgspec import Meta, Raw, Struct, UnsetType
 
-from penstock.errors import PenstockError
 from penstock.fronts.http.failures import STATUS
 from penstock.fronts.http.handlers import all_routes
 from penstock.fronts.http.openapi import COMMON, tag
 from penstock.fronts.http.routes import Route
 from penstock.model import ExchangeConfig, GroupConfig, QueueConfig
-from penstock.wire.http import BATCH_TYPE, BATCHES_TYPE, JSON_TYPE, ErrorAnswer
-from penstock.wire.scans import ARROW_TYPE, NEXT_OFFSET_HEADER
+from penstock.model.errors import PenstockError
+from penstock.wire.http.scans import ARROW_TYPE, NEXT_OFFSET_HEADER
+from penstock.wire.http.shapes import BATCH_TYPE, BATCHES_TYPE, JSON_TYPE, ErrorAnswer
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULT: Final = ROOT / "docs" / "http.md"

@@ -2,8 +2,8 @@
 
     .venv/bin/python tools/make_options.py
 
-Types, defaults and words come from src/penstock/model.py. A test compares the page with what this makes, and tries
-every limit that it names.
+Types, defaults and words come from src/penstock/model/options.py. A test compares the page with what this makes, and
+tries every limit that it names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from penstock import model
-from penstock.model import ExchangeConfig, GroupConfig, QueueConfig
+from penstock.model import ExchangeConfig, GroupConfig, QueueConfig, options
 from penstock.node.declarations import FIXED_GROUP_OPTIONS, FIXED_QUEUE_OPTIONS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -26,7 +26,7 @@ Config = type[QueueConfig] | type[GroupConfig] | type[ExchangeConfig]
 
 INTRODUCTION: Final = """# Options
 
-Made by `tools/make_options.py` from `src/penstock/model.py`; do not edit.
+Made by `tools/make_options.py` from `src/penstock/model/options.py`; do not edit.
 
 Options are passed by name: `await broker.declare_queue("mail", max_attempts=3)`. Declaring again changes the options
 that are named and leaves the others. Those marked *fixed* cannot change after the first declaration. Names that end in
@@ -71,7 +71,7 @@ def row(config: Config, field: msgspec.structs.FieldInfo, name_of_fixed: tuple[s
 
 def docstrings(config: Config) -> dict[str, str]:
     """The string under each field in the class's source, by name."""
-    module = ast.parse(Path(model.__file__).read_text())
+    module = ast.parse(Path(options.__file__).read_text())
     body = next(node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == config.__name__)
     found: dict[str, str] = {}
     for field, below in pairwise(body):
@@ -85,7 +85,7 @@ def docstrings(config: Config) -> dict[str, str]:
 def inherited_words(name: str) -> str:
     words = docstrings(QueueConfig).get(name)
     if words is None:
-        raise SystemExit(f"the option {name} has no docstring in model.py")
+        raise SystemExit(f"the option {name} has no docstring in options.py")
     return words
 
 
@@ -114,9 +114,9 @@ def limits(name: str) -> tuple[float, float] | None:
     if name in NUMBERS:
         return NUMBERS[name]
     low = 1 if name in FROM_ONE else 0
-    if name in model._SPANS:
+    if name in options._SPANS:
         return low, model.SPAN_MS_MAX
-    return (low, model.INTEGER_MAX) if name in model._SIZES else None
+    return (low, model.INTEGER_MAX) if name in options._SIZES else None
 
 
 def limits_text(field: msgspec.structs.FieldInfo) -> str:

@@ -26,12 +26,12 @@ EMBEDDED: Final = ROOT / "src/penstock/embedded.py"
 RESULT: Final = ROOT / "src/penstock/sync.py"
 
 PARTS: Final = {
-    "broker": "Broker",
-    "declaring": "Declaring",
+    "local": "Broker",
+    "declare": "Declaring",
     "messages": "Messages",
-    "looking": "Looking",
-    "scanning": "Scanning",
-    "marking": "Marking",
+    "inspect": "Looking",
+    "scan": "Scanning",
+    "marks": "Marking",
     "staging": "Staging",
     "enqueued": "Enqueued",
 }
@@ -121,7 +121,7 @@ TRANSACTION_METHODS
 
 IMPORTED: Final = """
 from penstock import embedded
-from penstock.delivery import Claim, Receipt
+from penstock.api.results import Claim, Receipt
 from penstock.loop_thread import LoopThread
 from penstock.node.broker import Broker, Transaction
 from collections.abc import Iterator
@@ -157,7 +157,7 @@ def render() -> str:
         "OPEN_ARGUMENTS": ast.unparse(opened.args),
         "OPEN_DOCSTRING": docstring(opened),
         "OPEN_CALL": forwarded(opened.args),
-        "CLOSE_DOCSTRING": text_of(function_named(classes["broker"], "close")),
+        "CLOSE_DOCSTRING": text_of(function_named(classes["local"], "close")),
         "TRANSACTION_DOCSTRING": text_of(transaction_class),
         "BROKER_METHODS": "\n\n".join(chain.from_iterable(methods)),
         "TRANSACTION_METHODS": "\n\n".join(transaction_methods(transaction_class)),

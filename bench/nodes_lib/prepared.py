@@ -21,8 +21,8 @@ import msgspec
 
 from penstock import Message, encode
 from penstock.batch import to_bytes
-from penstock.client.codec import claim_of
-from penstock.wire.http import (
+from penstock.client.operations.codec import claim_of
+from penstock.wire.http.shapes import (
     BATCH_TYPE,
     BATCHES_TYPE,
     JSON_TYPE,

@@ -167,7 +167,7 @@ class _Json:
     """Requests and answers in JSON over the client's connections."""
 
     def __init__(self, url: str) -> None:
-        from penstock.client.channel import NO_RETRY, Channel
+        from penstock.client.transport.channel import NO_RETRY, Channel
 
         self._no_retry = NO_RETRY
         self._channel = Channel(
@@ -175,7 +175,7 @@ class _Json:
         )  # fmt: skip
 
     async def send(self, method: bytes, path: str, body: bytes) -> bytes:
-        from penstock.client.channel import Request
+        from penstock.client.transport.channel import Request
 
         headers = b"content-type: application/json\r\naccept: application/json\r\n"
         reply = await self._channel.send(Request(method, path.encode(), body, headers), self._no_retry)
@@ -201,7 +201,7 @@ class PenstockJsonClient(Client):
             await self._json.send(b"PUT", f"/v1/queues/{quote(queue, safe='')}/groups/{group}", b"{}")
 
     async def publish(self, queue: str, payloads: list[bytes]) -> None:
-        from penstock.wire.http import PublishRequest, encode_json, message_body
+        from penstock.wire.http.shapes import PublishRequest, encode_json, message_body
 
         body = encode_json(PublishRequest([message_body(penstock.Message(payload)) for payload in payloads]))
         await self._json.send(b"POST", f"/v1/queues/{quote(queue, safe='')}/messages", body)
@@ -221,7 +221,7 @@ class PenstockJsonConsumer(Consumer):
     def __init__(self, json: _Json, queue: str, most: int, group: str) -> None:
         import msgspec
 
-        from penstock.wire.http import ClaimAnswer, ClaimRequest, SettleRequest, VerdictBody, encode_json
+        from penstock.wire.http.shapes import ClaimAnswer, ClaimRequest, SettleRequest, VerdictBody, encode_json
 
         self._json = json
         self._path = f"/v1/queues/{quote(queue, safe='')}/claim"

@@ -143,7 +143,7 @@ def write(bench: Bench) -> list[Row]:
 def archive(bench: Bench) -> list[Row]:
     """a queue into the lake: Parquet under a Delta log, fsynced"""
     from penstock.spark import read_lake
-    from penstock.spark.jobs import archive as job
+    from penstock.spark.jobs.archive import job
     from penstock.spark.jobs.frame import Progress
 
     lake = str(bench.folder / "lake")

@@ -7,11 +7,11 @@ are first asked for: an embedded broker needs neither sockets nor TLS.
 from typing import TYPE_CHECKING, Any
 
 from penstock import sync
+from penstock.api.results import Claim, Lease, Published, Receipt, Received, Scan, ScanSlice, ScanState
 from penstock.batch import EncodedBatch, decode, encode
-from penstock.core.work import Verdict
-from penstock.delivery import Claim, Lease, Published, Receipt, Received, Scan, ScanSlice, ScanState
 from penstock.embedded import open
-from penstock.errors import (
+from penstock.model import Binding, Message
+from penstock.model.errors import (
     AlreadyCommitted,
     AlreadyExists,
     ChunkMissing,
@@ -35,26 +35,26 @@ from penstock.errors import (
     Unroutable,
     WrongKind,
 )
-from penstock.model import Binding, Message
+from penstock.model.verdict import Verdict
+from penstock.node.background.schedules import Schedule
 from penstock.node.broker import Broker, Transaction
-from penstock.node.deadletters import DeadMessage, DeadReason
-from penstock.node.history import HistoryEntry
-from penstock.node.lane_places import Extent, LanePlace, QueueLanes
+from penstock.node.consume.dead_letters import DeadMessage, DeadReason
+from penstock.node.consume.extents import Extent, LanePlace, QueueLanes
+from penstock.node.consume.streams import Page, StreamRead
 from penstock.node.marks import Mark, MarkPut
-from penstock.node.schedules import Schedule
-from penstock.node.staged import Committed, Staged, StagedChunk
-from penstock.node.statistics import GroupStats, QueueStats
-from penstock.node.streams import Page, StreamRead
-from penstock.node.traces import Trace, TraceEntry
+from penstock.node.observe.history import HistoryEntry
+from penstock.node.observe.stats import GroupStats, QueueStats
+from penstock.node.observe.traces import Trace, TraceEntry
+from penstock.node.staging.results import Committed, Staged, StagedChunk
 from penstock.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from penstock.client.channel import Retry
     from penstock.client.client import AsyncClient
     from penstock.client.consumer import Consumer, Postpone, Reject
     from penstock.client.producer import Producer
     from penstock.client.stream import StreamReader
     from penstock.client.sync import Client
+    from penstock.client.transport.channel import Retry
 
 __all__ = [
     "AlreadyCommitted",
@@ -133,7 +133,7 @@ _CLIENT = {
     "Postpone": "consumer",
     "Producer": "producer",
     "Reject": "consumer",
-    "Retry": "channel",
+    "Retry": "transport.channel",
     "StreamReader": "stream",
 }
 

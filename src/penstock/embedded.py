@@ -10,16 +10,16 @@ import socket
 from pathlib import Path
 
 from penstock.model import DEFAULT_NAMESPACE, INTEGER_MAX, check_integer
+from penstock.node.background.enqueued import POLL_S
 from penstock.node.broker import Broker
 from penstock.node.clock import Clock, StoreClock, SystemClock
-from penstock.node.cluster import ClusterOptions
-from penstock.node.enqueueing import POLL_S
+from penstock.node.cluster.membership import ClusterOptions
 from penstock.node.limits import Limits
 from penstock.node.node import CACHE_BYTES, Node
-from penstock.node.spool_folder import DiskFolder
-from penstock.node.spooling import SPOOL_BYTES, SpoolSettings
+from penstock.node.spool.folder import DiskFolder
+from penstock.node.spool.spooling import SPOOL_BYTES, SpoolSettings
 from penstock.store.contract import Store
-from penstock.store.opening import open_engine, scheme_of
+from penstock.store.open import open_engine, scheme_of
 
 
 async def open(

@@ -19,7 +19,6 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
-from penstock.errors import InvalidArgument, MessageTooLarge
 from penstock.model import (
     BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
@@ -29,7 +28,8 @@ from penstock.model import (
     check_message,
     check_name,
 )
-from penstock.typed_headers import json_headers
+from penstock.model.errors import InvalidArgument, MessageTooLarge
+from penstock.model.typed_headers import json_headers
 
 DEFAULT_SCHEMA: Final = "penstock"
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import Any, Final, ParamSpec, TypeVar
 
-from penstock.errors import Closed
+from penstock.model.errors import Closed
 
 CANCEL_SECONDS_MAX: Final = 5.0
 """How long an interrupted caller waits for its call to end; cancelling takes a turn of the loop, hardly more."""

@@ -15,27 +15,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 from penstock import embedded
+from penstock.api.results import Claim, Published, Receipt, Scan
 from penstock.batch import EncodedBatch
 from penstock.core.events import Delivery
-from penstock.core.work import Verdict
-from penstock.delivery import Claim, Published, Receipt, Scan
 from penstock.loop_thread import LoopThread
 from penstock.model import DEFAULT_GROUP, Binding, Headers, Message
+from penstock.model.verdict import Verdict
 from penstock.node.arguments import Ranges
+from penstock.node.background.enqueued import FailedPage
+from penstock.node.background.schedules import Schedule
 from penstock.node.broker import Broker, LeaseLike, Transaction
-from penstock.node.deadletters import DeadMessage, DeadPage, DeadRanges, DeadReason
-from penstock.node.enqueueing import FailedPage
-from penstock.node.history import HistoryEntry
-from penstock.node.lane_places import Extent, QueueLanes
+from penstock.node.consume.dead_letters import DeadMessage, DeadPage, DeadRanges, DeadReason
+from penstock.node.consume.extents import Extent, QueueLanes
+from penstock.node.consume.streams import Page, StreamRead
 from penstock.node.marks import Mark, MarkPage, MarkPut
 from penstock.node.node import CACHE_BYTES
-from penstock.node.schedules import Schedule
-from penstock.node.spooling import SPOOL_BYTES, SpoolNumbers
-from penstock.node.staged import Committed, Staged
-from penstock.node.statistics import QueueStats
-from penstock.node.streams import Page, StreamRead
-from penstock.node.survey import NodeNumbers
-from penstock.node.traces import Trace
+from penstock.node.observe.history import HistoryEntry
+from penstock.node.observe.stats import QueueStats
+from penstock.node.observe.survey import NodeNumbers
+from penstock.node.observe.traces import Trace
+from penstock.node.spool.spooling import SPOOL_BYTES, SpoolNumbers
+from penstock.node.staging.results import Committed, Staged
 
 
 def open(

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from penstock.delivery import Received
-from penstock.errors import InvalidArgument
+from penstock.api.results import Received
 from penstock.model import Message
+from penstock.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

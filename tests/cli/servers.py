@@ -16,7 +16,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.cli.checkout import script_environment
+from penstock.cli.dev.checkout import script_environment
 
 DEADLINE_SECONDS: Final = 30.0
 LISTENS: Final = re.compile(r"listens on (http://(\S+):(\d+)) ")

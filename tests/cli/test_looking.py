@@ -204,7 +204,7 @@ def test_counts_of_all_queues_and_of_one(cli: Cli) -> None:
 
 
 def test_all_pages_of_the_counts_are_read(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.cli.stats.PAGE", 2)
+    monkeypatch.setattr("penstock.cli.commands.stats.PAGE", 2)
     names = [f"q{number}" for number in range(5)]
     for name in names:
         cli("queue", "create", name)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import pipeline_running
-from penstock.cli.pipeline_running import queues_text, spark_error_text
+from penstock.cli.pipeline import running
+from penstock.cli.pipeline.running import queues_text, spark_error_text
 from penstock.client.sync import Client
 from penstock.spark.jobs.frame import Progress
 from penstock.spark.jobs.status import JobStatus, write_status
@@ -83,11 +83,11 @@ def asked(cli: Cli, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[s
     pytest.importorskip("pyspark")
     seen: list[tuple[str, Any]] = []
 
-    def run(job: pipeline_running.Job, _place: Any, _run: Any, options: Any, _client: Any) -> int:
+    def run(job: running.Job, _place: Any, _run: Any, options: Any, _client: Any) -> int:
         seen.append((job.id, options))
         return 0
 
-    monkeypatch.setattr(pipeline_running, "run_in_session", run)
+    monkeypatch.setattr(running, "run_in_session", run)
     cli("pipeline", *arguments)
     ((id, options),) = seen
     return id, {name: getattr(options, name) for name in options.__struct_fields__}

@@ -7,29 +7,29 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import pipeline_running
-from penstock.cli.pipeline_stats import show
-from penstock.cli.pipeline_triage import show_groups, show_redriven
+from penstock.cli.pipeline import running
+from penstock.cli.pipeline.stats import show
+from penstock.cli.pipeline.triage import show_groups, show_redriven
 from penstock.client.sync import Client
 from penstock.spark.jobs.frame import Progress, Summary
 from penstock.spark.jobs.status import read_statuses
-from penstock.spark.jobs.triage_plans import Plan, Plans, plans_id, save_plans
+from penstock.spark.jobs.triage.plans import Plan, Plans, plans_id, save_plans
 from tests.cli.commands import Cli
 
 MINUTE_MS = 60_000
 NOON_MS = 1_767_268_800_000
 
 
-def asked(cli: Cli, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[pipeline_running.Job, Any]:
+def asked(cli: Cli, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[running.Job, Any]:
     """The job and the options with which it would run."""
     pytest.importorskip("pyspark")
-    seen: list[tuple[pipeline_running.Job, Any]] = []
+    seen: list[tuple[running.Job, Any]] = []
 
-    def run(job: pipeline_running.Job, _place: Any, _run: Any, options: Any, _client: Any) -> int:
+    def run(job: running.Job, _place: Any, _run: Any, options: Any, _client: Any) -> int:
         seen.append((job, options))
         return 0
 
-    monkeypatch.setattr(pipeline_running, "run_in_session", run)
+    monkeypatch.setattr(running, "run_in_session", run)
     cli("pipeline", *arguments)
     [found] = seen
     return found
@@ -112,7 +112,7 @@ def test_stats_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 def test_stats_where_only_ascii_can_be_printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.cli.pipeline_stats._can_print", lambda _text: False)
+    monkeypatch.setattr("penstock.cli.pipeline.stats._can_print", lambda _text: False)
     show(stats_summary([row(None, published=12)]))
     assert "orders  -      published     8  # -" in capsys.readouterr().out
 

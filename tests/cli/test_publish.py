@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import publish as publishing
+from penstock.cli.commands import publish as publishing
 from tests.cli.commands import Cli, interrupt
 from tests.cli.servers import DEADLINE_SECONDS, until
 

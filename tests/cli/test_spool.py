@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock import Message, encode
-from penstock.node.spool import DeadRecord, Header, Record, packed_dead, segment_start
+from penstock.node.spool.records import DeadRecord, Header, Record, packed_dead, segment_start
 from tests.cli.commands import Cli
 
 HEADER = Header("00000000000000aa", "store", 1)

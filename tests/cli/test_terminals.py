@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from penstock.cli.connection import error_text
 from penstock.cli.main import commands
-from penstock.errors import NotFound
+from penstock.model.errors import NotFound
 from tests.cli.commands import Cli
 from tests.cli.servers import DEADLINE_SECONDS, running
 

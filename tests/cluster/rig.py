@@ -66,7 +66,7 @@ class Nodes:
         until(is_balanced, "the servers share the slots")
 
     def owner_of(self, queue: str, asked: Server) -> Server:
-        from penstock.rows import home_slot
+        from penstock.model.rows import home_slot
 
         slot = home_slot("default", queue)
         found = self.cluster(asked)

@@ -11,9 +11,9 @@ import asyncpg
 from penstock.client.client import AsyncClient
 from penstock.enqueue import enqueue_many, enqueue_many_async
 from penstock.model import Message
-from penstock.store.mysql_pool import StoreAddress
+from penstock.store.mysql.pool import StoreAddress
 from tests.cluster.rig import nodes
-from tests.cluster.test_crossing import drained, queues_of_each
+from tests.cluster.test_remote_publish import drained, queues_of_each
 from tests.databases import mariadb
 
 COUNT = 2_000

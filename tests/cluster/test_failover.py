@@ -9,11 +9,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from penstock.client.channel import NO_RETRY, Retry
+from penstock.api.results import Claim
 from penstock.client.client import AsyncClient
-from penstock.delivery import Claim
-from penstock.errors import LeaseLost, PenstockError
+from penstock.client.transport.channel import NO_RETRY, Retry
 from penstock.model import Message
+from penstock.model.errors import LeaseLost, PenstockError
 from tests.cli.servers import Server, until
 from tests.cluster.rig import nodes
 

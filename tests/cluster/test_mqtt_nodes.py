@@ -13,8 +13,8 @@ from mqtt5 import Will
 
 from tests.cli.servers import Server
 from tests.cluster.rig import nodes
-from tests.fronts import mqtt_rig
-from tests.fronts.mqtt_rig import Client
+from tests.fronts.mqtt import rig as mqtt_rig
+from tests.fronts.mqtt.rig import Client
 
 OPEN: list[Client] = []
 """The clients of the test that runs."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Client, Message, PenstockError
-from penstock.client.channel import Retry
+from penstock.client.transport.channel import Retry
 from tests.cli.servers import LISTENS, Server, until
 from tests.cluster.rig import Nodes, end, two_nodes
 from tests.databases import mariadb

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.errors import Unavailable
 from penstock.model import Message
+from penstock.model.errors import Unavailable
 from tests.cli.servers import Server, until
 from tests.cli.servers import penstock as command
 from tests.cluster.rig import end, nodes, two_nodes

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import asyncpg
 
-from penstock.rows import EnqueuedRow
+from penstock.model.rows import EnqueuedRow
 from penstock.store.contract import Store
-from penstock.store.memory import MemoryStore
-from penstock.store.mysql import MysqlStore
-from penstock.store.postgres import PostgresStore
-from penstock.store.sqlite import SqliteStore
+from penstock.store.memory.engine import MemoryStore
+from penstock.store.mysql.engine import MysqlStore
+from penstock.store.postgres.engine import PostgresStore
+from penstock.store.sqlite.engine import SqliteStore
 from tests.databases import mariadb, postgres
 
 Scenario = Callable[[Store], Awaitable[None]]

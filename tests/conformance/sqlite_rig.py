@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from penstock.store.sqlite import SqliteStore
+from penstock.store.sqlite.engine import SqliteStore
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock.errors import Fenced
+from penstock.model.errors import Fenced
 from penstock.store.contract import (
     SLOTS,
     BatchRow,

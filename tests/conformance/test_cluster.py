@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import Fenced
-from penstock.rows import CatalogRow, ClusterView, Member, OutboxRow
+from penstock.model.errors import Fenced
+from penstock.model.rows import CatalogRow, ClusterView, Member, OutboxRow
 from penstock.store.contract import Store
 from tests.conformance.engines import Engine
 from tests.conformance.samples import batches, change, commit

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.errors import Fenced, InvalidArgument
+from penstock.model.errors import Fenced, InvalidArgument
 from penstock.store.contract import EnqueuedFailure, EnqueuedRow, EnqueuedTarget, FailedRow, Store
 from tests.conformance.conftest import prepared
 from tests.conformance.engines import ENGINES, Engine

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from penstock.store.contract import BatchRow, DeadRow, DedupRow, LaneImage
-from penstock.store.mysql import MysqlStore
-from penstock.store.mysql_literals import filled
-from penstock.store.mysql_schema import SLICE
-from penstock.store.postgres import PostgresStore
+from penstock.store.mysql.engine import MysqlStore
+from penstock.store.mysql.literals import filled
+from penstock.store.mysql.schema import SLICE
+from penstock.store.postgres.engine import PostgresStore
 from tests.conformance.conftest import prepared
 from tests.conformance.engines import ENGINES
 from tests.conformance.samples import (
@@ -60,7 +60,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
 @pytest.fixture
 def nobody_sweeps(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """As if the process were killed before it comes to sweep; the result ends that."""
-    monkeypatch.setattr("penstock.store.sweeping.Sweeper.wake", lambda _sweeper: None)
+    monkeypatch.setattr("penstock.store.sql.sweeping.Sweeper.wake", lambda _sweeper: None)
     return monkeypatch.undo
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import AlreadyExists, Fenced, NotFound, StoreCorrupt, Unavailable
-from penstock.store import backup, indexed_log, log_segments, log_space
-from penstock.store.backup import back_up
+from penstock.model.errors import AlreadyExists, Fenced, NotFound, StoreCorrupt, Unavailable
 from penstock.store.contract import Commit, DedupRow, GroupRow, LeaseRow
-from penstock.store.log_records import HEAD, MAGIC
-from penstock.store.log_segments import SEGMENT_HEAD_BYTES, Segment
-from penstock.store.sqlite import SqliteStore
+from penstock.store.sqlite import backup, index
+from penstock.store.sqlite.backup import back_up
+from penstock.store.sqlite.engine import SqliteStore
+from penstock.store.sqlite.log import segments, space
+from penstock.store.sqlite.log.records import HEAD, MAGIC
+from penstock.store.sqlite.log.segments import SEGMENT_HEAD_BYTES, Segment
 from tests.conformance.samples import (
     CATALOG,
     LANE,
@@ -45,13 +46,13 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def lazy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing goes into the tables unless a read asks for it."""
-    monkeypatch.setattr(indexed_log, "INDEX_SECONDS", 3600.0)
+    monkeypatch.setattr(index, "INDEX_SECONDS", 3600.0)
 
 
 @pytest.fixture
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(log_segments, "SEGMENT_BYTES_FIRST", 1 << 16)
-    monkeypatch.setattr(log_segments, "SEGMENT_BYTES_MOST", 1 << 16)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES_FIRST", 1 << 16)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES_MOST", 1 << 16)
     return 1 << 16
 
 
@@ -388,7 +389,7 @@ async def _same_batches(store: SqliteStore, expected: list[int]) -> None:
 @pytest.fixture(params=["links", "copies"])
 def segments_as(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of the copy are links or, as on another disk, copies. Room is given back as soon as it can be."""
-    monkeypatch.setattr(log_space, "SLACK_SEGMENTS", 0)
+    monkeypatch.setattr(space, "SLACK_SEGMENTS", 0)
     if request.param == "copies":
         monkeypatch.setattr(os, "link", lambda *_: os.close(-1))
 
@@ -397,7 +398,7 @@ def segments_as(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def test_a_copy_of_a_store_in_use_holds_all_that_was_answered_before_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexed_log, "INDEX_ROWS", 20)
+    monkeypatch.setattr(index, "INDEX_ROWS", 20)
     answered: list[int] = []
 
     async def write(store: SqliteStore) -> None:
@@ -434,7 +435,7 @@ def test_what_comes_and_goes_while_a_store_is_copied_is_in_the_copy(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The copied file knows the log up to some place, and needs every segment from there on to be opened."""
-    monkeypatch.setattr(indexed_log, "INDEX_ROWS", 4)
+    monkeypatch.setattr(index, "INDEX_ROWS", 4)
     copied = path.with_name("copy.db")
     real = backup._copy_file
     given_back_before: list[int] = []
@@ -552,9 +553,9 @@ def test_small_records_find_room_that_was_written_and_a_segment_never_grows(
         assert [row.body for row in await all_batches(store)] == [b"%d" % number * 2_000 for number in range(200)]
 
     use(path, scenario, check)
-    assert sizes == {log_segments.SEGMENT_BYTES_FIRST}
+    assert sizes == {segments.SEGMENT_BYTES_FIRST}
     assert len(ahead) == 4, "256 KiB at a time, and no more than there is"
-    assert ahead[-1][1] == log_segments.SEGMENT_BYTES_FIRST
+    assert ahead[-1][1] == segments.SEGMENT_BYTES_FIRST
     for end in ends[:-1]:
         assert any(start <= end < stop for start, stop in ahead), "the next record begins in room that was written"
 
@@ -589,8 +590,8 @@ def test_a_large_record_takes_no_zeros_along(path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "pwritev", pwritev)
 
     async def scenario(store: SqliteStore) -> None:
-        await append(store, await own_all(store), one(0, body=bytes(log_segments.ZEROS_FOR_BYTES)))
-        assert written[-1] < log_segments.ZEROS_FOR_BYTES + 1_000
+        await append(store, await own_all(store), one(0, body=bytes(segments.ZEROS_FOR_BYTES)))
+        assert written[-1] < segments.ZEROS_FOR_BYTES + 1_000
 
     use(path, scenario)
 
@@ -700,7 +701,7 @@ def test_a_log_that_was_moved_takes_no_commit(path: Path) -> None:
         epochs = await own_all(store)
         await append(store, epochs, one(0))
         Path(f"{path}-log").rename(path.with_name("away"))  # noqa: ASYNC240
-        await asyncio.sleep(2 * indexed_log.LOOK_SECONDS)  # it has just looked
+        await asyncio.sleep(2 * index.LOOK_SECONDS)  # it has just looked
         for _ in range(2):
             with pytest.raises(Unavailable, match="moved, deleted or replaced"):
                 await append(store, epochs, one(1))
@@ -713,7 +714,7 @@ def test_a_log_that_was_moved_takes_no_commit(path: Path) -> None:
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_commit_is_synced_before_it_is_answered(path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool) -> None:
-    monkeypatch.setattr(indexed_log, "AT_ONCE_SECONDS", 1e9 if at_once else -1.0)
+    monkeypatch.setattr(index, "AT_ONCE_SECONDS", 1e9 if at_once else -1.0)
 
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
@@ -739,9 +740,9 @@ def test_a_commit_is_synced_before_it_is_answered(path: Path, monkeypatch: pytes
 
 @pytest.fixture
 def little_slack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_space, "SLACK_SEGMENTS", 1)
-    monkeypatch.setattr(indexed_log, "INDEX_ROWS", 50)
-    monkeypatch.setattr(indexed_log, "INDEX_SECONDS", 0.01)
+    monkeypatch.setattr(space, "SLACK_SEGMENTS", 1)
+    monkeypatch.setattr(index, "INDEX_ROWS", 50)
+    monkeypatch.setattr(index, "INDEX_SECONDS", 0.01)
 
 
 def test_steady_work_keeps_the_log_short(path: Path, small_segments: int, little_slack: None) -> None:
@@ -818,7 +819,7 @@ def test_a_read_finds_what_was_moved_while_it_looked(
     path: Path, small_segments: int, little_slack: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches whose segment is emptied or deleted under a reader are read from where they are then."""
-    monkeypatch.setattr(log_space, "SLACK_SEGMENTS", 0)
+    monkeypatch.setattr(space, "SLACK_SEGMENTS", 0)
 
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
@@ -847,22 +848,22 @@ def test_a_read_finds_what_was_moved_while_it_looked(
 
 
 def test_a_read_begins_anew_when_a_segment_goes_under_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = log_segments.Segments.path
+    real = segments.Segments.path
     asked: list[int] = []
 
-    def gone_at_first(self: log_segments.Segments, number: int) -> Path:
+    def gone_at_first(self: segments.Segments, number: int) -> Path:
         asked.append(number)
         return Path("no such segment") if len(asked) == 1 else real(self, number)
 
     async def scenario(store: SqliteStore) -> None:
         await append(store, await own_all(store), one(0))
-        monkeypatch.setattr(log_segments.Segments, "path", gone_at_first)
+        monkeypatch.setattr(segments.Segments, "path", gone_at_first)
         assert [row.body for row in await all_batches(store)] == [b"body"]
         assert len(asked) == 2
-        monkeypatch.setattr(log_segments.Segments, "path", lambda *_: Path("no such segment"))
+        monkeypatch.setattr(segments.Segments, "path", lambda *_: Path("no such segment"))
         with pytest.raises(StoreCorrupt, match="no such segment is missing"):
             await all_batches(store)
-        monkeypatch.setattr(log_segments.Segments, "path", real)
+        monkeypatch.setattr(segments.Segments, "path", real)
 
     use(path, scenario)
 
@@ -888,13 +889,13 @@ def test_a_segment_goes_when_the_tables_that_do_without_it_are_on_the_disk(
     path: Path, small_segments: int, little_slack: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
-    real = log_segments.Segments.remove
+    real = segments.Segments.remove
 
-    def remove(self: log_segments.Segments, number: int) -> None:
+    def remove(self: segments.Segments, number: int) -> None:
         seen.append("gone")
         real(self, number)
 
-    monkeypatch.setattr(log_segments.Segments, "remove", remove)
+    monkeypatch.setattr(segments.Segments, "remove", remove)
 
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)

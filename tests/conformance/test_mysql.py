@@ -12,15 +12,15 @@ from typing import Any
 import pymysql
 import pytest
 
-from penstock.errors import Fenced, InvalidArgument, Unavailable
-from penstock.rows import DEDUP_KEY_BYTES_MAX
-from penstock.store import mysql_commit
-from penstock.store import mysql_schema as sql
+from penstock.model.errors import Fenced, InvalidArgument, Unavailable
+from penstock.model.rows import DEDUP_KEY_BYTES_MAX
 from penstock.store.contract import BatchRow, CatalogRow, Commit, DedupRow, Member, OutboxRow, TraceRow
-from penstock.store.mysql import MysqlStore
-from penstock.store.mysql_pool import StoreAddress, translated
-from penstock.store.mysql_server import check_version, losses
-from penstock.store.opening import label_of, open_engine
+from penstock.store.mysql import commit as mysql_commit
+from penstock.store.mysql import schema as sql
+from penstock.store.mysql.engine import MysqlStore
+from penstock.store.mysql.pool import StoreAddress, translated
+from penstock.store.mysql.server import check_version, losses
+from penstock.store.open import label_of, open_engine
 from tests.conformance.samples import (
     LANE,
     TRACES,

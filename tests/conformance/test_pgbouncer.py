@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock.embedded import open_member
-from penstock.errors import Elsewhere
 from penstock.model import Message
+from penstock.model.errors import Elsewhere
 from penstock.node.broker import Broker
 from penstock.node.clock import SystemClock
-from penstock.node.cluster import ClusterOptions
-from penstock.store.postgres import PostgresStore
+from penstock.node.cluster.membership import ClusterOptions
+from penstock.store.postgres.engine import PostgresStore
 from tests.databases import pgbouncer, postgres
 from tests.scenarios.rig import until
 

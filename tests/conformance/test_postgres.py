@@ -13,13 +13,13 @@ import pytest
 
 import penstock
 from penstock import Message, encode
-from penstock.errors import Fenced, InvalidArgument, PenstockError, Unavailable
-from penstock.store import postgres_schema as sql
-from penstock.store import postgres_vacuum
+from penstock.model.errors import Fenced, InvalidArgument, PenstockError, Unavailable
 from penstock.store.contract import CatalogRow, Commit, DeadRow, DedupRow, GroupRow, Member, OutboxRow
-from penstock.store.postgres import PostgresStore, commit_values
-from penstock.store.postgres_pool import is_closed
-from penstock.store.text import kept, restored
+from penstock.store.postgres import schema as sql
+from penstock.store.postgres import vacuum
+from penstock.store.postgres.engine import PostgresStore, commit_values
+from penstock.store.postgres.pool import is_closed
+from penstock.store.sql.text import kept, restored
 from tests.conformance.samples import LANE, batches, change, commit, full_change, image_of, load_one, own_all
 from tests.databases.postgres import PostgresServer, schema_url, shared_url
 from tests.databases.proxy import Proxy
@@ -624,8 +624,8 @@ def test_room_of_batches_that_are_gone_is_used_again_without_waiting_for_the_ser
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are few and large: by its own count PostgreSQL would have nothing to do."""
-    monkeypatch.setattr(postgres_vacuum, "EVERY_BYTES", 1_000_000)
-    monkeypatch.setattr(postgres_vacuum, "REST_S", 0.0)
+    monkeypatch.setattr(vacuum, "EVERY_BYTES", 1_000_000)
+    monkeypatch.setattr(vacuum, "REST_S", 0.0)
     body = random.Random(1).randbytes(100_000)
     count = 150
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.errors import Closed, Fenced, InvalidArgument
-from penstock.rows import DEDUP_KEY_BYTES_MAX
+from penstock.model.errors import Closed, Fenced, InvalidArgument
+from penstock.model.rows import DEDUP_KEY_BYTES_MAX
 from penstock.store.contract import (
     BatchRow,
     CatalogRow,

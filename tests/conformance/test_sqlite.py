@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.errors import Fenced, InvalidArgument, PenstockError, StoreCorrupt, Unavailable
-from penstock.store import indexed_log, sqlite, sqlite_file, sqlite_threads
-from penstock.store import sqlite_schema as schema
+from penstock.model.errors import Fenced, InvalidArgument, PenstockError, StoreCorrupt, Unavailable
 from penstock.store.contract import Commit, GroupRow, LaneChange, LaneImage, LeaseRow, OutboxRow
-from penstock.store.sqlite import SqliteStore
+from penstock.store.sqlite import engine, index, schema, threads
+from penstock.store.sqlite import file as sqlite_file
+from penstock.store.sqlite.engine import SqliteStore
 from tests.conformance.samples import (
     CATALOG,
     EVERYTHING,
@@ -92,7 +92,7 @@ def test_commits_wait_in_the_log_as_a_whole_for_tables_that_cannot_be_written(
 
 
 def test_commits_fail_when_the_tables_are_too_far_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexed_log, "INDEX_ROWS", 10)
+    monkeypatch.setattr(index, "INDEX_ROWS", 10)
 
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
@@ -173,7 +173,7 @@ def test_a_store_whose_file_is_gone_takes_no_commit_and_makes_no_new_file(path: 
         await load_one(store)
         moved = path.with_name("moved.db")
         move(path, moved)
-        await asyncio.sleep(2 * indexed_log.LOOK_SECONDS)  # it has just looked
+        await asyncio.sleep(2 * index.LOOK_SECONDS)  # it has just looked
         for _ in range(2):
             with pytest.raises(Unavailable, match="moved, deleted or replaced"):
                 await store.apply(commit(epochs, full_change()))
@@ -249,7 +249,7 @@ class LockedTwice:
 
 def test_opening_waits_while_another_process_turns_the_log_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("penstock.store.sqlite_file.time.sleep", waits.append)
+    monkeypatch.setattr("penstock.store.sqlite.file.time.sleep", waits.append)
     connection: Any = LockedTwice()
     sqlite_file.File(path, 60_000)._turn_log_on(connection)
     assert len(waits) == 2
@@ -517,7 +517,7 @@ def statements() -> list[tuple[str, str]]:
 
 def test_all_statements_are_in_the_schema_module() -> None:
     assert len(statements()) > 40
-    for file in Path(sqlite.__file__).parent.glob("*.py"):
+    for file in Path(engine.__file__).parent.glob("*.py"):
         if file.name in ("sqlite_schema.py", "memory.py") or file.name.startswith(("postgres", "mysql")):
             continue
         source = file.read_text()
@@ -585,9 +585,9 @@ def log_bytes(path: Path) -> int:
 @pytest.fixture
 def small_log(monkeypatch: pytest.MonkeyPatch) -> int:
     # Each commit goes into the tables by itself, with what is large of it.
-    monkeypatch.setattr(indexed_log, "BEHIND_MOST", 0)
-    monkeypatch.setattr(sqlite_threads, "CHECKPOINT_BYTES", 1 << 20)
-    monkeypatch.setattr(sqlite_threads, "LOG_BYTES_MOST", 4 << 20)
+    monkeypatch.setattr(index, "BEHIND_MOST", 0)
+    monkeypatch.setattr(threads, "CHECKPOINT_BYTES", 1 << 20)
+    monkeypatch.setattr(threads, "LOG_BYTES_MOST", 4 << 20)
     return 4 << 20
 
 
@@ -681,7 +681,7 @@ def test_close_leaves_one_whole_file_and_no_thread(path: Path) -> None:
 def test_a_restart_of_the_log_that_comes_behind_close_leaves_nothing_open(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_threads, "LOG_BYTES_MOST", 0)
+    monkeypatch.setattr(threads, "LOG_BYTES_MOST", 0)
     before = set(threading.enumerate())
 
     async def main() -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.errors import Fenced, Unavailable
-from penstock.store import indexed_log, log_sync
+from penstock.model.errors import Fenced, Unavailable
 from penstock.store.contract import Commit
-from penstock.store.log import Entry
-from penstock.store.log_sync import KernelSyncs
-from penstock.store.recent import Recent
-from penstock.store.sqlite import SqliteStore
+from penstock.store.sqlite import index
+from penstock.store.sqlite.engine import SqliteStore
+from penstock.store.sqlite.log import sync
+from penstock.store.sqlite.log.log import Entry
+from penstock.store.sqlite.log.sync import KernelSyncs
+from penstock.store.sqlite.overlay import Recent
 from tests.conformance.samples import all_batches, batches, change, commit, own_all
 from tests.conformance.sqlite_rig import opened, use
 from tests.scenarios.rig import until
@@ -31,9 +32,9 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture(params=["the kernel syncs", "the loop syncs", "alone"])
 def is_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Each way in which a small commit is made without a thread, however slow the disk; what to say to `apply_soon`."""
-    monkeypatch.setattr(indexed_log, "AT_ONCE_SECONDS", 60.0)
+    monkeypatch.setattr(index, "AT_ONCE_SECONDS", 60.0)
     if request.param != "the loop syncs":
-        monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 0)
+        monkeypatch.setattr(index, "KERNEL_AFTER", 0)
     return bool(request.param == "alone")
 
 
@@ -78,7 +79,7 @@ def test_a_large_commit_is_left_to_a_thread(path: Path, is_alone: bool) -> None:
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))
-        most = max(indexed_log.AT_ONCE_BYTES, indexed_log.SOON_BYTES)
+        most = max(index.AT_ONCE_BYTES, index.SOON_BYTES)
         large = commit(
             epochs, change(batches=[msgspec.structs.replace(batches(1, base=1)[0], body=bytes(most))], first=0)
         )
@@ -125,7 +126,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[OSError | None], Non
         syncs.append(done)
         return True
 
-    monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 0)
+    monkeypatch.setattr(index, "KERNEL_AFTER", 0)
     monkeypatch.setattr(KernelSyncs, "start", hold)
     return syncs
 
@@ -165,9 +166,9 @@ def test_the_kernel_is_asked_by_a_store_that_is_busy_or_where_that_costs_nothing
             await begun(store, commit(epochs, change(batches=batches(1, base=base), first=0)))
             assert len(asked) == (is_ready or base > 2), "once; after two commits, unless a server has made it ready"
 
-    monkeypatch.setattr(indexed_log, "AT_ONCE_SECONDS", 60.0)
-    monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 2)
-    monkeypatch.setattr(log_sync, "_is_ready", is_ready)
+    monkeypatch.setattr(index, "AT_ONCE_SECONDS", 60.0)
+    monkeypatch.setattr(index, "KERNEL_AFTER", 2)
+    monkeypatch.setattr(sync, "_is_ready", is_ready)
     monkeypatch.setattr(KernelSyncs, "of_loop", ask)
     use(path, scenario)
 
@@ -194,10 +195,10 @@ def test_a_kernel_that_takes_no_more_orders_costs_nothing(path: Path, monkeypatc
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))
-        monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 0)
+        monkeypatch.setattr(index, "KERNEL_AFTER", 0)
         monkeypatch.setattr(KernelSyncs, "start", lambda *_: False)
         await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
-        monkeypatch.setattr(indexed_log, "AT_ONCE_SECONDS", 60.0)
+        monkeypatch.setattr(index, "AT_ONCE_SECONDS", 60.0)
         await begun(store, commit(epochs, change(batches=batches(1, base=2), first=0)))  # and it is not asked again
         assert [row.base for row in await all_batches(store)] == [0, 1, 2]
 

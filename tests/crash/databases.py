@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 import asyncpg
 
 from penstock.store.contract import Store
-from penstock.store.mysql import MysqlStore
-from penstock.store.postgres import PostgresStore
+from penstock.store.mysql.engine import MysqlStore
+from penstock.store.postgres.engine import PostgresStore
 from tests.databases import mariadb, postgres
 from tests.databases.mariadb import MariadbServer
 from tests.databases.postgres import PostgresServer

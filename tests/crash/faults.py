@@ -14,12 +14,12 @@ from typing import Literal
 
 import pytest
 
-from penstock.store import indexed_log
-from penstock.store.indexed_log import IndexedLog
-from penstock.store.log import Entry
-from penstock.store.log_records import Draft
-from penstock.store.log_segments import Segment
-from penstock.store.log_sync import Done, KernelSyncs
+from penstock.store.sqlite import index
+from penstock.store.sqlite.index import IndexedLog
+from penstock.store.sqlite.log.log import Entry
+from penstock.store.sqlite.log.records import Draft
+from penstock.store.sqlite.log.segments import Segment
+from penstock.store.sqlite.log.sync import Done, KernelSyncs
 
 Moment = Literal["before", "within", "after"]
 
@@ -64,7 +64,7 @@ class FailingCommits:
         """How the commit that has begun is to fail."""
         self._check, self._fold, self._tell = IndexedLog._check, IndexedLog._fold, IndexedLog._tell
         self._sync, self._start_sync = Segment.sync, Segment.start_sync
-        monkeypatch.setattr(indexed_log, "KERNEL_AFTER", 0)
+        monkeypatch.setattr(index, "KERNEL_AFTER", 0)
         monkeypatch.setattr(IndexedLog, "_check", lambda log, draft: self._checked(log, draft))
         monkeypatch.setattr(IndexedLog, "_fold", lambda log, entry: self._folded(log, entry))
         monkeypatch.setattr(IndexedLog, "_tell", lambda *arguments: self._told(*arguments))

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import InvalidArgument, Message, PenstockError, StoreCorrupt, Unavailable
-from penstock.store.indexed_log import LOOK_SECONDS
+from penstock.store.sqlite.index import LOOK_SECONDS
 from tests.crash.faults import is_root, small_disk
 from tests.scenarios.rig import Home, claim_all, play
 

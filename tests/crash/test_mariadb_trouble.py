@@ -13,7 +13,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from penstock.store.mysql import MysqlStore
+from penstock.store.mysql.engine import MysqlStore
 from tests.crash.trouble import come, held, on_store, play, progress, under_load
 from tests.databases import mariadb
 from tests.databases.mariadb import MariadbServer, connected

@@ -15,8 +15,8 @@ import asyncpg
 import pytest
 
 from penstock import Broker
-from penstock.errors import Unavailable
-from penstock.store.postgres import PostgresStore
+from penstock.model.errors import Unavailable
+from penstock.store.postgres.engine import PostgresStore
 from tests.crash.trouble import come, direct_again, held, on_store, play, progress, under_load
 from tests.databases.postgres import PostgresServer, is_there, synchronous_pair
 from tests.torture.proxy import Proxy

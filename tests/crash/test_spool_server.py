@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from penstock import Client, Message, Unavailable
-from penstock.client.channel import Retry
-from penstock.node.spool_folder import DiskFolder
+from penstock.client.transport.channel import Retry
+from penstock.node.spool.folder import DiskFolder
 from tests.cli.servers import Server, penstock, running, until
 from tests.databases.postgres import PostgresServer, is_there
 

@@ -24,7 +24,8 @@ from typing import Any
 
 import penstock
 from penstock import Broker, Claim, Message, Verdict
-from penstock.store import indexed_log, log_segments, log_space, sqlite_threads
+from penstock.store.sqlite import index, threads
+from penstock.store.sqlite.log import segments, space
 
 LEASE_MS = 150
 DRAIN_SECONDS_MAX = 60
@@ -60,7 +61,7 @@ class Child:
     async def live(self) -> None:
         self.note("born", self.life)
         if self.life % 4 == 0:  # in every fourth life the kernel syncs: to begin with it takes a tenth of a second
-            indexed_log.KERNEL_AFTER = 0  # type: ignore[misc]
+            index.KERNEL_AFTER = 0  # type: ignore[misc]
         self.broker = await penstock.open(self.folder / "penstock.db")
         await self._declare()
         self.note("open", self.life)
@@ -236,13 +237,13 @@ def one_life(folder: Path, seed: str, life: int, progress: Progress) -> None:
 def main(folder: Path, seed: str, kills: int) -> None:
     # Small steps, so that kills fall into all of them: the tables brought up to date, segments begun, emptied and
     # deleted, checkpoints and restarts of SQLite's own log.
-    indexed_log.INDEX_SECONDS = 0.01  # type: ignore[misc]
-    indexed_log.INDEX_ROWS = 40  # type: ignore[misc]
-    log_segments.SEGMENT_BYTES_FIRST = 1 << 12  # type: ignore[misc]
-    log_segments.SEGMENT_BYTES_MOST = 1 << 13  # type: ignore[misc]
-    log_space.SLACK_SEGMENTS = 0  # type: ignore[misc]
-    sqlite_threads.CHECKPOINT_BYTES = 1 << 19  # type: ignore[misc]
-    sqlite_threads.LOG_BYTES_MOST = 1 << 21  # type: ignore[attr-defined]
+    index.INDEX_SECONDS = 0.01  # type: ignore[misc]
+    index.INDEX_ROWS = 40  # type: ignore[misc]
+    segments.SEGMENT_BYTES_FIRST = 1 << 12  # type: ignore[misc]
+    segments.SEGMENT_BYTES_MOST = 1 << 13  # type: ignore[misc]
+    space.SLACK_SEGMENTS = 0  # type: ignore[misc]
+    threads.CHECKPOINT_BYTES = 1 << 19  # type: ignore[misc]
+    threads.LOG_BYTES_MOST = 1 << 21  # type: ignore[attr-defined]
     chance = random.Random(seed)
     Journal(folder / "journal")
     progress = Progress(folder / "journal")

@@ -36,7 +36,7 @@ def django_mysql(url: str) -> Any:
     import pymysql
     from django.db import connections
 
-    from penstock.store.mysql_pool import StoreAddress
+    from penstock.store.mysql.pool import StoreAddress
 
     pymysql.install_as_MySQLdb()
     _set_up()

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.store.mysql_pool import StoreAddress
+from penstock.store.mysql.pool import StoreAddress
 from tools.debian_packages import library_path
 from tools.get_databases import PROGRAM, mariadb_root
 

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from penstock.cli.checkout import script_environment
+from penstock.cli.dev.checkout import script_environment
 from tests.cli.servers import running
 from tests.databases.django_default import django_default
 from tests.databases.postgres import fresh_database

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import InvalidArgument
 from penstock.model import ExchangeConfig, GroupConfig, QueueConfig, make_config
+from penstock.model.errors import InvalidArgument
 from tools import make_options
 
 LIMITED = [

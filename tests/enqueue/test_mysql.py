@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 import penstock
 from penstock import Message
 from penstock.enqueue import enqueue, enqueue_many
-from penstock.store.mysql_pool import StoreAddress
+from penstock.store.mysql.pool import StoreAddress
 from tests.cli.servers import running
 from tests.databases import mariadb
 from tests.databases.django_default import django_mysql

@@ -232,8 +232,8 @@ def test_a_role_that_may_publish_may_do_nothing_else(place: Place) -> None:
 
 
 def test_a_schema_of_the_version_before_is_brought_up_to_date(place: Place) -> None:
-    from penstock.store import postgres_schema as sql
-    from penstock.store.postgres import PostgresStore
+    from penstock.store.postgres import schema as sql
+    from penstock.store.postgres.engine import PostgresStore
 
     async def make() -> None:
         await (await PostgresStore.open(place.store, migrations=sql.MIGRATIONS[:1])).close()

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from penstock.core.settings import Settings
-from penstock.core.work import Verdict
+from penstock.core.group.settings import Settings
 from penstock.model import Message, QueueConfig
+from penstock.model.verdict import Verdict
 
 State = Literal["pending", "leased", "dead", "done"]
 

@@ -13,14 +13,25 @@ import pytest
 
 from penstock.batch import decode_meta, encode
 from penstock.core.dedup import dedup_key
+from penstock.core.group.settings import Settings
+from penstock.core.group.stream import StreamGroup
+from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane, Sealed
 from penstock.core.log import Missing
-from penstock.core.settings import Settings
-from penstock.core.stream import StreamGroup
-from penstock.core.work import Verdict, WorkGroup
-from penstock.errors import InvalidArgument, LeaseLost, QueueFull
 from penstock.model import Message, QueueConfig
-from penstock.rows import BatchHead, BatchRow, DeadRow, DedupRow, GroupRow, LaneChange, LaneImage, LeaseRow, WaitingRow
+from penstock.model.errors import InvalidArgument, LeaseLost, QueueFull
+from penstock.model.rows import (
+    BatchHead,
+    BatchRow,
+    DeadRow,
+    DedupRow,
+    GroupRow,
+    LaneChange,
+    LaneImage,
+    LeaseRow,
+    WaitingRow,
+)
+from penstock.model.verdict import Verdict
 from tests.model.reference import Group, Reference, State
 
 Answer = TypeVar("Answer")

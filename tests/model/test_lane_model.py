@@ -17,10 +17,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.core import dedup, log, walk
-from penstock.core.settings import settings_of
-from penstock.core.work import Action, Verdict
+from penstock.core import dedup, log
+from penstock.core.group import walk
+from penstock.core.group.settings import settings_of
 from penstock.model import GroupConfig, Message, QueueConfig, check_config
+from penstock.model.verdict import Action, Verdict
 from tests.model.rig import Rig
 
 EXAMPLES = os.environ.get("PENSTOCK_MODEL_EXAMPLES")

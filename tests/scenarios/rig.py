@@ -16,10 +16,10 @@ import penstock
 from penstock import Broker, Claim, Message
 from penstock.embedded import open_store
 from penstock.node.clock import Clock, SystemClock
-from penstock.node.statistics import GroupStats
+from penstock.node.observe.stats import GroupStats
 from penstock.store.contract import Store
-from penstock.store.memory import MemoryStore
-from penstock.store.sqlite import SqliteStore
+from penstock.store.memory.engine import MemoryStore
+from penstock.store.sqlite.engine import SqliteStore
 
 PATIENCE_S = 20.0
 """How long a test waits for what must happen; only a failing test waits so long."""

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 from penstock import Broker
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
+from penstock.model.rows import Commit, LaneImage
 from penstock.node.node import Node
-from penstock.rows import Commit, LaneImage
-from penstock.store.memory import MemoryStore
+from penstock.store.memory.engine import MemoryStore
 from tests.simulation.virtual_loop import EPOCH_MS, VirtualLoop, run
 
 Story = Callable[["Machine"], Awaitable[None]]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.node.commits import ALONE_COMMITS
+from penstock.node.commit.loop import ALONE_COMMITS
 from penstock.store.contract import Commit
-from penstock.store.sqlite import SqliteStore
+from penstock.store.sqlite.engine import SqliteStore
 
 
 @pytest.fixture

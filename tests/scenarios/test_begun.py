@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Broker, Closed, Message
-from penstock.node.pending import Promise
+from penstock.node.commit.pending import Promise
 from tests.scenarios.rig import Home, play, soon, texts, until
 
 

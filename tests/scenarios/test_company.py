@@ -8,9 +8,9 @@ import os
 import pytest
 
 from penstock import Broker, Message
-from penstock.node.commits import PLENTY_BYTES, TURNS_MAX, TURNS_REMOTE
-from penstock.store.mysql import MysqlStore
-from penstock.store.postgres import PostgresStore
+from penstock.node.commit.loop import PLENTY_BYTES, TURNS_MAX, TURNS_REMOTE
+from penstock.store.mysql.engine import MysqlStore
+from penstock.store.postgres.engine import PostgresStore
 from tests.scenarios.rig import turns
 from tests.scenarios.shaky import Machine, ShakyStore, play
 

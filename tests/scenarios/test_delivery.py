@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from penstock import Broker, Closed, InvalidArgument, LeaseLost, Message, NotFound, Verdict, WrongKind
-from penstock.rows import Commit, LaneImage
-from penstock.store.memory import MemoryStore
+from penstock.model.rows import Commit, LaneImage
+from penstock.store.memory.engine import MemoryStore
 from tests.scenarios.rig import (
     Home,
     cancelled,

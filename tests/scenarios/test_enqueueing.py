@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from penstock import Broker, Message
-from penstock.errors import Fenced, InvalidArgument, PenstockError
-from penstock.node import enqueueing, publishing
-from penstock.rows import Commit, EnqueuedRow
+from penstock.model.errors import Fenced, InvalidArgument, PenstockError
+from penstock.model.rows import Commit, EnqueuedRow
+from penstock.node.background import enqueued
+from penstock.node.publish import append
 from penstock.store.checks import changes_enqueued
 from tests.scenarios.rig import texts
 from tests.scenarios.shaky import Machine, ShakyStore, play
@@ -70,7 +71,7 @@ def test_rows_are_published_in_order_with_all_that_they_say() -> None:
 def test_a_commit_that_fails_loses_and_repeats_nothing(
     fails: Literal["before", "after"], nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enqueueing, "ROWS_AT_ONCE", 40)
+    monkeypatch.setattr(enqueued, "ROWS_AT_ONCE", 40)
 
     async def story(machine: Machine) -> None:
         broker, store = await opened(machine)
@@ -205,13 +206,13 @@ def test_rows_behind_one_that_waits_do_not_overtake_it_when_there_is_room_again(
         broker, store = await opened(machine)
         await broker.declare_queue("full", max_length=2, retain_ms=10**11, dedup_window_ms=0)
         await broker.publish_many("full", [Message(b"x"), Message(b"y")])
-        refused = enqueueing.Enqueueing._refused
+        refused = enqueued.Enqueueing._refused
 
         async def refused_and_freed(self: Any, *arguments: Any) -> None:
             await refused(self, *arguments)
             await broker.claim("full", max=2, ack=True)
 
-        monkeypatch.setattr(enqueueing.Enqueueing, "_refused", refused_and_freed)
+        monkeypatch.setattr(enqueued.Enqueueing, "_refused", refused_and_freed)
         store.enqueue(*(row(id, "full") for id in range(1, 5)))
         await asyncio.sleep(10)
         assert await published(broker, "full") == ["x", "y", "1", "2", "3", "4"]
@@ -297,14 +298,14 @@ def test_without_a_call_rows_are_found_by_looking() -> None:
 
 
 def test_a_row_that_the_broker_chokes_on_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded = publishing.parts_of_messages
+    encoded = append.parts_of_messages
 
     def choking(queue: Any, messages: list[Message]) -> Any:
         if any(message.payload == b"50" for message in messages):
             raise RuntimeError("unforeseen")
         return encoded(queue, messages)
 
-    monkeypatch.setattr(enqueueing, "parts_of_messages", choking)
+    monkeypatch.setattr(enqueued, "parts_of_messages", choking)
 
     async def story(machine: Machine) -> None:
         broker, store = await opened(machine)

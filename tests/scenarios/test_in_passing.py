@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from penstock import Message
-from penstock.core.work import Verdict
-from penstock.errors import Unavailable
-from penstock.node.commits import RIDE_SECONDS
+from penstock.model.errors import Unavailable
+from penstock.model.verdict import Verdict
+from penstock.node.commit.loop import RIDE_SECONDS
 from tests.scenarios.shaky import Machine, play
 
 ACK = [Verdict("ack")]

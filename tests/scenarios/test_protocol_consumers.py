@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock import Broker, Message
-from penstock.errors import Forbidden, InvalidArgument
+from penstock.model.errors import Forbidden, InvalidArgument
 from tests.scenarios.rig import Home, play, soon, until
 
 

@@ -10,7 +10,7 @@ from penstock import Broker, Message, MessageTooLarge, encode
 from penstock.embedded import open_store
 from penstock.node.clock import SystemClock
 from penstock.node.limits import Limits
-from penstock.store.memory import MemoryStore
+from penstock.store.memory.engine import MemoryStore
 from tests.scenarios.rig import numbered
 
 

@@ -9,16 +9,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from penstock.embedded import open_member
-from penstock.errors import Forbidden, LeaseLost, NotFound, Unroutable
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.server import HttpServer
 from penstock.fronts.reach import Reach, broker_of
 from penstock.model import Message
+from penstock.model.errors import Forbidden, LeaseLost, NotFound, Unroutable
+from penstock.model.rows import home_slot
 from penstock.node.broker import Broker
 from penstock.node.clock import SystemClock
-from penstock.node.cluster import Cluster, ClusterOptions
-from penstock.rows import home_slot
-from penstock.store.memory import MemoryStore
+from penstock.node.cluster.membership import Cluster, ClusterOptions
+from penstock.store.memory.engine import MemoryStore
 from tests.scenarios.rig import until
 from tests.scenarios.test_slots import SharedStore
 

@@ -10,11 +10,11 @@ import pytest
 
 from penstock import Broker, Fenced, Message, Unavailable
 from penstock.embedded import open_store
-from penstock.node import readiness
+from penstock.model.rows import Commit
 from penstock.node.clock import SystemClock
-from penstock.rows import Commit
-from penstock.store.memory import MemoryStore
-from penstock.store.sqlite import SqliteStore
+from penstock.node.observe import readiness
+from penstock.store.memory.engine import MemoryStore
+from penstock.store.sqlite.engine import SqliteStore
 from tests.crash.faults import files_at_most
 from tests.scenarios.rig import Home, play, soon, turns, until
 

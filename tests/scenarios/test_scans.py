@@ -12,11 +12,11 @@ import pytest
 
 from penstock import Broker, Message, NotFound, StoreCorrupt, encode
 from penstock.embedded import open_store
+from penstock.model.rows import BatchHead, BatchRow
 from penstock.node.clock import SystemClock
 from penstock.node.limits import Limits
-from penstock.rows import BatchHead, BatchRow
-from penstock.store.memory import MemoryStore
-from penstock.store.sqlite import SqliteStore
+from penstock.store.memory.engine import MemoryStore
+from penstock.store.sqlite.engine import SqliteStore
 from tests.scenarios.rig import numbered
 
 

@@ -18,10 +18,10 @@ from penstock import (
     Unavailable,
 )
 from penstock.model import HEADERS_MAX
+from penstock.model.rows import Commit
+from penstock.node.background.schedules import PAYLOAD_BYTES_MAX, RETRY_MS
 from penstock.node.catalog import ScheduleDocument
 from penstock.node.limits import Limits
-from penstock.node.schedules import PAYLOAD_BYTES_MAX, RETRY_MS
-from penstock.rows import Commit
 from tests.scenarios.rig import Home, until
 from tests.scenarios.rig import play as play_at_home
 from tests.scenarios.shaky import Machine, at, play

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from penstock import Broker, Claim, Forbidden, InvalidArgument, LeaseLost, Unavailable
-from penstock.core.work import Verdict
+from penstock.model.verdict import Verdict
 from penstock.node.cache import BatchCache
 from tests.scenarios import shaky
 from tests.scenarios.rig import Home, numbered, play, soon, texts, turns

@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock.embedded import open_member
-from penstock.errors import Elsewhere, Fenced, Unavailable
 from penstock.model import Message
+from penstock.model.errors import Elsewhere, Fenced, Unavailable
+from penstock.model.rows import SLOTS, ClusterView, LaneImage, home_slot
 from penstock.node.broker import Broker
 from penstock.node.clock import StoreClock, SystemClock
-from penstock.node.cluster import Cluster, ClusterOptions
-from penstock.rows import SLOTS, ClusterView, LaneImage, home_slot
-from penstock.store.memory import MemoryStore
+from penstock.node.cluster.membership import Cluster, ClusterOptions
+from penstock.store.memory.engine import MemoryStore
 
 SLOT = home_slot("default", "work")
 

@@ -10,10 +10,10 @@ import pytest
 
 from penstock import Broker, InvalidArgument, Message, StoreCorrupt, Unavailable, encode
 from penstock.batch import EncodedBatch, decode
-from penstock.node.spool_log import FREE_BYTES
-from penstock.node.spool_positions import ROWS_KEPT_MS
-from penstock.node.spooling import SpoolSettings
-from penstock.rows import BatchRow, Commit, DedupRow, LaneImage
+from penstock.model.rows import BatchRow, Commit, DedupRow, LaneImage
+from penstock.node.spool.log import FREE_BYTES
+from penstock.node.spool.positions import ROWS_KEPT_MS
+from penstock.node.spool.spooling import SpoolSettings
 from tests.scenarios.rig import claim_all, messages, numbered, texts
 from tests.scenarios.shaky import Machine, play
 from tests.simulation.spool_folder import MemoryFolder

@@ -15,15 +15,15 @@ import pytest
 
 from penstock.batch import EncodedBatch, decode
 from penstock.embedded import open_member
-from penstock.errors import Elsewhere, Unavailable
 from penstock.model import Message
-from penstock.node import crossing
+from penstock.model.errors import Elsewhere, Unavailable
+from penstock.model.rows import Commit, DedupRow, home_slot
 from penstock.node.broker import Broker
-from penstock.node.cluster import Cluster, ClusterOptions
-from penstock.node.crossing import Landed, Landing
-from penstock.node.spooling import SpoolSettings
-from penstock.rows import Commit, DedupRow, home_slot
-from penstock.store.memory import MemoryStore
+from penstock.node.cluster import remote_publish
+from penstock.node.cluster.membership import Cluster, ClusterOptions
+from penstock.node.cluster.remote_publish import Landed, Landing
+from penstock.node.spool.spooling import SpoolSettings
+from penstock.store.memory.engine import MemoryStore
 from tests.simulation.spool_folder import MemoryFolder
 from tests.simulation.virtual_loop import SimulatedClock, VirtualLoop, run
 
@@ -187,7 +187,7 @@ def homed(cluster: Cluster) -> Iterator[str]:
 
 def test_records_that_wait_for_room_at_another_node_go_before_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full queue's records stay in the outbox; then the node that has the spool becomes the queue's owner."""
-    monkeypatch.setattr(crossing, "LANDED_WITHIN_S", 0.1)
+    monkeypatch.setattr(remote_publish, "LANDED_WITHIN_S", 0.1)
 
     async def story(world: World) -> None:
         first, second, way = await two_nodes(world)

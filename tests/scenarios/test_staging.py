@@ -28,10 +28,10 @@ from penstock import (
     Unavailable,
     encode,
 )
-from penstock.node import staging
+from penstock.model.rows import SLOTS, BatchRow, CatalogRow, Commit
 from penstock.node.limits import Limits
 from penstock.node.node import IDS_AT_ONCE
-from penstock.rows import SLOTS, BatchRow, CatalogRow, Commit
+from penstock.node.staging import staging
 from tests.scenarios import shaky
 from tests.scenarios.rig import Home, claim_all, messages, numbered, play, soon, turns, until
 

@@ -8,9 +8,10 @@ from typing import Any, Literal
 import pytest
 
 from penstock import Broker, EncodedBatch, InvalidArgument, Message, NotFound, TraceEntry, encode
-from penstock.node import history, streams, traces
-from penstock.node.traces import EXPIRE_SPAN_MS, PLACES_MAX, TRACE_RETAIN_MS
-from penstock.rows import Commit
+from penstock.model.rows import Commit
+from penstock.node.consume import streams
+from penstock.node.observe import history, traces
+from penstock.node.observe.traces import EXPIRE_SPAN_MS, PLACES_MAX, TRACE_RETAIN_MS
 from tests.scenarios.rig import Home
 from tests.scenarios.rig import play as play_at_home
 from tests.scenarios.shaky import Machine, play

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.rows import Commit
+from penstock.model.rows import Commit
 from tests.simulation.court import Court, passes
 from tests.simulation.deaths import DeathChecker
 from tests.simulation.deliveries import DeliveryChecker

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from random import Random
 from typing import Any
 
-from penstock.errors import PenstockError
+from penstock.model.errors import PenstockError
 from tests.simulation.consumers import Consumer, StreamReader
 from tests.simulation.operators import Operator
 from tests.simulation.producers import Producer

@@ -14,16 +14,16 @@ from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
 
-from penstock.delivery import Claim
-from penstock.errors import Elsewhere, LeaseLost, PenstockError, Unavailable
+from penstock.api.results import Claim
 from penstock.model import Message
+from penstock.model.errors import Elsewhere, LeaseLost, PenstockError, Unavailable
+from penstock.model.rows import Commit
 from penstock.node.broker import Broker
-from penstock.node.cluster import Cluster, ClusterOptions
-from penstock.node.crossing import Landed, Landing
+from penstock.node.cluster.membership import Cluster, ClusterOptions
+from penstock.node.cluster.remote_publish import Landed, Landing
 from penstock.node.node import Node
-from penstock.node.spooling import SpoolSettings
-from penstock.rows import Commit
-from penstock.store.memory import MemoryStore
+from penstock.node.spool.spooling import SpoolSettings
+from penstock.store.memory.engine import MemoryStore
 from tests.simulation.faulty_store import CALM, Chances, FaultyStore
 from tests.simulation.spool_folder import MemoryFolder
 from tests.simulation.virtual_loop import SimulatedClock, VirtualLoop, run

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from penstock.core.work import Action, Verdict
-from penstock.delivery import Claim
-from penstock.errors import LeaseLost, NotFound, OffsetGone, PenstockError
+from penstock.api.results import Claim
 from penstock.model import Message
+from penstock.model.errors import LeaseLost, NotFound, OffsetGone, PenstockError
+from penstock.model.verdict import Action, Verdict
 from tests.simulation.mirror import scoped
 from tests.simulation.plan import GRAVEYARD, PARTITIONS, GroupPlan, QueuePlan
 from tests.simulation.producers import Writer

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import PenstockError, StoreCorrupt
+from penstock.model.errors import PenstockError, StoreCorrupt
 from tests.simulation.ledger import GroupView
 from tests.simulation.mirror import LaneMirror, Mirror, Stored, scope_of
 from tests.simulation.plan import FILTER, Plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.rows import Commit
+from penstock.model.rows import Commit
 from tests.simulation.court import Court
 from tests.simulation.mirror import Stored, scope_of, scoped
 from tests.simulation.plan import GRAVEYARD

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.core.work import Verdict
-from penstock.delivery import Claim, Lease, Received
-from penstock.errors import LeaseLost, PenstockError
+from penstock.api.results import Claim, Lease, Received
+from penstock.model.errors import LeaseLost, PenstockError
+from penstock.model.verdict import Verdict
 from tests.simulation.court import Court, passes
 from tests.simulation.ledger import Fate, GroupView, Holder
 from tests.simulation.mirror import HeldLease, Stored, scoped

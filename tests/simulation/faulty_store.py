@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from penstock.errors import Closed, Fenced, PenstockError, Unavailable
-from penstock.rows import (
+from penstock.model.errors import Closed, Fenced, PenstockError, Unavailable
+from penstock.model.rows import (
     BatchHead,
     BatchRow,
     CatalogChanges,
@@ -32,7 +32,7 @@ from penstock.rows import (
     OutboxRow,
     TraceRow,
 )
-from penstock.store.memory import MemoryStore
+from penstock.store.memory.engine import MemoryStore
 
 DELAYS_MS: Final = (0, 0, 1, 2, 5, 20)
 STALL_MS_MAX: Final = 3_000

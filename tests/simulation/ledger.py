@@ -11,7 +11,7 @@ from bisect import bisect_right
 
 import msgspec
 
-from penstock.core.settings import Settings
+from penstock.core.group.settings import Settings
 from penstock.model import Message, QueueConfig
 
 

@@ -12,10 +12,10 @@ from typing import Final
 import msgspec
 
 from penstock.batch import EncodedBatch, decode
-from penstock.core.entries import Entry, decode_entries
+from penstock.core.group.entries import Entry, decode_entries
 from penstock.model import GroupConfig, Message, QueueConfig
+from penstock.model.rows import CatalogRow, Commit, DeadRow, LaneChange, OutboxRow
 from penstock.node.catalog import EPHEMERAL_FROM, Queue, QueueDocument
-from penstock.rows import CatalogRow, Commit, DeadRow, LaneChange, OutboxRow
 
 Report = Callable[[str, str], None]
 SCOPE_BITS: Final = 56

@@ -13,32 +13,34 @@ from unittest.mock import patch
 
 import msgspec
 
-from penstock.core.dead import Dead
+from penstock.api.results import Claim, Receipt
 from penstock.core.dedup import Dedup
-from penstock.core.entries import Entry
+from penstock.core.group.dead import Dead
+from penstock.core.group.entries import Entry
+from penstock.core.group.leases import Leases
+from penstock.core.group.stream import StreamGroup
+from penstock.core.group.waiting import Waiting
+from penstock.core.group.walk import Walk
+from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane, Sealed
-from penstock.core.leases import Leases
-from penstock.core.stream import StreamGroup
-from penstock.core.waiting import Waiting
-from penstock.core.walk import Walk
-from penstock.core.work import Verdict, WorkGroup
-from penstock.delivery import Claim, Receipt
-from penstock.errors import LeaseLost, PenstockError
-from penstock.node import claims, deadletters, publishing, transactions
+from penstock.model.errors import LeaseLost, PenstockError
+from penstock.model.rows import Commit, DedupRow, LaneChange
+from penstock.model.verdict import Verdict
 from penstock.node.catalog import Group, Queue
-from penstock.node.commits import CommitLoop
+from penstock.node.cluster.outbox import Relay
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.consume import claims, dead_letters
+from penstock.node.consume.waiters import Polls
 from penstock.node.node import Node
-from penstock.node.parts import Part
-from penstock.node.polls import Polls
-from penstock.node.relay import Relay
-from penstock.node.replaying import Replaying
-from penstock.node.spool import Doubt, Header, Record
-from penstock.node.spool_log import Entry as SpoolEntry
-from penstock.node.spool_log import SpoolLog
-from penstock.node.spool_positions import Positions
-from penstock.node.spooling import Spooling
-from penstock.rows import Commit, DedupRow, LaneChange
-from penstock.store.memory import MemoryStore
+from penstock.node.publish import append, transactions
+from penstock.node.publish.parts import Part
+from penstock.node.spool.log import Entry as SpoolEntry
+from penstock.node.spool.log import SpoolLog
+from penstock.node.spool.positions import Positions
+from penstock.node.spool.records import Doubt, Header, Record
+from penstock.node.spool.replay import Replaying
+from penstock.node.spool.spooling import Spooling
+from penstock.store.memory.engine import MemoryStore
 
 Mutation = Callable[[], Any]
 MUTATIONS: dict[str, Mutation] = {}
@@ -286,7 +288,7 @@ def an_apply_may_be_torn() -> Any:
 @mutation
 def transactions_are_two_commits() -> Any:
     async def commit(node: Node, settles: Any, count: int, parts: Sequence[Part]) -> Any:
-        results = await publishing.append_all(node, parts)
+        results = await append.append_all(node, parts)
         await node.commits.wait()
         for lease, verdicts in settles.items():
             await claims.settle(node, lease, verdicts)
@@ -329,9 +331,9 @@ def dead_letters_are_not_promised() -> Any:
 
 @mutation
 def redrive_also_reaches_other_groups() -> Any:
-    original = deadletters.redrive
+    original = dead_letters.redrive
 
-    async def redrive(node: Node, queue: Queue, group: Group, choice: deadletters.Choice) -> int:
+    async def redrive(node: Node, queue: Queue, group: Group, choice: dead_letters.Choice) -> int:
         for lane in await node.lanes.together(queue.lanes):
             for other in lane.works():
                 if other.id != group.id:
@@ -339,7 +341,7 @@ def redrive_also_reaches_other_groups() -> Any:
                     other.seek(node.clock.now_ms(), lane.first)
         return await original(node, queue, group, choice)
 
-    return patch.object(deadletters, "redrive", redrive)
+    return patch.object(dead_letters, "redrive", redrive)
 
 
 @mutation

@@ -6,8 +6,8 @@ import asyncio
 from random import Random
 from typing import Any
 
-from penstock.errors import InvalidArgument, NotFound, PenstockError
 from penstock.model import Message
+from penstock.model.errors import InvalidArgument, NotFound, PenstockError
 from tests.simulation.plan import GRAVEYARD, SCRATCH, GroupPlan, QueuePlan
 from tests.simulation.world import Process, World
 

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from penstock.core.settings import Settings, settings_of
+from penstock.core.group.settings import Settings, settings_of
 from penstock.model import GroupConfig, QueueConfig, make_config
 from tests.simulation.faulty_store import Chances
 
@@ -218,13 +218,13 @@ _LIMITS: Final[dict[str, tuple[tuple[str, ...], tuple[int, ...]]]] = {
     "pages": (("penstock.core.log.PAGES_MAX",), (1,)),
     "page": (("penstock.node.lanes.PAGE_BATCHES",), (1, 3)),
     "ids": (("penstock.core.dedup.IDS_IN_MEMORY_MAX", "penstock.node.lanes.IDS_IN_MEMORY_MAX"), (0, 2)),
-    "encode": (("penstock.node.publishing.ENCODE_FROM",), (1, 3)),
-    "chunk": (("penstock.core.waiting.CHUNK_OFFSETS",), (1, 4)),
-    "parked": (("penstock.core.walk.PARKED_MAX",), (2, 6)),
-    "pending": (("penstock.node.commits.PENDING_BYTES_MAX",), (10, 40)),
+    "encode": (("penstock.node.publish.append.ENCODE_FROM",), (1, 3)),
+    "chunk": (("penstock.core.group.waiting.CHUNK_OFFSETS",), (1, 4)),
+    "parked": (("penstock.core.group.walk.PARKED_MAX",), (2, 6)),
+    "pending": (("penstock.node.commit.loop.PENDING_BYTES_MAX",), (10, 40)),
     "row": (("penstock.core.lane.ROW_MESSAGES_MAX",), (1, 2)),
     "lanes": (("penstock.node.lanes.LANES_MAX",), (6,)),
-    "relay": (("penstock.node.relay.ROWS_AT_ONCE",), (1,)),
+    "relay": (("penstock.node.cluster.outbox.ROWS_AT_ONCE",), (1,)),
 }
 
 

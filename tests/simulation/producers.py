@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
+from penstock.api.results import Published
 from penstock.batch import encode
-from penstock.delivery import Published
-from penstock.errors import PenstockError, QueueFull
 from penstock.model import Message
+from penstock.model.errors import PenstockError, QueueFull
 from tests.simulation.plan import COLORS, EXCHANGE, GRAVEYARD, PARTITIONS, QueuePlan
 from tests.simulation.publishes import uid_of
 from tests.simulation.world import Process, World

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from penstock.api.results import Published
 from penstock.batch import decode
-from penstock.delivery import Published
-from penstock.errors import (
+from penstock.model import Message
+from penstock.model.errors import (
     InvalidArgument,
     LeaseLost,
     NotFound,
@@ -15,8 +16,7 @@ from penstock.errors import (
     QueueFull,
     Unroutable,
 )
-from penstock.model import Message
-from penstock.node.spool import DeadRecord
+from penstock.node.spool.records import DeadRecord
 from tests.simulation.court import Court
 from tests.simulation.ledger import Landing, Sent
 from tests.simulation.mirror import LaneMirror, Stored, scope_of

@@ -9,7 +9,7 @@ import asyncio
 from random import Random
 from typing import Final, Protocol
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from tests.simulation.faulty_store import Chances
 
 DELAYS_MS: Final = (0, 0, 1, 3)

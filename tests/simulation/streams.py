@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.delivery import Received
+from penstock.api.results import Received
 from tests.simulation.court import Court, passes
 from tests.simulation.ledger import GroupView
 from tests.simulation.mirror import GroupMirror, LaneMirror

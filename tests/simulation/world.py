@@ -15,14 +15,14 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from penstock.errors import PenstockError, StoreCorrupt
+from penstock.model.errors import PenstockError, StoreCorrupt
+from penstock.model.rows import Commit
 from penstock.node.broker import Broker
 from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.node import Node
-from penstock.node.spool import DeadRecord, dead_of
-from penstock.node.spooling import SpoolSettings
-from penstock.rows import Commit
-from penstock.store.memory import MemoryStore
+from penstock.node.spool.records import DeadRecord, dead_of
+from penstock.node.spool.spooling import SpoolSettings
+from penstock.store.memory.engine import MemoryStore
 from tests.simulation.checker import Checker
 from tests.simulation.court import Violation
 from tests.simulation.faulty_store import CALM, Chances, FaultyStore

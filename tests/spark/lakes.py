@@ -8,8 +8,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from penstock import Client, Message
-from penstock.spark.jobs import archive
-from penstock.spark.jobs.archive import ArchiveOptions
+from penstock.spark.jobs.archive import job as archive
+from penstock.spark.jobs.archive.job import ArchiveOptions
 from penstock.spark.jobs.frame import Progress, Summary
 from penstock.spark.lake.layout import MESSAGES
 from penstock.spark.lake.source import read_lake

@@ -18,7 +18,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock import Client
-from penstock.cli.checkout import script_environment
+from penstock.cli.dev.checkout import script_environment
 
 PATIENCE_S: Final = 60.0
 """How long a test waits for what must happen; only a failing test waits so long."""

@@ -9,8 +9,8 @@ from pyspark import TaskContext
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock import Client, Message
-from penstock.spark.sink import PenstockStreamWriter, PenstockWriter, batch_writer, stream_writer
-from penstock.spark.sink_task import TaskDone
+from penstock.spark.sink.sink import PenstockStreamWriter, PenstockWriter, batch_writer, stream_writer
+from penstock.spark.sink.task import TaskDone
 
 
 def all_messages(client: Client, queue: str) -> list[Message]:

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import Message
-from penstock.errors import PenstockError
+from penstock.model.errors import PenstockError
 from penstock.spark.events import delivery_events
-from penstock.spark.jobs import archive
+from penstock.spark.jobs.archive import job as archive
 from penstock.spark.jobs.frame import Progress
 from penstock.spark.jobs.lakes import server_identity
 from penstock.spark.lake import landing, sink

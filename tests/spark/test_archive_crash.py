@@ -16,16 +16,16 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from penstock.cli.checkout import script_environment
+from penstock.cli.dev.checkout import script_environment
 from penstock.spark.lake import sink
 from penstock.spark.lake.sink import FilesWriter, LakeFiles, Written
-from penstock.spark.packing import unpacked
+from penstock.spark.source.packing import unpacked
 from tests.spark.lakes import broker_ids, lake_ids, lake_table, options, publish, run_archive
 from tests.spark.rig import PATIENCE_S, Server, until
 
 DRIVER = """
 import sys
-from penstock.spark.jobs import archive
+from penstock.spark.jobs.archive import job as archive
 from penstock.spark.jobs.frame import Progress
 from penstock.spark.session import spark_session
 url, lake, queue = sys.argv[1:]

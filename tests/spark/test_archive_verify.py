@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from penstock import Message
 from penstock.batch import encode
-from penstock.spark.jobs import verify
 from penstock.spark.jobs.frame import Progress, Summary
-from penstock.spark.jobs.verify import VerifyOptions
+from penstock.spark.jobs.verify import job
+from penstock.spark.jobs.verify.job import VerifyOptions
 from penstock.spark.lake.errors import LakeMissing
 from penstock.spark.lake.layout import MESSAGES_SCHEMA
 from penstock.spark.lake.reading import Choice, read_file
@@ -33,7 +33,7 @@ def run_verify(spark: SparkSession, server: Server, lake: Path, queue: str, **mo
     given: dict[str, Any] = {"events": False, **more}
     chosen = VerifyOptions(url=server.url, lake=str(lake), queues=queue, **given)
     with Progress("verify", "test") as progress:
-        summary = verify.run(spark, chosen, progress)
+        summary = job.run(spark, chosen, progress)
         progress.finish(summary)
     return summary
 

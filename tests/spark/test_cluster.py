@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock import Client, Message
-from penstock.cli.checkout import script_environment
+from penstock.cli.dev.checkout import script_environment
 from tests.spark.cluster import CONFIG, Cluster, running_cluster
 from tests.spark.lakes import broker_ids
 from tests.spark.rig import PATIENCE_S, Server, until

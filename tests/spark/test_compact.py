@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.errors import InvalidArgument
-from penstock.spark.jobs import compact
-from penstock.spark.jobs.compact import CompactOptions
+from penstock.model.errors import InvalidArgument
+from penstock.spark.jobs.compact import job as compact
+from penstock.spark.jobs.compact.job import CompactOptions
 from penstock.spark.jobs.frame import Progress, Summary
 from penstock.spark.lake.errors import LakeDamaged, LakeMissing
 from penstock.spark.lake.source import read_lake

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import Client, Message
-from penstock.cli.checkout import root, script_environment
+from penstock.cli.dev.checkout import root, script_environment
 from penstock.spark.java import java_home
 from penstock.spark.session import QUICK_START
 from tests.spark.rig import PATIENCE_S, running_server

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.checkout import script_environment
+from penstock.cli.dev.checkout import script_environment
 
 SHOWN = [
     r"1\. A server on http://127\.0\.0\.1:\d+",

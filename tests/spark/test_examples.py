@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from examples import clean_and_enrich, daily_report, windowed_totals
 from penstock import Client, Message
-from penstock.cli.checkout import script_environment
-from penstock.spark.jobs import archive
+from penstock.cli.dev.checkout import script_environment
+from penstock.spark.jobs.archive import job as archive
 from penstock.spark.jobs.frame import Progress
 from tests.spark.rig import Server, running_server
 

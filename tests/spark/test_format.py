@@ -8,9 +8,9 @@ import sys
 from pyspark.sql import SparkSession
 
 import pyspark_penstock
-from penstock.cli.checkout import script_environment
+from penstock.cli.dev.checkout import script_environment
 from penstock.model import Message
-from penstock.spark.source import PenstockSource
+from penstock.spark.source.source import PenstockSource
 from tests.spark.rig import Server
 
 

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock import Client, Message
-from penstock.cli.checkout import script_environment
+from penstock.cli.dev.checkout import script_environment
 from penstock.spark.lake.layout import MESSAGES
 from tests.spark.cluster import processes
 from tests.spark.lakes import broker_ids, options, run_archive
@@ -45,7 +45,7 @@ FILE: Final = re.compile(r'"path":"([^"]+)"')
 DRIVER: Final = """
 import sys, time
 from penstock.spark import spark_session
-from penstock.spark.jobs import archive
+from penstock.spark.jobs.archive import job as archive
 from penstock.spark.jobs.frame import Progress
 
 url, source, target, folder, rows = sys.argv[1:]

@@ -15,12 +15,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock import Client, Message
 from penstock.spark.events import delivery_events
-from penstock.spark.jobs import archive, stats, triage, verify
-from penstock.spark.jobs.archive import ArchiveOptions
+from penstock.spark.jobs.archive import job as archive
+from penstock.spark.jobs.archive.job import ArchiveOptions
 from penstock.spark.jobs.frame import Progress, Summary
-from penstock.spark.jobs.stats import StatsOptions
-from penstock.spark.jobs.triage import TriageOptions
-from penstock.spark.jobs.verify import VerifyOptions
+from penstock.spark.jobs.stats import job as stats
+from penstock.spark.jobs.stats.job import StatsOptions
+from penstock.spark.jobs.triage import job as triage
+from penstock.spark.jobs.triage.job import TriageOptions
+from penstock.spark.jobs.verify import job as verify
+from penstock.spark.jobs.verify.job import VerifyOptions
 from penstock.spark.lake.layout import EVENTS, MESSAGES
 from penstock.spark.lake.source import read_lake
 from tests.cli.servers import Server

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import Message
-from penstock.delivery import Received
-from penstock.errors import InvalidArgument, PenstockError
-from penstock.spark.jobs import replay
+from penstock.api.results import Received
+from penstock.model.errors import InvalidArgument, PenstockError
 from penstock.spark.jobs.frame import Progress, Summary
-from penstock.spark.jobs.replay import ReplayOptions
+from penstock.spark.jobs.replay import job
+from penstock.spark.jobs.replay.job import ReplayOptions
 from tests.spark.lakes import options, publish, run_archive
 from tests.spark.rig import Server
 
@@ -27,7 +27,7 @@ def lake(tmp_path: Path) -> Path:
 def run_replay(spark: SparkSession, server: Server, lake: Path, queue: str, **more: Any) -> Summary:
     chosen = ReplayOptions(url=server.url, lake=str(lake), queues=queue, **{"name": f"of {queue}", **more})
     with Progress("replay", "test") as progress:
-        summary = replay.run(spark, chosen, progress)
+        summary = job.run(spark, chosen, progress)
         progress.finish(summary)
     return summary
 
@@ -100,7 +100,7 @@ def test_it_goes_on_where_it_was_killed(
     publish(client, queue, 0, 200, 50)
     run_archive(spark, options(server, lake, queue))
     publish(client, queue, 200, 300, 50)
-    real = replay._save
+    real = job._save
     saves: list[int] = []
 
     def save(chosen: ReplayOptions, state: Any, version: int) -> int:
@@ -109,7 +109,7 @@ def test_it_goes_on_where_it_was_killed(
             raise PenstockError("killed here")
         return real(chosen, state, version)
 
-    monkeypatch.setattr(replay, "_save", save)
+    monkeypatch.setattr(job, "_save", save)
     with pytest.raises(PenstockError, match="killed here"):
         run_replay(spark, server, lake, queue, to_queue=target, unit_rows=100)
     assert len(received(server, target)) == 200
@@ -158,7 +158,7 @@ def test_an_exchange_routes_what_is_replayed_at_a_rate(
         waits: list[float] = []
         progress.wait = lambda seconds: bool(waits.append(seconds))  # type: ignore[method-assign,func-returns-value]
         chosen = ReplayOptions(url=server.url, lake=str(lake), queues=queue, name=f"{queue} routed", rate=5, **to)
-        summary = replay.run(spark, chosen, progress)
+        summary = job.run(spark, chosen, progress)
         progress.finish(summary)
     assert (summary.rows, summary.details["units"], len(waits)) == (30, 3, 3)
     assert all(seconds <= 2.0 for seconds in waits)

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.api.results import Received
 from penstock.core.filters import parse
-from penstock.delivery import Received
-from penstock.errors import InvalidArgument, InvalidFilter, NotFound
 from penstock.model import Message
-from penstock.spark.jobs import archive, route
-from penstock.spark.jobs.archive import ArchiveOptions
+from penstock.model.errors import InvalidArgument, InvalidFilter, NotFound
+from penstock.spark.jobs.archive import job as archive
+from penstock.spark.jobs.archive.job import ArchiveOptions
 from penstock.spark.jobs.frame import Progress, Summary
-from penstock.spark.jobs.route import RouteOptions
+from penstock.spark.jobs.route import job as route
+from penstock.spark.jobs.route.job import RouteOptions
 from tests.spark.rig import Server
 
 _targets = itertools.count(1)

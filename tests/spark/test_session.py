@@ -10,7 +10,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from penstock.cli.checkout import script_environment
+from penstock.cli.dev.checkout import script_environment
 from penstock.model import Message
 from penstock.spark.session import SOURCES, spark_session
 from tests.spark.rig import PATIENCE_S, Server

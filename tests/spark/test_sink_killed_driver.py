@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import Message
-from penstock.cli.checkout import script_environment
+from penstock.cli.dev.checkout import script_environment
 from tests.spark.rig import Server, until
 from tests.spark.sink_rig import all_messages
 

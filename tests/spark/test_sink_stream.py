@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
 from penstock import Message
-from penstock.spark.source import PenstockSource
+from penstock.spark.source.source import PenstockSource
 from tests.spark.rig import Server, until
 from tests.spark.sink_rig import all_messages, payloads
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from penstock import Message
-from penstock.errors import InvalidArgument, NotFound, Overloaded, QueueFull
-from penstock.node.staged import Committed
-from penstock.spark import sink_commit
-from penstock.spark.ledger import forget_sink, list_sinks
-from penstock.spark.replay import SinkConflict
-from penstock.spark.sink_task import TaskDone
-from penstock.spark.tally import PAGE_OFFSETS
+from penstock.model.errors import InvalidArgument, NotFound, Overloaded, QueueFull
+from penstock.node.staging.results import Committed
+from penstock.spark.sink import commit
+from penstock.spark.sink.ledger import forget_sink, list_sinks
+from penstock.spark.sink.replay import SinkConflict
+from penstock.spark.sink.tally import PAGE_OFFSETS
+from penstock.spark.sink.task import TaskDone
 from tests.spark.rig import Server, running_server, until
 from tests.spark.sink_rig import (
     StreamRun,
@@ -314,14 +314,14 @@ def test_a_commit_that_comes_in_between_is_not_taken_for_ours(
     run = StreamRun(options(server, queue), "query-1")
     narrow, wide = [source_rows(source, range(3))], [source_rows(source, range(6))]
     old, new = run.write(0, 0, narrow), run.write(0, 0, wide)
-    publish = sink_commit._commit
+    publish = commit._commit
 
     def late(*arguments: Any) -> Committed:
-        monkeypatch.setattr(sink_commit, "_commit", publish)
+        monkeypatch.setattr(commit, "_commit", publish)
         run.commit(0, [old], narrow)
         return publish(*arguments)
 
-    monkeypatch.setattr(sink_commit, "_commit", late)
+    monkeypatch.setattr(commit, "_commit", late)
     with pytest.raises(SinkConflict, match="has changed since this batch began"):
         run.commit(0, [new], wide)
     run.run(0, *wide)
@@ -334,14 +334,14 @@ def test_another_query_that_commits_in_between(
     one, other = (StreamRun(options(server, queue), query) for query in ("query-1", "query-2"))
     rows = [source_rows(source, range(3))]
     first, second = one.write(0, 0, rows), other.write(0, 0, rows)
-    publish = sink_commit._commit
+    publish = commit._commit
 
     def late(*arguments: Any) -> Committed:
-        monkeypatch.setattr(sink_commit, "_commit", publish)
+        monkeypatch.setattr(commit, "_commit", publish)
         one.commit(0, [first], rows)
         return publish(*arguments)
 
-    monkeypatch.setattr(sink_commit, "_commit", late)
+    monkeypatch.setattr(commit, "_commit", late)
     with pytest.raises(SinkConflict, match="has changed since this batch began"):
         other.commit(0, [second], rows)
     assert payloads(server.client, queue) == ["0:0", "0:1", "0:2"]

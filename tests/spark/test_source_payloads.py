@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock import Message
-from penstock.errors import InvalidArgument
+from penstock.model.errors import InvalidArgument
 from penstock.spark.events import delivery_events, event_rows
 from penstock.spark.payloads import json_columns
 from tests.spark.rig import PATIENCE_S, Server

@@ -12,11 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import Client, Message
-from penstock.errors import InvalidArgument
-from penstock.spark.jobs import compact, stats
-from penstock.spark.jobs.compact import CompactOptions
+from penstock.model.errors import InvalidArgument
+from penstock.spark.jobs.compact import job as compact
+from penstock.spark.jobs.compact.job import CompactOptions
 from penstock.spark.jobs.frame import Progress, Summary
-from penstock.spark.jobs.stats import StatsOptions
+from penstock.spark.jobs.stats import job
+from penstock.spark.jobs.stats.job import StatsOptions
 from penstock.spark.lake.errors import LakeError, LakeMissing
 from penstock.spark.lake.layout import EVENTS, STATS
 from penstock.spark.lake.source import read_lake
@@ -34,7 +35,7 @@ NUMBERS = ("queue", "group", "published", "bytes", "delivered", "acked", "retrie
 
 def run(spark: SparkSession, lake: Path, **more: Any) -> Summary:
     with Progress("stats", "test") as progress:
-        summary = stats.run(spark, StatsOptions(lake=str(lake), **more), progress)
+        summary = job.run(spark, StatsOptions(lake=str(lake), **more), progress)
         progress.finish(summary)
     return summary
 
@@ -204,7 +205,7 @@ def test_messages_and_events_that_meet_while_two_runs_work_are_not_lost(
         if len(calls) == 1:
             lake.add_events(history.commits[100:])
             with monkeypatch.context() as blind:
-                blind.setattr("penstock.spark.jobs.stats_update.message_lanes", lambda *_: {})
+                blind.setattr("penstock.spark.jobs.stats.update.message_lanes", lambda *_: {})
                 run(spark, lake.path)
         return real(self, *arguments, **more)
 

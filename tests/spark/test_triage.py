@@ -10,17 +10,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from penstock import Client, Message
-from penstock.errors import InvalidArgument, NotFound
-from penstock.spark.jobs import triage
+from penstock.model.errors import InvalidArgument, NotFound
 from penstock.spark.jobs.frame import Progress, Summary
-from penstock.spark.jobs.triage import TriageOptions
-from penstock.spark.jobs.triage_reasons import SHOWN_CHARACTERS, normalised
+from penstock.spark.jobs.triage import job
+from penstock.spark.jobs.triage.job import TriageOptions
+from penstock.spark.jobs.triage.reasons import SHOWN_CHARACTERS, normalised
 from tests.spark.rig import Server
 
 
 def run(spark: SparkSession, server: Server, progress: Progress | None = None, **options: Any) -> Summary:
     with progress or Progress("triage", "test") as entered:
-        summary = triage.run(spark, TriageOptions(url=server.url, **options), entered)
+        summary = job.run(spark, TriageOptions(url=server.url, **options), entered)
         entered.finish(summary)
     return summary
 

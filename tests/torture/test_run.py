@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.checkout import script_environment
+from penstock.cli.dev.checkout import script_environment
 from tests.databases import postgres
 from tests.torture.run import written
 

@@ -16,7 +16,7 @@ import urllib.request
 from pathlib import Path
 from typing import Final
 
-from penstock.cli.checkout import script_environment
+from penstock.cli.dev.checkout import script_environment
 from tests.torture.database import TorturedDatabase
 from tests.torture.proxy import Proxy
 

@@ -11,7 +11,7 @@ import pytest
 
 from penstock import Message
 from penstock.enqueue import _document, enqueue, enqueue_many
-from penstock.errors import InvalidArgument, MessageTooLarge
+from penstock.model.errors import InvalidArgument, MessageTooLarge
 
 
 class Connection:

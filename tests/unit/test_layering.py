@@ -51,30 +51,26 @@ class Layer(NamedTuple):
     not_outside: frozenset[str] = frozenset()
 
 
-DATA: Final = frozenset({"model", "errors", "typed_headers", "checksum"})
-BELOW_CORE: Final = DATA | {"batch", "rows"}
-BELOW_NODE: Final = BELOW_CORE | {"core", "store", "delivery"}
+DATA: Final = frozenset({"model"})
+BELOW_CORE: Final = DATA | {"batch"}
+BELOW_NODE: Final = BELOW_CORE | {"core", "store", "api"}
 
 LAYERS: Final = {
-    "model": Layer(DATA, IMPURE),
-    "errors": Layer(DATA, IMPURE),
-    "typed_headers": Layer(DATA, IMPURE),
-    "checksum": Layer(frozenset(), IMPURE),
+    "model": Layer(frozenset(), IMPURE),
     # The codec keeps a compressor for each thread: it may know threads, though not wait for one.
     "batch": Layer(DATA, IMPURE - {"sys", "threading"}),
-    "rows": Layer(DATA, IMPURE),
     "core": Layer(BELOW_CORE, IMPURE),
     "store": Layer(BELOW_CORE),
-    "delivery": Layer(BELOW_CORE | {"core"}, IMPURE),
+    "api": Layer(BELOW_CORE | {"core"}, IMPURE),
     "node": Layer(BELOW_NODE | {"version"}),
     "version": Layer(frozenset()),
     # For applications: it knows their database, and nothing of the broker.
     "enqueue": Layer(DATA, IMPURE),
-    "telemetry": Layer(DATA | {"delivery"}),
+    "telemetry": Layer(DATA | {"api"}),
     "embedded": Layer(BELOW_NODE | {"node"}),
     "loop_thread": Layer(DATA),
     "wire": Layer(DATA),
-    "arrow": Layer(DATA | {"batch", "delivery", "wire"}),
+    "arrow": Layer(DATA | {"batch", "api", "wire"}),
     # Arrow only where somebody asks for it: `test_penstock_does_not_import_arrow` holds it to that.
     # A front asks another node in the words of the client.
     "fronts": Layer(BELOW_NODE | {"node", "wire", "logs", "telemetry", "version", "arrow", "client"}),
@@ -84,9 +80,9 @@ LAYERS: Final = {
     "config": Layer(DATA | {"declare", "toml_file"}),
     "sync": Layer(BELOW_NODE | {"node", "embedded", "loop_thread"}),
     # Of the node, the plain results and the checks of arguments: what a client gives back and refuses by itself.
-    "client": Layer(DATA | {"batch", "core", "delivery", "node", "wire", "telemetry", "loop_thread", "version"}),
+    "client": Layer(DATA | {"batch", "core", "api", "node", "wire", "telemetry", "loop_thread", "version"}),
     # Spark's executors are clients: what they know of a server is what it answers.
-    "spark": Layer(DATA | {"batch", "core", "delivery", "node", "wire", "client", "arrow", "version", ""}),
+    "spark": Layer(DATA | {"batch", "core", "api", "node", "wire", "client", "arrow", "version", ""}),
     # The package itself is its public face: everything but the command line.
     "": Layer(BELOW_NODE | {"node", "version", "embedded", "sync", "client"}),
     "cli": Layer(
@@ -175,8 +171,12 @@ BAD_SOURCES: Final = [
     ("penstock.core.lane", "from penstock import node", "penstock.core.lane imports penstock.node"),
     ("penstock.core.lane", "from ..store.contract import Store", "penstock.core.lane imports penstock.store.contract"),
     ("penstock.core.lane", "from penstock import connect", "penstock.core.lane imports penstock.connect"),
-    ("penstock.store.sqlite", "import penstock.node.broker", "penstock.store.sqlite imports penstock.node.broker"),
-    ("penstock.store.sqlite", "import penstock.core", "penstock.store.sqlite imports penstock.core"),
+    (
+        "penstock.store.sqlite.engine",
+        "import penstock.node.broker",
+        "penstock.store.sqlite.engine imports penstock.node.broker",
+    ),
+    ("penstock.store.sqlite.engine", "import penstock.core", "penstock.store.sqlite.engine imports penstock.core"),
     ("penstock.node.broker", "from penstock.cli.main import main", "penstock.node.broker imports penstock.cli.main"),
     ("penstock.node.utils", "", "penstock.node.utils has a name that says nothing"),
     ("penstock.attic.box", "", "penstock.attic.box is in no layer: add its layer to LAYERS"),
@@ -196,9 +196,9 @@ def test_a_missing_docstring_is_found_out() -> None:
     ("module", "statement"),
     [
         ("penstock.core.lane", "import heapq\nfrom penstock.batch import decode\nfrom .ranges import Ranges"),
-        ("penstock.store.sqlite", "import sqlite3, threading\nfrom penstock.model import Message"),
+        ("penstock.store.sqlite.engine", "import sqlite3, threading\nfrom penstock.model import Message"),
         ("penstock.node.broker", "import asyncio\nfrom penstock.core.lane import Lane\nfrom penstock import store"),
-        ("penstock.cli.demo", "import penstock\nfrom penstock import connect"),
+        ("penstock.cli.commands.demo", "import penstock\nfrom penstock import connect"),
     ],
 )
 def test_a_good_source_passes(module: str, statement: str) -> None:

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.arrow.schema import HEADERS, TYPED_HEADERS, TYPED_VALUE
-from penstock.errors import InvalidArgument
 from penstock.model import Headers
-from penstock.wire.http import json_headers
+from penstock.model.errors import InvalidArgument
+from penstock.wire.http.shapes import json_headers
 
 # Headers to maps -----------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The columns of a message in Arrow, exactly as Spark wants them: names, order, types, all nullable.
 
-Declarations only. `wire/scans.py` has the same names for those who must not need Arrow.
+Declarations only. `wire/http/scans.py` has the same names for those who must not need Arrow.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.errors import InvalidArgument
+from penstock.model.errors import InvalidArgument
 
 TIME: Final = pa.timestamp("us", tz="UTC")
 HEADERS: Final = pa.map_(pa.string(), pa.string())

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from penstock.api.results import Scan
 from penstock.arrow.reading import record_batches
 from penstock.arrow.schema import schema_of
-from penstock.delivery import Scan
 
 
 def stream_of(scan: Scan, columns: Sequence[str]) -> bytes:

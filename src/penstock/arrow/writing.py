@@ -19,7 +19,7 @@ from penstock.batch import EncodedBatch
 from penstock.batch.body import write_body
 from penstock.batch.columns import write_meta
 from penstock.batch.guards import limit_count
-from penstock.errors import InvalidArgument
+from penstock.model.errors import InvalidArgument
 
 _TEXTS: Final = ("partition", "key", "dedup_id", "content_type", "correlation_id", "trace_id")
 _NUMBERS: Final = {"priority": 0, "delay_ms": 0, "ttl_ms": None}

@@ -27,9 +27,9 @@ from penstock.batch.layout import (
     LENGTH_BYTES,
     VERSION,
 )
-from penstock.checksum import crc32
-from penstock.errors import InvalidBatch
 from penstock.model import BATCH_BYTES_MAX
+from penstock.model.checksum import crc32
+from penstock.model.errors import InvalidBatch
 
 COMPRESS_BYTES_MIN: Final = 512
 _SAMPLE_PIECE_BYTES: Final = 1024

@@ -11,7 +11,6 @@ from typing import Any, Final
 from penstock.batch.body import open_body
 from penstock.batch.columns import TYPED, expand, read_meta
 from penstock.batch.layout import EncodedBatch, Meta
-from penstock.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 from penstock.model import (
     ID_CHARACTERS_MAX,
     NAME_CHARACTERS_MAX,
@@ -23,6 +22,7 @@ from penstock.model import (
     Headers,
     check_headers,
 )
+from penstock.model.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 
 _TEXT_LIMITS: Final = {
     "partition": PARTITION_CHARACTERS_MAX,

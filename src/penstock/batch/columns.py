@@ -34,9 +34,9 @@ from penstock.batch.layout import (
     META_START,
     VERSION,
 )
-from penstock.checksum import crc32
-from penstock.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 from penstock.model import Headers, Message
+from penstock.model.checksum import crc32
+from penstock.model.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 
 # All that msgspec raises on bytes that are not the msgpack of the wanted type, or on values it cannot encode.
 _CODEC_ERRORS: Final = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)

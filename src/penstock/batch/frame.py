@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from penstock.batch.guards import check_count, check_version
 from penstock.batch.layout import CHECKSUM, FRAME_HEAD, FRAME_START, MAGIC, VERSION, EncodedBatch
-from penstock.checksum import crc32
-from penstock.errors import InvalidBatch
+from penstock.model.checksum import crc32
+from penstock.model.errors import InvalidBatch
 
 
 def to_bytes(batch: EncodedBatch) -> bytes:

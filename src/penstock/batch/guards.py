@@ -7,9 +7,9 @@ Each looks at a number or at a head and raises. What was read is refused with `I
 from __future__ import annotations
 
 from penstock.batch.layout import CHECKSUM, VERSION
-from penstock.checksum import crc32
-from penstock.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
+from penstock.model.checksum import crc32
+from penstock.model.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 
 
 def check_version(version: int, what: str) -> None:

@@ -15,7 +15,7 @@ from penstock.batch.columns import OPAQUE_HEADERS, expand, read_meta, write_meta
 from penstock.batch.guards import check_range, limit_bytes, limit_count
 from penstock.batch.layout import EncodedBatch
 from penstock.batch.reader import Reader
-from penstock.errors import InvalidArgument
+from penstock.model.errors import InvalidArgument
 
 
 def cut(batch: EncodedBatch, start: int, stop: int) -> EncodedBatch:

@@ -13,7 +13,7 @@ from penstock.cli.output import printable_lines
 
 if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
-    from penstock.errors import PenstockError
+    from penstock.model.errors import PenstockError
 
 DEFAULT_URL = "http://127.0.0.1:7333"
 
@@ -33,8 +33,8 @@ class ServerAddress(NamedTuple):
 
         One that is patient waits a minute for a server that went away; others say so almost at once.
         """
-        from penstock.client.channel import Retry
         from penstock.client.client import AsyncClient
+        from penstock.client.transport.channel import Retry
 
         retry = Retry() if is_patient else Retry(attempts=4, seconds=2.0)
         return AsyncClient(self.url, token=self.token or None, namespace=self.namespace, retry=retry)
@@ -83,7 +83,7 @@ def run(work: Coroutine[Any, Any, Result], server: ServerAddress | None = None) 
     """Run a command's work; what Penstock refuses becomes one line and exit code 1. Ctrl+C ends it without a word."""
     import asyncio
 
-    from penstock.errors import PenstockError
+    from penstock.model.errors import PenstockError
 
     try:
         return asyncio.run(work)
@@ -97,8 +97,8 @@ def run(work: Coroutine[Any, Any, Result], server: ServerAddress | None = None) 
 
 def error_text(error: PenstockError, server: ServerAddress | None) -> str:
     """What to tell; where no server answered, how to start one, and where it wants a token, how to give it."""
-    from penstock.client.connection import ConnectFailed
-    from penstock.errors import Unavailable
+    from penstock.client.transport.connection import ConnectFailed
+    from penstock.model.errors import Unavailable
 
     if isinstance(error, Unavailable) and isinstance(error.__cause__, ConnectFailed):
         place = f" at {server.url}" if server is not None else ""

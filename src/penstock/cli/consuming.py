@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from penstock.cli.executing import execute
 from penstock.cli.output import note
 from penstock.cli.show_message import Show
-from penstock.errors import LeaseLost, PenstockError
+from penstock.model.errors import LeaseLost, PenstockError
 
 if TYPE_CHECKING:
+    from penstock.api.results import Claim
     from penstock.client.client import AsyncClient
-    from penstock.delivery import Claim
 
 POLL_SECONDS: Final = 20.0
 """How long one claim waits while following; the next follows at once."""

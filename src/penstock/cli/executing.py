@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.cli.output import json_line
 
 if TYPE_CHECKING:
-    from penstock.delivery import Received
+    from penstock.api.results import Received
 
 STDERR_BYTES_KEPT: Final = 2_000
 TERMINATE_SECONDS: Final = 3.0
@@ -89,7 +89,7 @@ class Stderr:
 
 
 def environment(received: Received) -> dict[str, str]:
-    from penstock.wire.http import json_headers
+    from penstock.wire.http.shapes import json_headers
 
     message = received.message
     about = {

@@ -12,16 +12,16 @@ from typing import BinaryIO, Final
 import click
 import msgspec
 
+from penstock.cli.commands.dead import OFFSET_END, Choice
 from penstock.cli.connection import ServerAddress
-from penstock.cli.dead import OFFSET_END, Choice
 from penstock.cli.output import console, counted, json_line_of, printable_lines
-from penstock.client.codec import received_of, target
-from penstock.client.connection import Answer
-from penstock.client.faults import error_of
-from penstock.client.pool import Address, addresses_of
+from penstock.client.operations.codec import received_of, target
+from penstock.client.operations.errors import error_of
+from penstock.client.transport.connection import Answer
+from penstock.client.transport.pool import Address, addresses_of
 from penstock.core.filters import parse
-from penstock.errors import PenstockError
-from penstock.wire.http import DeadBody
+from penstock.model.errors import PenstockError
+from penstock.wire.http.shapes import DeadBody
 
 TIMEOUT_SECONDS: Final = 60.0
 

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import click
 
-from penstock.cli.cluster import cluster
-from penstock.cli.completion import completion
+from penstock.cli.command_groups import BenchmarkGroup, SuggestingGroup
+from penstock.cli.commands.cluster import cluster
+from penstock.cli.commands.completion import completion
+from penstock.cli.commands.consume import consume
+from penstock.cli.commands.dead import dead
+from penstock.cli.commands.enqueued import enqueued
+from penstock.cli.commands.exchanges import exchange
+from penstock.cli.commands.groups import group
+from penstock.cli.commands.publish import publish
+from penstock.cli.commands.queues import queue
+from penstock.cli.commands.schedules import schedule
+from penstock.cli.commands.spool import spool
+from penstock.cli.commands.stats import stats
+from penstock.cli.commands.tail import tail
+from penstock.cli.commands.top import top
+from penstock.cli.commands.traces import trace
 from penstock.cli.connection import ServerAddress, json_option, server_options
-from penstock.cli.consume import consume
-from penstock.cli.consumer_groups import group
-from penstock.cli.dead import dead
-from penstock.cli.enqueued import enqueued
-from penstock.cli.exchanges import exchange
-from penstock.cli.groups import BenchmarkGroup, SuggestingGroup
-from penstock.cli.pipeline import pipeline
-from penstock.cli.publish import publish
-from penstock.cli.queues import queue
-from penstock.cli.schedules import schedule
-from penstock.cli.settings import Flags, configuration_options
-from penstock.cli.spool import spool
-from penstock.cli.stats import stats
-from penstock.cli.tail import tail
-from penstock.cli.top import top
-from penstock.cli.traces import trace
+from penstock.cli.pipeline.commands import pipeline
+from penstock.cli.serve.settings import Flags, configuration_options
 
 # Arguments that are another program's business: everything after the command's name is passed on as it is.
 PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -85,7 +85,7 @@ def serve(flags: Flags) -> None:
       penstock serve --store postgresql://user@host/database --nodes 3
       PENSTOCK_HTTP_TOKEN=… penstock serve --host 0.0.0.0
     """
-    from penstock.cli import serve as work
+    from penstock.cli.serve import command as work
 
     work.run(flags)
 
@@ -107,7 +107,7 @@ def config(flags: Flags, check: bool, show_example: bool, as_json: bool) -> None
       penstock config --config penstock.toml --check
       penstock config --example > penstock.toml
     """
-    from penstock.cli import config as work
+    from penstock.cli.commands import config as work
 
     work.run(flags, check=check, show_example=show_example, as_json=as_json)
 
@@ -133,7 +133,7 @@ def apply(file: str, server: ServerAddress, dry_run: bool, prune: bool, yes: boo
       penstock apply queues.toml
       penstock apply queues.toml --prune --yes --namespace staging
     """
-    from penstock.cli import apply as work
+    from penstock.cli.commands import apply as work
 
     work.run(file, server, dry_run=dry_run, prune=prune, yes=yes, as_json=as_json)
 
@@ -150,7 +150,7 @@ def demo() -> None:
     Example:
       penstock demo
     """
-    from penstock.cli import demo as work
+    from penstock.cli.commands import demo as work
 
     work.run()
 
@@ -171,7 +171,7 @@ def test(fast: bool, pytest_arguments: tuple[str, ...]) -> None:
       penstock test --fast
       penstock test tests/unit -k layering -x
     """
-    from penstock.cli import test as work
+    from penstock.cli.dev import test as work
 
     raise SystemExit(work.run(fast, pytest_arguments))
 
@@ -203,7 +203,7 @@ def simulate(arguments: tuple[str, ...]) -> None:
       penstock simulate --seeds 1000
       penstock simulate --seeds 1 --start 4711
     """
-    from penstock.cli import checkout
+    from penstock.cli.dev import checkout
 
     checkout.become_script("tests/simulation/run.py", arguments)
 
@@ -222,7 +222,7 @@ def torture(arguments: tuple[str, ...]) -> None:
       penstock torture --minutes 30
       penstock torture --minutes 2 --nodes 1 --seed 7
     """
-    from penstock.cli import checkout
+    from penstock.cli.dev import checkout
 
     checkout.become_script("tests/torture/run.py", arguments)
 

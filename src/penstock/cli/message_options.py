@@ -77,8 +77,8 @@ def headers_of(texts: tuple[str, ...]) -> dict[str, Any] | None:
 def _json(name: str, text: str) -> Any:
     import msgspec
 
-    from penstock.errors import PenstockError
-    from penstock.wire.http import plain_headers
+    from penstock.model.errors import PenstockError
+    from penstock.wire.http.shapes import plain_headers
 
     try:
         return plain_headers({name: msgspec.json.decode(text.encode())})[name]

@@ -12,7 +12,7 @@ from penstock.cli.moments import when
 from penstock.cli.output import json_line, payload_text, printable, value_text
 
 if TYPE_CHECKING:
-    from penstock.delivery import Received
+    from penstock.api.results import Received
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Show = Callable[["Iterable[Received]"], None]
@@ -72,6 +72,6 @@ def _line(received: Received) -> str:
 
 
 def _header(value: object) -> str:
-    from penstock.wire.http import json_headers
+    from penstock.wire.http.shapes import json_headers
 
     return value_text(json_headers({"": value})[""])

@@ -14,12 +14,12 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from penstock.cli.commands.stats import all_stats
 from penstock.cli.output import console, counted, json_line, make_table, print_table, printable
-from penstock.cli.stats import all_stats
 
 if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
-    from penstock.node.statistics import QueueStats
+    from penstock.node.observe.stats import QueueStats
 
 TITLES: Final = ("queue", "in/s", "out/s", "ready", "leased", "scheduled", "dead", "lag", "groups", "paused")
 NUMBERS: Final = ("in/s", "out/s", "ready", "leased", "scheduled", "dead", "lag", "groups")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.errors import InvalidArgument
+from penstock.model.errors import InvalidArgument
 
 
 def check_number(value: object, what: str, low: float, high: float) -> float:

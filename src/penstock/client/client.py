@@ -3,9 +3,10 @@
     async with penstock.AsyncClient("http://127.0.0.1:7333") as client:
         await client.publish("mail", penstock.Message(b"hello"))
 
-The operations are in `declaring.py`, `messages.py`, `looking.py`, `marking.py`, `staging.py` and `enqueued.py`, with
-the names, parameters and results of `Broker`'s; here are opening and closing, and producers, consumers, stream readers,
-transactions and handles. `sync.py` beside this is made from all of it. Next stop: `channel.py`.
+The operations are in `client/operations/declare.py`, `client/operations/messages.py`, `client/operations/inspect.py`,
+`client/operations/marks.py`, `client/operations/staging.py` and `client/operations/enqueued.py`, with the names,
+parameters and results of `Broker`'s; here are opening and closing, and producers, consumers, stream readers,
+transactions and handles. `sync.py` beside this is made from all of it. Next stop: `client/transport/channel.py`.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from penstock.client.channel import Channel, Retry, Sender
 from penstock.client.checks import check_number
 from penstock.client.consumer import BatchHandler, Consumer, Handler
-from penstock.client.declaring import Declaring
-from penstock.client.enqueued import Enqueued
 from penstock.client.handles import ExchangeHandle, QueueHandle
-from penstock.client.looking import Looking
-from penstock.client.marking import Marking
-from penstock.client.messages import Messages
+from penstock.client.operations.declare import Declaring
+from penstock.client.operations.enqueued import Enqueued
+from penstock.client.operations.inspect import Looking
+from penstock.client.operations.marks import Marking
+from penstock.client.operations.messages import Messages
+from penstock.client.operations.requests import PublishIds
+from penstock.client.operations.scan import Scanning
+from penstock.client.operations.staging import Staging
+from penstock.client.operations.transaction import ClientTransaction
 from penstock.client.producer import Producer
-from penstock.client.requests import PublishIds
-from penstock.client.scanning import Scanning
 from penstock.client.session import begin_session, end_session, renew_session
-from penstock.client.staging import Staging
 from penstock.client.stream import StreamReader
-from penstock.client.transaction import ClientTransaction
+from penstock.client.transport.channel import Channel, Retry, Sender
 from penstock.model import DEFAULT_GROUP, DEFAULT_NAMESPACE, check_integer, check_name
-from penstock.wire.sessions import SECONDS_MAX, SECONDS_MIN
+from penstock.wire.http.sessions import SECONDS_MAX, SECONDS_MIN
 
 DEFAULT_URL: Final = "http://127.0.0.1:7333"
 

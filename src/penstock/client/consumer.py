@@ -6,7 +6,7 @@ not acked, those behind it are given back. `stop` claims no more, lets handlers 
 and settles all of it. A lost connection is waited out: results are settled when the server is back, while the lease
 lives.
 
-`holding.py` keeps one claim's account; this module decides when to claim and what to run.
+`lease_keeper.py` keeps one claim's account; this module decides when to claim and what to run.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import telemetry
+from penstock.api.results import Claim, Received
 from penstock.client.checks import check_number
-from penstock.client.holding import Holding
-from penstock.core.work import Verdict
-from penstock.delivery import Claim, Received
-from penstock.errors import InvalidArgument, Overloaded, Unavailable
+from penstock.client.lease_keeper import Holding
 from penstock.model import BATCH_MESSAGES_MAX, DEFAULT_GROUP, SPAN_MS_MAX, check_integer
+from penstock.model.errors import InvalidArgument, Overloaded, Unavailable
+from penstock.model.verdict import Verdict
 from penstock.node.arguments import milliseconds
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from penstock.api.results import Claim, Published, Receipt
 from penstock.batch import EncodedBatch
-from penstock.delivery import Claim, Published, Receipt
 from penstock.model import DEFAULT_GROUP, Headers, Message
-from penstock.node.deadletters import DeadMessage
-from penstock.node.statistics import QueueStats
-from penstock.node.streams import StreamRead
+from penstock.node.consume.dead_letters import DeadMessage
+from penstock.node.consume.streams import StreamRead
+from penstock.node.observe.stats import QueueStats
 
 if TYPE_CHECKING:
     from penstock.client.client import AsyncClient

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
+from penstock.api.results import Published
 from penstock.client.checks import check_number
-from penstock.client.codec import places_of, with_query
-from penstock.delivery import Published
-from penstock.errors import Closed, InvalidArgument, MessageTooLarge, PenstockError, Unroutable
+from penstock.client.operations.codec import places_of, with_query
 from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, Message, check_integer, check_message
+from penstock.model.errors import Closed, InvalidArgument, MessageTooLarge, PenstockError, Unroutable
 
 if TYPE_CHECKING:
     from penstock.client.client import AsyncClient

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from contextlib import suppress
 
-from penstock.client.requests import Requests, decoded
-from penstock.errors import NotFound, PenstockError
-from penstock.wire.sessions import SessionAnswer, SessionRequest
+from penstock.client.operations.requests import Requests, decoded
+from penstock.model.errors import NotFound, PenstockError
+from penstock.wire.http.sessions import SessionAnswer, SessionRequest
 
 log = logging.getLogger("penstock.client")
 

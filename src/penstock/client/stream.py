@@ -13,10 +13,10 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from penstock.api.results import Received
 from penstock.client.checks import check_number
-from penstock.delivery import Received
-from penstock.errors import Overloaded, PenstockError, Unavailable
 from penstock.model import BATCH_MESSAGES_MAX, check_integer
+from penstock.model.errors import Overloaded, PenstockError, Unavailable
 
 if TYPE_CHECKING:
     from penstock.client.client import AsyncClient

@@ -17,30 +17,30 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from penstock.api.results import Claim, Published, Receipt, Received, Scan
 from penstock.batch import EncodedBatch
-from penstock.client.channel import Retry
 from penstock.client.client import DEFAULT_URL, AsyncClient
 from penstock.client.consumer import BatchHandler, Consumer, Handler
 from penstock.client.handles import ExchangeHandle, GroupHandle, QueueHandle
+from penstock.client.operations.transaction import ClientTransaction
 from penstock.client.producer import Producer, Sent
 from penstock.client.stream import StreamReader
-from penstock.client.transaction import ClientTransaction
-from penstock.core.work import Verdict
-from penstock.delivery import Claim, Published, Receipt, Received, Scan
+from penstock.client.transport.channel import Retry
 from penstock.loop_thread import LoopThread
 from penstock.model import DEFAULT_GROUP, DEFAULT_NAMESPACE, Binding, Headers, Message
+from penstock.model.verdict import Verdict
 from penstock.node.arguments import Ranges
+from penstock.node.background.enqueued import FailedPage
+from penstock.node.background.schedules import Schedule
 from penstock.node.broker import LeaseLike
-from penstock.node.deadletters import DeadMessage, DeadRanges, DeadReason
-from penstock.node.enqueueing import FailedPage
-from penstock.node.history import HistoryEntry
-from penstock.node.lane_places import Extent, QueueLanes
+from penstock.node.consume.dead_letters import DeadMessage, DeadRanges, DeadReason
+from penstock.node.consume.extents import Extent, QueueLanes
+from penstock.node.consume.streams import Page, StreamRead
 from penstock.node.marks import Mark, MarkPut
-from penstock.node.schedules import Schedule
-from penstock.node.staged import Committed, Staged
-from penstock.node.statistics import QueueStats
-from penstock.node.streams import Page, StreamRead
-from penstock.node.traces import Trace
+from penstock.node.observe.history import HistoryEntry
+from penstock.node.observe.stats import QueueStats
+from penstock.node.observe.traces import Trace
+from penstock.node.staging.results import Committed, Staged
 
 
 class Client:

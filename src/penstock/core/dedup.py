@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.core.seen import Seen
 from penstock.model import INTEGER_MAX
-from penstock.rows import DedupRow
+from penstock.model.rows import DedupRow
 
 IDS_IN_MEMORY_MAX: Final = 100_000
 PUBLISH_KEY_BYTES_MAX: Final = 64

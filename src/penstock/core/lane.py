@@ -3,7 +3,7 @@
 The owner's copy of the truth. Commands change it at once; `seal` gathers what they changed into one
 `LaneChange`; the node commits that and calls `committed`, after which what was published can be claimed. If a
 commit fails the lane is thrown away and loaded again: nothing here is ever undone. No clock, no I/O.
-Next stop: `node/commits.py`.
+Next stop: `node/commit/loop.py`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import msgspec
 from penstock.batch import EncodedBatch, Meta, encode, select
 from penstock.core.dedup import Dedup, dedup_key
 from penstock.core.events import Event
+from penstock.core.group.settings import Settings
+from penstock.core.group.stream import StreamGroup
+from penstock.core.group.work import WorkGroup
 from penstock.core.log import Log
-from penstock.core.settings import Settings
-from penstock.core.stream import StreamGroup
-from penstock.core.work import WorkGroup
-from penstock.errors import NotFound, QueueFull, WrongKind
 from penstock.model import Message, QueueConfig
-from penstock.rows import BatchHead, BatchRow, DeadRow, DedupRow, LaneChange, LaneImage
+from penstock.model.errors import NotFound, QueueFull, WrongKind
+from penstock.model.rows import BatchHead, BatchRow, DeadRow, DedupRow, LaneChange, LaneImage
 
 ROW_MESSAGES_MAX = 1_024
 ROW_BYTES_MAX = 1024 * 1024

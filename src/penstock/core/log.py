@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.batch import Meta, decode_meta, meta_columns
 from penstock.model import INTEGER_MAX
-from penstock.rows import BatchHead
+from penstock.model.rows import BatchHead
 
 TAIL_SEGMENTS_MAX: Final = 1_024
 TAIL_META_BYTES_MAX: Final = 8 * 1024 * 1024

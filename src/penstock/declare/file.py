@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.core.routing import Router
-from penstock.core.settings import settings_of
-from penstock.errors import PenstockError
+from penstock.core.group.settings import settings_of
+from penstock.core.routing.router import Router
 from penstock.model import (
     DEFAULT_NAMESPACE,
     Binding,
@@ -25,9 +24,10 @@ from penstock.model import (
     check_name,
     make_config,
 )
-from penstock.node.schedules import check_schedule
+from penstock.model.errors import PenstockError
+from penstock.node.background.schedules import check_schedule
 from penstock.toml_file import FileProblems, KeyPath, TomlFile
-from penstock.wire.http import ScheduleRequest
+from penstock.wire.http.shapes import ScheduleRequest
 
 TABLES: Final = ("queues", "exchanges", "schedules", "namespaces")
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from penstock.core.exchanges import identity_of
+from penstock.core.routing.exchanges import identity_of
 from penstock.declare.file import Options, Wanted, World
 from penstock.model import DEFAULT_GROUP, Binding, ExchangeConfig, GroupConfig, QueueConfig, make_config
 from penstock.node.declarations import FIXED_GROUP_OPTIONS, FIXED_QUEUE_OPTIONS

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.declare.file import Declarations, World
 from penstock.declare.plan import SCHEDULE_DEFAULTS, Present, Step, plan
-from penstock.errors import PenstockError
+from penstock.model.errors import PenstockError
 
 
 class Target(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.core.tries import Target, Trie, check_mqtt_pattern, mqtt_targets
+from penstock.core.routing.tries import Target, Trie, check_mqtt_pattern, mqtt_targets
 
 _ANY = Target("queue", "")
 

@@ -1,8 +1,8 @@
 """`/metrics`: the node's numbers, the HTTP front's and the process's in Prometheus' text form.
 
-Names and help texts are here, and how a queue becomes a label; counting is done elsewhere (`node/measures.py`, and
-`HttpMeasures` below, which a server calls). No registry is shared: every scrape makes its families anew. It may not
-know lanes, stores or sockets.
+Names and help texts are here, and how a queue becomes a label; counting is done elsewhere
+(`node/observe/counters.py`, and `HttpMeasures` below, which a server calls). No registry is shared: every scrape
+makes its families anew. It may not know lanes, stores or sockets.
 
 Queues past the cap are one sum, labelled queue="(other)" with an empty namespace, which no user's queue can have. Only
 gauges have it: which queues it stands for changes from scrape to scrape, and a counter that falls would be read as a
@@ -22,9 +22,9 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from penstock.node.broker import Broker
-from penstock.node.measures import COUNTERS, SECONDS_BOUNDS, Histogram
-from penstock.node.spooling import SpoolNumbers
-from penstock.node.survey import NodeNumbers
+from penstock.node.observe.counters import COUNTERS, SECONDS_BOUNDS, Histogram
+from penstock.node.observe.survey import NodeNumbers
+from penstock.node.spool.spooling import SpoolNumbers
 from penstock.version import VERSION
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4

@@ -11,18 +11,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from penstock.api.results import Claim, Published, Receipt
 from penstock.batch import EncodedBatch
 from penstock.client.client import AsyncClient, client_over
-from penstock.core.work import Verdict
-from penstock.delivery import Claim, Published, Receipt
-from penstock.errors import Elsewhere, Forbidden
 from penstock.fronts.http.inside import Inside
 from penstock.model import DEFAULT_GROUP, Headers, Message, check_name, options_of
+from penstock.model.errors import Elsewhere, Forbidden
+from penstock.model.verdict import Verdict
 from penstock.node.broker import Broker, LeaseLike, Transaction
-from penstock.node.lane_places import QueueLanes
+from penstock.node.consume.extents import QueueLanes
+from penstock.node.consume.streams import StreamRead
 from penstock.node.marks import Mark
-from penstock.node.statistics import QueueStats
-from penstock.node.streams import StreamRead
+from penstock.node.observe.stats import QueueStats
 
 if TYPE_CHECKING:
     from penstock.fronts.http.server import HttpServer

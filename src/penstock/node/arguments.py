@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import TypeGuard
 
 from penstock.core.filters import parse
-from penstock.core.work import ERROR_CHARACTERS_MAX, Action, Verdict
-from penstock.errors import InvalidArgument
+from penstock.core.group.work import ERROR_CHARACTERS_MAX
 from penstock.model import ID_CHARACTERS_MAX, INTEGER_MAX, SPAN_MS_MAX, check_integer, check_name, check_text
+from penstock.model.errors import InvalidArgument
+from penstock.model.verdict import Action, Verdict
 from penstock.node.catalog import Queue
-from penstock.node.deadletters import Choice
+from penstock.node.consume.dead_letters import Choice
 
 Ranges = Sequence[int] | None
 """Offsets of a claim; None means all of it."""

@@ -6,7 +6,7 @@ A consumer that keeps up is served from here and never reads the store.
 from __future__ import annotations
 
 from penstock.batch import EncodedBatch, Reader, is_large
-from penstock.rows import BatchRow, slot_of
+from penstock.model.rows import BatchRow, slot_of
 
 OVERHEAD_BYTES = 500
 """What a batch costs beside its bytes; keeps a million tiny batches from passing as nothing."""

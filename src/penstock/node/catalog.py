@@ -1,6 +1,7 @@
 """What was declared: queues with their lanes and groups, exchanges, bindings and schedules, of every namespace.
 
-Marks (`marks.py`) and staged transactions (`stages.py`) are kept beside them, in the same table and the same way.
+Marks (`marks.py`) and staged transactions (`node/staging/records.py`) are kept beside them, in the same table and the
+same way.
 
 In memory, built from catalog rows. A change is first a row in a commit and only afterwards, when that commit
 is durable, a change here: nobody is told of a queue that a crash could take back.
@@ -14,12 +15,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.core.routing import Router
-from penstock.core.settings import Settings, settings_of
-from penstock.errors import NotFound, StoreCorrupt, Unavailable
+from penstock.core.group.settings import Settings, settings_of
+from penstock.core.routing.router import Router
 from penstock.model import Binding, ExchangeConfig, GroupConfig, Message, QueueConfig
-from penstock.node.stages import Stages
-from penstock.rows import SLOTS, CatalogRow, slot_of
+from penstock.model.errors import NotFound, StoreCorrupt, Unavailable
+from penstock.model.rows import SLOTS, CatalogRow, slot_of
+from penstock.node.staging.records import Stages
 
 SETTINGS_SHARED_MAX = 1_000
 EPHEMERAL_FROM = 1 << 48

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.core.routing import Router
-from penstock.core.settings import settings_of
-from penstock.errors import AlreadyExists, Forbidden, NotFound
+from penstock.core.group.settings import settings_of
+from penstock.core.routing.router import Router
 from penstock.model import (
     DEFAULT_GROUP,
     Binding,
@@ -21,8 +20,9 @@ from penstock.model import (
     check_name,
     make_config,
 )
+from penstock.model.errors import AlreadyExists, Forbidden, NotFound
+from penstock.model.rows import home_slot
 from penstock.node.catalog import Group, Queue, binding_row, exchange_row, group_row, queue_row
-from penstock.rows import home_slot
 
 if TYPE_CHECKING:
     from penstock.node.node import Node

@@ -13,9 +13,9 @@ from typing import TypeVar
 from penstock.core.dedup import IDS_IN_MEMORY_MAX
 from penstock.core.lane import Lane
 from penstock.core.log import Missing
-from penstock.errors import NotFound, PenstockError, StoreCorrupt, Unavailable
+from penstock.model.errors import NotFound, PenstockError, StoreCorrupt, Unavailable
+from penstock.model.rows import LaneImage, slot_of
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog
-from penstock.rows import LaneImage, slot_of
 from penstock.store.contract import Store
 
 PAGE_BATCHES = 256

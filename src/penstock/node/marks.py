@@ -1,8 +1,9 @@
 """Marks: small durable documents by name, each with a version that its writers may insist on.
 
 How far a job has come, what a sink has written, where an archive stands: whoever keeps such a thing puts it here,
-alone or in the very commit that publishes what it tells of (`staging.py`). A mark's value is JSON text and stays as it
-was written; this module never looks into it. Marks are few and small: all of them are in memory, in the catalog.
+alone or in the very commit that publishes what it tells of (`node/staging/staging.py`). A mark's value is JSON text
+and stays as it was written; this module never looks into it. Marks are few and small: all of them are in memory, in
+the catalog.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.errors import Forbidden, InvalidArgument, MarkMoved, MessageTooLarge, NotFound
 from penstock.model import INTEGER_MAX, check_integer, check_name
+from penstock.model.errors import Forbidden, InvalidArgument, MarkMoved, MessageTooLarge, NotFound
+from penstock.model.rows import CatalogRow
 from penstock.node.catalog import MarkDocument, mark_row
-from penstock.rows import CatalogRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,42 +12,52 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane, Sealed
 from penstock.core.log import Missing
-from penstock.core.work import WorkGroup
-from penstock.errors import Closed, Fenced, PenstockError, Unavailable
+from penstock.model.errors import Closed, Fenced, PenstockError, Unavailable
+from penstock.model.rows import (
+    REGISTRAR_SLOT,
+    SLOTS,
+    BatchRow,
+    CatalogRow,
+    Commit,
+    Member,
+    OutboxRow,
+    TraceRow,
+    slot_of,
+)
 from penstock.node import declarations
-from penstock.node import slots as holdings
+from penstock.node.background.enqueued import POLL_S, Enqueueing
+from penstock.node.background.retention import Retention
+from penstock.node.background.schedules import Schedules
 from penstock.node.cache import BatchCache
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
 from penstock.node.clock import Clock
-from penstock.node.cluster import Cluster, ClusterOptions
-from penstock.node.commits import CommitLoop
-from penstock.node.enqueueing import POLL_S, Enqueueing
-from penstock.node.event_log import EventLog
+from penstock.node.cluster import slots as holdings
+from penstock.node.cluster.membership import Cluster, ClusterOptions
+from penstock.node.cluster.outbox import Relay
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.consume.scan_limit import ScanLimit
+from penstock.node.consume.waiters import Polls
 from penstock.node.lanes import LaneSet
 from penstock.node.limits import Limits
-from penstock.node.measures import Measures
-from penstock.node.polls import Polls
-from penstock.node.readiness import Readiness
-from penstock.node.relay import Relay
-from penstock.node.retention import Retention
-from penstock.node.scan_limit import ScanLimit
-from penstock.node.schedules import Schedules
-from penstock.node.spool_positions import Positions
-from penstock.node.spooling import Spooling, SpoolSettings
-from penstock.node.staging import Staging
-from penstock.node.survey import Survey
+from penstock.node.observe.counters import Measures
+from penstock.node.observe.events import EventLog
+from penstock.node.observe.readiness import Readiness
+from penstock.node.observe.survey import Survey
+from penstock.node.observe.traces import Traces
+from penstock.node.spool.positions import Positions
+from penstock.node.spool.spooling import Spooling, SpoolSettings
+from penstock.node.staging.staging import Staging
 from penstock.node.timers import Timers
-from penstock.node.traces import Traces
-from penstock.rows import REGISTRAR_SLOT, SLOTS, BatchRow, CatalogRow, Commit, Member, OutboxRow, TraceRow, slot_of
 from penstock.store.contract import Store
-from penstock.store.memory import MemoryStore
+from penstock.store.memory.engine import MemoryStore
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
-    from penstock.node.pending import Waiting
-    from penstock.node.spool import Doubt
+    from penstock.node.commit.pending import Waiting
+    from penstock.node.spool.records import Doubt
 
 CACHE_BYTES = 64 * 1024 * 1024
 LEASES_PER_EPOCH = 1 << 40
@@ -91,7 +101,7 @@ class Node:
             limits.scans, limits.scan_bytes_per_second, lambda: self.measures.commit_seconds.count
         )
         self.bytes_before: dict[int, tuple[int, int]] = {}
-        """lane → (its first offset, bytes appended before it): see `node/lane_places.py`"""
+        """lane → (its first offset, bytes appended before it): see `node/consume/extents.py`"""
         self.timers = Timers(clock)
         self.cluster: Cluster | None = None
         """None where this node is alone on its store, and owns everything."""

@@ -1,7 +1,7 @@
 """Penstock's queues as Spark tables: `spark.read.format("penstock")` and the jobs built on it.
 
 Nothing outside this package may import it when it is itself imported: who only publishes and consumes needs neither
-pyspark nor pyarrow. Start reading in `source.py`; a session comes from `spark_session`.
+pyspark nor pyarrow. Start reading in `spark/source/source.py`; a session comes from `spark_session`.
 """
 
 from importlib import import_module
@@ -11,8 +11,8 @@ from penstock.spark.java import Java, JavaMissing, find_java
 from penstock.spark.session import package_archive, spark_session
 
 if TYPE_CHECKING:
-    from penstock.spark.columns import filter_column
     from penstock.spark.events import delivery_events, event_rows
+    from penstock.spark.filters.columns import filter_column
     from penstock.spark.lake.source import read_lake
     from penstock.spark.payloads import json_columns
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from penstock.client.channel import Retry
 from penstock.client.sync import Client
+from penstock.client.transport.channel import Retry
 
 
 class Access(msgspec.Struct, frozen=True):

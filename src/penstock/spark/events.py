@@ -21,8 +21,8 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from penstock.errors import InvalidArgument
 from penstock.model import EVENTS_QUEUE
+from penstock.model.errors import InvalidArgument
 
 DELIVERY: Final = (
     "namespace STRING, queue STRING, queue_id BIGINT, lane INT, `group` STRING, "

@@ -20,7 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.errors import PenstockError
+from penstock.model.errors import PenstockError
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
-from penstock.errors import InvalidArgument
+from penstock.model.errors import InvalidArgument
 
 _CORRUPT = "__malformed"
 

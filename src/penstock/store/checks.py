@@ -1,12 +1,12 @@
 """What every engine refuses before it touches a row: the part of the contract that needs no store.
 
-It may not know any engine, nor what is stored: a commit is judged by itself. Next stop: the engines, `memory.py` and
-`sqlite.py`.
+It may not know any engine, nor what is stored: a commit is judged by itself. Next stop: the engines,
+`store/memory/engine.py` and `store/sqlite/engine.py`.
 """
 
 from __future__ import annotations
 
-from penstock.errors import InvalidArgument
+from penstock.model.errors import InvalidArgument
 from penstock.store.contract import REGISTRAR_SLOT, Commit, slot_of
 
 

@@ -22,7 +22,7 @@ Rows of a message's way: `batches` hold the log; `groups` one cursor per lane an
 `dead` what of it is not done; `dedup` the ids; `outbox` what must still be copied elsewhere; `traces` what
 happened under an id that a message was given; `catalog` what was declared; `enqueued` what applications have put there
 themselves, within transactions of their own, where the engine lets them. Entries of leases and waiting rows are
-opaque bytes made by `core/entries.py`.
+opaque bytes made by `core/group/entries.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from penstock.rows import (
+from penstock.model.rows import (
     REGISTRAR_SLOT,
     SLOTS,
     BatchHead,

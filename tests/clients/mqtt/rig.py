@@ -26,7 +26,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from penstock.cli.checkout import script_environment
+from penstock.cli.dev.checkout import script_environment
 
 PATIENCE_S: Final = 20.0
 """How long a test waits for what must happen; only a failing test waits so long."""

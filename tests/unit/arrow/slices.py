@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
+from penstock.api.results import Scan, ScanSlice
 from penstock.batch import encode
-from penstock.delivery import Scan, ScanSlice
 from penstock.model import INTEGER_MAX, PRIORITY_MAX, SPAN_MS_MAX, TIME_MS_MAX, Message
 
 PUBLISHED_MS: Final = 1_700_000_000_123

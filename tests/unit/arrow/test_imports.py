@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from penstock.cli.checkout import script_environment
+from penstock.cli.dev.checkout import script_environment
 
 PROGRAM = """
 import sys

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.api.results import ScanSlice, ScanState
 from penstock.arrow import EXTRA_SCHEMA, MESSAGE_SCHEMA, STATE_SCHEMA, record_batch, record_batches, schema_of
 from penstock.arrow.reading import ROWS_TO_JOIN
-from penstock.delivery import ScanSlice, ScanState
-from penstock.errors import InvalidArgument, StoreCorrupt
 from penstock.model import Message
-from penstock.wire.http import json_headers
-from penstock.wire.scans import META_COLUMNS, PLACE_COLUMNS, STATE_COLUMNS
+from penstock.model.errors import InvalidArgument, StoreCorrupt
+from penstock.wire.http.scans import META_COLUMNS, PLACE_COLUMNS, STATE_COLUMNS
+from penstock.wire.http.shapes import json_headers
 from tests.unit.arrow.slices import PUBLISHED_MS, batches, scan_of, slice_of
 
 ALL: Final = [*MESSAGE_SCHEMA.names, *EXTRA_SCHEMA.names]

@@ -14,8 +14,8 @@ from penstock.arrow import encoded_batch, record_batch
 from penstock.arrow.schema import HEADERS, TYPED_HEADERS
 from penstock.arrow.writing import WRITTEN_COLUMNS
 from penstock.batch import decode, encode
-from penstock.errors import InvalidArgument, MessageTooLarge
 from penstock.model import BATCH_MESSAGES_MAX, Message
+from penstock.model.errors import InvalidArgument, MessageTooLarge
 from tests.unit.arrow.slices import batches, slice_of
 
 READ = [name for name in WRITTEN_COLUMNS if name != "headers"]

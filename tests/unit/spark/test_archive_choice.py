@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.spark.jobs.archive import ArchiveOptions, _queue_option
-from penstock.spark.options import chosen_queues, queue_choice
-from penstock.spark.planning import LaneHead, QueueHead
+from penstock.spark.jobs.archive.job import ArchiveOptions, _queue_option
+from penstock.spark.source.options import chosen_queues, queue_choice
+from penstock.spark.source.planning import LaneHead, QueueHead
 
 
 def asked(queues: str, there: list[str], later: list[str], **more: Any) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.pipeline_display import LineDisplay, progress_text
+from penstock.cli.pipeline.display import LineDisplay, progress_text
 from penstock.spark.jobs import frame
 from penstock.spark.jobs.frame import Progress, Summary, follow
 from penstock.spark.jobs.status import SILENT_MS, JobStatus, mark_name

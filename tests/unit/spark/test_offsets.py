@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from penstock.errors import InvalidArgument
-from penstock.spark.offsets import QueuePosition, position_json, position_of
+from penstock.model.errors import InvalidArgument
+from penstock.spark.source.offsets import QueuePosition, position_json, position_of
 
 
 def test_the_text_is_as_documented() -> None:

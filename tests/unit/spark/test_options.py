@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import InvalidArgument, InvalidFilter, UnknownOption
 from penstock.model import is_events_queue
-from penstock.spark.option_reference import READ_OPTIONS
-from penstock.spark.options import (
+from penstock.model.errors import InvalidArgument, InvalidFilter, UnknownOption
+from penstock.spark.source.option_reference import READ_OPTIONS
+from penstock.spark.source.options import (
     EARLIEST,
     LATEST,
     ROWS_PER_TRIGGER,
@@ -21,7 +21,7 @@ from penstock.spark.options import (
     prefixes,
     read_options,
 )
-from penstock.spark.planning import SLICE_ROWS
+from penstock.spark.source.planning import SLICE_ROWS
 
 
 def batch(**options: str) -> ReadOptions:

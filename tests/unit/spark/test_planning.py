@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from penstock.errors import InvalidArgument
-from penstock.spark.offsets import Position, QueuePosition
-from penstock.spark.options import EARLIEST, LATEST, Place
-from penstock.spark.planning import (
+from penstock.model.errors import InvalidArgument
+from penstock.spark.source.offsets import Position, QueuePosition
+from penstock.spark.source.options import EARLIEST, LATEST, Place
+from penstock.spark.source.planning import (
     Gap,
     Heads,
     LaneHead,

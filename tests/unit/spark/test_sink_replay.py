@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.spark.ledger import BATCHES_KEPT, BatchRecord, Head, kept_batches
-from penstock.spark.replay import (
+from penstock.spark.sink.ledger import BATCHES_KEPT, BatchRecord, Head, kept_batches
+from penstock.spark.sink.replay import (
     Report,
     SinkConflict,
     batch_head,
@@ -15,7 +15,7 @@ from penstock.spark.replay import (
     shall_write,
     source_head,
 )
-from penstock.spark.tally import Page, Tally, offsets_digest
+from penstock.spark.sink.tally import Page, Tally, offsets_digest
 
 LANE = "7/0"
 EMPTY = Head(1, "test", "source")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.cli.pipeline_stats import ASCII_BARS, BARS, sparkline
-from penstock.spark.jobs.stats_lanes import BLOCK, Block, Span, cut, cut_by_messages, first_ranges, within
+from penstock.cli.pipeline.stats import ASCII_BARS, BARS, sparkline
+from penstock.spark.jobs.stats.lanes import BLOCK, Block, Span, cut, cut_by_messages, first_ranges, within
 from penstock.spark.lake.reading import LaneRange
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.spark.jobs.triage_plans import Found, Piece, pieces, plans_id
+from penstock.spark.jobs.triage.plans import Found, Piece, pieces, plans_id
 
 
 def test_wanted_letters_are_joined_over_what_is_not_dead() -> None:

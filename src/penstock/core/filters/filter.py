@@ -14,7 +14,7 @@ from penstock.core.filters.reader import read
 from penstock.core.filters.syntax_tree import Condition
 from penstock.core.filters.text import names_of
 from penstock.core.filters.views import Columns, MessageView, Properties
-from penstock.errors import InvalidFilter
+from penstock.model.errors import InvalidFilter
 
 TEXT_CHARACTERS_MAX: Final = 4_096
 FILTERS_CACHED_MAX: Final = 1_024

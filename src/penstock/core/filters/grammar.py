@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from lark import Lark, Token, Tree, UnexpectedInput
 from lark.exceptions import UnexpectedToken
 
-from penstock.errors import InvalidFilter
+from penstock.model.errors import InvalidFilter
 
 Node = Tree[Token]
 _LINE_SHOWN_MAX: Final = 100

@@ -39,8 +39,8 @@ from penstock.core.filters.syntax_tree import (
     Truth,
     Value,
 )
-from penstock.errors import InvalidFilter
 from penstock.model import INTEGER_MAX
+from penstock.model.errors import InvalidFilter
 
 DEPTH_MAX: Final = 64
 """Operators inside each other, and parentheses inside each other. AND and OR count once however long they are."""

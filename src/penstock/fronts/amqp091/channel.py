@@ -18,7 +18,6 @@ from pamqp.base import Frame
 from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
 from pamqp.commands import Channel as Flow
 
-from penstock.errors import NotFound, PenstockError
 from penstock.fronts.amqp091 import declaring, subscribing
 from penstock.fronts.amqp091.consuming import Standing
 from penstock.fronts.amqp091.faults import (
@@ -33,6 +32,7 @@ from penstock.fronts.amqp091.publishing import ENCODE_FROM, RUN_BYTES, RUN_MESSA
 from penstock.fronts.amqp091.settling import Action, Place, Settling
 from penstock.fronts.amqp091.streams import GroupReader
 from penstock.fronts.amqp091.transactions import Transactions
+from penstock.model.errors import NotFound, PenstockError
 from penstock.wire.amqp091 import codes
 from penstock.wire.amqp091.events import Ack, Nack, Publish, Reject
 from penstock.wire.amqp091.methods import make

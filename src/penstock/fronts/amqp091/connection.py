@@ -13,12 +13,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from penstock.errors import PenstockError
 from penstock.fronts.amqp091.channel import Channel
 from penstock.fronts.amqp091.mapping import Reader
 from penstock.fronts.amqp091.names import namespace_of
 from penstock.fronts.amqp091.options import AmqpOptions
 from penstock.model import check_name
+from penstock.model.errors import PenstockError
 from penstock.wire.amqp091 import codes, events
 from penstock.wire.amqp091.connection import ServerConnection
 from penstock.wire.amqp091.events import Publish

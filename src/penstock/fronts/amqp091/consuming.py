@@ -12,12 +12,12 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.work import Verdict
-from penstock.delivery import Claim
-from penstock.errors import Closed, Forbidden, NotFound, PenstockError, WrongKind
+from penstock.api.results import Claim
 from penstock.fronts.amqp091.mapping import LOCAL, counted, outgoing, routing_key
 from penstock.fronts.amqp091.names import Filter
 from penstock.fronts.amqp091.settling import LEASE_SECONDS, Held, Place, runs
+from penstock.model.errors import Closed, Forbidden, NotFound, PenstockError, WrongKind
+from penstock.model.verdict import Verdict
 
 if TYPE_CHECKING:
     from penstock.fronts.amqp091.channel import Channel

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import InvalidArgument
 from penstock.model import Headers, dead_letter_target
+from penstock.model.errors import InvalidArgument
 from penstock.wire.amqp091.properties import Properties
 from penstock.wire.amqp091.tables import Timestamp
 

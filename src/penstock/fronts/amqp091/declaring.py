@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pamqp.commands import Exchange, Queue
 
-from penstock.errors import AlreadyExists, NotFound
 from penstock.fronts.amqp091 import replies
 from penstock.fronts.amqp091.arguments import (
     Arguments,
@@ -24,7 +23,8 @@ from penstock.fronts.amqp091.faults import ChannelFault, not_found, precondition
 from penstock.fronts.amqp091.mapping import plain_headers
 from penstock.fronts.amqp091.names import BUILT_IN, check_not_reserved, new_queue_name, queue_of
 from penstock.model import DEFAULT_GROUP, ExchangeConfig, Headers, QueueConfig, make_config
-from penstock.node.statistics import QueueStats
+from penstock.model.errors import AlreadyExists, NotFound
+from penstock.node.observe.stats import QueueStats
 from penstock.wire.amqp091 import codes
 from penstock.wire.amqp091.methods import make
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.errors import (
+from penstock.model.errors import (
     AlreadyExists,
     Closed,
     Forbidden,

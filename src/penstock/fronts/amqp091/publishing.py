@@ -12,14 +12,22 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.api.results import Receipt
 from penstock.batch import encode
-from penstock.delivery import Receipt
-from penstock.errors import Forbidden, InvalidArgument, NotFound, Overloaded, PenstockError, QueueFull, Unavailable
 from penstock.fronts.amqp091 import streams
 from penstock.fronts.amqp091.faults import ChannelFault, fault_of, not_found, not_implemented
 from penstock.fronts.amqp091.names import BUILT_IN, COMMIT, QUEUE_PREFIX, address_of
 from penstock.fronts.amqp091.replies import REPLY_TO_BYTES, addressed
 from penstock.model import Message
+from penstock.model.errors import (
+    Forbidden,
+    InvalidArgument,
+    NotFound,
+    Overloaded,
+    PenstockError,
+    QueueFull,
+    Unavailable,
+)
 from penstock.wire.amqp091 import codes
 from penstock.wire.amqp091.events import Publish
 from penstock.wire.amqp091.properties import Properties

@@ -11,10 +11,10 @@ import logging
 from contextlib import suppress
 from typing import Final
 
-from penstock.errors import InvalidArgument
 from penstock.fronts.amqp091.connection import Connection
 from penstock.fronts.amqp091.measures import AmqpMeasures
 from penstock.fronts.amqp091.options import AmqpOptions
+from penstock.model.errors import InvalidArgument
 from penstock.node.broker import Broker
 
 SWEEP_SECONDS: Final = 1.0

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
-from penstock.core.work import Verdict
-from penstock.delivery import Lease
-from penstock.errors import LeaseLost, NotFound, PenstockError
+from penstock.api.results import Lease
 from penstock.fronts.amqp091.faults import precondition
+from penstock.model.errors import LeaseLost, NotFound, PenstockError
+from penstock.model.verdict import Verdict
 
 if TYPE_CHECKING:
     from penstock.node.broker import Broker, Transaction

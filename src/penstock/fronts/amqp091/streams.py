@@ -15,20 +15,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.errors import Closed, Forbidden, InvalidArgument, NotFound, OffsetGone, PenstockError, WrongKind
 from penstock.fronts.amqp091.arguments import span_ms
 from penstock.fronts.amqp091.consuming import LOOK_SECONDS, PAUSE_SECONDS, WAIT_SECONDS, Standing
 from penstock.fronts.amqp091.faults import precondition
 from penstock.fronts.amqp091.mapping import outgoing, routing_key, with_headers
 from penstock.fronts.amqp091.names import Filter
 from penstock.fronts.amqp091.settling import Action, Holder, Place
+from penstock.model.errors import Closed, Forbidden, InvalidArgument, NotFound, OffsetGone, PenstockError, WrongKind
 from penstock.wire.amqp091.tables import Timestamp
 
 if TYPE_CHECKING:
-    from penstock.delivery import Received
+    from penstock.api.results import Received
     from penstock.fronts.amqp091.channel import Channel
     from penstock.node.broker import Broker
-    from penstock.node.streams import StreamRead
+    from penstock.node.consume.streams import StreamRead
 
 log = logging.getLogger("penstock.amqp")
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pamqp.commands import Basic
 
-from penstock.errors import Forbidden, PenstockError
 from penstock.fronts.amqp091 import replies, streams
 from penstock.fronts.amqp091.arguments import NOT_HONOURED, Arguments, flag, text, whole
 from penstock.fronts.amqp091.consuming import Consumer, Standing
@@ -21,6 +20,7 @@ from penstock.fronts.amqp091.mapping import counted, outgoing, routing_key
 from penstock.fronts.amqp091.names import Filter, address_of, filter_of, new_consumer_tag
 from penstock.fronts.amqp091.settling import LEASE_SECONDS, Held, Place
 from penstock.model import DEFAULT_GROUP, NAME_CHARACTERS_MAX, QueueConfig, make_config
+from penstock.model.errors import Forbidden, PenstockError
 from penstock.wire.amqp091 import codes
 from penstock.wire.amqp091.methods import make
 

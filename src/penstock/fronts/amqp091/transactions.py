@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.errors import LeaseLost, PenstockError
 from penstock.fronts.amqp091.faults import fault_of, not_found, precondition
 from penstock.fronts.amqp091.names import BUILT_IN
 from penstock.fronts.amqp091.publishing import Run, reached_by
 from penstock.fronts.amqp091.settling import Action, Delivered
 from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
+from penstock.model.errors import LeaseLost, PenstockError
 from penstock.wire.amqp091.events import Publish
 
 if TYPE_CHECKING:

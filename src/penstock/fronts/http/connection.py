@@ -20,8 +20,8 @@ from penstock.fronts.http.failures import HttpError, answer_to
 from penstock.fronts.http.heads import Arriving, Heads
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
-from penstock.node.pending import Promise
-from penstock.wire.cluster import CONSUMER, FORWARDED, SECRET, SESSION_NAME, WAITED
+from penstock.node.commit.pending import Promise
+from penstock.wire.http.cluster import CONSUMER, FORWARDED, SECRET, SESSION_NAME, WAITED
 
 WANTED: Final = frozenset(
     (b"accept", b"authorization", b"content-encoding", b"content-type", b"host", b"last-event-id", b"origin",

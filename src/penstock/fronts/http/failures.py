@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock import errors
-from penstock.errors import PenstockError
 from penstock.fronts.http.request import Answer
-from penstock.wire.http import ErrorAnswer, ErrorBody, encode_json
+from penstock.model import errors
+from penstock.model.errors import PenstockError
+from penstock.wire.http.shapes import ErrorAnswer, ErrorBody, encode_json
 
 RETRY_AFTER_SECONDS: Final = 1
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import asdict
 
-from penstock.errors import Elsewhere, PenstockError, Unavailable
 from penstock.fronts.http.failures import failure
 from penstock.fronts.http.peers import Broken, NotSent, PeerAnswer, Peers
 from penstock.fronts.http.request import Answer, Request, Stream
-from penstock.node.crossing import Landed, Landing
-from penstock.wire.cluster import (
+from penstock.model.errors import Elsewhere, PenstockError, Unavailable
+from penstock.node.cluster.remote_publish import Landed, Landing
+from penstock.wire.http.cluster import (
     CONSUMER,
     FORWARDED,
     SECRET,
@@ -29,10 +29,10 @@ from penstock.wire.cluster import (
     LandedRequest,
     SessionEnd,
 )
-from penstock.wire.http import encode_json
+from penstock.wire.http.shapes import encode_json
 
 if TYPE_CHECKING:
-    from penstock.node.cluster import Cluster
+    from penstock.node.cluster.membership import Cluster
 
 OWNER_WITHIN_S: Final = 8.0
 """How long a request waits for its slot to have an owner: longer than a takeover takes."""

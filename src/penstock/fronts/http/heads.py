@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from penstock.fronts.http.request import Request
-from penstock.wire.large_bodies import LARGE_BODY_BYTES, ArrivingBody
+from penstock.wire.http.large_bodies import LARGE_BODY_BYTES, ArrivingBody
 
 HEADS_KEPT: Final = 256
 HEAD_KEPT_BYTES: Final = 1_024

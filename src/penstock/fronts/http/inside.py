@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.client.channel import Reply, Retry
-from penstock.client.channel import Request as ClientRequest
-from penstock.client.connection import Answer as ClientAnswer
-from penstock.client.faults import error_of
+from penstock.client.operations.errors import error_of
+from penstock.client.transport.channel import Reply, Retry
+from penstock.client.transport.channel import Request as ClientRequest
+from penstock.client.transport.connection import Answer as ClientAnswer
 from penstock.fronts.http.request import Request
 
 if TYPE_CHECKING:

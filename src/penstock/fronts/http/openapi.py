@@ -8,7 +8,9 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from penstock.errors import (
+from penstock.fronts.http.failures import STATUS
+from penstock.fronts.http.routes import Route
+from penstock.model.errors import (
     Closed,
     Forbidden,
     InvalidArgument,
@@ -18,10 +20,8 @@ from penstock.errors import (
     PenstockError,
     Unavailable,
 )
-from penstock.fronts.http.failures import STATUS
-from penstock.fronts.http.routes import Route
 from penstock.version import VERSION
-from penstock.wire.http import BATCH_TYPE, BATCHES_TYPE, JSON_TYPE, ErrorAnswer
+from penstock.wire.http.shapes import BATCH_TYPE, BATCHES_TYPE, JSON_TYPE, ErrorAnswer
 
 Schema = dict[str, Any]
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 
 CONNECT_S: Final = 1.0
 IDLE_MAX: Final = 64

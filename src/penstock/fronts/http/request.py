@@ -8,8 +8,8 @@ from http import HTTPStatus
 from typing import Final
 
 from penstock.batch import EncodedBatch, from_bytes, from_parts
-from penstock.wire.cluster import WAITED
-from penstock.wire.http import JSON_TYPE, encode_json
+from penstock.wire.http.cluster import WAITED
+from penstock.wire.http.shapes import JSON_TYPE, encode_json
 
 _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
 

@@ -12,12 +12,12 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from penstock.errors import InvalidArgument, PenstockError
 from penstock.fronts.http.failures import HttpError
 from penstock.fronts.http.request import Answer, Request, Stream
+from penstock.model.errors import InvalidArgument, PenstockError
 from penstock.node.broker import Broker
-from penstock.node.pending import Promise
-from penstock.wire.http import BATCH_TYPE, JSON_TYPE
+from penstock.node.commit.pending import Promise
+from penstock.wire.http.shapes import BATCH_TYPE, JSON_TYPE
 
 if TYPE_CHECKING:
     from penstock.fronts.http.server import HttpServer

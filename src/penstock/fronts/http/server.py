@@ -19,10 +19,9 @@ from typing import Final
 import msgspec
 
 from penstock import telemetry
-from penstock.errors import Elsewhere, InvalidArgument, Overloaded, PenstockError
 from penstock.fronts import metrics
 from penstock.fronts.http import page
-from penstock.fronts.http.alertness import Alertness
+from penstock.fronts.http.busy_poll import Alertness
 from penstock.fronts.http.connection import Connection
 from penstock.fronts.http.failures import HttpError, answer_to
 from penstock.fronts.http.forwarding import Forwarding
@@ -36,9 +35,10 @@ from penstock.fronts.http.routes import NAMESPACE, SESSION, Call, Route, Router
 from penstock.fronts.http.sessions import Sessions
 from penstock.logs import request_id
 from penstock.model import DEFAULT_NAMESPACE
+from penstock.model.errors import Elsewhere, InvalidArgument, Overloaded, PenstockError
 from penstock.node.broker import Broker, broker_of_session
-from penstock.wire.cluster import CONSUMER, SECRET, SESSION_NAME
-from penstock.wire.http import encode_json
+from penstock.wire.http.cluster import CONSUMER, SECRET, SESSION_NAME
+from penstock.wire.http.shapes import encode_json
 
 SWEEP_SECONDS: Final = 1.0
 BACKLOG: Final = 4_096

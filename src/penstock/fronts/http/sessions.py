@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from penstock.errors import Elsewhere, NotFound, Overloaded, PenstockError
 from penstock.model import DEFAULT_NAMESPACE
+from penstock.model.errors import Elsewhere, NotFound, Overloaded, PenstockError
 from penstock.node.broker import Broker
-from penstock.node.slots import session_name
+from penstock.node.cluster.slots import session_name
 
 NAMESPACES_KEPT: Final = 100
 """Of one session: how many its client may name is not for the server's memory to say."""

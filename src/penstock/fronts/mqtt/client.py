@@ -13,14 +13,14 @@ import secrets
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import Closed, PenstockError
 from penstock.fronts.mqtt.delivering import SessionSource, Source
 from penstock.fronts.mqtt.faults import Refusal, log
 from penstock.fronts.mqtt.incoming import Incoming
-from penstock.fronts.mqtt.session import Session, check_client_id
+from penstock.fronts.mqtt.session.connected import Session, check_client_id
+from penstock.fronts.mqtt.session.window import Window
 from penstock.fronts.mqtt.settling import Settling
-from penstock.fronts.mqtt.subscription_requests import SubscriptionRequests
-from penstock.fronts.mqtt.window import Window
+from penstock.fronts.mqtt.subscription.requests import SubscriptionRequests
+from penstock.model.errors import Closed, PenstockError
 from penstock.wire.mqtt.packets import (
     Connect,
     Disconnect,

@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.delivery import Lease, Received
-from penstock.errors import Closed, LeaseLost, NotFound, PenstockError, Unavailable
+from penstock.api.results import Lease, Received
 from penstock.fronts.mqtt.faults import log
 from penstock.fronts.mqtt.mapping import ORIGIN, STORED, SUBSCRIPTION, Origin, for_subscription, origin_of
+from penstock.fronts.mqtt.session.window import Flight, Window, packet_id_of
 from penstock.fronts.mqtt.settling import Settling
-from penstock.fronts.mqtt.subscriptions import Plan, Subscription, Subscriptions, plan_of
-from penstock.fronts.mqtt.window import Flight, Window, packet_id_of
+from penstock.fronts.mqtt.subscription.subscriptions import Plan, Subscription, Subscriptions, plan_of
+from penstock.model.errors import Closed, LeaseLost, NotFound, PenstockError, Unavailable
 from penstock.wire.mqtt.packets import UserProperties
 from penstock.wire.mqtt.topics import topic_problem
 

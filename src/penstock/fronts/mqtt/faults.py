@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from penstock.errors import (
+from penstock.model.errors import (
     Forbidden,
     InvalidArgument,
     MessageTooLarge,

@@ -11,18 +11,18 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import Closed, PenstockError
 from penstock.fronts.mqtt.faults import Refusal, refusal_of
 from penstock.fronts.mqtt.mapping import Publisher
 from penstock.fronts.mqtt.publishing import Wanted, address
 from penstock.fronts.mqtt.queues import Settlement, settlement_of
+from penstock.model.errors import Closed, PenstockError
 from penstock.wire.mqtt.packets import Publish, PubRel
 from penstock.wire.mqtt.reasons import Reason
 
 if TYPE_CHECKING:
-    from penstock.fronts.mqtt.documents import SessionDocuments
     from penstock.fronts.mqtt.server import MqttServer
-    from penstock.fronts.mqtt.session import Session
+    from penstock.fronts.mqtt.session.connected import Session
+    from penstock.fronts.mqtt.session.documents import SessionDocuments
     from penstock.model import Message
     from penstock.wire.mqtt.connection import ServerConnection
 

@@ -6,8 +6,8 @@ import ipaddress
 
 import msgspec
 
-from penstock.errors import InvalidArgument
 from penstock.model import DEFAULT_NAMESPACE
+from penstock.model.errors import InvalidArgument
 
 NEVER = 0xFFFFFFFF
 

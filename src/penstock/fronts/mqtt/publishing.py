@@ -13,15 +13,15 @@ from typing import Final
 
 import msgspec
 
+from penstock.api.results import Receipt
 from penstock.batch import encode
-from penstock.delivery import Receipt
-from penstock.errors import Closed, NotFound, PenstockError, Unavailable
 from penstock.fronts.mqtt.faults import Refusal, log, refusal_of
 from penstock.fronts.mqtt.measures import MqttMeasures
 from penstock.fronts.mqtt.queues import ACTIONS
 from penstock.fronts.mqtt.retained import RetainedMessages
-from penstock.fronts.mqtt.subscriptions import QUEUE_PREFIX
+from penstock.fronts.mqtt.subscription.subscriptions import QUEUE_PREFIX
 from penstock.model import NAME_CHARACTERS_MAX, Message
+from penstock.model.errors import Closed, NotFound, PenstockError, Unavailable
 from penstock.node.broker import Broker
 from penstock.wire.mqtt.reasons import Reason
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.delivery import Lease, Received
-from penstock.errors import InvalidArgument, NotFound
+from penstock.api.results import Lease, Received
 from penstock.fronts.key_filter import KeyFilter, key_filter
 from penstock.fronts.mqtt.delivering import LEASE_SECONDS, WAIT_SECONDS, Outgoing, Source
 from penstock.fronts.mqtt.faults import Refusal
+from penstock.fronts.mqtt.session.window import Flight, Window
 from penstock.fronts.mqtt.settling import Settling
-from penstock.fronts.mqtt.subscriptions import QUEUE_PREFIX, Subscription
-from penstock.fronts.mqtt.window import Flight, Window
+from penstock.fronts.mqtt.subscription.subscriptions import QUEUE_PREFIX, Subscription
+from penstock.model.errors import InvalidArgument, NotFound
 from penstock.wire.mqtt.packets import UserProperties
 from penstock.wire.mqtt.reasons import REFUSAL, Reason
 from penstock.wire.mqtt.topics import topic_problem

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.fronts.mqtt.faults import Refusal
+from penstock.fronts.mqtt.subscription.topic_tree import TopicTree
 from penstock.fronts.mqtt.table import COMPACT_AFTER, Table
-from penstock.fronts.mqtt.topic_tree import TopicTree
 from penstock.model import Message
 from penstock.node.broker import Broker
 from penstock.wire.mqtt.reasons import Reason

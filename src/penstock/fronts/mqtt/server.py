@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import AlreadyExists, Closed, InvalidArgument, PenstockError
 from penstock.fronts.mqtt.connection import Connection
 from penstock.fronts.mqtt.delivering import RENEW_SECONDS
 from penstock.fronts.mqtt.faults import log
@@ -20,7 +19,8 @@ from penstock.fronts.mqtt.options import MqttOptions, check_exposure
 from penstock.fronts.mqtt.publishing import EXCHANGE, Publishing
 from penstock.fronts.mqtt.queues import Unsettled
 from penstock.fronts.mqtt.retained import RetainedMessages
-from penstock.fronts.mqtt.sessions import Sessions
+from penstock.fronts.mqtt.session.sessions import Sessions
+from penstock.model.errors import AlreadyExists, Closed, InvalidArgument, PenstockError
 from penstock.node.broker import Broker
 from penstock.wire.mqtt.connection import Limits
 from penstock.wire.mqtt.reasons import Reason

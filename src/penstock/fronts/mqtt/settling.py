@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from penstock.delivery import Lease
-from penstock.errors import Closed, LeaseLost, PenstockError
-from penstock.fronts.mqtt.documents import SessionDocuments
+from penstock.api.results import Lease
 from penstock.fronts.mqtt.faults import log
+from penstock.fronts.mqtt.session.documents import SessionDocuments
+from penstock.model.errors import Closed, LeaseLost, PenstockError
 from penstock.node.broker import Broker
 
 

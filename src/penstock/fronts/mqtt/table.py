@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.delivery import Received
-from penstock.errors import OffsetGone
+from penstock.api.results import Received
 from penstock.model import Message
+from penstock.model.errors import OffsetGone
 from penstock.node.broker import Broker
 
 HOLDING_GROUP: Final = "table"

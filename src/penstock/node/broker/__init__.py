@@ -5,7 +5,7 @@ Each method returns when what it did is durable. `penstock.open` gives you a `Br
 client's (`client/`), which offers the same over HTTP.
 """
 
-from penstock.node.broker.broker import Broker, broker_of_session
+from penstock.node.broker.local import Broker, broker_of_session
 from penstock.node.broker.messages import WAIT_SECONDS_MAX
 from penstock.node.broker.transaction import LeaseLike, Transaction
 

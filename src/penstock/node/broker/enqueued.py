@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from penstock.model import INTEGER_MAX, check_integer
 from penstock.node.arguments import check_ids
+from penstock.node.background.enqueued import FAILED_MAX, FailedPage
 from penstock.node.broker.names import Names
-from penstock.node.enqueueing import FAILED_MAX, FailedPage
 
 
 class Enqueued(Names):

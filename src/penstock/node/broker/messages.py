@@ -1,6 +1,6 @@
 """Messages in and out: publish, claim and settle, read and commit.
 
-Next stop: `node/publishing.py`, `node/claims.py` or `node/streams.py`.
+Next stop: `node/publish/append.py`, `node/consume/claims.py` or `node/consume/streams.py`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.api.results import Claim, Lease, Published, Receipt
 from penstock.batch import EncodedBatch
-from penstock.core.work import Verdict
-from penstock.delivery import Claim, Lease, Published, Receipt
-from penstock.errors import InvalidArgument, LeaseLost, WrongKind
 from penstock.model import (
     BATCH_MESSAGES_MAX,
     DEFAULT_GROUP,
@@ -24,7 +22,9 @@ from penstock.model import (
     check_name,
     check_text,
 )
-from penstock.node import claims, crossing, publishing, routes, streams
+from penstock.model.errors import InvalidArgument, LeaseLost, WrongKind
+from penstock.model.rows import slot_of
+from penstock.model.verdict import Verdict
 from penstock.node.arguments import (
     Ranges,
     check_is_text,
@@ -38,12 +38,14 @@ from penstock.node.arguments import (
 )
 from penstock.node.broker.names import Names
 from penstock.node.broker.transaction import LeaseLike, Transaction
-from penstock.node.parts import Part
-from penstock.node.pending import Promise
-from penstock.node.polls import Request
-from penstock.node.spooling import Unit
-from penstock.node.streams import StreamRead
-from penstock.rows import slot_of
+from penstock.node.cluster import remote_publish
+from penstock.node.commit.pending import Promise
+from penstock.node.consume import claims, streams
+from penstock.node.consume.streams import StreamRead
+from penstock.node.consume.waiters import Request
+from penstock.node.publish import append, route
+from penstock.node.publish.parts import Part
+from penstock.node.spool.spooling import Unit
 
 WAIT_SECONDS_MAX = 3_600
 _DONE: Final = (Verdict("ack"),)
@@ -58,7 +60,7 @@ class Messages(Names):
     async def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Published:
         """Publish one message; returns when it is durable."""
         check_publish_id(publish_id)
-        parts = publishing.parts_of_messages(self._target(queue), [message], None, publish_id)
+        parts = append.parts_of_messages(self._target(queue), [message], None, publish_id)
         return (await self._publish(queue, None, [message], publish_id, 1, parts)).first()
 
     async def publish_many(self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None) -> Receipt:
@@ -72,7 +74,7 @@ class Messages(Names):
         check_sequence(messages)
         if not messages:
             return Receipt(0, [])
-        parts = publishing.parts_of_messages(home, messages, None, publish_id)
+        parts = append.parts_of_messages(home, messages, None, publish_id)
         return await self._publish(queue, None, messages, publish_id, len(messages), parts)
 
     def publish_now(self, queue: str, messages: Sequence[Message]) -> asyncio.Future[None] | None:
@@ -82,8 +84,8 @@ class Messages(Names):
         """
         if not messages or self._node.cluster is not None or self._node.spooling.is_on:
             return None
-        parts = publishing.parts_of_messages(self._target(queue), messages)
-        return publishing.publish_now(self._node, len(messages), parts)
+        parts = append.parts_of_messages(self._target(queue), messages)
+        return append.publish_now(self._node, len(messages), parts)
 
     def begin_publish(
         self, queue: str, messages: Sequence[Message] | EncodedBatch, publish_id: str | None
@@ -95,19 +97,19 @@ class Messages(Names):
         home = self._target(queue)
         check_publish_id(publish_id)
         if isinstance(messages, EncodedBatch):
-            count, parts = messages.count, publishing.parts_of_batch(home, messages, None, publish_id)
+            count, parts = messages.count, append.parts_of_batch(home, messages, None, publish_id)
         else:
-            count, parts = len(messages), publishing.parts_of_messages(home, messages, None, publish_id)
+            count, parts = len(messages), append.parts_of_messages(home, messages, None, publish_id)
         if self._node.spooling.is_on:
             return self._node.spooling.begin(Unit(self._namespace, queue, None, messages, publish_id, count, parts))
         if self._node.cluster is not None:
-            crossing.check_owners(self._node, parts)
-        return publishing.begin(self._node, count, parts)
+            remote_publish.check_owners(self._node, parts)
+        return append.begin(self._node, count, parts)
 
     async def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Receipt:
         """Publish an encoded batch, stored as it is: the fastest way in."""
         check_publish_id(publish_id)
-        parts = publishing.parts_of_batch(self._target(queue), batch, None, publish_id)
+        parts = append.parts_of_batch(self._target(queue), batch, None, publish_id)
         return await self._publish(queue, None, batch, publish_id, batch.count, parts)
 
     async def publish_to(
@@ -127,14 +129,14 @@ class Messages(Names):
         listed: Sequence[Message] | EncodedBatch
         if isinstance(messages, EncodedBatch):
             listed, count = messages, messages.count
-            parts = routes.route_batch(
+            parts = route.route_batch(
                 self._node, self._namespace, exchange, messages, mandatory=mandatory, publish_id=publish_id
             )
         else:
             listed = [messages] if isinstance(messages, Message) else messages
             check_sequence(listed)
             count = len(listed)
-            parts = routes.route_messages(
+            parts = route.route_messages(
                 self._node, self._namespace, exchange, listed, mandatory=mandatory, publish_id=publish_id
             )
         if not parts:
@@ -153,7 +155,7 @@ class Messages(Names):
         """Into the store or, where that is away and the node has a spool, into that."""
         spooling = self._node.spooling
         if not spooling.is_on:
-            return await publishing.publish(self._node, count, parts)
+            return await append.publish(self._node, count, parts)
         return await spooling.publish(Unit(self._namespace, queue, exchange, messages, publish_id, count, parts))
 
     # Consume ----------------------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import itertools
 
-from penstock.errors import Forbidden, NotFound
 from penstock.model import DEFAULT_GROUP, INTEGER_MAX, TIME_MS_MAX, check_integer
+from penstock.model.errors import Forbidden, NotFound
+from penstock.model.rows import REGISTRAR_SLOT
 from penstock.node import declarations
 from penstock.node.arguments import check_is_text
 from penstock.node.catalog import Group, Queue
 from penstock.node.node import Node
-from penstock.rows import REGISTRAR_SLOT
 
 _consumers = itertools.count(1)
 

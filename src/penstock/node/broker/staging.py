@@ -1,17 +1,17 @@
-"""Staging: batches that are kept durably and published together, later. Next stop: `node/staging.py`."""
+"""Staging: batches that are kept durably and published together, later. Next stop: `node/staging/staging.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from penstock.batch import EncodedBatch
-from penstock.errors import Forbidden, InvalidArgument, NotFound
 from penstock.model import PAYLOAD_BYTES_MAX, check_name
-from penstock.node import publishing
+from penstock.model.errors import Forbidden, InvalidArgument, NotFound
 from penstock.node.arguments import check_publish_id, check_sequence
 from penstock.node.broker.names import Names
 from penstock.node.marks import MarkPut
-from penstock.node.staged import Committed, Staged, StagedChunk, check_target
+from penstock.node.publish import append
+from penstock.node.staging.results import Committed, Staged, StagedChunk, check_target
 
 
 class Staging(Names):
@@ -47,7 +47,7 @@ class Staging(Names):
                 raise Forbidden(f"queue {queue!r} is exclusive and goes with its session; stage for one that stays")
         elif exchange not in self._node.catalog.router(self._namespace).exchanges():
             raise NotFound(f"there is no exchange {exchange!r}; declare it first")
-        publishing.check_size(self._node, batch.count, batch.size)
+        append.check_size(self._node, batch.count, batch.size)
         target = StagedChunk(chunk, queue, exchange, routing_key, batch.count, batch.size)
         await self._node.staging.stage(place, target, batch, payload_most)
 

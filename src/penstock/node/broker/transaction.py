@@ -1,4 +1,4 @@
-"""Verdicts and publishes, collected by a user and committed as one. Next stop: `node/transactions.py`."""
+"""Verdicts and publishes, collected by a user and committed as one. Next stop: `node/publish/transactions.py`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.core.work import Verdict
-from penstock.delivery import Claim, Lease, Receipt
-from penstock.errors import InvalidArgument
+from penstock.api.results import Claim, Lease, Receipt
 from penstock.model import SPAN_MS_MAX, Message
-from penstock.node import publishing, routes, transactions
+from penstock.model.errors import InvalidArgument
+from penstock.model.verdict import Verdict
 from penstock.node.arguments import Ranges, check_verdict, milliseconds, verdicts_of
-from penstock.node.parts import Part
+from penstock.node.publish import append, route, transactions
+from penstock.node.publish.parts import Part
 
 if TYPE_CHECKING:
     from penstock.node.broker.messages import Messages
@@ -36,7 +36,7 @@ class Transaction:
         """Publish to a queue."""
         home = self._broker._known_target(queue)
         indexes = list(range(self._count, self._count + len(messages)))
-        self._parts += publishing.parts_of_messages(home, list(messages), indexes)
+        self._parts += append.parts_of_messages(home, list(messages), indexes)
         self._count += len(messages)
         return self
 
@@ -44,7 +44,7 @@ class Transaction:
         """Publish to an exchange."""
         node, namespace = self._broker._node, self._broker._namespace
         self._broker._check_exchange(exchange)
-        for part in routes.route_messages(node, namespace, exchange, list(messages), mandatory=False):
+        for part in route.route_messages(node, namespace, exchange, list(messages), mandatory=False):
             indexes = [self._count + index for index in part.indexes or ()]
             self._parts.append(msgspec.structs.replace(part, indexes=indexes))
         self._count += len(messages)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import msgspec
 
-from penstock.errors import PenstockError
+from penstock.model.errors import PenstockError
 from penstock.spark.jobs.status import JobStatus, State, write_status
 
 if TYPE_CHECKING:

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from penstock.errors import InvalidArgument, MarkMoved, NotFound
 from penstock.model import DEFAULT_NAMESPACE, EVENTS_PATTERN, EVENTS_QUEUE
+from penstock.model.errors import InvalidArgument, MarkMoved, NotFound
 from penstock.spark.clients import Access, client_of
-from penstock.spark.heads import HeadReader
 from penstock.spark.lake.errors import LakeMissing, translated
 from penstock.spark.lake.layout import EVENTS, MESSAGES, SCHEMAS, table_of
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
-from penstock.spark.options import EARLIEST, QueueChoice, queue_choice
-from penstock.spark.planning import Heads
+from penstock.spark.source.heads import HeadReader
+from penstock.spark.source.options import EARLIEST, QueueChoice, queue_choice
+from penstock.spark.source.planning import Heads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

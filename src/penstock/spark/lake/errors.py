@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from penstock.errors import PenstockError
+from penstock.model.errors import PenstockError
 
 
 class LakeError(PenstockError):

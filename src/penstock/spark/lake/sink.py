@@ -21,14 +21,14 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from penstock.errors import InvalidArgument
+from penstock.model.errors import InvalidArgument
 from penstock.spark.lake.errors import translated
 from penstock.spark.lake.events import flatten
 from penstock.spark.lake.layout import EVENTS, MESSAGES, SCHEMAS, table_of
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable, LaneKey
 from penstock.spark.lake.writing import Lander, Report
-from penstock.spark.packing import PACKED, unpacked
+from penstock.spark.source.packing import PACKED, unpacked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

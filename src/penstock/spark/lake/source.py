@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.errors import InvalidArgument
+from penstock.model.errors import InvalidArgument
 from penstock.spark.lake.files import DataFile, microseconds
 from penstock.spark.lake.layout import MESSAGES, chosen, time_column
 from penstock.spark.lake.reading import Choice, grouped, read_file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from penstock.spark.jobs.replay_plan import Plan, Slice, units
+from penstock.spark.jobs.replay.plan import Plan, Slice, units
 
 
 def test_units_have_every_offset_once() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from penstock.errors import PenstockError
 from penstock.fronts.http.routes import Beginner, Handler, Route
-from penstock.wire.http import JSON_TYPE
+from penstock.model.errors import PenstockError
+from penstock.wire.http.shapes import JSON_TYPE
 
 Register = Callable[[Handler], Handler]
 
@@ -57,7 +57,7 @@ def all_routes() -> list[Route]:
         enqueued,
         exchanges,
         groups,
-        looking,
+        inspect,
         marks,
         publishing,
         queues,
@@ -79,7 +79,7 @@ def all_routes() -> list[Route]:
         groups,
         streams,
         scans,
-        looking,
+        inspect,
         dead,
         enqueued,
         exchanges,

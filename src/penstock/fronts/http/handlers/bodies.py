@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.work import Verdict
-from penstock.delivery import Claim, Receipt, Received, Slice
-from penstock.errors import InvalidArgument
+from penstock.api.results import Claim, Receipt, Received, Slice
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.model import SPAN_MS_MAX
+from penstock.model.errors import InvalidArgument
+from penstock.model.verdict import Verdict
 from penstock.node.arguments import milliseconds, verdicts_of
-from penstock.node.deadletters import DeadMessage
-from penstock.node.statistics import QueueStats
-from penstock.wire.http import (
+from penstock.node.consume.dead_letters import DeadMessage
+from penstock.node.observe.stats import QueueStats
+from penstock.wire.http.shapes import (
     BUFFERED,
     BufferedAnswer,
     BufferedBody,

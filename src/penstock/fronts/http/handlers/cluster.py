@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import Forbidden
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
-from penstock.node.cluster import Cluster
-from penstock.node.crossing import Landing
-from penstock.rows import SLOTS
-from penstock.wire.cluster import (
+from penstock.model.errors import Forbidden
+from penstock.model.rows import SLOTS
+from penstock.node.cluster.membership import Cluster
+from penstock.node.cluster.remote_publish import Landing
+from penstock.wire.http.cluster import (
     SECRET,
     ClusterAnswer,
     HandoverRequest,

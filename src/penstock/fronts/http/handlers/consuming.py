@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.delivery import Claim
-from penstock.errors import LeaseLost, Overloaded, WrongKind
+from penstock.api.results import Claim
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import claim_answer, encoded_claim, verdicts
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Begun, Call
-from penstock.wire.http import (
+from penstock.model.errors import LeaseLost, Overloaded, WrongKind
+from penstock.wire.http.large_bodies import claim_parts
+from penstock.wire.http.shapes import (
     BATCHES_TYPE,
     ClaimAnswer,
     ClaimRequest,
@@ -17,7 +18,6 @@ from penstock.wire.http import (
     NextRequest,
     SettleRequest,
 )
-from penstock.wire.large_bodies import claim_parts
 
 ROUTES = Routes()
 

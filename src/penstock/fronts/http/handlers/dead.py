@@ -6,13 +6,13 @@ from collections.abc import AsyncGenerator
 
 from msgspec import Struct, convert
 
-from penstock.errors import InvalidArgument, WrongKind
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import dead_body
 from penstock.fronts.http.handlers.groups import GROUP
 from penstock.fronts.http.request import Answer, Stream, json_answer
 from penstock.fronts.http.routes import Call
-from penstock.wire.http import (
+from penstock.model.errors import InvalidArgument, WrongKind
+from penstock.wire.http.shapes import (
     CountAnswer,
     DeadAnswer,
     DeadChoice,

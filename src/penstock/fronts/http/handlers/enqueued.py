@@ -7,8 +7,8 @@ from msgspec import Struct, convert
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
-from penstock.wire.enqueued import EnqueuedChoice, FailedAnswer
-from penstock.wire.http import CountAnswer
+from penstock.wire.http.enqueued import EnqueuedChoice, FailedAnswer
+from penstock.wire.http.shapes import CountAnswer
 
 ROUTES = Routes()
 

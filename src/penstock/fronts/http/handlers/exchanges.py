@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from penstock.errors import AlreadyExists, NotFound
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.queues import Options, known
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import ExchangeConfig
-from penstock.wire.http import BindingBody, BindingsAnswer, ExchangesAnswer, QueueBody, json_headers, plain_headers
+from penstock.model.errors import AlreadyExists, NotFound
+from penstock.wire.http.shapes import (
+    BindingBody,
+    BindingsAnswer,
+    ExchangesAnswer,
+    QueueBody,
+    json_headers,
+    plain_headers,
+)
 
 ROUTES = Routes()
 EXCHANGE = "/v1/exchanges/{exchange}"

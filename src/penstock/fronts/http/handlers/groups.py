@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.errors import AlreadyExists, NotFound, WrongKind
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.queues import Options, known
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import GroupConfig
-from penstock.wire.http import (
+from penstock.model.errors import AlreadyExists, NotFound, WrongKind
+from penstock.wire.http.shapes import (
     AttachRequest,
     ConsumerRequest,
     CountAnswer,

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from penstock.errors import MarkMoved, MessageTooLarge
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
+from penstock.model.errors import MarkMoved, MessageTooLarge
 from penstock.node.marks import Mark
-from penstock.wire.staging import MarkBody, MarksAnswer, PutMarkRequest
+from penstock.wire.http.staging import MarkBody, MarksAnswer, PutMarkRequest
 
 ROUTES = Routes()
 MARK = "/v1/marks/{mark}"

@@ -7,12 +7,12 @@ from functools import partial
 from msgspec import Struct
 
 from penstock import telemetry
-from penstock.errors import InvalidArgument, LeaseLost, MessageTooLarge, QueueFull, Unroutable
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import parts_answer, results_answer, verdicts
 from penstock.fronts.http.request import Answer
 from penstock.fronts.http.routes import Begun, Call
-from penstock.wire.http import BufferedAnswer, PublishAnswer, PublishRequest, TransactionRequest
+from penstock.model.errors import InvalidArgument, LeaseLost, MessageTooLarge, QueueFull, Unroutable
+from penstock.wire.http.shapes import BufferedAnswer, PublishAnswer, PublishRequest, TransactionRequest
 
 ROUTES = Routes()
 

@@ -8,13 +8,13 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Meta, Struct
 
-from penstock.errors import AlreadyExists, Elsewhere, NotFound, Unavailable
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import stats_body
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import ExchangeConfig, GroupConfig, QueueConfig, make_config
-from penstock.wire.http import QueueBody, QueuesAnswer, QueueStatsBody, StatsAnswer
+from penstock.model.errors import AlreadyExists, Elsewhere, NotFound, Unavailable
+from penstock.wire.http.shapes import QueueBody, QueuesAnswer, QueueStatsBody, StatsAnswer
 
 ROUTES = Routes()
 Options = dict[str, Any]

@@ -14,15 +14,14 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.delivery import Scan
-from penstock.errors import InvalidArgument, OffsetGone
+from penstock.api.results import Scan
 from penstock.fronts.http.failures import HttpError
 from penstock.fronts.http.handlers import Routes
-from penstock.fronts.http.handlers.looking import path_number
+from penstock.fronts.http.handlers.inspect import path_number
 from penstock.fronts.http.request import Answer, Stream, json_answer
 from penstock.fronts.http.routes import Call
-from penstock.wire.http import BATCHES_TYPE, encode_msgpack
-from penstock.wire.scans import (
+from penstock.model.errors import InvalidArgument, OffsetGone
+from penstock.wire.http.scans import (
     ARROW_TYPE,
     META_COLUMNS,
     NEXT_OFFSET_HEADER,
@@ -32,6 +31,7 @@ from penstock.wire.scans import (
     LaneBody,
     LanesAnswer,
 )
+from penstock.wire.http.shapes import BATCHES_TYPE, encode_msgpack
 
 ROUTES = Routes()
 LANE: Final = "/v1/queues/{queue}/lanes/{lane}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
-from penstock.node.schedules import Schedule
-from penstock.wire.http import ScheduleBody, ScheduleRequest, SchedulesAnswer, message_body
+from penstock.node.background.schedules import Schedule
+from penstock.wire.http.shapes import ScheduleBody, ScheduleRequest, SchedulesAnswer, message_body
 
 ROUTES = Routes()
 SCHEDULE = "/v1/schedules/{schedule}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.errors import NotFound, Overloaded
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
-from penstock.wire.sessions import SessionAnswer, SessionRequest
+from penstock.model.errors import NotFound, Overloaded
+from penstock.wire.http.sessions import SessionAnswer, SessionRequest
 
 ROUTES = Routes()
 ONE_SESSION = "/v1/sessions/{session}"

@@ -6,14 +6,14 @@ from msgspec import Struct
 
 from penstock import telemetry
 from penstock.batch import EncodedBatch, encode
-from penstock.errors import AlreadyCommitted, ChunkMissing, MarkMoved, MessageTooLarge, QueueFull
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import check_message
+from penstock.model.errors import AlreadyCommitted, ChunkMissing, MarkMoved, MessageTooLarge, QueueFull
 from penstock.node.marks import MarkPut
-from penstock.wire.http import PublishRequest
-from penstock.wire.staging import CommitStagedRequest, CommittedBody, StagedBody, StagedChunkBody
+from penstock.wire.http.shapes import PublishRequest
+from penstock.wire.http.staging import CommitStagedRequest, CommittedBody, StagedBody, StagedChunkBody
 
 ROUTES = Routes()
 TRANSACTION = "/v1/staged/{transaction}"

@@ -8,7 +8,7 @@ from msgspec import Struct
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
-from penstock.wire.http import TraceAnswer, TraceEntryBody, TraceEventRequest
+from penstock.wire.http.shapes import TraceAnswer, TraceEntryBody, TraceEventRequest
 
 ROUTES = Routes()
 

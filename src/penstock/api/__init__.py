@@ -1,0 +1,1 @@
+"""What a caller sees, wherever the broker runs: operations, arguments and results."""

@@ -1,0 +1,107 @@
+"""`penstock trace …`: the timeline of one id across queues, and named events for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.command_groups import SuggestingGroup
+from penstock.cli.commands.queues import said
+from penstock.cli.connection import ServerAddress, json_option, server_options, with_client
+from penstock.cli.moments import absolute, span_text, when
+from penstock.cli.names import complete_queue
+from penstock.cli.output import print_json, print_table, printable
+
+if TYPE_CHECKING:
+    from penstock.client.client import AsyncClient
+    from penstock.node.observe.traces import Trace, TraceEntry
+
+
+@click.group(cls=SuggestingGroup)
+def trace() -> None:
+    """See what happened to the messages of one trace id.
+
+    \b
+    Examples:
+      penstock publish orders '{"id": 1}' --trace-id order-1
+      penstock trace add order-1 invoice-printed
+      penstock trace show order-1
+    """
+
+
+@trace.command("show")
+@click.argument("trace_id", metavar="ID")
+@click.option(
+    "--max", "most", type=click.IntRange(1, 100_000), default=1_000, show_default=True, help="At most so many entries."
+)
+@server_options
+@json_option
+def show(trace_id: str, most: int, server: ServerAddress, as_json: bool) -> None:
+    """Show the timeline of an id: where its messages went, what happened to them, what was noted.
+
+    \b
+    Examples:
+      penstock trace show order-1
+      penstock trace show order-1 --json
+    """  # fmt: skip
+
+    async def work(client: AsyncClient) -> Trace:
+        return await client.trace(trace_id, max=most)
+
+    found = with_client(server, work)
+    if as_json:
+        print_json(found)
+    elif not found.entries:
+        click.echo(f"Nothing is known of {printable(trace_id)}. Timelines are kept for a week.")
+    else:
+        print_timeline(found)
+
+
+def print_timeline(found: Trace) -> None:
+    first = found.entries[0].at_ms
+    click.echo(f"{printable(found.trace_id)}, from {when(first)}")
+    rows = [
+        (absolute(entry.at_ms)[11:19], f"+{span_text(entry.at_ms - first)}", entry.name or entry.kind, place(entry),
+         entry.group or None, entry.consumer or None, entry.attempt or None, entry.detail)
+        for entry in found.entries
+    ]  # fmt: skip
+    titles = ("time", "after", "what", "message", "group", "consumer", "attempt", "detail")
+    print_table(titles, rows, numbers=("after", "attempt"))
+
+
+def place(entry: TraceEntry) -> str | None:
+    return None if entry.queue is None else f"{entry.queue} {entry.lane}:{entry.offset}"
+
+
+@trace.command("add")
+@click.argument("trace_id", metavar="ID")
+@click.argument("event")
+@click.option("--detail", default="", help="More about it.")
+@click.option("--queue", shell_complete=complete_queue, help="The queue of the message that it is about.")
+@click.option("--offset", type=click.IntRange(min=0), help="The offset of that message.")
+@click.option("--lane", type=click.IntRange(min=0), help="Its lane, where the queue has several.")
+@click.option("--consumer", help="Who says so.")
+@server_options
+@json_option
+def add(
+    trace_id: str, event: str, detail: str, queue: str | None, offset: int | None, lane: int | None,
+    consumer: str | None, server: ServerAddress, as_json: bool,
+) -> None:  # fmt: skip
+    """Note an event on a timeline, perhaps about one message.
+
+    \b
+    Examples:
+      penstock trace add order-1 invoice-printed
+      penstock trace add order-1 refused --detail 'card expired' --queue orders --offset 17
+    """
+    if (queue is None) != (offset is None) or (lane is not None and queue is None):
+        raise click.UsageError("an event about a message needs --queue and --offset; give both, or neither")
+
+    async def work(client: AsyncClient) -> None:
+        await client.trace_event(
+            trace_id, event, detail=detail, queue=queue, lane=lane, offset=offset, consumer=consumer
+        )
+
+    with_client(server, work)
+    said({"trace_id": trace_id, "name": event}, f"Noted {event} on {trace_id}.", as_json)

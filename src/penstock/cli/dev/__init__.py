@@ -1,0 +1,1 @@
+"""Commands for a source checkout: `penstock test`, and finding the checkout."""

@@ -1,0 +1,303 @@
+"""`penstock pipeline …`: the jobs on Spark. A command turns flags into a job's options; `pipeline_running` runs it.
+
+A job's options are described in its module under `penstock/spark/jobs/`; the flags here have the same names.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import click
+
+from penstock.cli.command_groups import SuggestingGroup
+from penstock.cli.commands.exchanges import KINDS
+from penstock.cli.message_options import headers_of
+from penstock.cli.moments import moment, span
+from penstock.cli.names import complete_exchange, complete_queue
+from penstock.cli.pipeline.running import (
+    Job,
+    Place,
+    assignments,
+    lake_options,
+    place_options,
+    queues_text,
+    run_job,
+    short_id,
+    watch_options,
+)
+from penstock.cli.pipeline.stats import stats
+from penstock.cli.pipeline.status import status
+from penstock.cli.pipeline.triage import triage
+
+queues_argument = click.argument("queues", nargs=-1, shell_complete=complete_queue)
+from_option = click.option(
+    "--from", "queues", multiple=True, metavar="QUEUE", shell_complete=complete_queue,
+    help="A queue or a pattern such as 'orders.*'; all of them unless given. Repeatable.",
+)  # fmt: skip
+events_option = click.option(
+    "--events/--no-events", default=True, show_default=True, help="Delivery events ($events) too."
+)
+start_option = click.option(
+    "--start", type=moment, metavar="TIME", help="Only what was published then or later: a time, or 2h for that ago."
+)
+end_option = click.option("--end", type=moment, metavar="TIME", help="Only what was published before then.")
+live_option = click.option(
+    "--live/--no-live", default=True, show_default=True, help="Also what is in the log and not in the lake yet."
+)
+unit_option = click.option(
+    "--unit-rows", type=click.IntRange(1), help="Offsets that are read and published as one; 200,000 unless given."
+)
+dedup_option = click.option(
+    "--keep-dedup-ids", is_flag=True, help="Keep dedup ids, so that of messages with the same only one is taken."
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only count what would be done.")
+
+
+@click.group(cls=SuggestingGroup)
+def pipeline() -> None:
+    """Archive, replay and route messages with Spark, and tell what happened to them.
+
+    Jobs run on all cores of this machine, or on a cluster with --master. Each can be stopped and run again at any
+    time: it goes on where it was, and does nothing twice. They need: pip install 'penstock[spark]'
+
+    \b
+    Examples:
+      penstock pipeline archive --watch           keep ./lake up to date
+      penstock pipeline verify                    is the lake complete?
+      penstock pipeline replay again-1 --from orders --to-queue orders-again --start 2h
+      penstock pipeline route large --from orders --where "amount > 1000"
+      penstock pipeline stats --start 2h          throughput, times, dead letters
+      penstock pipeline triage                    what dead letters died of
+      penstock pipeline status
+    """
+
+
+@pipeline.command()
+@queues_argument
+@events_option
+@click.option("--watch/--once", help="Go on until stopped, or end when all is archived; the latter unless given.")
+@click.option("--interval", type=span, metavar="SPAN", help="With --watch: between two commits; 10s unless given.")
+@click.option("--rows-per-batch", type=click.IntRange(1), help="Messages of one commit; 1,000,000 unless given.")
+@click.option("--cursor", help="The stream group that shows the lag; 'archive' unless given.")
+@click.option("--hold/--no-hold", default=None, help="Retention waits for the archive, or no longer does.")
+@click.option("--allow-gaps", is_flag=True, help="Go on where messages were removed before they were archived.")
+@click.option("--checkpoint", metavar="PLACE", help="Keep Spark's checkpoint there; it is not needed.")
+@lake_options
+@place_options
+def archive(
+    queues: tuple[str, ...], lake: str, watch: bool, interval: int | None, place: Place, **options: Any
+) -> None:
+    """Copy queues and delivery events to the lake.
+
+    QUEUES are names or patterns; all queues unless given. The lake is Parquet under a Delta log: Spark, DuckDB, Polars
+    and Trino read it. Every message is there exactly once.
+
+    \b
+    Examples:
+      penstock pipeline archive
+      penstock pipeline archive orders 'mail.*' --watch --hold
+      penstock pipeline archive --lake s3://bucket/lake --storage-option aws_region=eu-central-1
+    """
+    if interval is not None and not watch:
+        raise click.UsageError("--interval is the time between the commits of --watch; give that too")
+    asked = {
+        **_given(options),
+        "queues": queues_text(queues),
+        "lake": lake,
+        "watch": watch,
+        **({} if interval is None else {"interval_seconds": interval / 1000}),
+    }
+    id = short_id(lake, *sorted(queues))
+    run_job(Job("archive", asked, id, f"{_names(queues)} → {lake}", goes_on=watch), place)
+
+
+@pipeline.command()
+@queues_argument
+@events_option
+@click.option("--payload", is_flag=True, help="Compare payloads and headers too; reads every file whole.")
+@lake_options
+@watch_options
+@place_options
+def verify(queues: tuple[str, ...], lake: str, every_ms: int | None, place: Place, **options: Any) -> None:
+    """Compare the lake with the server.
+
+    Every offset up to the lake's mark must be there once, every file readable, and what the server still has the same.
+    The exit code is 1 if anything is wrong. Nothing is changed.
+
+    \b
+    Examples:
+      penstock pipeline verify
+      penstock pipeline verify orders --payload --json
+    """
+    asked = {**_given(options), "queues": queues_text(queues), "lake": lake}
+    run_job(Job("verify", asked, short_id(lake, *sorted(queues)), f"{_names(queues)} in {lake}", every_ms), place)
+
+
+@pipeline.command()
+@click.option("--older-than-days", type=click.IntRange(0), help="Merge files of days that ended so long ago.")
+@click.option("--target-bytes", type=click.IntRange(1), help="How large merged files should be; 128 MiB unless given.")
+@click.option("--expire-days", type=click.IntRange(0), help="Keep the last so many days; all unless given.")
+@click.option("--expire-queue", "expire_queues", multiple=True, help="Only this queue's messages expire. Repeatable.")
+@click.option("--vacuum-hours", type=click.IntRange(0), help="Free files that left the lake so long ago; 168.")
+@click.option("--no-vacuum", is_flag=True, help="Free nothing.")
+@click.option("--alone", is_flag=True, help="No archive runs on this lake now: allows --vacuum-hours 0.")
+@dry_run_option
+@lake_options
+@watch_options
+@place_options
+def compact(
+    lake: str,
+    expire_queues: tuple[str, ...],
+    vacuum_hours: int | None,
+    no_vacuum: bool,
+    every_ms: int | None,
+    place: Place,
+    **options: Any,
+) -> None:
+    """Merge small files of the lake, expire old days, free space.
+
+    Readers are not disturbed: files that leave the lake stay for a week.
+
+    \b
+    Examples:
+      penstock pipeline compact
+      penstock pipeline compact --expire-days 365 --dry-run
+    """
+    if no_vacuum and vacuum_hours is not None:
+        raise click.UsageError("--no-vacuum and --vacuum-hours contradict each other")
+    asked = {**_given(options), "lake": lake, **({"expire_queues": list(expire_queues)} if expire_queues else {})}
+    if no_vacuum or vacuum_hours is not None:
+        asked["vacuum_hours"] = vacuum_hours
+    run_job(Job("compact", asked, short_id(lake), lake, every_ms, needs_server=False), place)
+
+
+@pipeline.command()
+@click.argument("name")
+@from_option
+@click.option("--to-queue", shell_complete=complete_queue, help="Where messages go.")
+@click.option("--to-exchange", shell_complete=complete_exchange, help="Or the exchange that they go through.")
+@click.option("--routing-key", help="For the exchange; else each message's own key.")
+@start_option
+@end_option
+@click.option("--partition", "partitions", multiple=True, help="Only messages of this partition. Repeatable.")
+@click.option("--header", multiple=True, metavar="NAME=TEXT", help="Only messages with this header. Repeatable.")
+@click.option("--where", metavar="CONDITION", help="Only messages that this filter lets through.")
+@live_option
+@dedup_option
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Messages a second at the most.")
+@unit_option
+@dry_run_option
+@lake_options
+@place_options
+def replay(
+    name: str,
+    queues: tuple[str, ...],
+    lake: str,
+    partitions: tuple[str, ...],
+    header: tuple[str, ...],
+    start: int | None,
+    end: int | None,
+    place: Place,
+    **options: Any,
+) -> None:
+    """Publish messages of the lake and the log again.
+
+    NAME is the replay's: the same name again goes on with it, or finds it done. Where a message came from is in its
+    headers x-original-queue, x-original-offset and so on.
+
+    \b
+    Examples:
+      penstock pipeline replay again-1 --from orders --to-queue orders-again --start 2h --dry-run
+      penstock pipeline replay again-1 --from orders --to-queue orders-again --start 2h
+      penstock pipeline replay eu-2 --from 'orders.*' --to-exchange shop --where "region = 'eu'" --rate 500
+    """
+    asked = {
+        **_given(options),
+        **_between(start, end),
+        "name": name,
+        "queues": queues_text(queues),
+        "lake": lake,
+        **({"partitions": list(partitions)} if partitions else {}),
+        **({"headers": assignments(header, "--header", "region=eu")} if header else {}),
+    }
+    target = options["to_queue"] or options["to_exchange"] or "nowhere"
+    run_job(Job("replay", asked, name, f"{_names(queues)} → {target}"), place)
+
+
+@pipeline.command()
+@click.argument("to_queue", metavar="QUEUE", shell_complete=complete_queue)
+@from_option
+@click.option("--where", metavar="CONDITION", help="What this filter lets through.")
+@click.option("--exchange", shell_complete=complete_exchange, help="Or what reaches QUEUE from it by its bindings now.")
+@click.option("--kind", type=click.Choice(KINDS), help="Or what a binding of such an exchange would let through:")
+@click.option("--pattern", help="its key, pattern or condition,")
+@click.option("--header", multiple=True, metavar="NAME=VALUE", help="or its headers; NAME:=JSON for what is no text,")
+@click.option("--match", type=click.Choice(("all", "any")), help="all of which, or any of which, are asked for.")
+@click.option("--name", help="What was routed to QUEUE under this name is not routed again; else under its condition.")
+@start_option
+@end_option
+@live_option
+@dedup_option
+@unit_option
+@dry_run_option
+@lake_options
+@watch_options
+@place_options
+def route(
+    to_queue: str,
+    queues: tuple[str, ...],
+    lake: str,
+    header: tuple[str, ...],
+    start: int | None,
+    end: int | None,
+    every_ms: int | None,
+    place: Place,
+    **options: Any,
+) -> None:
+    """Give a queue what it would have got before it was bound.
+
+    History is the lake and the log. Which messages of it reach QUEUE is decided exactly as live routing decides it.
+    They keep all that they had; those that expired since are left out. Where QUEUE is bound already, let --end be the
+    time of that: messages since then are there.
+
+    \b
+    Examples:
+      penstock pipeline route large --from orders --where "amount > 1000" --dry-run
+      penstock pipeline route large --from orders --where "amount > 1000"
+      penstock pipeline route billing --from orders --exchange shop --end 2026-05-01T12:00:00Z
+      penstock pipeline route eu --from 'orders.*' --kind topic --pattern 'order.eu.#'
+    """
+    headers = headers_of(header)
+    asked = {
+        **_given(options),
+        **_between(start, end),
+        "to_queue": to_queue,
+        "queues": queues_text(queues),
+        "lake": lake,
+        **({} if headers is None else {"headers": headers}),
+    }
+    condition = [options[name] for name in ("where", "exchange", "kind", "pattern", "match")]
+    id = options["name"] or short_id(to_queue, *sorted(queues), *condition, headers)
+    run_job(Job("route", asked, id, f"{_names(queues)} → {to_queue}", every_ms), place)
+
+
+pipeline.add_command(stats)
+pipeline.add_command(triage)
+pipeline.add_command(status)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """Those that were given: of the others the job knows what is best."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _between(start_ms: int | None, end_ms: int | None) -> dict[str, Any]:
+    moments = {"start": start_ms, "end": end_ms}
+    return {
+        name: dt.datetime.fromtimestamp(value / 1000, dt.UTC) for name, value in moments.items() if value is not None
+    }
+
+
+def _names(queues: tuple[str, ...]) -> str:
+    return ", ".join(queues) or "all queues"

@@ -1,0 +1,1 @@
+"""`penstock serve`: from the configuration to a server that listens, and back."""

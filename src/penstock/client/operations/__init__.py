@@ -1,0 +1,1 @@
+"""The broker's operations as requests and answers."""

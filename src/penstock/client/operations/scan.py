@@ -1,0 +1,78 @@
+"""Scans from a client: a queue's log by offset, as it is stored, for whoever reads much of it.
+
+No group and no lease: a scan changes nothing. Next stop of its batches: `penstock.arrow`, which makes columns of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from penstock.api.results import Scan
+from penstock.client.operations.codec import with_query
+from penstock.client.operations.requests import Requests
+from penstock.client.transport.channel import Request
+from penstock.model.errors import InvalidArgument, PenstockError
+from penstock.node.consume.extents import Extent, LanePlace, QueueLanes
+from penstock.wire.http.scans import ExtentAnswer, LanesAnswer
+from penstock.wire.http.shapes import BATCHES_TYPE
+
+_TAKES_BATCHES: Final = f"accept: {BATCHES_TYPE}\r\n".encode()
+_decode_scan: Final = msgspec.msgpack.Decoder(Scan).decode
+
+
+class Scanning(Requests):
+    """The part of a client for readers of whole logs."""
+
+    async def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
+        """Where each lane of a queue begins and ends; with `time_ms` also the first offset from that time on."""
+        path = with_query(self._target("queues", queue, "lanes"), time_ms=time_ms)
+        answer = await self._get(LanesAnswer, path)
+        places = [LanePlace(one.lane, one.first, one.end, one.bytes, one.at_time) for one in answer.lanes]
+        return QueueLanes(answer.queue, answer.queue_id, places)
+
+    async def scan(
+        self,
+        queue: str,
+        lane: int,
+        start: int,
+        end: int,
+        *,
+        payload: bool = True,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        group: str | None = None,
+        max_bytes: int | None = None,
+    ) -> Scan:
+        """A part of [start, end) of a lane's log, batches as they are stored; go on with `start=scan.next_offset`.
+
+        Without `payload`, and where `columns` names none that need them, payloads and metadata stay at the server.
+        `where` is a condition on metadata that the server evaluates; with `group` each slice says what that group is
+        not done with. `max_bytes` bounds one answer, which holds one batch at least. `OffsetGone` where `start` is no
+        longer kept.
+        """
+        if isinstance(columns, str):
+            raise InvalidArgument(f"columns is {columns!r}; it must be a list of names")
+        path = with_query(
+            self._target("queues", queue, "lanes", str(lane), "scan"), start=start, end=end,
+            payload=None if payload else 0, columns=None if columns is None else ",".join(columns), where=where,
+            group=group, max_bytes=max_bytes,
+        )  # fmt: skip
+        reply = await self._channel.send(Request(b"GET", path, b"", _TAKES_BATCHES), self._retry)
+        try:
+            return _decode_scan(reply.body)
+        except msgspec.MsgspecError as error:
+            raise PenstockError(f"the server's answer cannot be read: {error}; is it a newer version?") from error
+
+    async def extent(
+        self, queue: str, lane: int, start: int, *, max_rows: int | None = None, max_bytes: int | None = None
+    ) -> Extent:
+        """How far a read from `start` may go within so many messages and bytes: whole batches, one at least."""
+        path = with_query(
+            self._target("queues", queue, "lanes", str(lane), "extent"), start=start, max_rows=max_rows,
+            max_bytes=max_bytes,
+        )  # fmt: skip
+        answer = await self._get(ExtentAnswer, path)
+        return Extent(answer.end, answer.rows, answer.bytes)

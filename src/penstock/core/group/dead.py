@@ -1,0 +1,91 @@
+"""The dead letters of one group on one lane: offsets kept in place with why they died.
+
+They stay until redriven or purged, and hold their batches against retention. Knows nothing of why or when.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+
+from penstock.model.rows import DeadRow
+
+
+def _part(row: DeadRow, start: int, end: int) -> DeadRow:
+    return DeadRow(row.group, start, end, row.attempts, row.reason, row.error, row.consumer, row.dead_ms)
+
+
+class Dead:
+    """Dead ranges by rising offset, with what changed since the last commit was sealed."""
+
+    __slots__ = ("by_start", "count", "dirty", "starts", "stored")
+
+    def __init__(self) -> None:
+        self.by_start: dict[int, DeadRow] = {}
+        self.starts: list[int] = []
+        self.count = 0
+        self.dirty: set[int] = set()
+        self.stored: set[int] = set()
+
+    def load(self, row: DeadRow) -> None:
+        self._put(row)
+        self.stored.add(row.start)
+        self.dirty.discard(row.start)
+
+    def add(self, row: DeadRow) -> None:
+        self._put(row)
+
+    def _put(self, row: DeadRow) -> None:
+        insort(self.starts, row.start)
+        self.by_start[row.start] = row
+        self.count += row.end - row.start
+        self.dirty.add(row.start)
+
+    def overlapping(self, start: int, end: int) -> list[DeadRow]:
+        """Rows that hold any of [start, end), cut to it."""
+        if start >= end:
+            return []
+        low, high = self._span(start, end)
+        rows = [self.by_start[at] for at in self.starts[low:high]]
+        return [_part(row, max(row.start, start), min(row.end, end)) for row in rows]
+
+    def _span(self, start: int, end: int) -> tuple[int, int]:
+        """Where the rows that hold any of [start, end) lie among all."""
+        low = bisect_right(self.starts, start) - 1
+        if low < 0 or self.by_start[self.starts[low]].end <= start:
+            low += 1
+        return low, max(low, bisect_left(self.starts, end))
+
+    def take(self, start: int, end: int) -> list[DeadRow]:
+        """Remove whatever of [start, end) is dead; what it was."""
+        if start >= end:
+            return []
+        taken = self.overlapping(start, end)
+        low, high = self._span(start, end)
+        rows = [self.by_start.pop(at) for at in self.starts[low:high]]
+        del self.starts[low:high]
+        for row in rows:
+            self.count -= row.end - row.start
+            self.dirty.add(row.start)
+        if rows and rows[0].start < start:
+            self._put(_part(rows[0], rows[0].start, start))
+        if rows and end < rows[-1].end:
+            self._put(_part(rows[-1], end, rows[-1].end))
+        return taken
+
+    def lowest(self) -> int | None:
+        return self.starts[0] if self.starts else None
+
+    def seal(self, group: int) -> tuple[list[DeadRow], list[tuple[int, int]]]:
+        """Rows to put and to delete for what changed."""
+        rows: list[DeadRow] = []
+        deleted: list[tuple[int, int]] = []
+        for start in self.dirty:
+            row = self.by_start.get(start)
+            if row is not None:
+                self.stored.add(start)
+                rows.append(row)
+            elif start in self.stored:
+                self.stored.discard(start)
+                deleted.append((group, start))
+        self.dirty.clear()
+        return rows, deleted

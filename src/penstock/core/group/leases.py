@@ -1,0 +1,141 @@
+"""The leases of one group on one lane: who holds which offsets until when.
+
+Deadlines and lowest offsets are heaps with lazy deletion: an item that no longer describes its lease is
+dropped when it comes up. Knows nothing of what happens to offsets that leave a lease.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from penstock.core.group.entries import Entry, carve, count_of, decode_entries, encode_entries
+from penstock.core.heaps import push
+from penstock.model.rows import LeaseRow
+
+
+class Lease:
+    """Offsets handed to one consumer until a deadline."""
+
+    __slots__ = ("consumer", "deadline_ms", "entries", "id")
+
+    def __init__(self, id: int, consumer: str, deadline_ms: int, entries: list[Entry]) -> None:
+        self.id = id
+        self.consumer = consumer
+        self.deadline_ms = deadline_ms
+        self.entries = entries
+
+
+class Leases:
+    """All leases of a group, with what changed since the last commit was sealed."""
+
+    __slots__ = ("by_consumer", "by_id", "count", "deadlines", "dirty", "lowest_heap", "stored")
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, Lease] = {}
+        self.by_consumer: dict[str, set[int]] = {}
+        self.count = 0
+        self.deadlines: list[tuple[int, int]] = []
+        self.lowest_heap: list[tuple[int, int]] = []
+        self.dirty: set[int] = set()
+        self.stored: set[int] = set()
+
+    def load(self, row: LeaseRow) -> Lease:
+        lease = Lease(row.lease, row.consumer, row.deadline_ms, decode_entries(row.entries))
+        self._index(lease)
+        self.stored.add(lease.id)
+        return lease
+
+    def add(self, lease: Lease) -> None:
+        self._index(lease)
+        self.dirty.add(lease.id)
+
+    def _index(self, lease: Lease) -> None:
+        id, entries = lease.id, lease.entries
+        self.by_id[id] = lease
+        ids = self.by_consumer.get(lease.consumer)
+        if ids is None:
+            self.by_consumer[lease.consumer] = {id}
+        else:
+            ids.add(id)
+        self.count += count_of(entries)
+        live = len(self.by_id)
+        push(self.deadlines, (lease.deadline_ms, id), live, self._is_deadline)
+        push(self.lowest_heap, (entries[0].start, id), live, self._is_lease)
+
+    def _is_deadline(self, item: tuple[int, int]) -> bool:
+        lease = self.by_id.get(item[1])
+        return lease is not None and lease.deadline_ms == item[0]
+
+    def _is_lease(self, item: tuple[int, int]) -> bool:
+        return item[1] in self.by_id
+
+    def take(self, lease: Lease, start: int, end: int) -> list[Entry]:
+        """Remove covered offsets from a lease; the lease ends with its last offset."""
+        if start <= lease.entries[0].start and lease.entries[-1].end <= end:
+            return self.take_all(lease)
+        taken = carve(lease.entries, start, end)
+        self.count -= count_of(taken)
+        self.dirty.add(lease.id)
+        return taken
+
+    def take_all(self, lease: Lease) -> list[Entry]:
+        """End a lease; its offsets."""
+        del self.by_id[lease.id]
+        ids = self.by_consumer[lease.consumer]
+        ids.discard(lease.id)
+        if not ids:
+            del self.by_consumer[lease.consumer]
+        self.count -= count_of(lease.entries)
+        self.dirty.add(lease.id)
+        return lease.entries
+
+    def of(self, consumer: str) -> list[Lease]:
+        """The leases that a consumer holds, oldest first."""
+        return [self.by_id[id] for id in sorted(self.by_consumer.get(consumer, ()))]
+
+    def extend(self, lease: Lease, deadline_ms: int) -> None:
+        lease.deadline_ms = deadline_ms
+        push(self.deadlines, (deadline_ms, lease.id), len(self.by_id), self._is_deadline)
+        self.dirty.add(lease.id)
+
+    def first_deadline(self) -> int | None:
+        """When the next lease ends."""
+        while self.deadlines:
+            if self._is_deadline(self.deadlines[0]):
+                return self.deadlines[0][0]
+            heappop(self.deadlines)
+        return None
+
+    def pop_expired(self, now_ms: int) -> Lease | None:
+        """A lease whose deadline has passed; it stays until its offsets are taken."""
+        deadline_ms = self.first_deadline()
+        if deadline_ms is None or deadline_ms > now_ms:
+            return None
+        return self.by_id[heappop(self.deadlines)[1]]
+
+    def lowest(self) -> int | None:
+        """The lowest offset in any lease."""
+        while self.lowest_heap:
+            start, id = self.lowest_heap[0]
+            lease = self.by_id.get(id)
+            if lease is not None and lease.entries[0].start == start:
+                return start
+            heappop(self.lowest_heap)
+            if lease is not None:
+                heappush(self.lowest_heap, (lease.entries[0].start, id))
+        return None
+
+    def seal(self, group: int) -> tuple[list[LeaseRow], list[tuple[int, int]]]:
+        """Rows to put and to delete for what changed. A lease that came and went in between writes nothing."""
+        rows: list[LeaseRow] = []
+        deleted: list[tuple[int, int]] = []
+        for id in self.dirty:
+            lease = self.by_id.get(id)
+            if lease is not None:
+                self.stored.add(id)
+                rows.append(LeaseRow(group, id, lease.deadline_ms, lease.consumer, encode_entries(lease.entries)))
+            elif id in self.stored:
+                self.stored.discard(id)
+                deleted.append((group, id))
+        self.dirty.clear()
+        return rows, deleted

@@ -1,0 +1,129 @@
+"""A stream group on one lane: a cursor and what was committed of it. No leases, no retries.
+
+Readers share the cursor: each read gets the next messages. `committed` never passes what a reader may still be
+working on. Delay, priority and attempts are notions of work groups: a stream reads the log as it was written,
+less what has expired and what the group's filter leaves out.
+"""
+
+from __future__ import annotations
+
+from penstock.batch import COLUMN_TTL_MS
+from penstock.core.events import Events
+from penstock.core.group.entries import Entry, merged, ranges_of
+from penstock.core.group.settings import Settings
+from penstock.core.group.work import LogView
+from penstock.core.log import Missing, Segment
+from penstock.model.errors import InvalidArgument
+from penstock.model.rows import GroupRow, LaneChange
+
+
+class StreamGroup:
+    """One stream group's position on one lane."""
+
+    __slots__ = ("committed", "cursor_dirty", "events", "handed", "id", "lane", "next", "settings")
+
+    def __init__(self, id: int, settings: Settings, lane: LogView, committed: int) -> None:
+        self.id = id
+        self.settings = settings
+        self.lane = lane
+        self.next = committed
+        self.committed = committed
+        self.handed: dict[str, tuple[int, int]] = {}
+        self.events = Events()
+        self.cursor_dirty = False
+
+    def read(self, now_ms: int, most: int, consumer: str) -> list[tuple[int, int]]:
+        """The next messages as ranges; with auto-commit, this consumer's last read is committed by it.
+
+        Raises `Missing` when heads are needed and nothing was found before them.
+        """
+        if self.settings.paused:
+            return []
+        self.next = max(self.next, self.lane.first)
+        taken: list[Entry] = []
+        while most > 0 and self.next < self.lane.visible_end:
+            try:
+                segment = self.lane.log.find(self.next)
+            except Missing:
+                if taken:
+                    break
+                raise
+            most -= self._take(segment, now_ms, most, taken)
+        if self.settings.auto_commit:
+            self.handed.pop(consumer, None)
+        if taken:
+            low, _ = self.handed.get(consumer, (self.next, 0))
+            self.handed[consumer] = (min(low, taken[0].start), self.next)
+        if self.settings.auto_commit:
+            self._set_committed(min((low for low, _ in self.handed.values()), default=self.next), now_ms)
+        return ranges_of(merged(taken))
+
+    def _take(self, segment: Segment, now_ms: int, most: int, taken: list[Entry]) -> int:
+        """Move the cursor through one batch; how many messages were taken."""
+        end = min(segment.end, self.lane.visible_end)
+        start, condition = self.next, self.settings.filter
+        if condition is None and not segment.columns & COLUMN_TTL_MS and self.settings.ttl_ms is None:
+            self.next = min(end, start + most)
+            taken.append(Entry(start, self.next))
+            return self.next - start
+        count = 0
+        meta = segment.decoded()
+        while self.next < end and count < most:
+            index = self.next - segment.base
+            ttl_ms = self.settings.ttl_ms
+            if meta.ttl_ms is not None and (own := meta.ttl_ms[index]) is not None:
+                ttl_ms = own if ttl_ms is None else min(ttl_ms, own)
+            alive = ttl_ms is None or segment.published_ms + ttl_ms > now_ms
+            if alive and (condition is None or condition.matches_at(meta, index)):
+                taken.append(Entry(self.next, self.next + 1))
+                count += 1
+            self.next += 1
+        return count
+
+    def commit(self, now_ms: int, offset: int) -> None:
+        """Everything below the offset is processed; a restart goes on from there."""
+        if not 0 <= offset <= self.lane.visible_end:
+            raise InvalidArgument(f"commit to offset {offset}, but the lane ends at {self.lane.visible_end}")
+        self.handed = {
+            consumer: (max(low, offset), high) for consumer, (low, high) in self.handed.items() if high > offset
+        }
+        self._set_committed(offset, now_ms)
+        self.next = max(self.next, offset)
+
+    def _set_committed(self, offset: int, now_ms: int) -> None:
+        if offset != self.committed:
+            low, high = sorted((offset, self.committed))
+            self.events.add("committed", low, high, now_ms)
+            self.committed = offset
+            self.cursor_dirty = True
+
+    def seek(self, now_ms: int, offset: int) -> None:
+        """Read from this offset on (no lower than what is kept), and count all below it as processed."""
+        offset = min(max(offset, self.lane.first), self.lane.end)
+        self.handed.clear()
+        self.events.add("sought", offset, max(offset, self.next), now_ms)
+        self.next = self.committed = offset
+        self.cursor_dirty = True
+
+    def consumer_left(self, now_ms: int, consumer: str) -> None:  # noqa: ARG002 - the time is for work groups
+        """A reader is gone: what it read and did not commit is read again, by whoever comes next."""
+        if consumer in self.handed:
+            self.next = min(self.next, self.handed.pop(consumer)[0])
+
+    def unread(self, consumer: str, start: int) -> None:
+        """A read from `start` on was never answered: it is read again, by whoever comes next."""
+        low, _ = self.handed.pop(consumer, (start, start))
+        if low < start:
+            self.handed[consumer] = (low, start)
+        self.next = min(self.next, start)
+
+    def needed_from(self) -> int:
+        return self.committed
+
+    def next_due_ms(self) -> int | None:
+        return None
+
+    def seal(self, change: LaneChange) -> None:
+        if self.cursor_dirty:
+            change.groups.append(GroupRow(self.id, self.next, self.committed))
+            self.cursor_dirty = False

@@ -1,0 +1,173 @@
+"""The walk: a work group looks at messages it has never handed out and decides for each.
+
+Expired → dropped or dead; filtered out → done; delayed, locked or outranked → waiting; else taken. A batch in which
+nothing depends on single messages is taken by range arithmetic alone. The walk stops when it has enough, at
+the end of what is committed, when too much is parked, or where heads are missing from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from penstock.batch import COLUMN_DELAY_MS, COLUMN_NOT_BEFORE_MS, COLUMN_PARTITION, COLUMN_PRIORITY, COLUMN_TTL_MS
+from penstock.core.group.entries import Entry, merged
+from penstock.core.log import Missing, Segment
+
+if TYPE_CHECKING:
+    from penstock.core.group.work import WorkGroup
+
+PARKED_MAX: Final = 100_000
+"""Entries a group keeps waiting before a claim stops looking further: the bound on its memory."""
+TIMED: Final = COLUMN_DELAY_MS | COLUMN_NOT_BEFORE_MS | COLUMN_TTL_MS
+TIMED_OR_KEYED: Final = TIMED | COLUMN_PARTITION
+"""Columns by which a group, and one that is ordered, must look at each message by itself."""
+
+
+class Walk:
+    """One pass of one claim over `[next, visible end)` of a group's lane."""
+
+    __slots__ = ("group", "mine", "now_ms", "only", "room", "taken", "watched")
+
+    def __init__(self, group: WorkGroup, now_ms: int, room: int, only: str | None) -> None:
+        settings = group.settings
+        self.group = group
+        self.now_ms = now_ms
+        self.room = room
+        self.only = only
+        self.taken: list[Entry] = []
+        self.mine: set[str] = set()
+        self.watched = TIMED_OR_KEYED if settings.ordered else TIMED
+        if settings.prioritized:
+            self.watched |= COLUMN_PRIORITY
+
+    def run(self, *, park_all: bool = False, may_ask: bool = True) -> None:
+        """Walk until there is no more room (or, parking all, no more to see)."""
+        group, lane = self.group, self.group.lane
+        while (park_all or self.room > 0) and group.next < lane.visible_end:
+            before = group.next
+            try:
+                segment = lane.log.find(group.next)
+            except Missing:
+                if self.taken or not may_ask:
+                    break
+                raise
+            end = min(segment.end, lane.visible_end)
+            if self._is_plain(segment):
+                group.next = self._take_range(segment, group.next, end, park_all)
+            else:
+                group.next = self._take_each(segment, group.next, end, park_all)
+            if group.next == before:
+                break
+            group.cursor_dirty = True
+
+    def _is_plain(self, segment: Segment) -> bool:
+        return not segment.columns & self.watched and self.group.settings.filter is None
+
+    # Whole ranges -----------------------------------------------------------------------------------------
+
+    def _take_range(self, segment: Segment, start: int, end: int, park_all: bool) -> int:
+        """A batch whose messages are all alike to this group; where the walk goes on."""
+        group, settings = self.group, self.group.settings
+        expires_ms = 0 if settings.ttl_ms is None else segment.published_ms + settings.ttl_ms
+        if expires_ms and expires_ms <= self.now_ms:
+            group.expire_entry(Entry(start, end), self.now_ms)
+            return end
+        due_ms = segment.published_ms + settings.delay_ms if settings.delay_ms else 0
+        if park_all or due_ms > self.now_ms or self.only is not None:
+            if len(group.waiting) >= PARKED_MAX:
+                return start
+            group.waiting.put(Entry(start, end, 0, due_ms if due_ms > self.now_ms else 0, expires_ms))
+            return end
+        end = min(end, start + self.room)
+        self.taken.append(Entry(start, end, 1, 0, expires_ms))
+        self.room -= end - start
+        return end
+
+    # Message by message -----------------------------------------------------------------------------------
+
+    def _take_each(self, segment: Segment, start: int, end: int, park_all: bool) -> int:
+        """A batch in which each message may have its own fate; where the walk goes on."""
+        group, waiting, now_ms = self.group, self.group.waiting, self.now_ms
+        room_to_park = PARKED_MAX - len(waiting)
+        parked: list[Entry] = []
+        parked_partitions: set[str] = set()
+        mine, ordered = self.mine, waiting.ordered
+        stop = end
+        for entry in self._entries(segment, start, end):
+            if self.room <= 0 and not park_all:
+                stop = entry.start
+                break
+            if entry.expires_ms and entry.expires_ms <= now_ms:
+                group.expire_entry(entry, now_ms)
+                continue
+            partition = entry.partition
+            locked = (
+                ordered
+                and partition != ""
+                and (
+                    partition in parked_partitions
+                    or (waiting.stands_behind(partition) if partition in mine else not waiting.is_free(partition))
+                )
+            )
+            if park_all or locked or entry.due_ms > now_ms or (self.only is not None and partition != self.only):
+                if room_to_park <= 0:
+                    stop = entry.start
+                    break
+                room_to_park -= 1
+                parked.append(entry if entry.due_ms > now_ms else entry.moved(0, 0))
+                parked_partitions.add(partition)
+                continue
+            self.room -= 1
+            self.taken.append(entry.moved(1, 0))
+            if ordered and partition:
+                mine.add(partition)
+                waiting.lock(partition, 1)
+        for entry in merged(parked):
+            waiting.put(entry)
+        return stop
+
+    def fresh(self, start: int, end: int, segment: Segment) -> list[Entry]:
+        """Entries, one a message and with no attempt spent, for those of [start, end) that pass the filter."""
+        return list(self._entries(segment, start, end))
+
+    def anew(self, start: int, end: int, into: list[Entry]) -> None:
+        """Entries for [start, end) as if just published without delay, ttl or filter: for what is redriven.
+
+        Raises `Missing` where a head is needed; the entries before it are in `into` by then.
+        """
+        if not self.watched & (COLUMN_PARTITION | COLUMN_PRIORITY):
+            into.append(Entry(start, end))
+            return
+        for offset in range(start, end):
+            segment = self.group.lane.log.find(offset)
+            meta, index = segment.decoded(), offset - segment.base
+            partition = "" if meta.partition is None or not self.watched & COLUMN_PARTITION else meta.partition[index]
+            priority = 0 if meta.priority is None or not self.watched & COLUMN_PRIORITY else meta.priority[index]
+            priority = min(priority, self.group.settings.priority_max)
+            into.append(Entry(offset, offset + 1, 0, 0, 0, priority, partition or ""))
+
+    def _entries(self, segment: Segment, start: int, end: int) -> Iterator[Entry]:
+        settings, meta, base, published_ms = self.group.settings, segment.decoded(), segment.base, segment.published_ms
+        partitions = meta.partition if self.watched & COLUMN_PARTITION else None
+        priorities = meta.priority if settings.prioritized else None
+        queue_due_ms = published_ms + settings.delay_ms
+        debounced_ms = published_ms + settings.debounce_ms
+        queue_expires_ms = 0 if settings.ttl_ms is None else published_ms + settings.ttl_ms
+        condition = settings.filter
+        for offset in range(start, end):
+            index = offset - base
+            if condition is not None and not condition.matches_at(meta, index):
+                continue
+            partition = (partitions[index] or "") if partitions is not None else ""
+            due_ms = queue_due_ms if meta.delay_ms is None else queue_due_ms + meta.delay_ms[index]
+            if meta.not_before_ms is not None:
+                due_ms = max(due_ms, meta.not_before_ms[index])
+            if partition and settings.debounce_ms:
+                due_ms = max(due_ms, debounced_ms)
+            expires_ms = queue_expires_ms
+            ttl_ms = None if meta.ttl_ms is None else meta.ttl_ms[index]
+            if ttl_ms is not None:
+                expires_ms = min(expires_ms, published_ms + ttl_ms) if expires_ms else published_ms + ttl_ms
+            priority = min(priorities[index], settings.priority_max) if priorities is not None else 0
+            yield Entry(offset, offset + 1, 0, due_ms, expires_ms, priority, partition)

@@ -1,0 +1,1 @@
+"""From an exchange and a key to queues: exchanges, bindings and patterns."""

@@ -1,0 +1,275 @@
+"""Exchanges: one index for each kind, from a binding's pattern or headers to the targets of a message.
+
+A dict for direct, a trie for topic and MQTT patterns, a set for fanout, predicates for headers and filter.
+
+May not know: other exchanges, where a target leads, queues, payloads, stores, permissions, clocks. `router.py` walks
+from exchange to exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from penstock.core.filters import Columns, Filter, Properties, parse
+from penstock.core.routing.tries import (
+    Target,
+    Targets,
+    Trie,
+    check_mqtt_pattern,
+    check_pattern,
+    check_topic_pattern,
+    mqtt_targets,
+    topic_targets,
+    topic_words,
+)
+from penstock.model import Binding, ExchangeConfig
+
+NO_HEADERS: Final[Mapping[str, Any]] = {}
+
+
+class Exchange:
+    """An exchange's options, its bindings by identity, and the index of its kind over them."""
+
+    __slots__ = ("bindings", "config", "index")
+
+    def __init__(self, config: ExchangeConfig) -> None:
+        self.config = config
+        self.bindings: dict[Identity, Binding] = {}
+        self.index: _Index = INDEXES[config.kind]()
+
+
+Identity = tuple[Any, ...]
+
+
+def identity_of(binding: Binding) -> Identity:
+    """What makes two bindings one: all fields, the type of each header value included."""
+    headers = None if binding.headers is None else _frozen(binding.headers)
+    return binding.exchange, binding.target_kind, binding.target, binding.pattern, headers, binding.match
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return "dict", tuple((key, _frozen(value[key])) for key in sorted(value))
+    if isinstance(value, list):
+        return "list", tuple(map(_frozen, value))
+    # By text, because NaN is not equal to itself.
+    return type(value).__name__, repr(value) if isinstance(value, float) else value
+
+
+# The message while it is routed --------------------------------------------------------------------------
+
+
+class Subject(Protocol):
+    """What an index may ask of a message."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def headers(self) -> Mapping[str, Any]: ...
+    def satisfies(self, condition: Filter) -> bool: ...
+
+
+class OneMessage:
+    """A message by itself. Without properties it can only be routed by key."""
+
+    __slots__ = ("_properties", "headers", "key")
+
+    def __init__(self, key: str, headers: Mapping[str, Any], properties: Properties | None) -> None:
+        self.key = key
+        self.headers = headers
+        self._properties = properties
+
+    def satisfies(self, condition: Filter) -> bool:
+        assert self._properties is not None, "a route by key alone met a filter"
+        return condition.matches_with(self.headers, self._properties)
+
+
+class BatchMessage:
+    """A cursor over a batch's columns: one object for all its messages."""
+
+    __slots__ = ("_columns", "_index", "headers", "key")
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._index = 0
+        self.key = ""
+        self.headers: Mapping[str, Any] = NO_HEADERS
+
+    def move_to(self, index: int, key: str | None) -> None:
+        columns = self._columns
+        self._index = index
+        self.key = ((columns.key[index] if columns.key else None) or "") if key is None else key
+        self.headers = (columns.headers[index] if columns.headers else None) or NO_HEADERS
+
+    def satisfies(self, condition: Filter) -> bool:
+        return condition.matches_at(self._columns, self._index)
+
+
+# Indexes: one a kind of exchange -------------------------------------------------------------------------
+
+
+class _Index(Protocol):
+    by_key_alone: bool
+    """Whether the answer depends on nothing but the key, so that it may be kept."""
+
+    def add(self, binding: Binding, target: Target) -> None:
+        """Take a binding in, or raise InvalidArgument and change nothing."""
+
+    def remove(self, binding: Binding, target: Target) -> None:
+        """Take out a binding that was added before."""
+
+    def match(self, subject: Subject) -> list[Target]:
+        """The targets of the bindings that match; one may come twice."""
+
+
+class _DirectIndex:
+    """The pattern is the key."""
+
+    by_key_alone = True
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, Targets] = {}
+
+    def add(self, binding: Binding, target: Target) -> None:
+        check_pattern(binding.pattern, "a direct binding's key")
+        self._by_key.setdefault(binding.pattern, Targets()).add(target)
+
+    def remove(self, binding: Binding, target: Target) -> None:
+        targets = self._by_key[binding.pattern]
+        targets.remove(target)
+        if not targets:
+            del self._by_key[binding.pattern]
+
+    def match(self, subject: Subject) -> list[Target]:
+        return list(self._by_key.get(subject.key, ()))
+
+
+class _FanoutIndex:
+    """Everything to everyone; patterns are kept with the binding and not looked at."""
+
+    by_key_alone = True
+
+    def __init__(self) -> None:
+        self._targets = Targets()
+
+    def add(self, binding: Binding, target: Target) -> None:
+        check_pattern(binding.pattern, "a fanout binding's key")
+        self._targets.add(target)
+
+    def remove(self, binding: Binding, target: Target) -> None:  # noqa: ARG002 - an index is given both
+        self._targets.remove(target)
+
+    def match(self, subject: Subject) -> list[Target]:  # noqa: ARG002
+        return list(self._targets)
+
+
+class _TopicIndex:
+    """Words between dots; `*` is one word, `#` any number of them, none included."""
+
+    by_key_alone = True
+
+    def __init__(self) -> None:
+        self.trie = Trie()
+
+    def add(self, binding: Binding, target: Target) -> None:
+        check_topic_pattern(binding.pattern)
+        self.trie.add(topic_words(binding.pattern), target)
+
+    def remove(self, binding: Binding, target: Target) -> None:
+        self.trie.remove(topic_words(binding.pattern), target)
+
+    def match(self, subject: Subject) -> list[Target]:
+        return topic_targets(self.trie, subject.key)
+
+
+class _MqttIndex:
+    """Levels between slashes; `+` is one level, a last `#` the level before it and all below."""
+
+    by_key_alone = True
+
+    def __init__(self) -> None:
+        self.trie = Trie()
+
+    def add(self, binding: Binding, target: Target) -> None:
+        check_mqtt_pattern(binding.pattern)
+        self.trie.add(binding.pattern.split("/"), target)
+
+    def remove(self, binding: Binding, target: Target) -> None:
+        self.trie.remove(binding.pattern.split("/"), target)
+
+    def match(self, subject: Subject) -> list[Target]:
+        return mqtt_targets(self.trie, subject.key)
+
+
+class _HeadersIndex:
+    """Each binding asks for all or any of its headers; one whose name begins with `x-` is not asked for."""
+
+    by_key_alone = False
+
+    def __init__(self) -> None:
+        self._asked: dict[Identity, tuple[dict[str, Any], bool, Target]] = {}
+
+    def add(self, binding: Binding, target: Target) -> None:
+        check_pattern(binding.pattern, "a headers binding's key")
+        wanted = {name: value for name, value in (binding.headers or {}).items() if not name.startswith("x-")}
+        self._asked[identity_of(binding)] = wanted, binding.match == "all", target
+
+    def remove(self, binding: Binding, target: Target) -> None:  # noqa: ARG002 - an index is given both
+        del self._asked[identity_of(binding)]
+
+    def match(self, subject: Subject) -> list[Target]:
+        headers = subject.headers
+        return [target for wanted, all_of, target in self._asked.values() if _headers_match(headers, wanted, all_of)]
+
+
+def _headers_match(headers: Mapping[str, Any], wanted: dict[str, Any], all_of: bool) -> bool:
+    """All: false at the first that is missing; any: true at the first that is there."""
+    for name, value in wanted.items():
+        matched = name in headers and (value is None or same_header(headers[name], value))
+        if matched is not all_of:
+            return matched
+    return all_of
+
+
+def same_header(left: Any, right: Any) -> bool:
+    """Equal as headers: 1 and 1.0 are, 1 and TRUE are not, whatever Python says; lists and dicts item by item."""
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(same_header, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(same_header(value, right[name]) for name, value in left.items())
+    return isinstance(left, bool) is isinstance(right, bool) and bool(left == right)
+
+
+class _FilterIndex:
+    """The pattern is a condition; equal texts are evaluated once."""
+
+    by_key_alone = False
+
+    def __init__(self) -> None:
+        self._by_text: dict[str, tuple[Filter, Targets]] = {}
+
+    def add(self, binding: Binding, target: Target) -> None:
+        condition = parse(binding.pattern)
+        _, targets = self._by_text.setdefault(binding.pattern, (condition, Targets()))
+        targets.add(target)
+
+    def remove(self, binding: Binding, target: Target) -> None:
+        _, targets = self._by_text[binding.pattern]
+        targets.remove(target)
+        if not targets:
+            del self._by_text[binding.pattern]
+
+    def match(self, subject: Subject) -> list[Target]:
+        return [
+            target
+            for condition, targets in self._by_text.values()
+            if subject.satisfies(condition)
+            for target in targets
+        ]
+
+
+INDEXES: Final[dict[str, Callable[[], _Index]]] = {
+    "direct": _DirectIndex, "topic": _TopicIndex, "fanout": _FanoutIndex, "headers": _HeadersIndex,
+    "filter": _FilterIndex, "mqtt": _MqttIndex,
+}  # fmt: skip

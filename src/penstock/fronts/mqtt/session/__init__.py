@@ -1,0 +1,1 @@
+"""MQTT sessions: who is connected, what is resumed, what ends when."""

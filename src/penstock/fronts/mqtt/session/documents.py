@@ -1,0 +1,134 @@
+"""What is kept of sessions beside their queues: who they are, what they subscribed to, wills, packet ids under way.
+
+One table with three kinds of rows, so that each can be part of the commit that it is about: `s/<client>` is the
+session, `i/<client>/<packet id>` a QoS 2 publish that was taken and not released, `o/<client>/<packet id>` a QoS 2
+delivery that the client has and whose PUBREL it has not answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from penstock.fronts.mqtt.faults import log
+from penstock.fronts.mqtt.subscription.subscriptions import Subscription
+from penstock.fronts.mqtt.table import COMPACT_AFTER, Table
+from penstock.model import Message
+from penstock.node.broker import Broker
+from penstock.wire.mqtt.packets import NEVER, Will
+
+QUEUE: Final = "mqtt/sessions"
+
+
+class SessionDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One session."""
+
+    client_id: str
+    token: str
+    """The connection that has it, or had it last: the consumer by that name holds what is under way to it."""
+    node: str
+    """Whose connection that is."""
+    expiry: int = 0
+    """Seconds that it outlives its connection."""
+    is_connected: bool = True
+    left_ms: int = 0
+    """When the connection ended."""
+    will: Will | None = None
+    """What is still to be published, once the connection has ended and the will's delay is over."""
+    subscriptions: tuple[Subscription, ...] = ()
+
+    def ends_ms(self) -> int | None:
+        """When the session is over; None: not while it is connected, or never."""
+        if self.is_connected or self.expiry == NEVER:
+            return None
+        return self.left_ms + self.expiry * 1000
+
+    def will_ms(self) -> int | None:
+        """When the will's delay is over; the end of the session may come before."""
+        if self.is_connected or self.will is None:
+            return None
+        return self.left_ms + self.will.delay * 1000
+
+    def due_ms(self) -> int | None:
+        """When something is to be done about it next."""
+        times = [time for time in (self.ends_ms(), self.will_ms()) if time is not None]
+        return min(times, default=None)
+
+
+_decoder: Final = msgspec.msgpack.Decoder(SessionDocument)
+
+
+class SessionDocuments:
+    """All sessions that are kept; `changed` hears of each document that comes, changes or goes."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        changed: Callable[[str, SessionDocument | None], None],
+        *,
+        compact_after: int = COMPACT_AFTER,
+    ) -> None:
+        self._changed = changed
+        self.all: dict[str, SessionDocument] = {}
+        self._inbound: dict[str, set[int]] = {}
+        self._outbound: dict[str, set[int]] = {}
+        self.table = Table(
+            broker, QUEUE, "Sessions of MQTT clients: subscriptions, wills and packet ids.", self._heard,
+            compact_after=compact_after,
+        )  # fmt: skip
+
+    def inbound(self, client_id: str) -> set[int]:
+        """Packet ids of QoS 2 publishes that were taken and not released."""
+        return set(self._inbound.get(client_id, ()))
+
+    def outbound(self, client_id: str) -> set[int]:
+        """Packet ids of QoS 2 deliveries whose PUBREL was not answered."""
+        return set(self._outbound.get(client_id, ()))
+
+    # Rows ---------------------------------------------------------------------------------------------------
+
+    def row(self, document: SessionDocument) -> Message:
+        return Message(msgspec.msgpack.encode(document), key=f"s/{document.client_id}")
+
+    def inbound_row(self, client_id: str, packet_id: int, *, is_there: bool) -> Message:
+        return Message(b"1" if is_there else b"", key=f"i/{client_id}/{packet_id}")
+
+    def outbound_row(self, client_id: str, packet_id: int, *, is_there: bool) -> Message:
+        return Message(b"1" if is_there else b"", key=f"o/{client_id}/{packet_id}")
+
+    def rows_to_forget(self, client_id: str) -> list[Message]:
+        """What says that nothing of a session is left, unless it has changed by then."""
+        keys = [f"i/{client_id}/{one}" for one in self._inbound.get(client_id, ())]
+        keys += [f"o/{client_id}/{one}" for one in self._outbound.get(client_id, ())]
+        if client_id in self.all:
+            keys.append(f"s/{client_id}")
+        return [self.table.forgetting(key) for key in keys]
+
+    async def put(self, rows: Iterable[Message]) -> None:
+        await self.table.put(rows)
+
+    def _heard(self, key: str, message: Message | None) -> None:
+        kind, name = key[:2], key[2:]
+        if kind == "s/":
+            if message is None:
+                self.all.pop(name, None)
+                self._changed(name, None)
+                return
+            try:
+                document = _decoder.decode(message.payload)
+            except msgspec.MsgspecError as error:
+                log.error("the session of %r cannot be read and is passed over: %s", name, error)
+                return
+            self.all[name] = document
+            self._changed(name, document)
+            return
+        client_id, _, packet_id = name.rpartition("/")
+        by_client = self._inbound if kind == "i/" else self._outbound
+        if message is not None:
+            by_client.setdefault(client_id, set()).add(int(packet_id))
+        elif client_id in by_client:
+            by_client[client_id].discard(int(packet_id))
+            if not by_client[client_id]:
+                del by_client[client_id]

@@ -1,0 +1,1 @@
+"""MQTT subscriptions: requests, the queues and bindings behind them, and matching."""

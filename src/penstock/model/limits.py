@@ -1,0 +1,22 @@
+"""Limits of what a caller may ask for. Each is tested at its value and one past it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+NAME_CHARACTERS_MAX: Final = 255
+PARTITION_CHARACTERS_MAX: Final = 1_024
+ID_CHARACTERS_MAX: Final = 255
+DESCRIPTION_CHARACTERS_MAX: Final = 1_024
+PRIORITY_MAX: Final = 255
+HEADERS_MAX: Final = 256
+HEADERS_DEPTH_MAX: Final = 8
+HEADERS_BYTES_MAX: Final = 64 * 1024
+PAYLOAD_BYTES_MAX: Final = 16 * 1024 * 1024
+BATCH_MESSAGES_MAX: Final = 100_000
+BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
+SPAN_MS_MAX: Final = 10 * 366 * 24 * 3600 * 1000
+TIME_MS_MAX: Final = 253_402_300_799_999  # the last millisecond of year 9999
+INTEGER_MAX: Final = 2**63 - 1
+LANES_MAX: Final = 1_024
+ATTEMPTS_MAX: Final = 65_535

@@ -1,0 +1,1 @@
+"""What a node does by itself: retention, schedules, taking in enqueued messages."""

@@ -1,0 +1,332 @@
+"""Transactional enqueue: messages that applications put into the store themselves, published exactly once.
+
+An application's row is seen here when its transaction has committed. Rows are taken by the lowest ids that are there;
+nothing is remembered of how far that went, since a lower id may be committed later. Messages are appended to their
+lanes and their rows deleted in one store commit: whatever crashes, both have happened or neither. Where a queue is full
+its rows wait, and all others go on. A row that cannot be published stays in the store with the error, and is passed
+over until what it wants is declared or somebody asks for it to be tried again.
+
+Only the owner of the registrar slot takes rows (`_takes_rows` decides); a commit about them is fenced by that slot.
+Where rows lie, and how the store knows of new ones, is the engine's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from penstock.model import Message, check_message
+from penstock.model.errors import (
+    Closed,
+    Forbidden,
+    InvalidArgument,
+    MessageTooLarge,
+    Overloaded,
+    PenstockError,
+    QueueFull,
+    StoreCorrupt,
+    Unavailable,
+    Unroutable,
+)
+from penstock.model.rows import REGISTRAR_SLOT, CatalogRow, EnqueuedFailure, EnqueuedRow, EnqueuedTarget, FailedRow
+from penstock.model.typed_headers import plain_headers
+from penstock.node.cluster import remote_publish
+from penstock.node.publish.append import append_all, parts_of_messages
+from penstock.node.publish.parts import Part, Results
+
+if TYPE_CHECKING:
+    from penstock.node.node import Node
+
+POLL_S: Final = 1.0
+ROWS_AT_ONCE: Final = 5_000
+BYTES_AT_ONCE: Final = 8 * 1024 * 1024
+FULL_PAUSE_S: Final = 1.0
+"""How long rows for a full queue are passed over before they are tried again."""
+PAUSE_S: Final = 0.2
+PAUSE_S_MAX: Final = 5.0
+FAILED_AT_ONCE: Final = 1_000
+FAILED_MAX: Final = 10_000
+"""Of one page."""
+ERROR_CHARACTERS_MAX: Final = 1_024
+
+log = logging.getLogger("penstock.enqueue")
+
+
+class Taken(NamedTuple):
+    """A row on its way: what it says, and the queues that it goes to."""
+
+    row: EnqueuedRow
+    message: Message
+    queues: tuple[str, ...]
+
+
+class FailedPage(msgspec.Struct, frozen=True):
+    """Some enqueued messages that could not be published, and where to go on: an id, None at the end."""
+
+    failed: list[FailedRow]
+    next: int | None
+
+
+class Enqueueing:
+    """Takes enqueued rows; one commit at a time, so that no row is read while it is being deleted."""
+
+    def __init__(self, node: Node, poll_s: float = POLL_S) -> None:
+        self._node = node
+        self._poll_s = poll_s
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._full: dict[EnqueuedTarget, float] = {}
+        """Targets that are passed over, and until when."""
+        self._declared: dict[str, set[str | None]] = {}
+        """namespace → queues that were declared since failed rows were last looked through; None for exchanges"""
+        self.failed = 0
+        """Rows that have failed and are still there, as far as known."""
+        self._oldest_ms: int | None = None
+        """When the oldest row was enqueued that the last look found."""
+
+    # Life -------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Begin to take rows, where the store lets applications put any."""
+        if await self._node.store.watch_enqueued(self.wake):
+            self.failed = await self._node.store.count_failed_enqueued()
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def wake(self) -> None:
+        """There may be new rows."""
+        self._wake.set()
+
+    def declared(self, rows: Sequence[CatalogRow]) -> None:
+        """Things were declared: some of the rows that have failed may have waited for them."""
+        if self._task is None:
+            return
+        for row in rows:
+            if row.kind == "queue":
+                self._declared.setdefault(row.namespace, set()).add(row.name)
+            if row.kind in ("queue", "exchange", "binding"):
+                self._declared.setdefault(row.namespace, set()).add(None)
+        self.wake()
+
+    def lag_seconds(self) -> float:
+        """For how long the oldest row has waited that the last look found; 0 without one."""
+        return 0.0 if self._oldest_ms is None else max(0, self._node.clock.now_ms() - self._oldest_ms) / 1000
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _takes_rows(self) -> bool:
+        """Whether this node is the one that takes rows now."""
+        node = self._node
+        return node.fenced is None and not node.closed and node.owns(REGISTRAR_SLOT)
+
+    async def _run(self) -> None:
+        pause_s = PAUSE_S
+        while True:
+            self._wake.clear()
+            try:
+                if self._takes_rows():
+                    await self._retry_declared()
+                    await self._take_all()
+                pause_s = PAUSE_S
+                with contextlib.suppress(TimeoutError):
+                    # Not `wait_for`: it forgets a cancellation that comes together with what it waits for.
+                    async with asyncio.timeout(self._poll_s):
+                        await self._wake.wait()
+            except Exception as error:  # of whatever kind: rows wait in the store, and are looked at again
+                if not self._node.closed:
+                    log.warning("enqueued messages cannot be taken now, trying again: %s", error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+    # Taking -----------------------------------------------------------------------------------------------
+
+    async def _take_all(self) -> None:
+        while self._takes_rows():
+            now_s = asyncio.get_running_loop().time()
+            self._full = {target: until_s for target, until_s in self._full.items() if until_s > now_s}
+            rows = await self._node.store.enqueued(ROWS_AT_ONCE, BYTES_AT_ONCE, list(self._full))
+            self._oldest_ms = rows[0].enqueued_ms if rows else None
+            if not rows:
+                return
+            taken, failures = self._looked_at(rows)
+            await self._publish(taken, failures)
+
+    def _looked_at(self, rows: Sequence[EnqueuedRow]) -> tuple[list[Taken], list[EnqueuedFailure]]:
+        """Rows that can be published as far as one can see, and why the others cannot."""
+        taken: list[Taken] = []
+        failures: list[EnqueuedFailure] = []
+        for row in rows:
+            try:
+                taken.append(self._routed(row))
+            except Exception as error:  # of whatever kind: it must not be in the way of others
+                failures.append(self._failure(row, error))
+        return taken, failures
+
+    def _routed(self, row: EnqueuedRow) -> Taken:
+        """A row with the queues that it goes to; raises why it cannot be published."""
+        message = message_of(row)
+        check_message(message)
+        catalog = self._node.catalog
+        if row.queue is not None:
+            queues: Sequence[str] = (row.queue,)
+        else:
+            queues = catalog.router(row.namespace).route(
+                row.exchange or "", message.key or "", message.headers, message
+            )
+            if not queues and row.mandatory:
+                raise Unroutable(f"exchange {row.exchange!r} has no queue for key {message.key!r}")
+        for name in queues:
+            if name.startswith("$"):
+                raise Forbidden(f"queue {name!r} is written by the broker alone")
+            most = catalog.queue(row.namespace, name).config.max_message_bytes
+            if len(message.payload) > most:
+                raise MessageTooLarge(f"payload has {len(message.payload)} bytes; the limit of {name!r} is {most}")
+        return Taken(row, message, tuple(queues))
+
+    async def _publish(self, taken: Sequence[Taken], failures: Sequence[EnqueuedFailure]) -> None:
+        """Publish rows in their order. Where some of them are refused, halves find out which."""
+        try:
+            await self._commit(taken, failures)
+        except (Unavailable, Closed, Overloaded, StoreCorrupt):
+            raise  # none of them is to blame
+        except PenstockError as error:
+            if not taken:
+                raise
+            if len(taken) == 1:
+                await self._refused(taken[0].row, error, failures)
+                return
+            middle = len(taken) // 2
+            await self._publish(taken[:middle], failures)
+            rest = [one for one in taken[middle:] if one.row.target not in self._full]
+            if rest:
+                await self._publish(rest, [])
+
+    async def _refused(self, row: EnqueuedRow, error: PenstockError, failures: Sequence[EnqueuedFailure]) -> None:
+        if isinstance(error, QueueFull):
+            # Those behind it wait too: what is for one target stays in its order.
+            self._full[row.target] = asyncio.get_running_loop().time() + FULL_PAUSE_S
+            log.info("enqueued messages for %s wait: %s", _name(row), error)
+        else:
+            failures = [*failures, self._failure(row, error)]
+        if failures:
+            await self._commit([], failures)
+
+    async def _commit(self, taken: Sequence[Taken], failures: Sequence[EnqueuedFailure]) -> None:
+        """Append messages and delete their rows, in one commit."""
+        node = self._node
+        parts = self._parts(taken)
+        results: Results = []
+        if parts:
+            await node.commits.room(sum(part.size for part in parts))
+            results = await append_all(node, parts, node.check_open)
+        # No wait in between: the messages, or the promise of them to their queues' owners, and the end of their rows
+        # are one commit.
+        pending = node.commits.pending
+        pending.slots.add(REGISTRAR_SLOT)
+        pending.enqueued_deleted += [one.row.id for one in taken]
+        pending.enqueued_failed += failures
+        try:
+            await node.commits.wait()
+        except PenstockError as error:
+            raise Unavailable(f"a commit failed: {error}") from error  # for whatever reason: no row is to blame
+        remote_publish.nudge(node, results)
+        node.measures.enqueued_published += len(taken)
+        node.measures.enqueued_failed += len(failures)
+        self.failed += len(failures)
+
+    def _parts(self, taken: Sequence[Taken]) -> list[Part]:
+        """What each queue gets, in the order of the rows however they came there."""
+        by_queue: dict[tuple[str, str], list[Message]] = {}
+        for one in taken:
+            for name in one.queues:
+                by_queue.setdefault((one.row.namespace, name), []).append(one.message)
+        parts: list[Part] = []
+        for (namespace, name), messages in by_queue.items():
+            queue = self._node.catalog.queue(namespace, name)
+            try:
+                parts += parts_of_messages(queue, messages)
+            except PenstockError:
+                raise
+            except Exception as error:  # of whatever kind: nothing is appended yet, and halves find the message
+                raise InvalidArgument(f"the message cannot be encoded: {error!r}") from error
+        return parts
+
+    def _failure(self, row: EnqueuedRow, error: Exception) -> EnqueuedFailure:
+        log.warning("the enqueued message %d for %s cannot be published: %s", row.id, _name(row), error)
+        return EnqueuedFailure(row.id, str(error)[:ERROR_CHARACTERS_MAX], self._node.clock.now_ms())
+
+    # Rows that have failed --------------------------------------------------------------------------------
+
+    async def page(self, namespace: str, after: int, most: int) -> FailedPage:
+        """Rows of a namespace that have failed, from behind an id on."""
+        rows = await self._node.store.failed_enqueued(namespace, after, most + 1)
+        return FailedPage(rows[:most], rows[most - 1].id if len(rows) > most else None)
+
+    async def retry(self, namespace: str, ids: Sequence[int] | None) -> int:
+        """Try rows again that have failed, all of a namespace where none are named; how many."""
+        return await self._settle(namespace, ids, is_retry=True)
+
+    async def purge(self, namespace: str, ids: Sequence[int] | None) -> int:
+        """Let rows go that have failed; how many."""
+        return await self._settle(namespace, ids, is_retry=False)
+
+    async def _settle(self, namespace: str, ids: Sequence[int] | None, *, is_retry: bool) -> int:
+        if self._node.cluster is not None:
+            self._node.cluster.check(REGISTRAR_SLOT)
+        wanted = None if ids is None else set(ids)
+        count = after = 0
+        while rows := await self._node.store.failed_enqueued(namespace, after, FAILED_AT_ONCE):
+            after = rows[-1].id
+            chosen = [row.id for row in rows if wanted is None or row.id in wanted]
+            count += len(chosen)
+            await self._settle_some(chosen, is_retry=is_retry)
+        return count
+
+    async def _settle_some(self, ids: list[int], *, is_retry: bool) -> None:
+        if ids:
+            pending = self._node.commits.pending
+            pending.slots.add(REGISTRAR_SLOT)
+            (pending.enqueued_retried if is_retry else pending.enqueued_deleted).extend(ids)
+            await self._node.commits.wait()
+            self.failed = await self._node.store.count_failed_enqueued()
+            self.wake()
+
+    async def _retry_declared(self) -> None:
+        """Try those again that may have waited for what was declared since."""
+        while self._declared:
+            namespace, names = self._declared.popitem()
+            if not self.failed:
+                continue
+            after = 0
+            while rows := await self._node.store.failed_enqueued(namespace, after, FAILED_AT_ONCE):
+                after = rows[-1].id
+                await self._settle_some([row.id for row in rows if row.queue in names], is_retry=True)
+
+
+def message_of(row: EnqueuedRow) -> Message:
+    """What a row says, not checked but for its headers."""
+    headers = None
+    if row.headers is not None:
+        try:
+            decoded = json.loads(row.headers)
+        except (ValueError, RecursionError) as error:
+            raise InvalidArgument(f"headers cannot be read as JSON: {error}") from None
+        if not isinstance(decoded, dict):
+            raise InvalidArgument(f"headers are a JSON {type(decoded).__name__}; they must be an object")
+        headers = plain_headers(decoded)
+    return Message(
+        row.payload, row.partition, row.key, headers, row.priority, row.delay_ms, row.not_before_ms, row.ttl_ms,
+        row.dedup_id, row.content_type, row.correlation_id, row.trace_id,
+    )  # fmt: skip
+
+
+def _name(row: EnqueuedRow) -> str:
+    return f"queue {row.queue!r}" if row.queue is not None else f"exchange {row.exchange!r}"

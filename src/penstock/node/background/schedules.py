@@ -1,0 +1,325 @@
+"""Schedules: a stored message that is published again and again, once for each tick however often a node restarts.
+
+A tick's message and the schedule's new state are one commit: a crash, a failed commit or another node that takes over
+finds both or neither. Every fire is for the latest tick that is due: ticks that were missed, because no node ran or the
+store was away, are made up for by one message, not by many. While paused nothing fires, and nothing is made up for.
+
+Where a message cannot be published (its queue is gone or full, no binding takes it), the tick is over all the same:
+the schedule keeps the reason in `last_error` and goes on with the next one. A store that is away is another matter:
+the tick is tried again until it is committed or a later one is due. `cron.py` says when; this module does not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from hashlib import blake2b
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.model import (
+    DESCRIPTION_CHARACTERS_MAX,
+    ID_CHARACTERS_MAX,
+    INTEGER_MAX,
+    Message,
+    check_message,
+    check_name,
+    check_text,
+)
+from penstock.model.errors import (
+    Closed,
+    Fenced,
+    Forbidden,
+    InvalidArgument,
+    NotFound,
+    Overloaded,
+    PenstockError,
+    Unavailable,
+)
+from penstock.model.rows import REGISTRAR_SLOT
+from penstock.node.background.cron import Timing, check_timing
+from penstock.node.catalog import ScheduleDocument, schedule_row
+from penstock.node.cluster.remote_publish import nudge
+from penstock.node.publish.append import append_all, parts_of_messages
+from penstock.node.publish.parts import Part
+from penstock.node.publish.route import route_message
+
+if TYPE_CHECKING:
+    from penstock.node.node import Node
+
+PAYLOAD_BYTES_MAX: Final = 64 * 1024
+"""The message is stored again with every tick: what is larger belongs elsewhere, and its name into the message."""
+FIRE_AT_ONCE: Final = 500
+RETRY_MS: Final = 1_000
+ERROR_CHARACTERS_MAX: Final = 1_024
+NAME_HEADER: Final = "schedule"
+TICK_HEADER: Final = "scheduled_ms"
+
+log = logging.getLogger("penstock.schedules")
+
+_Place = tuple[str, str]
+"""(namespace, name)"""
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """A schedule as it stands. Exactly one of queue and exchange is given, and one of cron and interval_ms."""
+
+    name: str
+    message: Message
+    queue: str | None = None
+    exchange: str | None = None
+    cron: str | None = None
+    interval_ms: int | None = None
+    timezone: str = "UTC"
+    paused: bool = False
+    description: str = ""
+    next_ms: int | None = None
+    """The tick it waits for; None while it is paused."""
+    last_ms: int | None = None
+    """The last tick for which a message was published."""
+    fired: int = 0
+    """How many ticks published a message."""
+    last_error: str = ""
+    """Why the latest tick published nothing; empty when it did."""
+
+
+class Schedules:
+    """Fires what is due: one timer a schedule, one round at a time for all that are due together."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._next: dict[_Place, int | None] = {}
+        self._due: dict[_Place, None] = {}
+        self._firing = False
+
+    # What was declared ------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Mind the ticks of everything declared; what was missed while no node ran fires now."""
+        for place in self._node.catalog.schedules:
+            self._arm(place)
+
+    def slots_gone(self, slots: set[int]) -> None:
+        """Where the registrar's is among them, another node fires from now on."""
+        if REGISTRAR_SLOT in slots:
+            for place in self._node.catalog.schedules:
+                self._node.timers.cancel(("schedule", *place))
+            self._next.clear()
+            self._due.clear()
+
+    def reloaded(self) -> None:
+        """The catalog was read anew after a failed commit: which ticks were fired is known only now."""
+        self._next.clear()
+        again_ms = self._node.clock.now_ms() + RETRY_MS
+        for place in self._node.catalog.schedules:
+            self._arm(place, again_ms)
+
+    async def declare(self, namespace: str, name: str, wanted: ScheduleDocument) -> Schedule:
+        """Create a schedule, or replace the one there is. It fires at the ticks after this moment.
+
+        While its timing stays the same a schedule that is replaced loses and repeats no tick.
+        """
+        node, catalog, place = self._node, self._node.catalog, (namespace, name)
+        async with node.declaring("schedule", "", ""):
+            known = catalog.schedules.get(place)
+            count = len(catalog.schedules)
+            if known is None and count >= node.limits.schedules:
+                raise Forbidden(f"there are {count} schedules already, as many as may be; delete some first")
+            document = msgspec.structs.replace(wanted, after_ms=node.clock.now_ms())
+            if known is not None:
+                document = _replacing(known.document, document)
+            if known is None or document != known.document:
+                id = catalog.new_id() if known is None else known.id
+                row = schedule_row(id, namespace, name, document)
+                await node.commit_catalog([row], after=lambda: self._arm(place))
+            return self.one(namespace, name)
+
+    async def delete(self, namespace: str, name: str) -> None:
+        """Forget a schedule; what it published stays."""
+        node, place = self._node, (namespace, name)
+        async with node.declaring("schedule", "", ""):
+            known = node.catalog.schedules.get(place)
+            if known is None:
+                raise NotFound(f"there is no schedule {name!r}")
+
+            def forget() -> None:
+                node.catalog.schedules.pop(place, None)
+                self._arm(place)
+
+            await node.commit_catalog([], [("schedule", known.id)], forget)
+
+    def one(self, namespace: str, name: str) -> Schedule:
+        stored = self._node.catalog.schedules.get((namespace, name))
+        if stored is None:
+            raise NotFound(f"there is no schedule {name!r}")
+        document = stored.document
+        return Schedule(
+            name, document.message, document.queue, document.exchange, document.cron, document.interval_ms,
+            document.timezone, document.paused, document.description, self._next.get((namespace, name)),
+            document.last_ms, document.fired, document.last_error,
+        )  # fmt: skip
+
+    def all(self, namespace: str) -> list[Schedule]:
+        """The schedules of a namespace by name."""
+        return [self.one(*place) for place in sorted(self._node.catalog.schedules) if place[0] == namespace]
+
+    # When -------------------------------------------------------------------------------------------------
+
+    def _arm(self, place: _Place, not_before_ms: int = 0) -> None:
+        """Set the timer for the schedule's next tick, the only one it has; none for one that is paused or gone."""
+        timers, key = self._node.timers, ("schedule", *place)
+        timers.cancel(key)
+        stored = self._node.catalog.schedules.get(place)
+        if stored is None:
+            self._next.pop(place, None)
+            return
+        document = stored.document
+        next_ms = None if document.paused else _timing(document).after(document.after_ms)
+        self._next[place] = next_ms
+        if next_ms is not None:
+            timers.at(max(next_ms, not_before_ms), key, partial(self._is_due, place))
+
+    def _is_due(self, place: _Place) -> None:
+        if self._node.fenced is not None or not self._node.owns(REGISTRAR_SLOT):
+            return  # the store has another owner, who fires them now
+        self._due[place] = None
+        if not self._firing:
+            self._firing = True
+            self._node.spawn(self._fire_all())
+
+    async def _fire_all(self) -> None:
+        try:
+            while self._due:
+                # Nothing is declared meanwhile: a schedule that is being changed must not fire as it was before.
+                async with self._node.declaring("schedule", "", ""):
+                    places = list(islice(self._due, FIRE_AT_ONCE))
+                    for place in places:
+                        del self._due[place]
+                    await asyncio.gather(*(self._fire(place) for place in places))
+        finally:
+            self._firing = False
+
+    # Firing -----------------------------------------------------------------------------------------------
+
+    async def _fire(self, place: _Place) -> None:
+        """Publish for the latest tick that is due. One schedule that fails does not stop the others."""
+        try:
+            await self._fire_latest(place)
+        except Exception as error:
+            node = self._node
+            if not node.closed and node.fenced is None and node.owns(REGISTRAR_SLOT):
+                log.warning("schedule %r of namespace %r could not fire, trying again: %s", place[1], place[0], error)
+                again_ms = node.clock.now_ms() + RETRY_MS
+                node.timers.at(again_ms, ("schedule", *place), partial(self._is_due, place))
+        else:
+            self._arm(place)
+
+    async def _fire_latest(self, place: _Place) -> None:
+        node = self._node
+        stored = node.catalog.schedules.get(place)
+        if stored is None or stored.document.paused:
+            return
+        document = stored.document
+        tick_ms = _timing(document).latest(document.after_ms, node.clock.now_ms())
+        if tick_ms is None:
+            return
+        namespace, name = place
+        try:
+            await self._append(namespace, name, document, tick_ms)
+        except (Unavailable, Fenced, Closed, Overloaded):
+            raise
+        except PenstockError as error:
+            log.warning("schedule %r of namespace %r published nothing: %s", name, namespace, error)
+            done = msgspec.structs.replace(document, after_ms=tick_ms, last_error=str(error)[:ERROR_CHARACTERS_MAX])
+        else:
+            done = msgspec.structs.replace(
+                document, after_ms=tick_ms, last_ms=tick_ms, fired=document.fired + 1, last_error=""
+            )
+        # No wait since the messages were appended: they and the new state are one commit.
+        await node.commit_catalog([schedule_row(stored.id, namespace, name, done)])
+
+    async def _append(self, namespace: str, name: str, document: ScheduleDocument, tick_ms: int) -> None:
+        node = self._node
+        message = message_at(document.message, namespace, name, tick_ms)
+        parts = self._parts(namespace, document, message)
+        await node.commits.room(sum(part.size for part in parts))
+        # Checked in the step that appends: a state that could not be committed with them must not follow.
+        nudge(node, await append_all(node, parts, node.check_declarations))
+
+    def _parts(self, namespace: str, document: ScheduleDocument, message: Message) -> list[Part]:
+        if document.queue is not None:
+            return parts_of_messages(self._node.catalog.queue(namespace, document.queue), [message])
+        return route_message(self._node, namespace, document.exchange or "", message)
+
+
+def _timing(document: ScheduleDocument) -> Timing:
+    return Timing(document.cron, document.interval_ms, document.timezone)
+
+
+def _replacing(known: ScheduleDocument, wanted: ScheduleDocument) -> ScheduleDocument:
+    """What was wanted, with what is known of the ticks so far; those before a resume or a new timing are over."""
+    goes_on = _timing(known) == _timing(wanted) and known.paused == wanted.paused
+    return msgspec.structs.replace(
+        wanted,
+        after_ms=known.after_ms if goes_on else wanted.after_ms,
+        last_ms=known.last_ms,
+        fired=known.fired,
+        last_error=known.last_error,
+    )
+
+
+def message_at(message: Message, namespace: str, name: str, tick_ms: int) -> Message:
+    """The message of one tick: the schedule's, with its name and the tick in headers, and a dedup id of its own."""
+    headers = {**(message.headers or {}), NAME_HEADER: name, TICK_HEADER: tick_ms}
+    id = f"schedule/{namespace}/{name}/{tick_ms}"
+    if len(id) > ID_CHARACTERS_MAX:
+        digest = blake2b(f"{len(namespace)}/{namespace}/{name}".encode(), digest_size=16).hexdigest()
+        id = f"schedule/{digest}/{tick_ms}"
+    return msgspec.structs.replace(message, headers=headers, dedup_id=id)
+
+
+def check_schedule(
+    namespace: str,
+    name: str,
+    message: Message,
+    *,
+    queue: str | None,
+    exchange: str | None,
+    cron: object,
+    interval_ms: object,
+    timezone: object,
+    paused: object,
+    description: object,
+    now_ms: int,
+) -> ScheduleDocument:
+    """A schedule's document from a user's arguments, or an error that names what is wrong with them."""
+    check_name(name, "a schedule's name")
+    if (queue is None) == (exchange is None):
+        given = "neither" if queue is None else "both"
+        raise InvalidArgument(f"a schedule needs one of queue and exchange to publish to, not {given}")
+    if not isinstance(paused, bool):
+        raise InvalidArgument(f"paused must be True or False, not {paused!r} of type {type(paused).__name__}")
+    check_text(0 if description is None else description, "description", DESCRIPTION_CHARACTERS_MAX)
+    check_message(message, PAYLOAD_BYTES_MAX)
+    if message.dedup_id is not None:
+        raise InvalidArgument(
+            f"the message has dedup_id {message.dedup_id!r}; a schedule gives each message its own, leave it out"
+        )
+    for header in (NAME_HEADER, TICK_HEADER):
+        if header in (message.headers or {}):
+            raise InvalidArgument(f"the message has a header {header!r}, which the schedule sets itself; leave it out")
+    check_message(message_at(message, namespace, name, INTEGER_MAX))  # with what is added, it must be within limits
+    timing = check_timing(cron, interval_ms, timezone, now_ms)
+    return ScheduleDocument(
+        message=message,
+        queue=queue,
+        exchange=exchange,
+        cron=timing.cron,
+        interval_ms=timing.interval_ms,
+        timezone=timing.timezone,
+        paused=paused,
+        description=str(description),
+    )

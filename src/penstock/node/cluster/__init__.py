@@ -1,0 +1,1 @@
+"""One node among others: membership, slots, the catalog of all, and what crosses owners."""

@@ -1,0 +1,132 @@
+"""What other nodes declare: read from the store, change by change, into this node's catalog.
+
+Of what this node owns it knows the truth itself, often earlier than a read that was under way: rows of its own slots
+are passed over. When it loses slots unawares it may have passed over their new owner's declarations; then it reads all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.model import Binding
+from penstock.model.rows import REGISTRAR_SLOT, CatalogChanges, CatalogRow
+from penstock.node.catalog import Queue
+from penstock.node.declarations import drop_unbound
+
+if TYPE_CHECKING:
+    from penstock.node.node import Node
+
+_binding_decoder = msgspec.msgpack.Decoder(Binding)
+
+
+class Following:
+    """Keeps the catalog up to date."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._reading = asyncio.Lock()
+        self.version = 0
+        """What is in the catalog is what was declared up to it."""
+        self._forgets = 0
+
+    def forget(self) -> None:
+        """What was read so far may have gaps: read everything the next time."""
+        self.version = 0
+        self._forgets += 1
+
+    async def refresh(self) -> None:
+        """Read what was declared up to now."""
+        async with self._reading:
+            forgets = self._forgets
+            changes = await self._node.store.catalog_since(self.version)
+            self._take_in(changes)
+            if forgets == self._forgets:
+                self.version = changes.version
+
+    def _take_in(self, changes: CatalogChanges) -> None:
+        deleted = self._absent(changes.rows) if changes.is_complete else changes.deleted
+        for row in deleted:
+            if not self._is_own(row):
+                self._remove(row)
+        rows = [row for row in changes.rows if not self._is_own(row)]
+        self._node.catalog.put(rows)
+        self._node.enqueueing.declared(rows)
+        gone = [row for row in deleted if row.kind == "queue"]
+        if self._node.owns(REGISTRAR_SLOT) and gone:
+            self._node.spawn(drop_orphan_bindings(self._node))
+
+    def _is_own(self, row: CatalogRow) -> bool:
+        """Whether this node is the one that changes such rows."""
+        return self._node.owns(self._slot(row))
+
+    def _slot(self, row: CatalogRow) -> int:
+        catalog = self._node.catalog
+        if row.kind == "queue":
+            queue = catalog.by_id.get(row.id)
+            return catalog.slot_of_row(row) if queue is None else queue.slot
+        if row.kind == "group":
+            queue = catalog.by_id.get(row.parent)
+            return -1 if queue is None else queue.slot
+        return REGISTRAR_SLOT
+
+    def _absent(self, rows: Iterable[CatalogRow]) -> list[CatalogRow]:
+        """What this node knows and the store does not have."""
+        there = {(row.kind, row.id) for row in rows}
+        return [row for row in self._node.catalog.rows() if (row.kind, row.id) not in there]
+
+    def _remove(self, row: CatalogRow) -> None:
+        node, catalog = self._node, self._node.catalog
+        if row.kind == "queue":
+            queue = catalog.by_id.get(row.id)
+            if queue is not None:
+                forget_queue(node, queue)
+        elif row.kind == "group":
+            queue = catalog.by_id.get(row.parent)
+            group = None if queue is None else queue.groups.get(row.name)
+            if queue is not None and group is not None and group.id == row.id:
+                del queue.groups[row.name]
+                node.measures.forget([group.id])
+                node.polls.group_deleted(queue, group)
+        elif row.kind == "exchange" and catalog.exchange_ids.get((row.namespace, row.name)) == row.id:
+            dropped = catalog.router(row.namespace).delete_exchange(row.name)
+            catalog.remove_bindings(row.namespace, dropped)
+            del catalog.exchange_ids[row.namespace, row.name]
+        elif row.kind == "binding":
+            catalog.orphans.pop(row.id, None)
+            if catalog.binding_ids.get((row.namespace, row.document)) == row.id:
+                binding = _binding_decoder.decode(row.document)
+                if binding.exchange in catalog.router(row.namespace).exchanges():
+                    catalog.router(row.namespace).unbind(binding)
+                catalog.binding_ids.pop((row.namespace, row.document), None)
+        else:
+            catalog.remove_row(row)
+
+
+def forget_queue(node: Node, queue: Queue) -> None:
+    """A queue is gone: from the catalog, from memory, and from whoever waits for it."""
+    dropped = node.catalog.router(queue.namespace).queue_deleted(queue.name)
+    node.catalog.orphan_bindings(queue.namespace, dropped)
+    if dropped and node.owns(REGISTRAR_SLOT):
+        node.spawn(drop_unbound(node, queue.namespace, {binding.exchange for binding in dropped}))
+    node.catalog.remove_queue(queue)
+    node.lanes.drop(set(queue.lanes))
+    node.measures.forget(group.id for group in queue.groups.values())
+    node.polls.queue_deleted(queue)
+
+
+async def drop_orphan_bindings(node: Node) -> None:
+    """Delete the rows of bindings whose queue another node has deleted: only the registrar changes them."""
+    catalog = node.catalog
+    orphans = dict(catalog.orphans)
+    if orphans:
+        deleted = [("binding", id) for id in orphans]
+
+        def forget() -> None:
+            for id in orphans:
+                catalog.orphans.pop(id, None)
+
+        await node.commit_catalog([], deleted, forget)

@@ -1,0 +1,533 @@
+"""One node among others on the same store: it says that it is there, takes its share of the slots, and hands some on.
+
+Every `heartbeat_ms` the node asks the store who is there and who owns what, in one round trip however many queues
+there are. It takes slots that nobody has up to its fair share, sheds what is above that, and lets go of what the
+store says is another's. What taking and letting go of slots means for lanes and timers is in `slots.py`, what others
+declared in `catalog_feed.py`. How a request finds the owner is the front's business: here it is only told that it is
+`Elsewhere`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from penstock.model.errors import Closed, Elsewhere, Fenced, PenstockError, Unavailable
+from penstock.model.rows import REGISTRAR_SLOT, SLOTS, ClusterView, Member, NodeRow, SlotRow, home_slot, slot_of
+from penstock.node.clock import StoreClock
+from penstock.node.cluster import slots as holdings
+from penstock.node.cluster.catalog_feed import Following
+from penstock.node.consume import sessions
+from penstock.version import VERSION
+
+if TYPE_CHECKING:
+    from penstock.node.catalog import Queue
+    from penstock.node.cluster.remote_publish import Landed, Landing
+    from penstock.node.node import Node
+
+SHED_AT_ONCE: Final = 8
+"""Slots that are handed on at one heartbeat: their queues pause for some milliseconds, the others do not."""
+TOLD_WITHIN_S: Final = 1.0
+"""How long a declaration waits for the other nodes to have read it."""
+FIRST_SLOTS_WITHIN_S: Final = 30.0
+WATCH_S: Final = 0.05
+KEPT_S: Final = 10.0
+"""How long a slot stays where it was asked for: a consumer that settles leases of two owners once does so again."""
+RELAY_EVERY: Final = 4
+"""Heartbeats between two looks into the outbox for what nobody has announced."""
+
+log = logging.getLogger("penstock.cluster")
+
+TIME_ASKED = 5
+TIME_QUICK_S = 0.005
+"""What the store's time is, is asked so often unless an answer is as quick as this."""
+
+
+class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
+    heartbeat_ms: int = 500
+    lease_ms: int = 2_000
+
+
+class Peers(Protocol):
+    """How other nodes are reached."""
+
+    async def poke(self, url: str) -> None:
+        """Let a node look at the store now; returns when it has, or raises."""
+
+    async def end_session(self, url: str, session: str) -> None:
+        """Let a node end what a session has there."""
+
+    async def hand_over(self, url: str, slots: list[int], to: int) -> None:
+        """Ask a node for slots of its."""
+
+    async def landed(self, url: str, landings: list[Landing]) -> list[Landed]:
+        """Let a node carry out what was published to queues of its."""
+
+
+class NoPeers:
+    """A node that nobody can reach reaches nobody."""
+
+    async def poke(self, url: str) -> None:
+        raise Unavailable(f"this node cannot reach {url}")
+
+    async def end_session(self, url: str, session: str) -> None:
+        raise Unavailable(f"this node cannot reach {url}, where session {session} may have queues")
+
+    async def hand_over(self, url: str, slots: list[int], to: int) -> None:
+        raise Unavailable(f"this node ({to}) cannot reach {url}, which has slots {slots}")
+
+    async def landed(self, url: str, landings: list[Landing]) -> list[Landed]:
+        raise Unavailable(f"this node cannot reach {url}, to which {len(landings)} publishes go")
+
+
+class Cluster:
+    """This node's place among the others."""
+
+    def __init__(self, node: Node, name: str, options: ClusterOptions, *, is_alone: bool = False) -> None:
+        """`is_alone`: it owns everything or nothing, as a broker inside of a program does that nobody can reach."""
+        self._node = node
+        self._loop = asyncio.get_running_loop()
+        self._name = name
+        self.options = options
+        self._is_alone = is_alone
+        self._url = ""
+        self.peers: Peers = NoPeers()
+        self.incarnation = 0
+        self.secret = ""
+        self.owned: set[int] = set()
+        """Slots whose commands are carried out here. The commit loop's epochs also have those that are being let go."""
+        self._kept: dict[int, float] = {}
+        """slot → until when it is kept although others should have it: it was asked for"""
+        self.unminded: set[int] = set()
+        """Slots that are served, and whose timers and schedules are still to be looked after."""
+        self.coming: set[int] = set()
+        """Slots that were just taken, and are served as soon as what was on its way to them is there."""
+        self.view = ClusterView(0, False, 0, [], [])
+        self.had_company = False
+        """Whether there was ever another node since this one started: then there may be one again any time."""
+        self.newest = 0
+        """The highest incarnation that was ever seen among the nodes: one that is lower and not there is gone."""
+        self._heard_at = 0.0
+        self._patient_until = 0.0
+        self.heard_until = 0.0
+        """By the loop's clock, the machine's monotonic one: until then nobody can have taken this node's slots."""
+        self.following = Following(node)
+        self._beating = asyncio.Lock()
+        self._wanted = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_leaving = False
+        self.heartbeats_failed = 0
+
+    # Questions, of which every operation asks one ---------------------------------------------------------
+
+    def check(self, slot: int) -> None:
+        """Raise unless this node owns the slot and knows that it does."""
+        if slot not in self.owned:
+            raise self.elsewhere(slot)
+        if not self.is_heard:
+            raise Unavailable(
+                "this node has not heard from the store for its lease; others may own its queues; try again"
+            )
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether this node has heard from the store within its lease."""
+        return self._is_alone or self._loop.time() <= self.heard_until
+
+    @property
+    def is_store_away(self) -> bool:
+        """Whether publishes are kept here until the store is back, whoever owns their queues."""
+        return self._node.spooling.is_away
+
+    def check_serving(self) -> None:
+        """Raise unless this node is a member that has its share, as far as it knows."""
+        if not (self.view.is_member and self.is_heard and self._is_settled()):
+            raise Unavailable("this node has not joined the others yet, or not again")
+
+    def elsewhere(self, slot: int) -> PenstockError:
+        if slot < 0:
+            return Unavailable(
+                "the lanes of this queue are in several slots, as versions before clusters made them: it can be used "
+                "by a single node that owns everything; publish to a new queue instead"
+            )
+        row = self.slot(slot)
+        owner = None if row is None else self.node_of(row.node)
+        return Elsewhere(f"slot {slot} is owned by {'nobody now' if owner is None else owner.name}; try again", slot)
+
+    def queue(self, namespace: str, name: str) -> Queue:
+        """A queue that this node owns. Of one that it does not know, the owner of its home slot knows the truth."""
+        queue = self._node.catalog.queues.get((namespace, name))
+        self.check(home_slot(namespace, name) if queue is None else queue.slot)
+        return self._node.catalog.queue(namespace, name)
+
+    @property
+    def heartbeat_age_s(self) -> float:
+        """Since the store last heard of this node."""
+        return max(0.0, self._loop.time() - self._heard_at)
+
+    @property
+    def is_registrar(self) -> bool:
+        return REGISTRAR_SLOT in self.owned
+
+    def slot(self, slot: int) -> SlotRow | None:
+        return next((row for row in self.view.slots if row.slot == slot), None)
+
+    def node_of(self, incarnation: int) -> NodeRow | None:
+        return next((row for row in self.view.nodes if row.incarnation == incarnation), None)
+
+    def others(self) -> list[NodeRow]:
+        """The live nodes beside this one that can be reached."""
+        return [row for row in self.view.nodes if row.is_live and row.incarnation != self.incarnation and row.url]
+
+    # Life -------------------------------------------------------------------------------------------------
+
+    async def join(self, url: str) -> None:
+        """Become a member, reachable at a URL, and take a share of the slots."""
+        self._url = url
+        await self._learn_time()
+        await self._join()
+        await self._node.spooling.open(self.secret)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        deadline = self._loop.time() + FIRST_SLOTS_WITHIN_S
+        while not self._is_settled() and self._loop.time() < deadline:
+            deadline = min(deadline, self._loop.time() + self._patience_s())
+            await self.changed(self.options.heartbeat_ms / 1000)
+        if not self._is_settled():
+            names = ", ".join(sorted({row.name for row in self.view.nodes if row.incarnation != self.incarnation}))
+            why = "a broker inside of a program" if self._is_alone else "a server"
+            raise Unavailable(
+                f"the store is in use by {names or 'nobody, but it gave no slots'}: {why} cannot have it beside that; "
+                "stop it first"
+            )
+
+    async def _learn_time(self) -> None:
+        """Begin with the quickest of a few answers: a clock is wrong by up to half of what its first one took."""
+        clock = self._node.clock
+        if not isinstance(clock, StoreClock):
+            return
+        quickest: tuple[float, int, float, float] | None = None
+        for _ in range(TIME_ASKED):
+            asked_at = time.monotonic()
+            now_ms = (await self._node.store.heartbeat(0)).now_ms
+            answered_at = time.monotonic()
+            answer = (answered_at - asked_at, now_ms, asked_at, answered_at)
+            quickest = answer if quickest is None else min(quickest, answer)
+            if quickest[0] < TIME_QUICK_S:
+                break
+        assert quickest is not None
+        clock.follow(*quickest[1:])
+
+    def _is_settled(self) -> bool:
+        """Whether this node serves its share, or others have all that there is and will give it some."""
+        if self._is_alone:
+            return len(self.owned) == SLOTS
+        holders = {row.node for row in self.view.slots}
+        others = [row for row in self.view.nodes if row.incarnation in holders and row.incarnation != self.incarnation]
+        return bool(self.owned) or (bool(others) and all(row.url for row in others) and 0 not in holders)
+
+    def _patience_s(self) -> float:
+        """How long those who are in the way may still be there although they are dead."""
+        in_the_way = [
+            row for row in self.view.nodes
+            if row.incarnation != self.incarnation and (self._is_alone or not row.url)
+        ]  # fmt: skip
+        if not in_the_way:
+            return FIRST_SLOTS_WITHIN_S
+        return max(row.lease_ms for row in in_the_way) / 1000 + 2 * self.options.heartbeat_ms / 1000
+
+    async def _join(self) -> None:
+        member = Member(self._name, self._url, VERSION, self.options.lease_ms)
+        began = self._loop.time()
+        joined = await self._node.store.join(member)
+        self.incarnation, self.secret = joined.incarnation, joined.secret
+        self._node.joined(joined.incarnation)
+        self._heard_at = began
+        self.heard_until = began + self.options.lease_ms / 1000
+        log.info("%s joined as node %d", self._name, self.incarnation)
+
+    async def leave(self) -> None:
+        """Let go of everything in good order; requests are somebody else's from then on."""
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        async with self._beating:
+            try:
+                await holdings.hand_on(self._node, set(self.owned))
+                await self._node.store.leave(self.incarnation)
+            except PenstockError as error:
+                log.warning("this node could not say that it leaves: %s", error)
+        self.incarnation = 0
+        self._node.spawn(self._watch())
+        await self.poke_all()
+
+    async def _watch(self) -> None:
+        """Who owns what after this node has left: requests that still come are sent on until it stops."""
+        while not self._node.closed:
+            try:
+                self._saw(await self._node.store.heartbeat(0))
+            except PenstockError:
+                await asyncio.sleep(WATCH_S)
+            self._tell()
+            await asyncio.sleep(WATCH_S)
+
+    # The heartbeat ----------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        beats = 0
+        while not self._node.closed and not self._is_leaving:  # a cancellation can get lost in `wait_for`
+            try:
+                await self.beat()
+            except (PenstockError, TimeoutError) as error:
+                self.heartbeats_failed += 1
+                reason = str(error) or "the store did not answer in time"
+                log.warning("no heartbeat: %s", reason)
+                if not self.is_heard:
+                    self._node.spooling.found_away(Unavailable(f"no heartbeat for the lease: {reason}"))
+            except Exception:
+                self.heartbeats_failed += 1
+                log.exception("a heartbeat failed in an unexpected way")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), self.options.heartbeat_ms / 1000)
+            self._wanted.clear()
+            beats += 1
+            if beats % RELAY_EVERY == 0:
+                self._node.relay.wake()  # whoever promised something to this node may have died before it said so
+
+    def look(self) -> None:
+        """Look at the store soon: something may have changed."""
+        self._wanted.set()
+
+    async def changed(self, seconds: float) -> None:
+        """Until the next look at the store, or so long."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def beat(self) -> None:
+        """Say that this node is there; do what the store's answer asks for."""
+        async with self._beating:
+            began, asked_at = self._loop.time(), time.monotonic()
+            view = await asyncio.wait_for(
+                self._node.store.heartbeat(self.incarnation), max(1.0, self.options.lease_ms / 1000)
+            )
+            if isinstance(self._node.clock, StoreClock):
+                self._node.clock.follow(view.now_ms, asked_at, time.monotonic())
+            await self._take_in(view, began)
+        self._tell()
+
+    async def _take_in(self, view: ClusterView, began: float) -> None:
+        before = {row.incarnation for row in self.view.nodes if row.is_live}
+        self._saw(view)
+        if not view.is_member:
+            await self._rejoin()
+            return
+        lease_s = self.options.lease_ms / 1000
+        if began - self._heard_at > lease_s:
+            self._patient_until = began + lease_s  # the store was away, for the others too: let them be heard of first
+        self._heard_at = began
+        self.heard_until = began + lease_s
+        epochs = self._node.epochs
+        mine = {row.slot: row.epoch for row in view.slots if row.node == self.incarnation}
+        # Also those whose taking or giving broke off halfway: they are this node's for the store, and served by nobody.
+        lost = {slot for slot, epoch in epochs.items() if mine.get(slot) != epoch or slot not in self.owned}
+        if lost:
+            self._lose(lost, f"slots {sorted(lost)} are another node's now")
+        if view.catalog_version != self.following.version:
+            await self.following.refresh()
+        await self._balance(view)
+        if self.unminded:
+            await holdings.mind(self._node, set(self.unminded))
+        gone = before - {row.incarnation for row in self.view.nodes if row.is_live}
+        if gone:
+            await holdings.end_sessions(self._node, gone)
+
+    def _saw(self, view: ClusterView) -> None:
+        self.view = view
+        self.newest = max(self.newest, *(row.incarnation for row in view.nodes), 0)
+        self.had_company = self.had_company or bool(self.others())
+
+    def _lose(self, lost: set[int], why: str) -> None:
+        """The store has given these to others: nothing that is in memory of them may be used."""
+        log.warning("%s: what was in memory of them is dropped", why)
+        self.owned -= lost
+        self.unminded -= lost
+        self.following.forget()
+        holdings.lose(self._node, lost, Fenced(f"{why}; nothing of this was done unless it is found there"))
+
+    async def _rejoin(self) -> None:
+        log.warning("%s was declared dead while it was not heard of; it joins again", self._name)
+        self._lose(set(self._node.epochs), "this node was declared dead")
+        await self._join()
+        self._saw(await self._node.store.heartbeat(self.incarnation))
+        await self.following.refresh()
+        await self._balance(self.view)
+
+    def fenced(self) -> None:
+        """A commit was refused: until the store has said what is still this node's, nothing is."""
+        self.heard_until = 0.0
+        self.look()
+
+    # Fair share -------------------------------------------------------------------------------------------
+
+    async def _balance(self, view: ClusterView) -> None:
+        live = [row for row in view.nodes if row.is_live and (row.url or row.incarnation == self.incarnation)]
+        incarnations = {row.incarnation for row in view.nodes if row.is_live}
+        if self._is_alone and len(incarnations) > 1:
+            return
+        if self._loop.time() < self._patient_until and len(incarnations) < len(view.nodes):
+            return
+        if any(not row.url for row in live if row.incarnation != self.incarnation) and not self.owned:
+            return
+        share = -(-SLOTS // max(len(live), 1))
+        known = {row.slot: row for row in view.slots}
+        # Also those whose taking or giving broke off: for the store they are this node's, so nobody else can take them.
+        meant = {
+            slot for slot, row in known.items()
+            if slot not in self._node.epochs and self.incarnation == (row.node or row.meant_for)
+        }  # fmt: skip
+        free = [
+            slot for slot in range(SLOTS)
+            if slot not in self._node.epochs and slot not in meant and (
+                slot not in known
+                or (known[slot].node not in incarnations and known[slot].meant_for not in incarnations)
+            )
+        ]  # fmt: skip
+        wanted = [*meant, *free[: max(0, share - len(self._node.epochs) - len(meant))]]
+        if wanted:
+            await self.take(wanted)
+        elif len(self.owned) > share and len(live) > 1:
+            now = self._loop.time()
+            self._kept = {slot: until for slot, until in self._kept.items() if until > now}
+            await self._shed(len(self.owned) - share, live)
+
+    async def take(self, wanted: Collection[int]) -> None:
+        """Take what can be had of these, and serve it."""
+        taken = await self._node.store.take(sorted(wanted), self.incarnation)
+        if not taken:
+            return
+        await self.following.refresh()  # what their last owner declared
+        await holdings.take_up(self._node, taken, self.owned)
+        view = self.view
+        rows = {row.slot: row for row in view.slots}
+        for slot, epoch in taken.items():
+            rows[slot] = SlotRow(slot, epoch, self.incarnation, 0, view.now_ms, f"taken by {self._name}")
+        self.view = msgspec.structs.replace(view, slots=[rows[slot] for slot in sorted(rows)])
+        log.info("took slots %s", sorted(taken))
+
+    async def _shed(self, excess: int, live: list[NodeRow]) -> None:
+        """Hand some on to whoever has the fewest; the highest first, so that the registrar moves last."""
+        counts = {row.incarnation: 0 for row in live}
+        for row in self.view.slots:
+            holder = row.node or row.meant_for
+            if holder in counts:
+                counts[holder] += 1
+        others = [row for row in live if row.incarnation != self.incarnation]
+        to = min(others, key=lambda row: (counts[row.incarnation], row.incarnation))
+        room = -(-SLOTS // len(live)) - counts[to.incarnation]
+        movable = sorted(self.owned - set(self._kept), reverse=True)
+        chosen = set(movable[: max(0, min(excess, SHED_AT_ONCE, room))])
+        if chosen:
+            await self.hand_over(chosen, to)
+
+    async def hand_over(self, chosen: set[int], to: NodeRow) -> None:
+        await holdings.hand_on(self._node, chosen)
+        await self._node.store.release(sorted(chosen), self.incarnation, to.incarnation)
+        log.info("handed slots %s on to %s", sorted(chosen), to.name)
+        self._node.spawn(self._poke(to.url))
+
+    async def give(self, wanted: Iterable[int], to: int) -> None:
+        """Hand these slots on to a node that asks for them, if they are this node's."""
+        async with self._beating:
+            chosen = set(wanted) & self.owned
+            taker = self.node_of(to)
+            if chosen and taker is not None and taker.is_live:
+                await self.hand_over(chosen, taker)
+        self.look()
+
+    # What crosses owners ----------------------------------------------------------------------------------
+
+    async def ask_for(self, slots: list[int]) -> None:
+        """Have slots handed to this node, by who owns them or from nobody, and keep them for a while."""
+        self._kept |= dict.fromkeys(slots, self._loop.time() + KEPT_S)
+        by_url: dict[str, list[int]] = {}
+        free: list[int] = []
+        for slot in slots:
+            row = self.slot(slot)
+            owner = None if row is None else self.node_of(row.node)
+            if owner is None:
+                free.append(slot)
+            elif owner.url and owner.incarnation != self.incarnation:
+                by_url.setdefault(owner.url, []).append(slot)
+        for url, wanted in by_url.items():
+            with suppress(PenstockError):
+                await self.peers.hand_over(url, wanted, self.incarnation)
+                free += wanted
+        if free:
+            async with self._beating:
+                await self.take([slot for slot in free if slot not in self._node.epochs])
+        self.look()
+
+    async def ask_landed(self, slot: int, landings: list[Landing]) -> list[Landed]:
+        """Where these went, from whoever owns their slot now."""
+        if slot in self.owned:
+            return await self._node.relay.landed(landings)
+        row = self.slot(slot)
+        owner = None if row is None else self.node_of(row.node)
+        if owner is None or not owner.url:
+            raise self.elsewhere(slot)
+        return await self.peers.landed(owner.url, landings)
+
+    async def landed(self, landings: list[Landing]) -> list[Landed]:
+        """Another node asks where these went; those of slots that this node does not own are left out."""
+        return await self._node.relay.landed([one for one in landings if slot_of(one.lane) in self.owned])
+
+    # Telling others ---------------------------------------------------------------------------------------
+
+    async def declared(self) -> None:
+        """Something was declared here: let every node read it before whoever declared it goes on to use it."""
+        if self.others():
+            await self.poke_all()
+
+    async def poke_all(self) -> None:
+        pokes = [asyncio.ensure_future(self._poke(row.url)) for row in self.others()]
+        if pokes:
+            await asyncio.wait(pokes, timeout=TOLD_WITHIN_S)
+            for poke in pokes:
+                poke.cancel()
+
+    async def _poke(self, url: str) -> None:
+        try:
+            await asyncio.wait_for(self.peers.poke(url), TOLD_WITHIN_S)
+        except (PenstockError, OSError, TimeoutError) as error:
+            log.info("%s could not be told at once, and finds out by itself: %s", url, error)
+
+    async def session_ended(self, session: str) -> None:
+        """Let every node end what a session of this one has there; raises where one cannot be told."""
+        await asyncio.gather(*(self.peers.end_session(row.url, session) for row in self.others()))
+
+    async def end_session(self, session: str) -> None:
+        """End what a session of another node has here."""
+        await sessions.end(self._node, session, set())
+
+    async def poked(self) -> None:
+        """Another node says that something has changed: read what is declared now, and look who owns what soon.
+
+        Not both at once: two nodes that take and give slots to each other must not wait for each other.
+        """
+        if self._task is None or self._node.closed:
+            raise Closed("this node is not a member")
+        self.look()
+        await self.following.refresh()

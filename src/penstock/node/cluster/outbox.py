@@ -1,0 +1,323 @@
+"""The relay: carries out what commits promised in the outbox, exactly once.
+
+A message that died under a group with `dead_letter_to` stays dead in place; its copy is published to the target, and
+the outbox row goes, in one commit; with it goes the message where the group does not keep its dead. A target that is
+missing or full is tried again; the row waits. Among several nodes a row is carried out by the owner of its slot: that
+of the dead message, or for what another node has published to one of its queues (`remote_publish.py`) that of the
+queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from penstock.batch import EncodedBatch, decode
+from penstock.core.dedup import publish_key
+from penstock.core.group.work import WorkGroup
+from penstock.core.lane import Appended
+from penstock.model import Message, dead_letter_target
+from penstock.model.errors import InvalidArgument, NotFound, PenstockError, Unavailable, Unroutable
+from penstock.model.rows import DeadRow, OutboxRow, slot_of
+from penstock.node.cluster.remote_publish import Landed, Landing, carried_part, is_carried, nudge
+from penstock.node.publish.append import append_all, parts_of_messages
+from penstock.node.publish.parts import Part
+from penstock.node.publish.route import route_message
+
+if TYPE_CHECKING:
+    from penstock.node.catalog import Group, Queue
+    from penstock.node.node import Node
+
+RETRY_MS = 1_000
+RETRY_MS_MAX = 60_000
+ROWS_AT_ONCE = 100
+LANDED_MAX = 10_000
+LANDINGS_MAX = 100_000
+DEATHS_MAX = 16
+
+log = logging.getLogger("penstock.relay")
+
+
+class DeadLetter(msgspec.Struct, tag="dead"):
+    """An outbox document: copy this offset to where its group's dead letters go."""
+
+    namespace: str
+    queue: str
+    group: str
+    target: str
+    reason: Literal["attempts", "rejected", "expired", "overflow"]
+    error: str
+    attempts: int
+    dead_ms: int
+
+
+_decoder = msgspec.json.Decoder(DeadLetter)
+
+
+class Relay:
+    """Works through the outbox in order, one commit a few rows."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._last_id = 0
+        """Of a row, from this node's own numbers on; rows of older builds have lower ones."""
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._closed = False
+        self._pause_ms = RETRY_MS
+        self._passing = asyncio.Lock()
+        """One pass at a time: a row that is read twice would be carried out twice."""
+        self._landed: dict[int, Appended] = {}
+        """Where the messages of rows went that were carried out lately."""
+
+    # Into the outbox --------------------------------------------------------------------------------------
+
+    def rows(self, queue: Queue, lane: int, died: list[tuple[int, DeadRow]]) -> list[OutboxRow]:
+        """One row for each message that died and must be copied."""
+        rows: list[OutboxRow] = []
+        for group_id, dead in died:
+            group = queue.group_by_id(group_id)
+            if group is None or group.settings.dead_letter_to is None:
+                continue
+            letter = DeadLetter(
+                queue.namespace, queue.name, group.name, group.settings.dead_letter_to,
+                dead.reason, dead.error, dead.attempts, dead.dead_ms,  # type: ignore[arg-type]
+            )  # fmt: skip
+            document = msgspec.json.encode(letter)
+            slot = slot_of(lane)
+            rows += [OutboxRow(self.new_id(), lane, offset, document, slot) for offset in range(dead.start, dead.end)]
+        return rows
+
+    def new_id(self) -> int:
+        """Of a row: no other of this store has it or had it."""
+        self._last_id += 1
+        return self._last_id
+
+    # Out of it --------------------------------------------------------------------------------------------
+
+    def number_from(self, last_id: int) -> None:
+        """No row of the store, whoever made it, has a number above this."""
+        self._last_id = last_id
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def wake(self) -> None:
+        """There are new rows."""
+        self._wake.set()
+
+    def wake_later(self) -> None:
+        """There may be new rows; look when the store had time to recover."""
+        if self._node.fenced is None:
+            self._node.timers.at(self._node.clock.now_ms() + self._pause_ms, ("relay",), self._wake.set)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while not self._closed:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                left = await self._pass(self._slots())
+            except PenstockError as error:
+                log.warning("dead letters could not be relayed yet: %s", error)
+                left = True
+            self._pause_ms = min(self._pause_ms * 2, RETRY_MS_MAX) if left else RETRY_MS
+            if left:
+                self.wake_later()
+
+    async def _pass(self, slots: Sequence[int] | None, *, is_drain: bool = False) -> bool:
+        """One pass over the outbox; whether something must be tried again."""
+        blocked: dict[tuple[str, str], PenstockError] = {}
+        after = 0
+        async with self._passing:
+            while True:
+                failed = self._node.commits.failed
+                rows = await self._node.store.outbox(after, ROWS_AT_ONCE, slots)
+                for row in rows:
+                    after = row.id
+                    if not is_drain or is_carried(row):
+                        await self._carry_out(row, blocked, failed)
+                if not rows:
+                    break
+                await self._node.commits.wait()
+        for (_, name), reason in blocked.items():
+            log.warning("what is to go to %s waits: %s", name, reason)
+        return bool(blocked)
+
+    async def _carry_out(self, row: OutboxRow, blocked: dict[tuple[str, str], PenstockError], failed: int) -> None:
+        def check() -> None:
+            if self._node.commits.failed != failed:  # those before this row may have been in it, and go first
+                raise Unavailable("a commit failed meanwhile; it is tried again")
+
+        letter = None if is_carried(row) else _decoder.decode(row.document)
+        target = ("", str(row.lane)) if letter is None else (letter.namespace, letter.target)
+        if target in blocked:  # those behind one that waits wait too: they keep their order
+            return
+        try:
+            await (self._land(row, check) if letter is None else self._relay(row, letter, check))
+        except PenstockError as error:
+            blocked[target] = error
+
+    async def drain(self, slots: set[int]) -> None:
+        """Carry out what other nodes have published to queues of these slots."""
+        if self._node.cluster is not None and slots:
+            await self._pass(sorted(slots), is_drain=True)
+
+    async def landed(self, landings: Sequence[Landing]) -> list[Landed]:
+        """Where the messages of these rows went, as far as they are carried out: those that are not, are first."""
+        if any(landing.id not in self._landed for landing in landings):
+            await self.drain({slot_of(landing.lane) for landing in landings})
+        waiting = {row.id for row in await self._node.store.outbox(0, LANDINGS_MAX, self._slots())}
+        found: list[Landed] = []
+        for landing in landings:
+            appended = self._landed.get(landing.id)
+            if appended is None and landing.id not in waiting:
+                appended = await self._found_again(landing)
+            if appended is not None:
+                found.append(Landed(landing.id, appended.base, appended.count, appended.duplicates))
+        return found
+
+    async def _found_again(self, landing: Landing) -> Appended:
+        """Another owner of the slot has carried it out: the log knows where, by its name; not if its queue is gone."""
+        node = self._node
+        if landing.lane not in node.catalog.by_lane:
+            return Appended(0, 0)
+        rows = await node.lanes.store_of(landing.lane).find_dedup(landing.lane, [publish_key(landing.publish_id)])
+        return Appended(rows[0].offset if rows else 0, landing.count)
+
+    async def _land(self, row: OutboxRow, check_kept: Callable[[], None]) -> None:
+        """Append what another node has published to a queue of this one, and delete the row, in one commit."""
+        node = self._node
+        try:
+            part = carried_part(node, row)
+        except NotFound as error:
+            log.warning("what another node has published is dropped: %s", error)
+            node.check_slot(row.slot)
+            self._done(row)
+            return
+        origin, positions = part.origin, node.positions
+        if origin is not None and await positions.read(origin.spool, row.lane) >= origin.sequence:
+            node.check_taken(row.slot)
+            self._done(row)  # it was sent twice, and is there
+            return
+
+        def check() -> None:
+            check_kept()
+            node.check_taken(row.slot)
+            if origin is not None:
+                positions.check(origin, row.lane)
+
+        [(_, _, appended, _)] = await append_all(node, [part], check)
+        if origin is not None:
+            positions.write(origin, row.lane)
+        # No wait in between: the messages, how far their spool has come, and the end of the row are one commit.
+        self._done(row)
+        # Nobody is told of it before it is durable.
+        node.commits.pending.after.append(lambda: self._remember(row.id, appended))
+
+    def _remember(self, id: int, appended: Appended) -> None:
+        self._landed[id] = appended
+        while len(self._landed) > LANDED_MAX:
+            del self._landed[next(iter(self._landed))]
+
+    def _done(self, row: OutboxRow) -> None:
+        """The row goes with the next commit, which is refused if its slot is another node's by then."""
+        pending = self._node.commits.pending
+        pending.slots.add(row.slot)
+        pending.outbox_deleted.append(row.id)
+
+    def _slots(self) -> list[int] | None:
+        """Whose rows are this node's to carry out; None for all."""
+        return None if self._node.cluster is None else sorted(self._node.cluster.owned)
+
+    async def _relay(self, row: OutboxRow, letter: DeadLetter, check_kept: Callable[[], None]) -> None:
+        """Copy one message. It is durable with the next commit, which a page of rows shares."""
+        node = self._node
+        message = await self._message(row)
+        parts = [] if message is None else self._parts_with_death(letter, message)
+        group = self._moving_group(row, letter)
+        if group is not None:
+            await node.lanes.run(row.lane, lambda _lane: None)  # in memory, when the rest is done without a wait
+
+        def check() -> None:
+            check_kept()
+            self._check_taken(row, group)
+
+        if parts:
+            results = await append_all(node, parts, check)
+            nudge(node, results)
+        else:
+            self._check_taken(row, group)
+        # No wait in between: the copy, the end of its row and of the message in its place are one commit.
+        if group is not None:
+            self._move(row, group)
+        self._done(row)
+
+    def _moving_group(self, row: OutboxRow, letter: DeadLetter) -> Group | None:
+        """The group whose dead are not kept in place; None where they are, or where it is gone."""
+        queue = self._node.catalog.by_lane.get(row.lane)
+        group = None if queue is None else queue.groups.get(letter.group)
+        return None if group is None or group.settings.dead_kept else group
+
+    def _check_taken(self, row: OutboxRow, group: Group | None) -> None:
+        self._node.check_slot(row.slot)
+        if group is not None and self._node.lanes.get(row.lane) is None:
+            raise Unavailable(f"lane {row.lane} was let go of just now")  # the row is tried again
+
+    def _move(self, row: OutboxRow, group: Group) -> None:
+        """The copy takes the dead message's place."""
+        lane = self._node.lanes.get(row.lane)
+        state = None if lane is None else lane.groups.get(group.id)
+        if lane is not None and isinstance(state, WorkGroup):
+            state.purge_dead(self._node.clock.now_ms(), [(row.offset, row.offset + 1)], "moved")
+            lane.dirty = True
+            self._node.commits.touch(lane)
+
+    async def _message(self, row: OutboxRow) -> Message | None:
+        """The dead message; None if it was purged, with all of its batch, before it could be copied."""
+        if row.lane not in self._node.catalog.by_lane:
+            return None
+        batches = await self._node.lanes.store_of(row.lane).read(row.lane, row.offset, row.offset + 1, 0)
+        if not batches or not batches[0].base <= row.offset < batches[0].end:
+            return None
+        batch, index = batches[0], row.offset - batches[0].base
+        return decode(EncodedBatch(batch.count, batch.meta, batch.body), index, index + 1)[0]
+
+    def _parts_with_death(self, letter: DeadLetter, message: Message) -> list[Part]:
+        try:
+            return self._parts(letter, _with_death(message, letter))
+        except InvalidArgument:
+            # Its headers are full: the copy keeps the death and leaves the rest to the original.
+            return self._parts(letter, _with_death(msgspec.structs.replace(message, headers=None), letter))
+
+    def _parts(self, letter: DeadLetter, message: Message) -> list[Part]:
+        kind, name, key = dead_letter_target(letter.target)
+        if kind == "queue":
+            return parts_of_messages(self._node.catalog.queue(letter.namespace, name), [message])
+        copy = message if key is None else msgspec.structs.replace(message, key=key)
+        try:
+            return route_message(self._node, letter.namespace, name, copy)
+        except Unroutable:
+            raise NotFound(f"no queue is bound to exchange {name!r} for dead letters of {letter.queue!r}") from None
+
+
+def _with_death(message: Message, letter: DeadLetter) -> Message:
+    """The copy: as published, without delay, ttl and dedup id, with one more death in its history."""
+    headers: dict[str, Any] = dict(message.headers or {})
+    deaths = headers.get("x-death")
+    history = deaths if isinstance(deaths, list) else []
+    death = {
+        "queue": letter.queue, "group": letter.group, "reason": letter.reason, "error": letter.error[:512],
+        "attempts": letter.attempts, "time": letter.dead_ms, "key": message.key, "target": letter.target,
+    }  # fmt: skip
+    headers["x-death"] = [death, *history[: DEATHS_MAX - 1]]
+    return msgspec.structs.replace(message, headers=headers, delay_ms=0, not_before_ms=0, ttl_ms=None, dedup_id=None)

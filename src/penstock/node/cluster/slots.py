@@ -1,0 +1,164 @@
+"""Slots that come and go: what a node has in memory of their queues, and what it does when it gets or gives one.
+
+`membership.py` decides which; here is how. A slot is handed on when nothing of it is under way any more: commands that
+come meanwhile are `Elsewhere`, those that wait are told so, and what was changed is committed first. A slot that is
+lost is dropped at once, with everything that was not committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.model.errors import PenstockError
+from penstock.model.rows import REGISTRAR_SLOT, Commit, slot_of
+from penstock.node.catalog import EPHEMERAL_FROM, Queue
+from penstock.node.cluster.catalog_feed import drop_orphan_bindings
+from penstock.node.consume import sessions
+
+if TYPE_CHECKING:
+    from penstock.node.node import Node
+
+
+def queues_of(node: Node, slots: set[int]) -> list[Queue]:
+    return [queue for queue in node.catalog.by_id.values() if queue.slot in slots]
+
+
+# Getting -------------------------------------------------------------------------------------------------
+
+
+async def take_up(node: Node, epochs: dict[int, int], owned: set[int]) -> None:
+    """These slots are this node's, and what their last owner declared is known: serve them."""
+    slots = set(epochs)
+    assert node.cluster is not None
+    node.epochs.update(epochs)
+    node.cluster.coming |= slots
+    try:
+        await node.relay.drain(slots)  # before anything newer can overtake what was on its way to them
+    finally:
+        node.cluster.coming -= slots
+    owned |= slots
+    node.cluster.unminded |= slots
+    await mind(node, slots)
+
+
+async def mind(node: Node, slots: set[int]) -> None:
+    """Everything that goes by itself in these slots: leases and delays, retention, schedules, what sessions left."""
+    await _drop_exclusive(node, slots)
+    await node.events.move()
+    queues = queues_of(node, slots)
+    timed = {lane for queue in queues if queue.config.retain_ms or queue.config.ttl_ms for lane in queue.lanes}
+    for lane in {*await node.store.lanes_in_use(), *timed}:
+        if slot_of(lane) in slots and lane in node.catalog.by_lane:
+            node.spawn(node.lanes.load(lane))
+    for queue in queues:
+        node.retention.watch(queue)
+    node.relay.wake()
+    if REGISTRAR_SLOT in slots:
+        node.schedules.open()
+        await node.staging.open()
+        node.spawn(drop_orphan_bindings(node))
+    if node.cluster is not None:
+        node.cluster.unminded -= slots
+
+
+async def _drop_exclusive(node: Node, slots: set[int]) -> None:
+    """Delete the queues of sessions that ended with the process that had them."""
+    for queue in queues_of(node, slots):
+        if queue.session is not None and not queue.deleting and not is_session_alive(node, queue.session):
+            await node.delete_queue(queue)
+
+
+def session_name(incarnation: int, token: str) -> str:
+    """The name of a session says which node has it."""
+    return f"session-{incarnation}-{token}"
+
+
+def incarnation_of(session: str) -> int:
+    parts = session.split("-")
+    return int(parts[1]) if len(parts) == 3 and parts[0] == "session" and parts[1].isdigit() else 0
+
+
+def is_session_alive(node: Node, session: str) -> bool:
+    """Whether the node that has it is there: a session ends with it. Alone, a node has none when it begins."""
+    if node.cluster is None:
+        return False
+    holder = node.cluster.node_of(incarnation_of(session))
+    return holder is not None and holder.is_live
+
+
+def has_ended(node: Node, consumer: str) -> bool:
+    """Whether a consumer was a session's whose process is gone, so that nobody will settle what it holds.
+
+    A process that joined after this node last looked at the others is not known here: it is not taken for gone.
+    """
+    incarnation = incarnation_of(consumer.partition("/")[0])
+    if not incarnation:
+        return False
+    if node.cluster is None:
+        return incarnation != node.incarnation
+    holder = node.cluster.node_of(incarnation)
+    if holder is not None:
+        return not holder.is_live
+    return incarnation <= node.cluster.newest
+
+
+async def end_sessions(node: Node, gone: set[int]) -> None:
+    """These nodes are gone, and with them their sessions: what they had here ends."""
+    assert node.cluster is not None
+    names = {queue.session for queue in node.catalog.by_id.values() if queue.session} | set(node.session_claims)
+    for name in names:
+        if incarnation_of(name) in gone:
+            await sessions.end(node, name, set())
+
+
+# Giving --------------------------------------------------------------------------------------------------
+
+
+async def hand_on(node: Node, slots: set[int]) -> None:
+    """Finish what is under way in these slots and forget them; from the first moment on they are `Elsewhere`."""
+    assert node.cluster is not None
+    node.cluster.owned -= slots
+    node.cluster.unminded -= slots
+    await node.events.move()
+    _end_waits(node, slots)
+    node.schedules.slots_gone(slots)
+    while node.commits.concerns_slots(slots):
+        try:
+            await node.commits.wait()
+        except PenstockError:
+            await asyncio.sleep(0.01)
+    _forget(node, slots)
+
+
+def lose(node: Node, slots: set[int], error: PenstockError) -> None:
+    """These slots are another's already: whatever was not committed of them was not done."""
+    node.commits.give_up(slots, error)
+    _end_waits(node, slots)
+    node.schedules.slots_gone(slots)
+    _forget(node, slots)
+    node.events.lost(slots)
+
+
+def _end_waits(node: Node, slots: set[int]) -> None:
+    assert node.cluster is not None
+    for queue in queues_of(node, slots):
+        node.polls.moved(queue, node.cluster.elsewhere(queue.slot))
+
+
+def _forget(node: Node, slots: set[int]) -> None:
+    node.positions.forget()
+    for slot in slots:
+        node.epochs.pop(slot, None)
+    loaded = {lane.id for lane in node.lanes.loaded() if slot_of(lane.id) in slots}
+    node.lanes.drop(loaded)
+    for id in loaded:
+        node.timers.cancel(("lane", id))
+    node.cache.forget_slots(slots)
+    ephemeral = [queue for queue in queues_of(node, slots) if queue.id >= EPHEMERAL_FROM]
+    for queue in ephemeral:  # they are in this node's memory alone
+        node.catalog.remove_queue(queue)
+        node.polls.queue_deleted(queue)
+    lanes = [lane for queue in ephemeral for lane in queue.lanes]
+    if lanes:
+        node.spawn(node.memory.apply(Commit({slot_of(lane): 1 for lane in lanes}, lanes_deleted=lanes)))

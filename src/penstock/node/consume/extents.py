@@ -1,0 +1,132 @@
+"""Where the lanes of a queue begin and end, and how far a read of one may go: what whoever plans scans asks first.
+
+Answered from heads of batches, in memory where they are, else with a look or two at the store; no body is read and
+nothing is changed. Next stop: `node/consume/scans.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.core.lane import Lane
+from penstock.model.errors import OffsetGone, StoreCorrupt
+from penstock.model.rows import BatchHead
+from penstock.node.declarations import offset_at
+
+if TYPE_CHECKING:
+    from penstock.node.catalog import Queue
+    from penstock.node.node import Node
+
+LANES_REMEMBERED_MAX: Final = 10_000
+"""Lanes of which is remembered how many bytes were there before those that are kept."""
+
+
+class LanePlace(msgspec.Struct, frozen=True):
+    """The ends of one lane's log."""
+
+    lane: int
+    """The lane's place in its queue, from 0 on."""
+    first: int
+    """The oldest offset kept."""
+    end: int
+    """One past the newest."""
+    bytes: int
+    """What is held between them, as stored."""
+    at_time: int | None = None
+    """The first offset published at the time that was asked about, or later; `end` where there is none."""
+
+
+class QueueLanes(msgspec.Struct, frozen=True):
+    queue: str
+    queue_id: int
+    """A number that the queue keeps for life: one deleted and declared anew has another."""
+    lanes: list[LanePlace]
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """How far a read may go."""
+
+    end: int
+    rows: int
+    bytes: int
+
+
+async def lane_from(node: Node, queue: Queue, lane_id: int, start: int) -> Lane:
+    lane = await node.lanes.run(lane_id, lambda lane: lane)
+    if start < lane.first:
+        index = queue.index_of(lane_id)
+        raise OffsetGone(f"offset {start} of queue {queue.name!r} is gone; its lane {index} begins at {lane.first}")
+    return lane
+
+
+async def queue_lanes(node: Node, queue: Queue, time_ms: int | None) -> QueueLanes:
+    places: list[LanePlace] = []
+    for index, lane_id in enumerate(queue.lanes):
+        at_time = None if time_ms is None else await offset_at(node, lane_id, time_ms)
+        lane = await node.lanes.run(lane_id, lambda lane: lane)
+        first, end = lane.first, lane.visible_end
+        size = await _bytes_held(node, lane, first, end) if first < end else 0
+        places.append(LanePlace(index, first, end, size, None if at_time is None else min(at_time, end)))
+    return QueueLanes(queue.name, queue.id, places)
+
+
+async def extent(
+    node: Node, queue: Queue, lane_id: int, start: int, rows_most: int | None, bytes_most: int | None
+) -> Extent:  # fmt: skip
+    """How far a read from `start` may go: so many messages, and whole batches within the bytes, one at least."""
+    lane = await lane_from(node, queue, lane_id, start)
+    end = lane.visible_end if rows_most is None else min(lane.visible_end, start + rows_most)
+    if start >= end:
+        return Extent(start, 0, 0)
+    lane.pin(start)
+    try:
+        if bytes_most is not None:
+            end = min(end, await _end_within(node, lane, start, end, bytes_most))
+        head = await _head_at(node, lane, start)
+        size = (await _head_at(node, lane, end - 1)).bytes_end - head.bytes_end + head.size
+        return Extent(end, end - start, size)
+    finally:
+        lane.unpin(start)
+
+
+async def _end_within(node: Node, lane: Lane, start: int, end: int, bytes_most: int) -> int:
+    """The last end of a batch within so many bytes: halves the offsets, with one look at a batch each."""
+    head = await _head_at(node, lane, start)
+    most = head.bytes_end - head.size + bytes_most
+    found, high = head.end, end
+    while found < high:
+        head = await _head_at(node, lane, (found + high) // 2)
+        if head.bytes_end <= most:
+            found = head.end
+        else:
+            high = head.base
+    return found
+
+
+async def _bytes_held(node: Node, lane: Lane, first: int, end: int) -> int:
+    """Bytes of the batches from the first one kept on. What was there before them is remembered until they go too."""
+    lane.pin(first)
+    try:
+        before = node.bytes_before.get(lane.id)
+        if before is None or before[0] != first:
+            head = await _head_at(node, lane, first)
+            if len(node.bytes_before) >= LANES_REMEMBERED_MAX:
+                node.bytes_before.clear()
+            before = node.bytes_before[lane.id] = (first, head.bytes_end - head.size)
+        return (await _head_at(node, lane, end - 1)).bytes_end - before[1]
+    finally:
+        lane.unpin(first)
+
+
+async def _head_at(node: Node, lane: Lane, offset: int) -> BatchHead:
+    """The head of the batch that holds an offset."""
+    segment = lane.log.look(offset)
+    if segment is not None:
+        count = segment.end - segment.base
+        return BatchHead(segment.base, count, segment.published_ms, segment.bytes_end, segment.size, segment.meta)
+    heads = await node.lanes.store_of(lane.id).heads(lane.id, offset, 1, 1)
+    if not heads or not heads[0].base <= offset < heads[0].end:
+        raise StoreCorrupt(f"offset {offset} of lane {lane.id} should be in the store, but is not")
+    return heads[0]

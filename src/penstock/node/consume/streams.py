@@ -1,0 +1,285 @@
+"""Reading without leases: stream groups, reads by offset, and browsing with the state a group gives each message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.api.results import Received, Slice
+from penstock.core.filters import Filter
+from penstock.core.group.entries import Entry
+from penstock.core.group.work import WorkGroup
+from penstock.core.lane import Lane
+from penstock.model.errors import OffsetGone
+from penstock.node.consume.claims import slices_of
+
+if TYPE_CHECKING:
+    from penstock.node.catalog import Group, Queue
+    from penstock.node.node import Node
+
+BROWSE_SCAN_MAX = 10_000
+
+
+class StreamRead:
+    """Messages of one lane, and the offset at which the next read goes on. Decoded when looked at, like a `Claim`."""
+
+    def __init__(
+        self,
+        queue: str,
+        lane: int,
+        slices: list[Slice],
+        next_offset: int,
+        primary_committed: int | None = None,
+        done: list[bool] | None = None,
+    ) -> None:
+        self.queue = queue
+        self.lane = lane
+        """The lane's place in its queue, from 0 on."""
+        self.slices = slices
+        self.next_offset = next_offset
+        self.primary_committed = primary_committed
+        """The watermark of the queue's primary group: everything below is done or dead for it."""
+        self.done = done
+        """For each message whether the primary group is done with it; None where the queue has no such group."""
+
+    @cached_property
+    def messages(self) -> list[Received]:
+        """The messages in the order of the log, decoded on first use."""
+        found = [received for part in self.slices for received in part.messages(self.queue, self.lane)]
+        if self.done is None:
+            return found
+        return [msgspec.structs.replace(one, done=done) for one, done in zip(found, self.done, strict=True)]
+
+    def payloads(self) -> list[bytes]:
+        """The payloads alone: the fastest way through a large read."""
+        return [payload for part in self.slices for payload in part.payloads()]
+
+    def __len__(self) -> int:
+        return sum(part.stop - part.start for part in self.slices)
+
+    def __iter__(self) -> Iterator[Received]:
+        return iter(self.messages)
+
+    def __repr__(self) -> str:
+        return f"<StreamRead of {len(self)} messages of {self.queue!r} up to offset {self.next_offset}>"
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What a browse found, and where to go on: (lane, offset), None at the end of the queue. Lanes count from 0."""
+
+    messages: list[Received]
+    next: tuple[int, int] | None
+
+
+# Stream groups -------------------------------------------------------------------------------------------
+
+
+async def read_group(node: Node, queue: Queue, group: Group, consumer: str, most: int, wait_ms: int) -> StreamRead:
+    """The next messages for a stream group, waiting up to `wait_ms` for the first."""
+    deadline_ms = node.clock.now_ms() + wait_ms
+    change: asyncio.Future[None] | None = None
+    try:
+        while True:
+            result = await _read_lanes(node, queue, group, consumer, most)
+            if result is not None:
+                return result
+            left_ms = deadline_ms - node.clock.now_ms()
+            if left_ms <= 0 or node.draining:
+                next_offset = await node.lanes.run(queue.lanes[0], lambda lane: lane.stream(group.id).next)
+                return StreamRead(queue.name, 0, [], next_offset)
+            if change is None:
+                change = node.polls.listen(queue)  # and look once more
+                continue
+            await asyncio.wait([change], timeout=left_ms / 1000.0)
+            if change.done():
+                heard, change = change, None
+                heard.result()
+    finally:
+        if change is not None:
+            node.polls.unlisten(queue, change)
+
+
+async def _read_lanes(node: Node, queue: Queue, group: Group, consumer: str, most: int) -> StreamRead | None:
+    first = queue.rotation  # others turn it on while this one waits
+    for step in range(len(queue.lanes)):
+        index = (first + step) % len(queue.lanes)
+        result = await _read_lane(node, queue, group, queue.lanes[index], consumer, most)
+        if result is not None:
+            queue.rotation = (index + 1) % len(queue.lanes)
+            return result
+    return None
+
+
+async def _read_lane(
+    node: Node, queue: Queue, group: Group, lane_id: int, consumer: str, most: int
+) -> StreamRead | None:
+    def command(lane: Lane) -> tuple[Lane, list[tuple[int, int]], int, asyncio.Future[None]]:
+        stream = lane.stream(group.id)
+        ranges = stream.read(node.clock.now_ms(), most, consumer)
+        if ranges:
+            lane.pin(ranges[0][0])
+        return lane, ranges, stream.next, node.commits.changed(lane)
+
+    lane, ranges, next_offset, committed = await node.lanes.run(lane_id, command)
+    if not ranges:
+        await committed
+        return None
+    try:
+        slices = await _slices(node, lane, ranges, ahead=True)
+        await committed
+    except BaseException:
+        # Nobody saw them: the next read must not take them for processed.
+        lane.stream(group.id).unread(consumer, ranges[0][0])
+        raise
+    finally:
+        lane.unpin(ranges[0][0])
+    read = _with_marks(queue, lane, slices, next_offset)
+    node.measures.read(group.id, len(read), exists=queue.group_by_id(group.id) is not None)
+    return read
+
+
+async def commit_group(node: Node, group: Group, lane_id: int, offset: int, *, only_forward: bool = False) -> None:
+    """Everything below the offset is processed by a stream group."""
+
+    def command(lane: Lane) -> asyncio.Future[None]:
+        stream = lane.stream(group.id)
+        if not only_forward or offset > stream.committed:
+            stream.commit(node.clock.now_ms(), offset)
+        return node.commits.changed(lane)
+
+    await (await node.lanes.run(lane_id, command))
+
+
+# Reads by offset -----------------------------------------------------------------------------------------
+
+
+async def read_offsets(node: Node, queue: Queue, lane_id: int, start: int, most: int, wait_ms: int = 0) -> StreamRead:
+    """Messages from an offset on, as they were written, waiting up to `wait_ms` for the first; no group, no state."""
+    lane = await node.lanes.run(lane_id, lambda lane: lane)
+    if wait_ms and start >= lane.visible_end:
+        lane = await _grown(node, queue, lane_id, start, wait_ms)
+    if start < lane.first:
+        index = queue.index_of(lane_id)
+        raise OffsetGone(f"offset {start} of queue {queue.name!r} is gone; its lane {index} begins at {lane.first}")
+    end = min(start + most, lane.visible_end)
+    if start >= end:
+        return _with_marks(queue, lane, [], start)
+    lane.pin(start)
+    try:
+        slices = await _slices(node, lane, [(start, end)])
+    finally:
+        lane.unpin(start)
+    return _with_marks(queue, lane, slices, end)
+
+
+async def _grown(node: Node, queue: Queue, lane_id: int, start: int, wait_ms: int) -> Lane:
+    """The lane, once it has a message at an offset, or the time is over."""
+    deadline_ms = node.clock.now_ms() + wait_ms
+    while True:
+        change = node.polls.listen(queue)
+        try:
+            lane = await node.lanes.run(lane_id, lambda lane: lane)
+            left_ms = deadline_ms - node.clock.now_ms()
+            if start < lane.visible_end or left_ms <= 0 or node.draining:
+                return lane
+            await asyncio.wait([change], timeout=left_ms / 1000.0)
+            if change.done():
+                change.result()
+        finally:
+            node.polls.unlisten(queue, change)
+
+
+async def _slices(node: Node, lane: Lane, ranges: Iterable[tuple[int, int]], *, ahead: bool = False) -> list[Slice]:
+    slices = await slices_of(node, lane, [Entry(start, end) for start, end in ranges], ahead=ahead)
+    for part in slices:
+        part.reader.check()  # now, not when somebody looks: a read that cannot be given must not count as one
+    return slices
+
+
+def _with_marks(queue: Queue, lane: Lane, slices: list[Slice], next_offset: int) -> StreamRead:
+    """Mark what the primary group is done with."""
+    index = queue.index_of(lane.id)
+    primary = queue.groups.get(queue.config.primary_group or "")
+    group = None if primary is None else lane.groups.get(primary.id)
+    if not isinstance(group, WorkGroup):
+        return StreamRead(queue.name, index, slices, next_offset)
+    done: list[bool] = []
+    for part in slices:
+        end = part.offset + part.stop - part.start
+        open_ranges = group.states(part.offset, end)
+        done += [_state_at(open_ranges, offset)[0] == "done" for offset in range(part.offset, end)]
+    return StreamRead(queue.name, index, slices, next_offset, group.watermark(), done)
+
+
+def _state_at(ranges: Sequence[tuple[int, int, str, int]], offset: int) -> tuple[str, int]:
+    """(state, attempts) of an offset, done where no range has it."""
+    for start, end, state, attempts in ranges:
+        if start <= offset < end:
+            return state, attempts
+    return "done", 0
+
+
+# Browse --------------------------------------------------------------------------------------------------
+
+
+async def browse(
+    node: Node,
+    queue: Queue,
+    group: Group | None,
+    start: tuple[int, int] | None,
+    most: int,
+    *,
+    partition: str | None,
+    state: str | None,
+    condition: Filter | None,
+) -> Page:
+    """Look at messages without touching them, lane after lane; reads a bounded number of them a call."""
+    found: list[Received] = []
+    scanned = 0
+    lane_id, offset = start or (queue.lanes[0], 0)
+    while True:
+        lane = await node.lanes.run(lane_id, lambda lane: lane)
+        offset = max(offset, lane.first)
+        end = min(offset + min(most, 1_000), lane.visible_end)
+        if offset < end:
+            messages = (await read_offsets(node, queue, lane_id, offset, end - offset)).messages
+            found += _chosen(lane, group, messages, partition, state, condition)
+            scanned += end - offset
+            offset = end
+        if offset >= lane.visible_end:
+            following = queue.index_of(lane_id) + 1
+            if following == len(queue.lanes):
+                return Page(found, None)
+            lane_id, offset = queue.lanes[following], 0
+        if len(found) >= most or scanned >= BROWSE_SCAN_MAX:
+            return Page(found, (queue.index_of(lane_id), offset))
+
+
+def _chosen(
+    lane: Lane,
+    group: Group | None,
+    messages: list[Received],
+    partition: str | None,
+    state: str | None,
+    condition: Filter | None,
+) -> list[Received]:
+    """Those that match, each with its state."""
+    work = None if group is None else lane.groups.get(group.id)
+    ranges = work.states(messages[0].offset, messages[-1].offset + 1) if isinstance(work, WorkGroup) else None
+    chosen: list[Received] = []
+    for received in messages:
+        if partition is not None and received.message.partition != partition:
+            continue
+        if condition is not None and not condition.matches(received.message):
+            continue
+        if ranges is not None:
+            its_state, attempts = _state_at(ranges, received.offset)
+            if state is not None and its_state != state:
+                continue
+            received = msgspec.structs.replace(received, state=its_state, attempt=attempts)
+        chosen.append(received)
+    return chosen

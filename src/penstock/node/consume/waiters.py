@@ -1,0 +1,335 @@
+"""Standing claims: consumers that wait for messages, served in turn whenever a commit or a timer brings some.
+
+A poll that waits costs nothing until it is woken. Whatever could make a message claimable (a publish, a nack,
+an ack that unlocks a partition, a seek…) is a change of its lane, so looking after each commit of a lane
+and at each tick of it is enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.core.group.entries import Entry
+from penstock.core.group.work import WorkGroup
+from penstock.core.lane import Lane
+from penstock.core.log import Missing
+from penstock.model.errors import NotFound, Overloaded, PenstockError
+from penstock.model.verdict import Verdict
+from penstock.node.commit.loop import TURNS_MAX
+
+if TYPE_CHECKING:
+    from penstock.node.catalog import Group, Queue
+    from penstock.node.node import Node
+
+POLLS_MAX = 100_000
+
+
+class Request(NamedTuple):
+    """What a consumer asks for."""
+
+    most: int
+    minimum: int
+    consumer: str
+    lease_ms: int | None
+    partition: str | None
+    settle: bool
+    priority: int = 0
+    """Of several that wait, those with a higher one are served first."""
+    is_caller: bool = True
+    """Whether it asks again when it is answered; a consumer on a connection asks when it has room."""
+
+
+class Grab(NamedTuple):
+    """What it got, in memory: an answer only once `committed` is done."""
+
+    lane: Lane
+    group: int
+    lease_id: int
+    entries: list[Entry]
+    deadline_ms: int
+    committed: asyncio.Future[None]
+
+    @property
+    def lowest(self) -> int:
+        """Where the lane is pinned, if what was grabbed is settled at once."""
+        return min(entry.start for entry in self.entries)
+
+
+class Waiter:
+    """A consumer in line."""
+
+    __slots__ = ("future", "queue", "request")
+
+    def __init__(self, queue: Queue, request: Request, future: asyncio.Future[Grab | None]) -> None:
+        self.queue = queue
+        self.request = request
+        self.future = future
+
+
+class Polls:
+    """Who waits, by queue and group."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._lines: dict[int, dict[int, deque[Waiter]]] = {}
+        self._feeding: set[int] = set()
+        self._readers: dict[int, list[asyncio.Future[None]]] = {}
+        self.count = 0
+
+    # Taking at once ---------------------------------------------------------------------------------------
+
+    def take(self, lane: Lane, group_id: int, request: Request, *, patient: bool) -> Grab | None:
+        """Claim from one lane now. `patient`: leave it if there are fewer than the request's minimum."""
+        group = lane.groups.get(group_id)
+        if not isinstance(group, WorkGroup):
+            return None
+        if (group.has_nothing() and request.partition is None) or (patient and group.available() < request.minimum):
+            return None
+        node = self._node
+        lease_id = node.new_lease_id()
+        now_ms = node.clock.now_ms()
+        entries = group.claim(
+            now_ms, request.most, request.consumer, lease_id,
+            lease_ms=request.lease_ms, partition=request.partition, settle=request.settle,
+            minimum=request.minimum if patient else 1,
+        )  # fmt: skip
+        if not entries:
+            self._mind(lane, group, now_ms)
+            return None
+        lane.dirty = True
+        if request.settle:
+            lane.pin(min(entry.start for entry in entries))
+        deadline_ms = now_ms + (group.settings.lease_ms if request.lease_ms is None else request.lease_ms)
+        committed = node.commits.changed(lane, turns=TURNS_MAX if request.is_caller else 0)
+        return Grab(lane, group_id, lease_id, entries, deadline_ms, committed)
+
+    def _mind(self, lane: Lane, group: WorkGroup, now_ms: int) -> None:
+        """Nothing to be had now: come back when delays are over, or the rate limit lets go; no commit tells of it."""
+        self._node.schedule(lane)
+        if group.events.by_key or group.cursor_dirty:
+            lane.dirty = True
+            self._node.commits.touch(lane)  # the claim passed over messages that had expired or are not for the group
+        ready_ms = group.rate_ready_ms(now_ms)
+        if ready_ms is not None and group.available():
+            self._node.timers.at(ready_ms, ("rate", lane.id, group.id), lambda: self.serve(lane))
+
+    # Waiting ----------------------------------------------------------------------------------------------
+
+    async def wait(self, queue: Queue, group: Group, request: Request, wait_ms: int) -> Grab | None:
+        """Stand in line for so long; None when the time is over."""
+        self._node.check_open()
+        if self._node.draining:
+            return None
+        if self.count >= POLLS_MAX:
+            raise Overloaded(f"{self.count} claims are waiting already; the limit is {POLLS_MAX}")
+        loop = asyncio.get_running_loop()
+        waiter = Waiter(queue, request, loop.create_future())
+        line = self._lines.setdefault(queue.id, {}).setdefault(group.id, deque())
+        _stand_in(line, waiter)
+        self.count += 1
+        timer = loop.call_later(wait_ms / 1000.0, self._give_up, waiter)
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            if waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None:
+                grab = waiter.future.result()
+                if grab is not None:  # it went between the grab and the answer: nobody saw the messages
+                    if request.settle:
+                        grab.lane.unpin(grab.lowest)
+                    give_back(self._node, grab)
+            raise
+        finally:
+            timer.cancel()
+            self.count -= 1
+            self._leave(queue.id, group.id, waiter)
+
+    def _give_up(self, waiter: Waiter) -> None:
+        if not waiter.future.done():
+            waiter.future.set_result(None)
+
+    def stop_waiting(self, queue: Queue, group: Group, consumer: str) -> None:
+        """A consumer waits no more: its claims that are in line are answered as if their time were over."""
+        for waiter in self._lines.get(queue.id, {}).get(group.id, ()):
+            if waiter.request.consumer == consumer:
+                self._give_up(waiter)
+
+    def _leave(self, queue_id: int, group_id: int, waiter: Waiter) -> None:
+        groups = self._lines.get(queue_id, {})
+        line = groups.get(group_id)
+        if line is None:
+            return
+        if waiter in line:
+            line.remove(waiter)
+        if not line:
+            del groups[group_id]
+            if not groups:
+                del self._lines[queue_id]
+
+    def serve(self, lane: Lane) -> None:
+        """Give a lane's messages to those who wait for them: by priority, then first come, first served."""
+        queue = self._node.catalog.by_lane.get(lane.id)
+        if queue is None:
+            return
+        self._wake_readers(queue.id)
+        groups = self._lines.get(queue.id)
+        if not groups or self._node.lanes.get(lane.id) is not lane:
+            return
+        for group_id in list(groups):
+            try:
+                self._serve_line(lane, group_id, groups[group_id])
+            except Missing as missing:
+                self._feed(lane, missing.start)
+
+    def serve_unsealed(self, lane: Lane) -> None:
+        """Give what is about to be committed to those who wait for it: their claims become part of the same commit,
+        and are answered after it, as its publishers are.
+        """
+        queue = self._node.catalog.by_lane.get(lane.id)
+        groups = None if queue is None else self._lines.get(queue.id)
+        if not groups:
+            return
+        visible_end = lane.show_all(self._node.clock.now_ms())
+        try:
+            for group_id in list(groups):
+                with suppress(Missing):  # what must be read first is served after the commit
+                    self._serve_line(lane, group_id, groups[group_id])
+        finally:
+            lane.visible_end = visible_end
+
+    def _serve_line(self, lane: Lane, group_id: int, line: deque[Waiter]) -> None:
+        for waiter in list(line):
+            if waiter.future.done():
+                continue
+            grab = self.take(lane, group_id, waiter.request, patient=waiter.request.minimum > 1)
+            if grab is not None:
+                line.remove(waiter)
+                waiter.future.set_result(grab)
+            elif waiter.request.partition is None and not self._choosy(lane, group_id, waiter):
+                break  # what one cannot have, the next cannot either
+
+    def _choosy(self, lane: Lane, group_id: int, waiter: Waiter) -> bool:
+        """Whether it may be this waiter's own wishes that kept it from getting anything."""
+        group = lane.groups.get(group_id)
+        return waiter.request.minimum > 1 or (group is not None and group.settings.single_active_consumer)
+
+    def _feed(self, lane: Lane, start: int) -> None:
+        if lane.id not in self._feeding:
+            self._feeding.add(lane.id)
+            self._node.spawn(self._feed_and_serve(lane, start))
+
+    async def _feed_and_serve(self, lane: Lane, start: int) -> None:
+        try:
+            await self._node.lanes.feed(lane.id, start)
+        finally:
+            self._feeding.discard(lane.id)
+        self.serve(lane)
+
+    @property
+    def readers(self) -> int:
+        """How many stream reads wait."""
+        return sum(map(len, self._readers.values()))
+
+    # Stream readers ---------------------------------------------------------------------------------------
+
+    def listen(self, queue: Queue) -> asyncio.Future[None]:
+        """Done at the next change of a queue. Listen first and look then: what comes in between is not missed."""
+        self._node.check_open()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._readers.setdefault(queue.id, []).append(future)
+        return future
+
+    def unlisten(self, queue: Queue, future: asyncio.Future[None]) -> None:
+        if future.done():
+            future.exception()  # seen: its reader ended for another reason
+            return
+        readers = self._readers[queue.id]
+        readers.remove(future)
+        if not readers:
+            del self._readers[queue.id]
+
+    def _wake_readers(self, queue_id: int, error: PenstockError | None = None) -> None:
+        for future in self._readers.pop(queue_id, []):
+            if not future.done():
+                if error is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(error)
+
+    # Ends -------------------------------------------------------------------------------------------------
+
+    def has_waiters(self, queue: Queue) -> bool:
+        return queue.id in self._lines or queue.id in self._readers
+
+    def queue_deleted(self, queue: Queue) -> None:
+        self._end(queue.id, NotFound(f"the queue {queue.name!r} was deleted"))
+
+    def moved(self, queue: Queue, error: PenstockError) -> None:
+        """Another node owns the queue: whoever waits for it waits there."""
+        self._end(queue.id, error)
+
+    def group_deleted(self, queue: Queue, group: Group) -> None:
+        line = self._lines.get(queue.id, {}).get(group.id, ())
+        self._end_line(line, NotFound(f"the group {group.name!r} was deleted"))
+        self._wake_readers(queue.id)
+
+    def drain(self) -> None:
+        """End everyone's wait as if its time were over: the node is about to stop, and nobody's claim failed."""
+        for groups in list(self._lines.values()):
+            for line in list(groups.values()):
+                for waiter in line:
+                    self._give_up(waiter)
+        for queue_id in list(self._readers):
+            self._wake_readers(queue_id)
+
+    def close(self, error: PenstockError) -> None:
+        """End everyone's wait with the reason."""
+        for queue_id in [*self._lines, *self._readers]:
+            self._end(queue_id, error)
+
+    def _end(self, queue_id: int, error: PenstockError) -> None:
+        self._wake_readers(queue_id, error)
+        for line in self._lines.get(queue_id, {}).values():
+            self._end_line(line, error)
+
+    def _end_line(self, line: Iterable[Waiter], error: PenstockError) -> None:
+        for waiter in line:
+            if not waiter.future.done():
+                waiter.future.set_exception(error)
+
+
+def _stand_in(line: deque[Waiter], waiter: Waiter) -> None:
+    """Behind all who rank as high; nearly always the end of the line."""
+    place = len(line)
+    while place and line[place - 1].request.priority < waiter.request.priority:
+        place -= 1
+    line.insert(place, waiter)
+
+
+def give_back(node: Node, grab: Grab) -> None:
+    """Release what was grabbed for somebody who is gone, without spending an attempt.
+
+    Its commit need not be waited for: if that fails, the lane is loaded anew, without the lease.
+    """
+    lane = node.lanes.get(grab.lane.id)
+    group = None if lane is not grab.lane else grab.lane.groups.get(grab.group)
+    if not node.closed and isinstance(group, WorkGroup) and grab.lease_id in group.leases.by_id:
+        group.settle(node.clock.now_ms(), grab.lease_id, [Verdict("release")])
+        grab.lane.dirty = True
+        node.commits.touch(grab.lane)
+
+
+def is_visible(grab: Grab) -> bool:
+    """Whether what was grabbed was published before; otherwise it is published in the same commit."""
+    entries, visible_end = grab.entries, grab.lane.visible_end
+    return entries[0].end <= visible_end if len(entries) == 1 else all(entry.end <= visible_end for entry in entries)
+
+
+def is_held(node: Node, grab: Grab) -> bool:
+    """Whether the lease of a grab is still there."""
+    lane = node.lanes.get(grab.lane.id)
+    group = None if lane is None else lane.groups.get(grab.group)
+    return isinstance(group, WorkGroup) and grab.lease_id in group.leases.by_id

@@ -1,0 +1,1 @@
+"""What a node tells of itself: delivery events, history, traces, counters, stats, readiness."""

@@ -1,0 +1,109 @@
+"""What happened to messages: who had them, when, and how each attempt ended; read from `$events`.
+
+One pass over `$events` answers for any number of messages; it is bounded, and never sees a payload of theirs. Among
+several nodes each has written into a queue of its own (`events.py`): all of them are looked through, those of other
+nodes as far as they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.batch import EncodedBatch, decode
+from penstock.core.events import Kind, decode_delivery
+from penstock.model.errors import OffsetGone
+from penstock.node.consume.streams import read_offsets
+
+if TYPE_CHECKING:
+    from penstock.node.catalog import Queue
+    from penstock.node.node import Node
+
+EVENTS_AT_ONCE = 1_000
+EVENTS_SCANNED_MAX = 1_000_000
+READ_BYTES = 2 * 1024 * 1024
+
+Place = tuple[int, int, int]
+"""(queue id, lane as users name it, offset)"""
+
+
+class HistoryEntry(msgspec.Struct, frozen=True):
+    """One thing that happened to a message under one group."""
+
+    group: str
+    kind: Kind
+    at_ms: int
+    consumer: str
+    attempt: int
+    detail: str
+
+
+async def history(node: Node, queue: Queue, lane: int, offset: int) -> list[HistoryEntry]:
+    """The events of one offset by rising time, as far back as `$events` is kept."""
+    rows = await node.lanes.store_of(lane).heads(lane, offset, 1, 1)
+    published_ms = rows[0].published_ms if rows and rows[0].base <= offset else 0
+    place = (queue.id, queue.index_of(lane), offset)
+    return [entry for _, entry in await histories(node, [place], published_ms)]
+
+
+async def histories(node: Node, places: Iterable[Place], since_ms: int) -> list[tuple[Place, HistoryEntry]]:
+    """The events of several messages, none published before `since_ms`, in the order in which they were written."""
+    offsets: dict[tuple[int, int], list[int]] = {}
+    for queue_id, index, offset in places:
+        offsets.setdefault((queue_id, index), []).append(offset)
+    found: list[tuple[Place, HistoryEntry]] = []
+    queues = node.events.queues()
+    for queue in queues:
+        async for payload in _payloads(node, queue, since_ms):
+            found += _entries(payload, offsets)
+    if len(queues) > 1:
+        found.sort(key=lambda item: item[1].at_ms)
+    return found
+
+
+async def _payloads(node: Node, events: Queue, since_ms: int) -> AsyncIterator[bytes]:
+    """What was written into one queue of events from a time on, up to a limit."""
+    lane_id = events.lanes[0]
+    start = await node.store.find_time(lane_id, since_ms)
+    scanned = 0
+    while start is not None and scanned < EVENTS_SCANNED_MAX:
+        try:
+            payloads, following = await _page(node, events, lane_id, start)
+        except OffsetGone:  # retention came in between: go on with what is left
+            start = await node.lanes.run(lane_id, lambda lane: lane.first)
+            continue
+        if not payloads:
+            return
+        for payload in payloads:
+            yield payload
+        scanned += len(payloads)
+        start = following
+
+
+async def _page(node: Node, events: Queue, lane_id: int, start: int) -> tuple[list[bytes], int]:
+    """Some payloads from an offset on, and where to go on."""
+    if node.owns(events.slot):
+        page = await read_offsets(node, events, lane_id, start, EVENTS_AT_ONCE)
+        return [received.payload for received in page.messages], page.next_offset
+    payloads: list[bytes] = []
+    for row in await node.store.read(lane_id, start, start + EVENTS_AT_ONCE, READ_BYTES):
+        messages = decode(EncodedBatch(row.count, row.meta, row.body))
+        payloads += [message.payload for message in messages[max(0, start - row.base) :]]
+        start = row.end
+    return payloads, start
+
+
+def _entries(payload: bytes, offsets: dict[tuple[int, int], list[int]]) -> list[tuple[Place, HistoryEntry]]:
+    delivery = decode_delivery(payload)
+    place = (delivery.queue_id, delivery.lane)
+    return [
+        (
+            (*place, offset),
+            HistoryEntry(delivery.group, event.kind, event.at_ms, event.consumer, event.attempt, event.detail),
+        )
+        for offset in offsets.get(place, ())
+        for event in delivery.events
+        if any(start <= offset < end for start, end in event.ranges)
+    ]

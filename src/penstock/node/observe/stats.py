@@ -1,0 +1,96 @@
+"""Numbers about queues and groups, counted from what lanes have in memory when asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.core.group.stream import StreamGroup
+from penstock.core.group.work import WorkGroup
+from penstock.core.lane import Lane
+
+if TYPE_CHECKING:
+    from penstock.node.catalog import Group, Queue
+    from penstock.node.node import Node
+
+
+class GroupStats(msgspec.Struct, frozen=True):
+    """One group over all lanes of its queue."""
+
+    group: str
+    kind: str
+    ready: int = 0
+    """Claimable now, or as soon as a partition is free (an upper bound while filters were not applied yet)."""
+    leased: int = 0
+    scheduled: int = 0
+    """Waiting for a time: delays, retries, postponed."""
+    dead: int = 0
+    lag: int = 0
+    """Messages not done and not dead; for streams, not committed."""
+    oldest_offset: int = 0
+    paused: bool = False
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    """A queue over all its lanes."""
+
+    queue: str
+    namespace: str
+    lanes: int
+    messages: int
+    """Kept in the log, whether done or not."""
+    published: int
+    """Ever published."""
+    bytes_published: int
+    groups: list[GroupStats]
+    consumers: int = 0
+    """Attached: those that said they are there."""
+
+
+async def queue_stats(node: Node, queue: Queue) -> QueueStats:
+    lanes = await node.lanes.together(queue.lanes)
+    now_ms = node.clock.now_ms()
+    return QueueStats(
+        queue=queue.name,
+        namespace=queue.namespace,
+        lanes=len(lanes),
+        messages=sum(lane.visible_end - lane.first for lane in lanes),
+        published=sum(lane.visible_end for lane in lanes),
+        bytes_published=sum(lane.bytes_end for lane in lanes),
+        groups=[group_stats(lanes, group, now_ms) for group in queue.groups.values()],
+        consumers=len(queue.consumers),
+    )
+
+
+def group_stats(lanes: list[Lane], group: Group, now_ms: int) -> GroupStats:
+    """The numbers of one group over these lanes."""
+    ready = leased = scheduled = dead = lag = 0
+    oldest: list[int] = []
+    for lane in lanes:
+        state = lane.groups.get(group.id)
+        if isinstance(state, WorkGroup):
+            later = sum(entry.count for entry in state.waiting.by_start.values() if entry.due_ms > now_ms)
+            ahead = max(0, lane.visible_end - state.next)
+            ready += ahead + state.waiting.count - later
+            scheduled += later
+            leased += state.leases.count
+            dead += state.dead.count
+            lag += ahead + state.waiting.count + state.leases.count
+            oldest.append(state.watermark())
+        elif isinstance(state, StreamGroup):
+            # What retention took before it was read is not there to be read.
+            ready += lane.visible_end - max(state.next, lane.first)
+            lag += lane.visible_end - max(state.committed, lane.first)
+            oldest.append(max(state.committed, lane.first))
+    return GroupStats(
+        group=group.name,
+        kind=group.config.kind,
+        ready=ready,
+        leased=leased,
+        scheduled=scheduled,
+        dead=dead,
+        lag=lag,
+        oldest_offset=min(oldest, default=0),
+        paused=group.settings.paused,
+    )

@@ -1,0 +1,290 @@
+"""The node's numbers at one moment, for a scrape: what is in memory, in bounded time, at any number of queues.
+
+No lane is loaded for it: queues that are not in memory are counted and left out. With more queues than asked for,
+those with the largest lag are given one by one and the rest as one sum. It goes a few milliseconds at a time, so that
+messages flow on meanwhile. How numbers are written down is the business of `fronts/metrics.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from heapq import nsmallest
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.core.group.work import WorkGroup
+from penstock.core.lane import Group as GroupState
+from penstock.core.lane import Lane
+from penstock.model.errors import Closed, PenstockError
+from penstock.node.commit.loop import PENDING_BYTES_MAX
+from penstock.node.observe.counters import COUNTERS, Measures
+from penstock.node.observe.stats import QueueStats, group_stats
+from penstock.node.spool.spooling import SpoolNumbers
+
+if TYPE_CHECKING:
+    from penstock.node.catalog import Group, Queue
+    from penstock.node.node import Node
+
+SLICE_S: Final = 0.003
+"""So long the survey works before it lets others run."""
+READS_S: Final = 0.5
+READS_MAX: Final = 200
+"""Bounds of what a survey reads from the store to know how old a message is."""
+
+
+class QueueNumbers(msgspec.Struct):
+    """One queue. Lists are in the order of `stats.groups`."""
+
+    stats: QueueStats
+    oldest_seconds: float | None
+    """Age of the oldest message kept, 0 without one; None where it was not to be had in time."""
+    lag_seconds: list[float | None]
+    """Of each group: age of the oldest message that is not done, 0 without one; None as above."""
+    counts: list[list[int]]
+    """Of each group, in the order of `COUNTERS`."""
+
+
+class RestNumbers(msgspec.Struct):
+    """The queues that are in memory and not given one by one, as a sum."""
+
+    queues: int = 0
+    messages: int = 0
+    ready: int = 0
+    leased: int = 0
+    scheduled: int = 0
+    dead: int = 0
+    lag: int = 0
+    lag_seconds: float = 0.0
+    """The largest that is known without reading."""
+
+
+class NodeNumbers(msgspec.Struct):
+    """Everything a scrape shows of a node."""
+
+    measures: Measures
+    queues: list[QueueNumbers]
+    rest: RestNumbers
+    queues_declared: int
+    queues_in_memory: int
+    lanes_loaded: int
+    polls_waiting: int
+    readers_waiting: int
+    pending_bytes: int
+    pending_bytes_max: int
+    cache_hits: int
+    cache_misses: int
+    cache_bytes: int
+    cache_bytes_max: int
+    enqueued_failed: int
+    enqueued_lag_seconds: float
+    spool: SpoolNumbers | None = None
+    now_ms: int = 0
+
+
+class Survey:
+    """Makes the numbers; remembers between scrapes which queues were shown and which heads were read."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._shown: set[int] = set()
+        self._heads: dict[tuple[int, int], tuple[int, int, int]] = {}
+        """(lane, group) → base, end, published_ms of a batch that had to be read: most stay for many scrapes."""
+
+    async def numbers(self, queues_max: int) -> NodeNumbers:
+        """The numbers now, at most `queues_max` queues one by one."""
+        node = self._node
+        if node.closed:
+            raise Closed("the broker is closed")
+        breath = _Breath()
+        queues = self._in_memory()
+        chosen, others = await self._choose(queues, queues_max, breath)
+        self._shown = {queue.id for queue in chosen}
+        rest = await self._sum(others, breath)
+        ages = _Ages(node, self._heads)
+        shown = []
+        for queue in chosen:
+            await breath.take()
+            if (lanes := self._lanes(queue)) is not None:
+                shown.append(await self._queue_numbers(queue, lanes, ages))
+        self._heads = ages.used
+        cache = node.cache
+        return NodeNumbers(
+            measures=node.measures,
+            queues=shown,
+            rest=rest,
+            queues_declared=len(node.catalog.by_id),
+            queues_in_memory=len(queues),
+            lanes_loaded=node.lanes.count,
+            polls_waiting=node.polls.count,
+            readers_waiting=node.polls.readers,
+            pending_bytes=node.commits.pending_bytes,
+            pending_bytes_max=PENDING_BYTES_MAX,
+            cache_hits=cache.hits,
+            cache_misses=cache.misses,
+            cache_bytes=cache.bytes,
+            cache_bytes_max=cache.bytes_max,
+            enqueued_failed=node.enqueueing.failed,
+            enqueued_lag_seconds=node.enqueueing.lag_seconds(),
+            spool=node.spooling.numbers(),
+            now_ms=node.clock.now_ms(),
+        )
+
+    def _in_memory(self) -> list[Queue]:
+        """The queues of which every lane is loaded: of others the numbers would be too small."""
+        by_lane = self._node.catalog.by_lane
+        found: list[Queue] = []
+        for lane in self._node.lanes.loaded():
+            queue = by_lane.get(lane.id)
+            if queue is not None and queue.lanes[0] == lane.id and self._lanes(queue) is not None:
+                found.append(queue)
+        return found
+
+    def _lanes(self, queue: Queue) -> list[Lane] | None:
+        lanes = [lane for id in queue.lanes if (lane := self._node.lanes.get(id)) is not None]
+        return None if queue.deleting or len(lanes) < len(queue.lanes) else lanes
+
+    async def _choose(self, queues: list[Queue], most: int, breath: _Breath) -> tuple[list[Queue], list[Queue]]:
+        """(one by one, as a sum): the largest lag first, and those shown before first among equals."""
+        if len(queues) <= most:
+            return queues, []
+        ranked = []
+        for queue in queues:
+            await breath.take()
+            ranked.append((-self._lag(queue), queue.id not in self._shown, queue.namespace, queue.name, queue))
+        chosen = [item[-1] for item in nsmallest(most, ranked, key=lambda item: item[:4])]
+        ids = {queue.id for queue in chosen}
+        return chosen, [queue for queue in queues if queue.id not in ids]
+
+    def _lag(self, queue: Queue) -> int:
+        states = [(lane, state) for lane in self._lanes(queue) or () for state in lane.groups.values()]
+        return max((_lag_of(lane, state) for lane, state in states), default=0)
+
+    async def _sum(self, queues: list[Queue], breath: _Breath) -> RestNumbers:
+        rest = RestNumbers()
+        now_ms = self._node.clock.now_ms()
+        for queue in queues:
+            await breath.take()
+            lanes = self._lanes(queue)
+            if lanes is None:
+                continue
+            rest.queues += 1
+            rest.messages += sum(lane.visible_end - lane.first for lane in lanes)
+            for group in queue.groups.values():
+                _add(rest, lanes, group, now_ms)
+        return rest
+
+    async def _queue_numbers(self, queue: Queue, lanes: list[Lane], ages: _Ages) -> QueueNumbers:
+        node = self._node
+        groups = list(queue.groups.values())
+        stats = QueueStats(
+            queue=queue.name,
+            namespace=queue.namespace,
+            lanes=len(lanes),
+            messages=sum(lane.visible_end - lane.first for lane in lanes),
+            published=sum(lane.visible_end for lane in lanes),
+            bytes_published=sum(lane.bytes_end for lane in lanes),
+            groups=[group_stats(lanes, group, node.clock.now_ms()) for group in groups],
+            consumers=len(queue.consumers),
+        )
+        counts = node.measures.groups
+        return QueueNumbers(
+            stats=stats,
+            oldest_seconds=await ages.oldest([(lane, 0, lane.first) for lane in lanes]),
+            lag_seconds=[await ages.oldest(_marks(lanes, group)) for group in groups],
+            counts=[list(counts.get(group.id) or [0] * len(COUNTERS)) for group in groups],
+        )
+
+
+class _Breath:
+    """Lets others run when the survey has worked for a while."""
+
+    def __init__(self) -> None:
+        self._since = perf_counter()
+
+    async def take(self) -> None:
+        if perf_counter() - self._since > SLICE_S:
+            await asyncio.sleep(0)
+            self._since = perf_counter()
+
+
+class _Ages:
+    """How old messages are: from heads in memory, else from one read each, within bounds."""
+
+    def __init__(self, node: Node, known: dict[tuple[int, int], tuple[int, int, int]]) -> None:
+        self._node = node
+        self._known = known
+        self.used: dict[tuple[int, int], tuple[int, int, int]] = {}
+        self._reads = 0
+        self._end = asyncio.get_running_loop().time() + READS_S
+
+    async def oldest(self, marks: list[tuple[Lane, int, int]]) -> float | None:
+        """Age in seconds of the oldest message that (lane, group, offset) name; 0 where none is, None if unknown."""
+        found = 0.0
+        for lane, group, offset in marks:
+            if offset >= lane.visible_end:
+                continue
+            published_ms = await self._published_ms(lane, group, offset)
+            if published_ms is None:
+                return None
+            found = max(found, (self._node.clock.now_ms() - published_ms) / 1000)
+        return found
+
+    async def _published_ms(self, lane: Lane, group: int, offset: int) -> int | None:
+        segment = lane.log.look(offset)
+        if segment is not None:
+            return segment.published_ms
+        key = lane.id, group
+        head = self._known.get(key)
+        if head is None or not head[0] <= offset < head[1]:
+            head = await self._read(lane.id, offset)
+        if head is None:
+            return None
+        self.used[key] = head
+        return head[2]
+
+    async def _read(self, lane: int, offset: int) -> tuple[int, int, int] | None:
+        """A store that is slow or away costs the numbers that it would have given, and nothing else."""
+        left = self._end - asyncio.get_running_loop().time()
+        if self._reads >= READS_MAX or left <= 0:
+            return None
+        self._reads += 1
+        try:
+            async with asyncio.timeout(left):
+                heads = await self._node.lanes.store_of(lane).heads(lane, offset, 1, 1)
+        except (PenstockError, TimeoutError):
+            return None
+        return (heads[0].base, heads[0].end, heads[0].published_ms) if heads else None
+
+
+def _marks(lanes: list[Lane], group: Group) -> list[tuple[Lane, int, int]]:
+    """Where the oldest message that a group is not done with is, lane by lane."""
+    states = [(lane, lane.groups.get(group.id)) for lane in lanes]
+    return [(lane, group.id, _mark(lane, state)) for lane, state in states if state is not None]
+
+
+def _mark(lane: Lane, state: GroupState) -> int:
+    if isinstance(state, WorkGroup):
+        return state.watermark()
+    return max(state.committed, lane.first)
+
+
+def _lag_of(lane: Lane, state: GroupState) -> int:
+    """Messages not done: as `group_stats` counts them, without looking at each that waits."""
+    if isinstance(state, WorkGroup):
+        return max(0, lane.visible_end - state.next) + state.waiting.count + state.leases.count
+    return lane.visible_end - max(state.committed, lane.first)
+
+
+def _add(rest: RestNumbers, lanes: list[Lane], group: Group, now_ms: int) -> None:
+    stats = group_stats(lanes, group, now_ms)
+    rest.ready += stats.ready
+    rest.leased += stats.leased
+    rest.scheduled += stats.scheduled
+    rest.dead += stats.dead
+    rest.lag += stats.lag
+    for lane, _, offset in _marks(lanes, group):
+        segment = lane.log.look(offset) if offset < lane.visible_end else None
+        if segment is not None:
+            rest.lag_seconds = max(rest.lag_seconds, (now_ms - segment.published_ms) / 1000)

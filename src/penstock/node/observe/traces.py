@@ -1,0 +1,190 @@
+"""Traces: the timeline of one id across queues. Where messages of that id went, what happened to them, what was noted.
+
+A message with a `trace_id` leaves a row `published` in the very commit that stores it; `event` adds a row that a
+consumer names. Deliveries are not written again: they are read from `$events` when a trace is asked for. Of ephemeral
+queues nothing is written down, neither deliveries nor where their messages went; an event that a consumer attaches to
+one of their messages is its own, and kept. Rows go TRACE_RETAIN_MS after their time, a minute's worth a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.batch import meta_column
+from penstock.model import ID_CHARACTERS_MAX, check_text
+from penstock.model.errors import InvalidArgument, PenstockError
+from penstock.model.rows import BatchRow, TraceRow
+from penstock.node.observe.history import Place, histories
+
+if TYPE_CHECKING:
+    from penstock.node.catalog import Queue
+    from penstock.node.node import Node
+
+TRACE_RETAIN_MS: Final = 7 * 24 * 3600 * 1000
+EXPIRE_SPAN_MS: Final = 60_000
+"""Rows of so much time go in one commit, and no two such commits are nearer than this while nothing is overdue."""
+DETAIL_CHARACTERS_MAX: Final = 4_096
+ENTRIES_MAX: Final = 100_000
+PLACES_MAX: Final = 50
+"""Messages of one trace whose deliveries are looked for, the oldest first."""
+
+_TIMER: Final = ("traces",)
+_RANK: Final = {"published": 0, "redriven": 1, "claimed": 2, "event": 3}
+
+
+class TraceEntry(msgspec.Struct, frozen=True):
+    """One thing that happened: `kind` is published, event, or what became of a delivery (claimed, acked, nacked …)."""
+
+    at_ms: int
+    kind: str
+    queue: str | None = None
+    lane: int | None = None
+    """The lane's place in its queue, from 0 on."""
+    offset: int | None = None
+    group: str = ""
+    consumer: str = ""
+    attempt: int = 0
+    name: str = ""
+    detail: str = ""
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """Everything known of one id in one namespace, by rising time."""
+
+    trace_id: str
+    entries: list[TraceEntry]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+class Traces:
+    """Makes trace rows, and lets old ones go."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._last_id = 0
+
+    def number_from(self, last_id: int) -> None:
+        """Number rows from here on; `last_id` is above all that earlier owners of the store gave out."""
+        self._last_id = last_id
+
+    async def open(self) -> None:
+        """Mind what is old."""
+        oldest_ms = await self._node.store.oldest_trace()
+        if oldest_ms is not None:
+            self._expire_at(oldest_ms + TRACE_RETAIN_MS)
+
+    # Into traces ------------------------------------------------------------------------------------------
+
+    def published(self, queue: Queue, lane: int, batches: Sequence[BatchRow]) -> list[TraceRow]:
+        """A row for each message of these batches that has a trace id; one look at a batch without that column."""
+        rows: list[TraceRow] = []
+        for batch in batches:
+            ids = meta_column(batch.meta, batch.count, "trace_id")
+            if ids is None:
+                continue
+            index = queue.index_of(lane)
+            for offset, trace_id in enumerate(ids, batch.base):
+                if trace_id:
+                    self._last_id += 1
+                    rows.append(
+                        TraceRow(
+                            queue.namespace, trace_id, batch.published_ms, self._last_id, "published",
+                            queue.name, queue.id, index, offset,
+                        )
+                    )  # fmt: skip
+        if rows:
+            self._expire_at(rows[0].at_ms + TRACE_RETAIN_MS)
+        return rows
+
+    async def event(
+        self, namespace: str, trace_id: str, name: str, detail: str, consumer: str, place: tuple[Queue, int, int] | None
+    ) -> None:
+        """Note something by its name, about the message at (queue, lane id, offset) where one is given."""
+        node, at_ms = self._node, self._node.clock.now_ms()
+        self._last_id += 1
+        row = TraceRow(
+            namespace, trace_id, at_ms, self._last_id, "event", name=name, detail=detail, consumer=consumer
+        )  # fmt: skip
+        if place is not None:
+            queue, lane_id, offset = place
+            end = await node.lanes.run(lane_id, lambda lane: lane.visible_end)
+            index = queue.index_of(lane_id)
+            if offset >= end:
+                where = f"queue {queue.name!r}" if len(queue.lanes) == 1 else f"lane {index} of queue {queue.name!r}"
+                raise InvalidArgument(f"offset is {offset}; {where} ends at {end}, so there never was such a message")
+            row = msgspec.structs.replace(row, queue=queue.name, queue_id=queue.id, lane=index, offset=offset)
+        node.commits.pending.traces.append(row)
+        self._expire_at(at_ms + TRACE_RETAIN_MS)
+        await node.commits.wait()
+
+    # Out of them ------------------------------------------------------------------------------------------
+
+    def _expire_at(self, time_ms: int) -> None:
+        self._node.timers.at(time_ms, _TIMER, lambda: self._node.spawn(self._expire()))
+
+    async def _expire(self) -> None:
+        node = self._node
+        try:
+            oldest_ms = await node.store.oldest_trace()
+            expired_ms = node.clock.now_ms() - TRACE_RETAIN_MS
+            while oldest_ms is not None and oldest_ms <= expired_ms:
+                node.commits.pending.traces_expired_ms = min(expired_ms, oldest_ms + EXPIRE_SPAN_MS)
+                await node.commits.wait()
+                oldest_ms = await node.store.oldest_trace()
+        except PenstockError:
+            self._expire_at(node.clock.now_ms() + EXPIRE_SPAN_MS)
+            raise
+        if oldest_ms is not None:
+            self._expire_at(max(oldest_ms + TRACE_RETAIN_MS, node.clock.now_ms() + EXPIRE_SPAN_MS))
+
+
+def check_trace_id(trace_id: object) -> str:
+    """A text of 1 to 255 characters, as messages may have it."""
+    check_text(trace_id if trace_id is not None else 0, "trace_id", ID_CHARACTERS_MAX)
+    if trace_id == "":
+        raise InvalidArgument("trace_id is empty; it needs 1 to 255 characters")
+    return str(trace_id)
+
+
+def check_detail(detail: object) -> None:
+    check_text(detail if detail is not None else 0, "detail", DETAIL_CHARACTERS_MAX)
+
+
+async def trace(node: Node, namespace: str, trace_id: str, most: int) -> Trace:
+    """The oldest `most` entries of a trace: its rows, and the deliveries of the messages that they name."""
+    rows = await node.store.find_trace(namespace, trace_id, most)
+    entries = [
+        TraceEntry(
+            row.at_ms, row.kind, row.queue, row.lane, row.offset, consumer=row.consumer, name=row.name,
+            detail=row.detail,
+        )
+        for row in rows
+    ]  # fmt: skip
+    entries += await _deliveries(node, rows)
+    # Of one millisecond: where a message went, who got it, what they noted about it, how it ended.
+    entries.sort(key=lambda entry: (entry.at_ms, _RANK.get(entry.kind, 4)))
+    return Trace(trace_id, entries[:most])
+
+
+async def _deliveries(node: Node, rows: Sequence[TraceRow]) -> list[TraceEntry]:
+    """What happened to the messages that were published, from one pass over `$events`, where that is kept."""
+    names: dict[Place, str | None] = {}
+    times: list[int] = []
+    for row in rows:
+        if row.kind == "published" and row.lane is not None and row.offset is not None and len(names) < PLACES_MAX:
+            names[row.queue_id, row.lane, row.offset] = row.queue
+            times.append(row.at_ms)
+    if not names:
+        return []
+    return [
+        TraceEntry(
+            entry.at_ms, entry.kind, names[place], place[1], place[2], entry.group, entry.consumer, entry.attempt,
+            detail=entry.detail,
+        )
+        for place, entry in await histories(node, names, min(times))
+    ]  # fmt: skip

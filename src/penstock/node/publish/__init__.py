@@ -1,0 +1,1 @@
+"""From a publish to appended messages: checks, routing, lanes, transactions."""

@@ -1,0 +1,368 @@
+"""Out of the spool: records back into the store, in their order, each exactly once, whatever fails on the way.
+
+A record is appended like any publish, and how far the spool has come goes into the same commit. What belongs to other
+nodes goes through the outbox, in that commit too; its owner knows what is sent twice (`positions.py`), so nothing
+need be known of it here. After a failure all begins again at the last record that is known to be in the store; what a
+lost commit did is read back first. A record that can never be published goes to the dead letters of the spool, and
+blocks nobody. `spooling.py` says when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.model.errors import Closed, NotFound, PenstockError, Unavailable, Unroutable
+from penstock.model.rows import slot_of
+from penstock.node.catalog import EPHEMERAL_FROM
+from penstock.node.cluster import remote_publish
+from penstock.node.publish.append import append_all, parts_of_batch
+from penstock.node.publish.parts import Origin, Part, Results
+from penstock.node.publish.route import route_batch
+from penstock.node.spool.log import Entry, Place, SpoolLog
+from penstock.node.spool.positions import SPOOL_LANES
+from penstock.node.spool.records import Doubt, Header, Record
+
+if TYPE_CHECKING:
+    from penstock.node.node import Node
+    from penstock.node.spool.spooling import Spooling
+
+PAUSE_S: Final = 0.05
+PAUSE_S_MAX: Final = 1.0
+TRIES_MAX: Final = 3
+"""A commit that the store refuses, and not because it is away, is tried so often with a record alone."""
+ROWS_AT_ONCE: Final = 1_000
+
+log = logging.getLogger("penstock.spool")
+
+
+class Replaying:
+    """The one who brings records back."""
+
+    def __init__(self, node: Node, spooling: Spooling) -> None:
+        self._node = node
+        self._spooling = spooling
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._place: Place | None = None
+        self._losses = 0
+        self._marks: dict[tuple[int, bytes], int] = {}
+        """What the store was found to say: (slot, key) → number. Forgotten whenever a commit fails."""
+        self._clear: dict[tuple[str, int], int] = {}
+        """(spool, slot) → epoch of this node's slots of which the outbox held nothing of the spool, and no more came"""
+        self._unsettled: set[tuple[str, int]] = set()
+        """(spool, slot) of rows for the outbox that are not known to be there or to be refused"""
+        self._landing: dict[tuple[str, int], Record] = {}
+        """Records that other nodes have not appended yet, by their names."""
+        self._stalled: set[tuple[str, int]] = set()
+        """Those of them that may take long, such as for a queue that is full."""
+        self._refused: dict[tuple[str, int], int] = {}
+        """Records of which a commit was refused, and how often; while there are any, one a commit."""
+        self.dead = 0
+
+    # Life -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._wake.set()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def lost(self) -> None:
+        """A commit failed: what was appended may not be there."""
+        self._losses += 1
+        self._marks.clear()
+
+    def is_stalled(self, name: tuple[str, int]) -> bool:
+        """Whether a record waits at another node for longer than a moment."""
+        return name in self._stalled
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        pause_s = PAUSE_S
+        while not self._is_over():
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._replay()
+                pause_s = PAUSE_S
+            except Exception as error:  # of whatever kind: nobody else would replay it
+                if self._is_over():
+                    return
+                log.info("the spool waits: %s", error, exc_info=not isinstance(error, PenstockError))
+                self._marks.clear()  # what was appended last may be there by now
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, PAUSE_S_MAX)
+                self._wake.set()
+
+    def _is_over(self) -> bool:
+        return self._node.closed or self._node.fenced is not None
+
+    async def _replay(self) -> None:
+        """All that is in the spool, until nothing is left."""
+        spool, spooling, cluster = self._spooling.log, self._spooling, self._node.cluster
+        assert spool is not None
+        if cluster is not None:
+            cluster.check_serving()
+        if spooling.is_away:
+            losses = self._losses
+            await self._node.commits.probe()
+            if losses != self._losses:
+                raise Unavailable("a commit failed meanwhile")
+            spooling.back()
+        count = 0
+        while True:
+            place = spool.start if self._place is None else self._place
+            entries = await spool.read(place)
+            if entries:
+                count += await self._replay_some(spool, entries)
+            elif spool.is_writing:
+                await spool.written()
+            elif spool.is_end(place):
+                spooling.held.emptied(self._landing)
+                spooling.oldest_ms = None
+                self._refused.clear()
+                if count:
+                    log.warning("the spool is empty again; %d publishes were replayed", count)
+                await spool.release(place)
+                return
+
+    # Some records -----------------------------------------------------------------------------------------
+
+    async def _replay_some(self, spool: SpoolLog, entries: list[Entry]) -> int:
+        """Replay records up to the end of these, or up to one that cannot be replayed now; raises why then."""
+        if self._unsettled:  # an attempt before this one broke off
+            await self._node.commits.wait()
+            self._unsettled.clear()
+        losses, done = self._losses, 0
+        sent: list[tuple[Entry, Results]] = []
+
+        def check() -> None:
+            self._node.check_catalog()
+            if self._losses != losses:
+                raise Unavailable("a commit failed meanwhile")
+
+        failure: PenstockError | None = None
+        for entry in entries[:1] if self._refused else entries:
+            try:
+                results = await self._replay_one(spool, entry, check)
+            except PenstockError as error:
+                failure = error
+                break
+            if results:
+                sent.append((entry, results))
+            else:
+                self._spooling.held.passed((entry.header.spool, entry.record.sequence), entry.record)
+            done += 1
+        await self._settle(spool, entries[:done], losses, sent)
+        if failure is not None:
+            raise failure
+        return done
+
+    async def _settle(
+        self, spool: SpoolLog, done: Sequence[Entry], losses: int, sent: Sequence[tuple[Entry, Results]]
+    ) -> None:
+        """Wait until what was appended is durable, if no commit failed since; then the spool need not keep it."""
+        try:
+            await self._node.commits.wait()
+        except (Unavailable, Closed):
+            raise
+        except PenstockError as error:
+            await self._blame(spool, done, error)
+            raise
+        if self._losses != losses:
+            raise Unavailable("a commit failed meanwhile")
+        self._unsettled.clear()
+        if not done:
+            return
+        for entry in done:
+            self._refused.pop((entry.header.spool, entry.record.sequence), None)
+        self._spooling.held.stored()
+        await self._wait_for(sent)
+        spool.messages -= sum(entry.record.count for entry in done)
+        self._spooling.oldest_ms = done[-1].record.spooled_ms
+        self._place = done[-1].end
+        await spool.release(self._place)
+
+    async def _wait_for(self, sent: Sequence[tuple[Entry, Results]]) -> None:
+        """What other nodes append is decided: give them time for it, and what they cannot append now more of it."""
+        if not sent:
+            return
+        results = [result for _, some in sent for result in some]
+        names = [(entry.header.spool, entry.record.sequence) for entry, _ in sent]
+        self._landing.update(zip(names, (entry.record for entry, _ in sent), strict=True))
+        try:
+            await remote_publish.landed(self._node, results)
+        except Unavailable as error:
+            log.warning("%d records of the spool wait at other nodes: %s", len(sent), error)
+            self._stalled.update(names)
+            self._node.spawn(self._wait_on(results, names))
+        else:
+            self._landed(names)
+
+    async def _wait_on(self, results: Results, names: Sequence[tuple[str, int]]) -> None:
+        while not self._is_over():
+            try:
+                await remote_publish.landed(self._node, results)
+            except Unavailable:
+                await asyncio.sleep(PAUSE_S_MAX)
+            else:
+                self._landed(names)
+                return
+
+    def _landed(self, names: Sequence[tuple[str, int]]) -> None:
+        for name in names:
+            self._stalled.discard(name)
+            self._spooling.held.landed(name, self._landing.pop(name))
+
+    async def _blame(self, spool: SpoolLog, done: Sequence[Entry], error: PenstockError) -> None:
+        """The store says no to a commit: find out, one by one, to which record."""
+        if len(done) != 1:
+            self._refused.setdefault(("", 0), 0)
+            return
+        header, record, _ = done[0]
+        name = (header.spool, record.sequence)
+        self._refused[name] = self._refused.get(name, 0) + 1
+        if self._refused[name] >= TRIES_MAX:
+            await self._bury(spool, header, record, error)
+            self._refused.clear()
+
+    async def _replay_one(self, spool: SpoolLog, entry: Entry, check: Callable[[], None]) -> Results:
+        """Append a record, unless that was done before; what other nodes append. Raises only what may be over later."""
+        header, record, _ = entry
+        if spool.is_dead(header, record):
+            return []
+        landed = record.doubt is not None and await self._happened(header, record.doubt)
+        check()
+        try:
+            parts = self._parts(header, record)
+            if landed:  # of a failed commit, what is only in memory was not done
+                parts = [part for part in parts if part.lane >= EPHEMERAL_FROM]
+            return await self._append(header, record, parts, check)
+        except (Unavailable, Closed):
+            raise
+        except PenstockError as error:
+            if not landed:
+                await self._bury(spool, header, record, error)
+            return []
+
+    def _parts(self, header: Header, record: Record) -> list[Part]:
+        """Where it goes now. Each message's lane is the same however often this is asked."""
+        node, name = self._node, record.publish_id or f"{header.spool}:{record.sequence}"
+        if record.queue is not None:
+            queue = node.catalog.queue(record.namespace, record.queue)
+            if queue.id != record.queue_id:
+                raise NotFound(f"the queue {record.queue!r} was deleted, and declared anew")
+            parts = parts_of_batch(queue, record.batch, None, name)
+        else:
+            exchange = record.exchange or ""
+            parts = route_batch(node, record.namespace, exchange, record.batch, mandatory=False, publish_id=name)
+            if not parts:
+                raise Unroutable(f"no queue is bound to exchange {exchange!r} any more that takes it")
+        origin = Origin(header.spool, record.sequence)
+        return [
+            msgspec.structs.replace(part, publish_id=record.publish_id, asked_ms=record.spooled_ms, origin=origin)
+            for part in parts
+            if part.lane < EPHEMERAL_FROM or not remote_publish.is_elsewhere(node, part)
+        ]
+
+    async def _append(self, header: Header, record: Record, parts: list[Part], check: Callable[[], None]) -> Results:
+        """Append those parts that are not in the store yet, with the positions of the spool in the same commit.
+
+        This is the one place at which records leave the spool. What was sent to other nodes is returned.
+        """
+        node, origin = self._node, Origin(header.spool, record.sequence)
+        behind: set[int] = set()
+        for part in parts:
+            if self._is_own(part):
+                await self._check_clear(header.spool, slot_of(part.lane))
+                if await node.positions.read(header.spool, part.lane) >= record.sequence:
+                    behind.add(part.lane)
+        if behind:  # it was replayed before, and with it what is only in memory
+            parts = [part for part in parts if part.lane < EPHEMERAL_FROM and part.lane not in behind]
+        if not parts:
+            return []
+
+        def check_own() -> None:
+            check()
+            for part in filter(self._is_own, parts):
+                node.positions.check(origin, part.lane)
+                if not self._is_clear(header.spool, slot_of(part.lane)):
+                    raise Unavailable("this node has just become the owner of the queue")
+
+        await node.commits.room(sum(part.size for part in parts))
+        results = await append_all(node, parts, check_own)
+        # No wait in between: the messages and the positions are one commit.
+        sent: Results = []
+        for part, result in zip(parts, results, strict=True):
+            if isinstance(result[2], remote_publish.Sent):
+                self._clear.pop((header.spool, slot_of(part.lane)), None)
+                self._unsettled.add((header.spool, slot_of(part.lane)))
+                sent.append(result)
+            elif part.lane < EPHEMERAL_FROM:
+                node.positions.write(origin, part.lane)
+        return sent
+
+    def _is_own(self, part: Part) -> bool:
+        return part.lane < EPHEMERAL_FROM and not remote_publish.is_elsewhere(self._node, part)
+
+    # What is on its way through the outbox ----------------------------------------------------------------
+
+    def _is_clear(self, spool: str, slot: int) -> bool:
+        return self._node.cluster is None or self._clear.get((spool, slot), 0) == self._node.epochs.get(slot, -1)
+
+    async def _check_clear(self, spool: str, slot: int) -> None:
+        """Raise while records of the spool are in the outbox for a slot that has become this node's: they go first."""
+        node = self._node
+        while not self._is_clear(spool, slot):
+            if (spool, slot) in self._unsettled:
+                raise Unavailable(f"records of the spool for slot {slot} are not in the outbox yet, and go first")
+            epoch, after = node.epochs.get(slot, 0), 0
+            node.check_taken(slot)
+            while rows := await node.store.outbox(after, ROWS_AT_ONCE, [slot]):
+                after = rows[-1].id
+                if any(remote_publish.is_of_spool(row, spool) for row in rows):
+                    node.relay.wake()
+                    raise Unavailable(f"records of the spool are on their way to slot {slot}, and go first")
+            self._clear[spool, slot] = epoch
+
+    # What the store says ----------------------------------------------------------------------------------
+
+    async def _happened(self, header: Header, doubt: Doubt) -> bool:
+        """Whether a commit whose answer was lost is in force."""
+        self._check_decided(header, doubt)
+        found = self._marks.get((doubt.slot, doubt.key))
+        if found is None:
+            losses = self._losses
+            rows = await self._node.store.find_dedup(SPOOL_LANES + doubt.slot, [doubt.key])
+            found = rows[0].offset if rows else 0
+            if losses == self._losses:
+                self._marks[doubt.slot, doubt.key] = found
+        return found >= doubt.number
+
+    def _check_decided(self, header: Header, doubt: Doubt) -> None:
+        """Raise while a commit of a process that is gone may still come into force.
+
+        One of this process is decided by the store before it is asked for anything else. One of an earlier process is
+        when its slot was taken since, whoever has it now.
+        """
+        cluster = self._node.cluster
+        if cluster is None or header.spool == self._spooling.id:
+            return
+        row = cluster.slot(doubt.slot)
+        if row is None or row.epoch <= doubt.epoch:
+            raise Unavailable(f"slot {doubt.slot} was not taken yet since a commit of an earlier process")
+
+    async def _bury(self, spool: SpoolLog, header: Header, record: Record, reason: PenstockError) -> None:
+        file = await spool.bury(header, record, f"{reason.code}: {reason}", self._node.clock.now_ms())
+        self.dead += 1
+        log.error("%d buffered messages cannot be published, and are kept in %s: %s", record.count, file, reason)

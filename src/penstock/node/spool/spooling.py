@@ -1,0 +1,389 @@
+"""Publishing while the store is away: into the spool, in order, and out of it again exactly once.
+
+When a commit fails because the store is away, the publishes in it and those that follow are written to the spool and
+answered `buffered`. When the store takes commits again they are replayed in their order. What is published meanwhile to
+a queue of which the spool still holds something goes behind it; once all of that is on its way, publishing is direct.
+When little is left, publishes wait for that: those who never pause would otherwise be buffered for ever.
+
+Among several nodes it is the node that received a publish that keeps it, whoever owns the queue.
+
+Exactly once comes from the store's own atomicity, by two kinds of rows on lanes that no queue has, one a slot:
+
+- a *position*: the commit that appends a record says in it how far this spool has come in that lane
+  (`positions.py`);
+- a *mark*: each commit with publishes bears a number (`mark`). Of a commit whose answer was lost, the mark tells later,
+  before its publishes are replayed, whether it happened.
+
+`log.py` keeps the records, `held.py` knows which queues they are for, `replay.py` brings them back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.api.results import Receipt
+from penstock.batch import EncodedBatch, encode
+from penstock.model import Message
+from penstock.model.errors import Elsewhere, Fenced, InvalidArgument, PenstockError, Unavailable
+from penstock.model.rows import Commit, DedupRow, LaneChange, slot_of
+from penstock.node.catalog import EPHEMERAL_FROM
+from penstock.node.cluster import remote_publish
+from penstock.node.commit.pending import Promise
+from penstock.node.publish.append import append_checked, append_now, check_limits
+from penstock.node.publish.parts import Part
+from penstock.node.spool.folder import Folder
+from penstock.node.spool.held import Held, Target, targets_of
+from penstock.node.spool.log import SEGMENT_BYTES, SpoolLog
+from penstock.node.spool.positions import DAY_MS, ROWS_KEPT_MS, SPOOL_LANES
+from penstock.node.spool.records import Doubt, Header, Record
+from penstock.node.spool.replay import Replaying
+
+if TYPE_CHECKING:
+    from penstock.node.catalog import Queue
+    from penstock.node.commit.pending import Waiting
+    from penstock.node.node import Node
+
+SPOOL_BYTES: Final = 1024 * 1024 * 1024
+RECORD_MS_MAX: Final = 365 * 24 * 3600 * 1000
+"""A record older than this is not replayed: the rows that say whether it was may be gone."""
+
+FEW_MESSAGES: Final = 500
+WAITS_S: Final = 3.0
+"""While no more than so many messages are left of the spool, a publish waits so long for their replay."""
+
+log = logging.getLogger("penstock.spool")
+
+
+def _new_id() -> str:
+    return secrets.token_hex(8)
+
+
+class SpoolSettings(msgspec.Struct, frozen=True):
+    """Where a node spools to, and how much."""
+
+    folder: Folder
+    bytes: int = SPOOL_BYTES
+    segment_bytes: int = SEGMENT_BYTES
+    new_id: Callable[[], str] = _new_id
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """One publish as it was asked for: what the spool keeps of it."""
+
+    namespace: str
+    queue: str | None
+    exchange: str | None
+    messages: Sequence[Message] | EncodedBatch
+    publish_id: str | None
+    count: int
+    parts: Sequence[Part]
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether any of it is for a queue that outlives the node."""
+        return any(part.lane < EPHEMERAL_FROM for part in self.parts)
+
+    @property
+    def receipt(self) -> Receipt:
+        return Receipt(self.count, (), buffered_for=self.queue or "")
+
+
+class Rescued(Exception):
+    """The commit failed, and the publish is on its way into the spool."""
+
+    def __init__(self, stored: asyncio.Future[None]) -> None:
+        super().__init__("in the spool")
+        self.stored = stored
+
+
+class SpoolNumbers(msgspec.Struct, frozen=True):
+    """How the spool stands."""
+
+    is_away: bool
+    messages: int
+    """Answered `buffered`, and not in the store yet."""
+    bytes: int
+    """What the spool takes on its disk."""
+    oldest_ms: int | None
+    """When the oldest of them was published."""
+    buffered: int
+    """Ever since the node was opened."""
+    dead: int
+    """Dead letters of the spool."""
+
+
+class Spooling:
+    """What a node does while its store is away. Without settings it does nothing."""
+
+    def __init__(self, node: Node, settings: SpoolSettings | None) -> None:
+        self._node = node
+        self._settings = settings
+        self.is_on = settings is not None
+        self.is_away = False
+        self.log: SpoolLog | None = None
+        self.id = ""
+        self._failures = 0
+        self._number = 0
+        self._swept: set[int] = set()
+        self.held = Held()
+        self.oldest_ms: int | None = None
+        self.replaying = Replaying(node, self)
+
+    # Life -------------------------------------------------------------------------------------------------
+
+    async def open(self, secret: str) -> None:
+        """Find what a process before this one has left; its queues take nothing new before that.
+
+        The secret is the store's: no other has it, so what is made of it tells the store from every other.
+        """
+        settings, node = self._settings, self._node
+        if settings is None:
+            return
+        self.id = settings.new_id()
+        store = blake2b(secret.encode(), digest_size=16, person=b"penstock-spool").hexdigest()
+        header = Header(self.id, store, node.clock.now_ms())
+        self.log = await SpoolLog.open(
+            settings.folder, header, settings.bytes, self._found, segment_bytes=settings.segment_bytes
+        )
+        if self.messages:
+            log.warning("the spool holds %d messages of a process before this one; they are replayed", self.messages)
+        self.replaying.start()
+
+    @property
+    def messages(self) -> int:
+        """How many are in the spool, answered and not in the store yet."""
+        return 0 if self.log is None else self.log.messages
+
+    def _found(self, header: Header, record: Record) -> None:
+        if self._node.clock.now_ms() - record.spooled_ms > RECORD_MS_MAX:
+            raise InvalidArgument(
+                "the spool holds publishes of more than a year ago: whether they were replayed is not known any more; "
+                "move its folder away, or name another with spool.folder"
+            )
+        self.held.hold((header.spool, record.sequence), record)
+        self.oldest_ms = record.spooled_ms if self.oldest_ms is None else min(self.oldest_ms, record.spooled_ms)
+
+    async def close(self) -> None:
+        """Let the folder go, however far opening came."""
+        if self.log is not None:
+            await self.log.written()
+            if self.messages:
+                log.warning("%d messages stay in the spool, and are replayed at the next start", self.messages)
+        if self._settings is not None:
+            await self._settings.folder.close()
+
+    def numbers(self) -> SpoolNumbers | None:
+        if self.log is None:
+            return None
+        return SpoolNumbers(
+            self.is_away, self.messages, self.log.size, self.oldest_ms, self.log.messages_added, self.log.dead_count
+        )
+
+    # Publishing -------------------------------------------------------------------------------------------
+
+    def taken_for(self, namespace: str, name: str) -> Queue | None:
+        """The queue, whoever owns it, if what is published to it goes into the spool now."""
+        if not (self.is_away or ("queue", namespace, name) in self.held):
+            return None
+        queue = self._node.catalog.queues.get((namespace, name))
+        return None if queue is None or queue.deleting or queue.id >= EPHEMERAL_FROM else queue
+
+    async def publish(self, unit: Unit) -> Receipt:
+        """Publish, or keep it in the spool where the store is away, or where something before it is kept there."""
+        node = self._node
+        size = check_limits(node, unit.count, unit.parts)
+        if self.log is None:
+            raise Unavailable("this node is starting: what its spool holds is not known yet; try again")
+        if (self.is_away or self.held) and self._must_wait(unit) and not await self._is_free_soon(unit):
+            return await self._keep(unit)
+        remote_publish.check_owners(node, unit.parts)
+        try:
+            results = await append_checked(node, unit.parts, size)
+        except Unavailable as error:  # a lane could not be loaded: nothing was appended
+            if isinstance(error, Fenced | Elsewhere) or not unit.is_durable:
+                raise
+            return await self._keep(unit)
+        try:
+            await node.commits.wait(unit)
+        except Rescued as rescued:
+            await rescued.stored
+            return unit.receipt
+        return Receipt(unit.count, await remote_publish.landed(node, results))
+
+    def begin(self, unit: Unit) -> tuple[Promise, Receipt] | None:
+        """`publish` up to where its commit is waited for; None, and nothing done, where one must wait for more."""
+        node = self._node
+        if self.log is None or self.is_away or self.held:
+            return None
+        remote_publish.check_owners(node, unit.parts)
+        results = append_now(node, unit.parts, check_limits(node, unit.count, unit.parts))
+        if results is None:
+            return None
+        receipt = Receipt(unit.count, results)
+        return node.commits.promise(unit, receipt), receipt
+
+    def _must_wait(self, unit: Unit) -> bool:
+        return unit.is_durable and (self.is_away or bool(self.held.names(_targets(unit))))
+
+    async def _is_free_soon(self, unit: Unit) -> bool:
+        """Wait until nothing before it is in the spool, where that is a matter of moments; whether it came true."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + WAITS_S
+        while self._must_wait(unit):
+            is_stalled = any(map(self.replaying.is_stalled, self.held.names(_targets(unit))))
+            if self.is_away or self.messages > FEW_MESSAGES or is_stalled or loop.time() >= until:
+                return False
+            await self.held.changed(until - loop.time())
+        return True
+
+    async def _keep(self, unit: Unit) -> Receipt:
+        queue = self._ordered_elsewhere(unit)
+        if queue is not None:
+            raise Unavailable(
+                f"the store is away; queue {queue.name!r} is ordered and other nodes may take what is published to it "
+                "later, so nothing is buffered for it: try again"
+            )
+        await self._add(unit, None)
+        return unit.receipt
+
+    def _ordered_elsewhere(self, unit: Unit) -> Queue | None:
+        """A queue whose order this node's spool could not keep: another node may be published to meanwhile."""
+        cluster = self._node.cluster
+        if cluster is None or not (cluster.had_company or cluster.others()):
+            return None
+        return next((part.queue for part in unit.parts if is_ordered(part.queue)), None)
+
+    def _add(self, unit: Unit, doubt: Doubt | None) -> asyncio.Future[None]:
+        """Into the spool, behind all that is in it; the future is done when it is durable there."""
+        assert self.log is not None
+        now_ms = self._node.clock.now_ms()
+        batch = unit.messages if isinstance(unit.messages, EncodedBatch) else encode(unit.messages)
+        queue_id = 0 if unit.queue is None else unit.parts[0].queue.id
+        reached = tuple(dict.fromkeys(part.queue.name for part in unit.parts))
+
+        def make(sequence: int) -> Record:
+            return Record(
+                sequence, now_ms, unit.namespace, unit.queue, queue_id, unit.exchange, reached, unit.publish_id,
+                batch.count, batch.meta, batch.body, doubt,
+            )  # fmt: skip
+
+        record, stored = self.log.add(make)
+        self.held.hold((self.id, record.sequence), record)
+        self.oldest_ms = now_ms if self.oldest_ms is None else self.oldest_ms
+        self.replaying.wake()
+        return stored
+
+    # Order ------------------------------------------------------------------------------------------------
+
+    def check_free(self, parts: Sequence[Part]) -> None:
+        """Raise while something published before to these queues is in the spool: this must not overtake it."""
+        if self.held:
+            for part in parts:
+                if ("queue", part.queue.namespace, part.queue.name) in self.held:
+                    raise Unavailable(
+                        f"publishes to queue {part.queue.name!r} are in the spool, and go first; try again"
+                    )
+
+    def ids_until_ms(self, now_ms: int) -> int:
+        """Up to when ids may be forgotten: those that counted when a record was spooled count when it is replayed."""
+        return now_ms if self.oldest_ms is None else min(now_ms, self.oldest_ms)
+
+    # Around a commit --------------------------------------------------------------------------------------
+
+    def mark(self, commit: Commit) -> Doubt | None:
+        """Number a commit, so that it can be asked for when its answer is lost; None for a node without any slot."""
+        slot = slot_of(commit.lanes[0].lane) if commit.lanes else next(iter(self._node.epochs), None)
+        if slot is None:
+            return None
+        self._number += 1
+        key = b"commit:%b:%d" % (self.id.encode(), self._failures)
+        lane = SPOOL_LANES + slot
+        change = next((change for change in reversed(commit.lanes) if change.lane == lane), None)
+        if change is None:
+            change = LaneChange(lane, 0, 0, 0)
+            commit.lanes.append(change)
+        now_ms = self._node.clock.now_ms()
+        # The same time for a day on: to change what is in an index costs a database more than the rest of the row.
+        change.dedup.append(DedupRow(key, self._number, now_ms - now_ms % DAY_MS + DAY_MS + ROWS_KEPT_MS))
+        if slot not in self._swept:  # once in a while, those of processes that are long gone go
+            self._swept.add(slot)
+            change.dedup_expired_ms = now_ms
+        return Doubt(slot, key, self._number, self._node.epochs.get(slot, 0))
+
+    def lost(self, error: PenstockError) -> None:
+        """A commit failed. From here on none bears this key: whether the mark is at its number stays as it is."""
+        self._failures += 1
+        self.held.lost()
+        self.replaying.lost()
+        self.found_away(error)
+
+    def found_away(self, error: BaseException) -> None:
+        """The store did not take a commit: if that is because it is away, publishes are buffered from now on."""
+        if self.is_on and isinstance(error, Unavailable) and not isinstance(error, Fenced):
+            if not self.is_away:
+                self.is_away = True
+                log.warning("the store is away, publishes are buffered: %s", error)
+                self.held.tell()
+            self.replaying.wake()
+
+    def back(self) -> None:
+        """The store took a commit."""
+        if self.is_away:
+            self.is_away = False
+            self._node.readiness.forget()
+            log.warning("the store is back; %d messages are replayed", self.messages)
+
+    def rescue(self, publishes: Iterable[Waiting], doubt: Doubt | None, error: PenstockError) -> None:
+        """Spool the publishes of a failed commit, in their order, before anything newer."""
+        if not self.is_away or isinstance(error, Fenced) or not isinstance(error, Unavailable):
+            return
+        for waiter, unit in publishes:
+            is_gone = waiter.then is None if isinstance(waiter, Promise) else waiter.done()
+            if is_gone or not unit.is_durable or self._ordered_elsewhere(unit) is not None:
+                continue
+            try:
+                stored = self._add(unit, doubt)
+            except PenstockError as full:
+                _tell(waiter, Unavailable(f"{error}; and {full}"))
+            else:
+                _tell_when_stored(waiter, unit, stored)
+
+
+def _tell(waiter: asyncio.Future[None] | Promise, error: Exception) -> None:
+    if isinstance(waiter, Promise):
+        waiter.tell(error)
+    else:
+        waiter.set_exception(error)
+
+
+def _tell_when_stored(waiter: asyncio.Future[None] | Promise, unit: Unit, stored: asyncio.Future[None]) -> None:
+    if not isinstance(waiter, Promise):
+        waiter.set_exception(Rescued(stored))
+        return
+
+    def tell(_: object) -> None:
+        if stored.cancelled():
+            waiter.tell(Unavailable("the spool was closed before this was stored in it"))
+        else:
+            waiter.tell(stored.exception())
+
+    assert waiter.receipt is not None
+    waiter.receipt.become_buffered(unit.queue or "")
+    waiter.is_rescued = True
+    stored.add_done_callback(tell)
+
+
+def is_ordered(queue: Queue) -> bool:
+    """Whether any of its groups takes partitions in their order."""
+    return queue.config.ordered or any(group.settings.ordered for group in queue.groups.values())
+
+
+def _targets(unit: Unit) -> list[Target]:
+    return targets_of(unit.namespace, unit.exchange, (part.queue.name for part in unit.parts))

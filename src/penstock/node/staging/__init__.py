@@ -1,0 +1,1 @@
+"""Staged transactions: chunks that nobody sees until one commit publishes them."""

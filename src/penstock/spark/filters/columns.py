@@ -1,0 +1,177 @@
+"""From a filter's tree to a Spark column: the second back end, which answers as the Python closures do on every input.
+
+`filter_column("region = 'eu' AND amount > 10")` reads the source's columns: `typed_headers` for headers, and
+`partition`, `key`, `priority`, `content_type`, `correlation_id`, `trace_id`, `dedup_id` for properties. The answer is
+true, false or NULL for unknown, so `df.where(…)` keeps exactly what a live filter lets through. `docs/filters.md` is
+the law for both back ends, `tests/spark/test_filter_columns.py` holds them to it.
+
+Values are made in `values.py`; here they are compared.
+
+May not know: text, lark, queues, the server, or where the rows come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from penstock.core.filters import (
+    And,
+    Between,
+    Boolean,
+    Compare,
+    CompareOperator,
+    Condition,
+    Filter,
+    Float,
+    In,
+    Integer,
+    IsNull,
+    Like,
+    LiteralValue,
+    Not,
+    Or,
+    Text,
+    Truth,
+    parse,
+)
+from penstock.spark.filters.regex import like_regex
+from penstock.spark.filters.values import HEADERS, Parts, Values
+
+
+def filter_column(expression: str | Filter) -> Column:
+    """The condition as a column of true, false and NULL (unknown); raises `InvalidFilter` for a bad expression."""
+    condition = parse(expression) if isinstance(expression, str) else expression
+    return _Compiler().condition(condition.ast)
+
+
+def columns_of_filter(expression: str | Filter) -> list[str]:
+    """The source's columns that `filter_column` reads, sorted: what to ask of the source's option `columns`."""
+    condition = parse(expression) if isinstance(expression, str) else expression
+    return sorted(HEADERS if name == "headers" else name for name in condition.names)
+
+
+# Conditions ----------------------------------------------------------------------------------------------
+
+
+class _Compiler:
+    """One filter; each distinct condition in it is built once."""
+
+    def __init__(self) -> None:
+        self._values = Values()
+        self._known: dict[Condition, Column] = {}
+
+    def condition(self, node: Condition) -> Column:
+        known = self._known.get(node)
+        if known is None:
+            known = self._known[node] = self._made(node)
+        return known
+
+    def _made(self, node: Condition) -> Column:
+        """Spark's AND, OR and NOT have the same truth tables."""
+        on = self._values.on
+        match node:
+            case Truth(value):
+                boolean = self._values.parts(value).boolean
+                return _unknown() if boolean is None else boolean
+            case Compare(operator, left, right):
+                return on([left, right], lambda one, other: _comparison(operator, one, other))
+            case Between(value, low, high, negated):
+                return _negated_if(negated, on([value, low, high], _between))
+            case In(value, items, negated):
+                return _negated_if(negated, on([value], lambda parts: _membership(parts, items)))
+            case Like(value, pattern, escape, negated):
+                return _negated_if(negated, _like(self._values.parts(value).text, pattern, escape))
+            case IsNull(value, negated):
+                return _negated_if(negated, on([value], lambda parts: parts.is_null))
+            case Not(operand):
+                return ~self.condition(operand)
+            case And(parts):
+                return joined(Column.__and__, [self.condition(part) for part in parts])
+            case Or(parts):
+                return joined(Column.__or__, [self.condition(part) for part in parts])
+        assert_never(node)
+
+
+def _negated_if(negated: bool, condition: Column) -> Column:
+    return ~condition if negated else condition
+
+
+def joined(connect: Callable[[Column, Column], Column], parts: list[Column]) -> Column:
+    """Two halves, each joined so: Spark walks trees by recursion, and hundreds of parts in a row would be as deep."""
+    if len(parts) == 1:
+        return parts[0]
+    middle = len(parts) // 2
+    return connect(joined(connect, parts[:middle]), joined(connect, parts[middle:]))
+
+
+def _comparison(operator: CompareOperator, left: Parts, right: Parts) -> Column:
+    """Of the kinds that both sides can have, each NULL unless both have it in this row: the first that is not wins.
+
+    Integers stand before doubles: two integers are also two doubles, and would lose their last bits.
+    """
+    pairs = [(left.text, right.text), (left.integer, right.integer), (left.known_number, right.known_number)]
+    if operator in ("=", "<>"):
+        pairs.append((left.boolean, right.boolean))
+    found = [_compared(operator, one, other) for one, other in pairs if one is not None and other is not None]
+    return F.coalesce(*found) if found else _unknown()
+
+
+def _between(value: Parts, low: Parts, high: Parts) -> Column:
+    return _comparison(">=", value, low) & _comparison("<=", value, high)
+
+
+def _compared(operator: CompareOperator, left: Column, right: Column) -> Column:
+    match operator:
+        case "=":
+            return left == right
+        case "<>":
+            return left != right
+        case "<":
+            return left < right
+        case "<=":
+            return left <= right
+        case ">":
+            return left > right
+        case ">=":
+            return left >= right
+    assert_never(operator)
+
+
+def _membership(value: Parts, items: tuple[LiteralValue, ...]) -> Column:
+    match items[0]:
+        case Text():
+            return _is_in(value.text, [item.value for item in items])
+        case Boolean():
+            return _is_in(value.boolean, [item.value for item in items])
+    integers = [item.value for item in items if isinstance(item, Integer)]
+    floats = [item.value for item in items if isinstance(item, Float)]
+    # An integer equals the list's integers exactly and its floats as a double; a float equals all of them as doubles.
+    number = value.known_number
+    as_float = _is_in(number, _with_both_zeros([*floats, *map(float, integers)]))
+    if value.integer is None:
+        return as_float
+    as_integer = _is_in(value.integer, integers) | _is_in(number, _with_both_zeros(floats))
+    return F.when(value.integer.isNotNull(), as_integer).otherwise(as_float)
+
+
+def _is_in(value: Column | None, items: Sequence[str | int | float]) -> Column:
+    if value is None:
+        return _unknown()
+    return value.isin(list(items)) if items else F.when(value.isNotNull(), F.lit(False))
+
+
+def _with_both_zeros(items: list[float]) -> list[float]:
+    """Spark may look a double up by its bits."""
+    return [*items, 0.0, -0.0] if 0.0 in items else items
+
+
+def _like(text: Column | None, pattern: str, escape: str | None) -> Column:
+    return _unknown() if text is None else F.rlike(text, F.lit(like_regex(pattern, escape)))
+
+
+def _unknown() -> Column:
+    return F.lit(None).cast("boolean")

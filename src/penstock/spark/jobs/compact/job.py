@@ -1,0 +1,190 @@
+"""`compact`: small files of the lake become large ones, days past their retention go, and so do files nobody needs.
+
+The order matters: what is merged or expired only leaves the table; the vacuum at the end frees the space of what left
+it long ago, so that whoever reads meanwhile goes on undisturbed. Needs no server.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.model.errors import InvalidArgument
+from penstock.spark.jobs.frame import Progress, Summary
+from penstock.spark.jobs.lakes import in_tasks
+from penstock.spark.lake import compaction
+from penstock.spark.lake.errors import LakeMissing
+from penstock.spark.lake.files import DataFile
+from penstock.spark.lake.layout import EVENTS, IDENTITY, MESSAGES, SCHEMAS, STATS, chosen
+from penstock.spark.lake.reading import Choice, read_file
+from penstock.spark.lake.storage import Storage
+from penstock.spark.lake.table import LakeTable, LaneKey
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MERGES_PER_CORE: Final = 4
+"""A commit puts so many merges for each core in place: large enough to be few, small enough to lose little work."""
+VACUUM_HOURS: Final = 7 * 24
+
+
+class CompactOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What `penstock pipeline compact` is told."""
+
+    lake: str
+    storage_options: dict[str, str] = {}
+    older_than_days: int = 1
+    """Merge files of days that ended so long ago; 0 is today too."""
+    target_bytes: int = 128 * 1024 * 1024
+    """How large merged files should be."""
+    expire_days: int | None = None
+    """Keep the last so many days; None keeps everything."""
+    expire_queues: list[str] | None = None
+    """Only these queues' messages expire; None: those of all, and all delivery events."""
+    vacuum_hours: int | None = VACUUM_HOURS
+    """Free files that left the table so long ago; readers may take no longer than that. None frees nothing."""
+    alone: bool = False
+    """No archive runs on this lake now: only then may `vacuum_hours` be 0, for its newest files are in no log yet."""
+    dry_run: bool = False
+    """Only tell what would be done."""
+
+
+class Counts(msgspec.Struct):
+    """What was done to the tables."""
+
+    merged: int = 0
+    into: int = 0
+    expired: int = 0
+    expired_rows: int = 0
+    freed: int = 0
+
+
+def run(spark: SparkSession, options: CompactOptions, progress: Progress) -> Summary:
+    """Merge, expire, vacuum, in every table; what `stats` made is small and stays."""
+    _check(options)
+    today = dt.datetime.now(dt.UTC).date()
+    counts = Counts()
+    found = 0
+    for name in (MESSAGES, EVENTS, STATS):
+        try:
+            table = LakeTable.open(Storage(options.lake, options.storage_options).under(name))
+        except LakeMissing:
+            continue
+        found += 1
+        progress.update(note=f"table {name}")
+        table = _expire(spark, options, table, name, today, counts)
+        if not progress.stopping:
+            table = _merge(spark, options, table, name, today, counts, progress)
+        if options.vacuum_hours is not None and not progress.stopping:
+            counts.freed += len(table.reopened().vacuum(options.vacuum_hours, dry_run=options.dry_run))
+    if not found:
+        raise LakeMissing(f"there is no lake at {options.lake}")
+    return progress.summary(lake=options.lake, dry_run=options.dry_run, **msgspec.structs.asdict(counts))
+
+
+def _check(options: CompactOptions) -> None:
+    least = {"older_than_days": 0, "target_bytes": 1, "expire_days": 0, "vacuum_hours": 0}
+    for name, low in least.items():
+        value = getattr(options, name)
+        if value is not None and value < low:
+            raise InvalidArgument(f"{name} is {value}; it must be {low} or more")
+    if options.vacuum_hours == 0 and not options.alone:
+        raise InvalidArgument(
+            "vacuum_hours is 0: that would also free files that a running archive has written and not committed yet. "
+            "Give 1 or more, or alone=True (--alone) if no archive runs on this lake"
+        )
+    if options.expire_queues is not None and options.expire_days is None:
+        raise InvalidArgument("expire_queues says whose messages expire; give expire_days too")
+
+
+# Small files ---------------------------------------------------------------------------------------------
+
+
+def _merge(
+    spark: SparkSession,
+    options: CompactOptions,
+    table: LakeTable,
+    name: str,
+    today: dt.date,
+    counts: Counts,
+    progress: Progress,
+) -> LakeTable:
+    before = compaction.day_before(options.older_than_days - 1, today)
+    plan = compaction.merges(table.files(), before, options.target_bytes)
+    done = 0
+    size = MERGES_PER_CORE * spark.sparkContext.defaultParallelism
+    for first in range(0, len(plan), size):
+        if progress.stopping:
+            break
+        part = plan[first : first + size]
+        if options.dry_run:
+            counts.merged += sum(len(one.files) for one in part)
+            counts.into += len(part)
+            continue
+        merged = in_tasks(spark, _Merging(table.storage, name), part)
+        table, kept = compaction.replace(table, merged)
+        if kept:
+            counts.merged += sum(len(one.removed) for one in merged)
+            counts.into += sum(len(one.added) for one in merged)
+        progress.add(sum(file.rows or 0 for one in merged for file in one.added))
+        done += len(part)
+        progress.update(done=done, total=len(plan))
+    return table
+
+
+class _Merging:
+    """One merge, in a task."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage = storage
+        self._name = name
+
+    def __call__(self, group: compaction.Merge) -> compaction.Merged:
+        return compaction.merge(self._storage, SCHEMAS[self._name], group)
+
+
+# Old days ------------------------------------------------------------------------------------------------
+
+
+def _expire(
+    spark: SparkSession, options: CompactOptions, table: LakeTable, name: str, today: dt.date, counts: Counts
+) -> LakeTable:
+    if options.expire_days is None or name == STATS or (options.expire_queues is not None and name == EVENTS):
+        return table
+    old = compaction.expired(table.files(), compaction.day_before(options.expire_days, today), options.expire_queues)
+    counts.expired += len(old)
+    counts.expired_rows += sum(file.rows or 0 for file in old)
+    if not old or options.dry_run:
+        return table
+    return compaction.expire(table, old, _floors(spark, table.storage, name, old))
+
+
+def _floors(spark: SparkSession, storage: Storage, name: str, old: Sequence[DataFile]) -> dict[LaneKey, int]:
+    """For each lane, the offset after the last that goes."""
+    floors: dict[LaneKey, int] = {}
+    for part in in_tasks(spark, _LaneEnds(storage, name), list(old)):
+        for lane, end in part.items():
+            floors[lane] = max(end, floors.get(lane, 0))
+    return floors
+
+
+class _LaneEnds:
+    """Where the lanes of one file end, in a task."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage = storage
+        self._name = name
+
+    def __call__(self, file: DataFile) -> dict[LaneKey, int]:
+        columns = IDENTITY if self._name == MESSAGES else tuple(f"event_{name}" for name in IDENTITY)
+        ends: dict[LaneKey, int] = {}
+        for rows in read_file(self._storage, file, chosen(SCHEMAS[self._name], columns), Choice()):
+            lanes = pa.Table.from_batches([rows]).group_by(list(columns[:2])).aggregate([(columns[2], "max")])
+            for row in lanes.to_pylist():
+                lane = row[columns[0]], row[columns[1]]
+                ends[lane] = max(row[f"{columns[2]}_max"] + 1, ends.get(lane, 0))
+        return ends

@@ -1,0 +1,212 @@
+"""`replay`: messages of the lake, and of the log beyond it, → a queue or an exchange, once.
+
+A replay has a name. Its plan, ranges of offsets for each lane, is settled when it first runs and kept as a mark on the
+server, with how far it has come. It runs in units of so many offsets: each is one write of the public sink, whose
+transaction is named after the replay and the unit, so that a unit that runs again publishes nothing again. Where a
+message is read from, lake or log, is decided when its unit runs; its offset decides that it is read once.
+
+Original place, time and ids travel in headers `x-original-…`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.model import check_name
+from penstock.model.errors import InvalidArgument, MarkMoved, NotFound, PenstockError
+from penstock.spark.jobs.frame import Progress, Summary
+from penstock.spark.jobs.lakes import LakeOptions, check_positive
+from penstock.spark.jobs.replay.plan import Plan, Slice, planned, units
+from penstock.spark.jobs.replay.rows import counted, published, rows_of, wanted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MARK: Final = "replay/"
+UNIT_ROWS: Final = 200_000
+PACED_SECONDS: Final = 2.0
+"""With a rate, a unit is what may be published in so many seconds."""
+
+
+class ReplayOptions(LakeOptions, frozen=True, kw_only=True):
+    """What `penstock pipeline replay` is told."""
+
+    name: str
+    """Names the replay: the same name again goes on with it, or finds it done."""
+    events: bool = False
+    to_queue: str | None = None
+    to_exchange: str | None = None
+    """One of the two: where messages go. An exchange routes by their own keys, or by `routing_key`."""
+    routing_key: str | None = None
+    start: dt.datetime | None = None
+    end: dt.datetime | None = None
+    """Messages published in [start, end)."""
+    partitions: list[str] | None = None
+    """Only messages of these partitions."""
+    headers: dict[str, str] | None = None
+    """Only messages whose headers have these values (as text; other types as JSON)."""
+    where: str | None = None
+    """Only messages that this filter expression lets through."""
+    live: bool = True
+    """Also what is in the log and not in the lake yet."""
+    keep_dedup_ids: bool = False
+    """Keep dedup ids: a target that saw them lately drops the message. Else they travel in a header alone."""
+    rate: float | None = None
+    """Messages a second at the most."""
+    unit_rows: int = UNIT_ROWS
+    dry_run: bool = False
+    """Count what would be published, by queue and day, and publish nothing."""
+
+
+class State(msgspec.Struct):
+    """The mark of a replay."""
+
+    asked: dict[str, Any]
+    """The options that decide what is published: a replay does not change on its way."""
+    plan: Plan
+    done: int = 0
+    """Units that are published."""
+    rows: int = 0
+
+
+def run(spark: SparkSession, options: ReplayOptions, progress: Progress) -> Summary:
+    """Publish what is left of the replay; with `dry_run` count it."""
+    _check(options)
+    if options.dry_run:
+        return _counted(spark, options, progress)
+    state, version = _state(spark, options)
+    todo = units(state.plan)
+    total = sum(piece.rows for unit in todo for piece in unit)
+    progress.update(done=sum(piece.rows for unit in todo[: state.done] for piece in unit), total=total)
+    already = state.done
+    rows = 0
+    while state.done < len(todo) and not progress.stopping:
+        began = time.monotonic()
+        count = _publish(spark, options, state.done, todo[state.done])
+        state.done, state.rows, rows = state.done + 1, state.rows + count, rows + count
+        version = _save(options, state, version)
+        progress.update(rows=rows, done=sum(piece.rows for unit in todo[: state.done] for piece in unit))
+        if options.rate is not None:
+            progress.wait(count / options.rate - (time.monotonic() - began))
+    return progress.summary(
+        replay=options.name,
+        to=options.to_queue or options.to_exchange,
+        units=len(todo),
+        units_done=state.done,
+        units_before=already,
+        published=state.rows,
+        finished=state.done == len(todo),
+    )
+
+
+def _check(options: ReplayOptions) -> None:
+    check_name(options.name, "a replay's name")
+    if (options.to_queue is None) == (options.to_exchange is None) and not options.dry_run:
+        raise InvalidArgument("a replay goes to a queue or to an exchange: give one of to_queue and to_exchange")
+    if options.routing_key is not None and options.to_exchange is None:
+        raise InvalidArgument("routing_key is for exchanges: give to_exchange too")
+    if options.events:
+        raise InvalidArgument("delivery events tell what happened; they cannot be replayed")
+    for what, moment in (("start", options.start), ("end", options.end)):
+        if moment is not None and moment.tzinfo is None:
+            raise InvalidArgument(f"{what} is {moment!r}, which has no time zone")
+    if options.rate is not None:
+        check_positive(options.rate, "rate")
+    check_positive(options.unit_rows, "unit_rows")
+    if options.where is not None:
+        wanted(options)  # a bad expression is said so before anything is read
+
+
+# State ---------------------------------------------------------------------------------------------------
+
+
+def _state(spark: SparkSession, options: ReplayOptions) -> tuple[State, int]:
+    """What the server knows of the replay, or a new plan."""
+    try:
+        mark = options.client.mark(MARK + options.name)
+    except NotFound:
+        state = State(_asked(options), planned(spark, options, _unit_rows(options)))
+        return state, _save(options, state, 0)
+    state = msgspec.convert(mark.value, State)
+    changed = sorted(name for name, value in _asked(options).items() if state.asked.get(name) != value)
+    if changed:
+        raise InvalidArgument(
+            f"the replay {options.name!r} was begun with {changed[0]}={state.asked.get(changed[0])!r}, not "
+            f"{_asked(options)[changed[0]]!r}: go on with what it was begun with, or give the new one another name"
+        )
+    return state, mark.version
+
+
+def _asked(options: ReplayOptions) -> dict[str, Any]:
+    named = (
+        "lake", "queues", "to_queue", "to_exchange", "routing_key", "start", "end", "partitions", "headers", "where",
+        "live", "keep_dedup_ids",
+    )  # fmt: skip
+    found: dict[str, Any] = msgspec.to_builtins({name: getattr(options, name) for name in named})
+    return found
+
+
+def _save(options: ReplayOptions, state: State, version: int) -> int:
+    try:
+        return options.client.put_mark(
+            MARK + options.name, msgspec.to_builtins(state), expected_version=version
+        ).version
+    except MarkMoved as error:
+        raise PenstockError(
+            f"another run of the replay {options.name!r} is at work: it goes on, and this one ends; nothing is "
+            "published twice"
+        ) from error
+
+
+def _unit_rows(options: ReplayOptions) -> int:
+    if options.rate is None:
+        return options.unit_rows
+    return max(1, min(options.unit_rows, int(options.rate * PACED_SECONDS)))
+
+
+# Units ---------------------------------------------------------------------------------------------------
+
+
+def _publish(spark: SparkSession, options: ReplayOptions, number: int, unit: list[Slice]) -> int:
+    """One unit, as one transaction of the sink; how many messages."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    rows = rows_of(spark, options, unit)
+    if rows is None:
+        return 0
+    seen = Observation()
+    # In the order of the log: messages of one partition stay in order.
+    count = F.count(F.lit(1))
+    ordered = rows.orderBy("queue_id", "lane", "offset").observe(seen, count.alias("rows"))
+    target = {"queue": options.to_queue} if options.to_queue is not None else {"exchange": options.to_exchange or ""}
+    if options.routing_key is not None:
+        target["routingKey"] = options.routing_key
+    asked = {**options.source(), **target, "transactionId": f"{MARK}{options.name}/{number}"}
+    published(ordered, options).write.format("penstock").mode("append").options(**asked).save()
+    return counted(seen, rows, {"rows": count})["rows"]
+
+
+def _counted(spark: SparkSession, options: ReplayOptions, progress: Progress) -> Summary:
+    from pyspark.sql import functions as F
+
+    plan = planned(spark, options, _unit_rows(options))
+    rows: DataFrame | None = rows_of(spark, options, plan.slices)
+    days: list[Mapping[str, Any]] = []
+    if rows is not None:
+        grouped = rows.groupBy("queue", F.to_date("published_at").cast("string").alias("date")).count()
+        days = [row.asDict() for row in grouped.orderBy("queue", "date").collect()]
+    total = sum(day["count"] for day in days)
+    progress.update(rows=total)
+    return progress.summary(
+        replay=options.name,
+        dry_run=True,
+        would_publish=total,
+        looked_at=sum(piece.rows for piece in plan.slices),
+        days=[dict(day) for day in days],
+    )

@@ -1,0 +1,124 @@
+"""Which offsets a replay goes through: settled once, cut into units. No message is read for it but by number."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.spark.jobs.lakes import LakeOptions, tables_to_read
+from penstock.spark.lake.errors import LakeMissing
+from penstock.spark.lake.files import microseconds
+from penstock.spark.lake.layout import MESSAGES
+from penstock.spark.lake.reading import Choice
+from penstock.spark.lake.source import frame
+from penstock.spark.lake.table import LakeTable
+from penstock.spark.source.heads import HeadReader
+from penstock.spark.source.options import chosen_queues
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.jobs.replay.job import ReplayOptions
+
+
+class Slice(msgspec.Struct, frozen=True, array_like=True):
+    """Offsets [start, end) of one lane."""
+
+    queue: str
+    queue_id: int
+    lane: int
+    start: int
+    end: int
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.start
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """All offsets of a replay, and how many of them make a unit."""
+
+    slices: list[Slice]
+    unit_rows: int
+
+
+def planned(spark: SparkSession, options: ReplayOptions, unit_rows: int) -> Plan:
+    """What the lake and the log have now, within the times that are asked for."""
+    table = lake_messages(options)
+    found: dict[tuple[str, int, int], tuple[int, int]] = {}
+    if table is not None:
+        for slice_ in _in_lake(spark, options, table):
+            found[slice_.queue, slice_.queue_id, slice_.lane] = slice_.start, slice_.end
+    if options.live:
+        for slice_ in _in_log(options, table):
+            key = slice_.queue, slice_.queue_id, slice_.lane
+            start, end = found.get(key, (slice_.start, slice_.end))
+            found[key] = min(start, slice_.start), max(end, slice_.end)
+    return Plan([Slice(*key, *span) for key, span in sorted(found.items())], unit_rows)
+
+
+def lake_messages(options: LakeOptions) -> LakeTable | None:
+    """The lake's messages; None where nothing was archived yet."""
+    try:
+        return tables_to_read(options).get(MESSAGES)
+    except LakeMissing:
+        return None
+
+
+def time_choice(options: ReplayOptions, **more: object) -> Choice:
+    """The lake's rows within the times that are asked for."""
+    bounds = [None if moment is None else microseconds(moment) for moment in (options.start, options.end)]
+    return msgspec.structs.replace(Choice(start_us=bounds[0], end_us=bounds[1]), **more)
+
+
+def _in_lake(spark: SparkSession, options: ReplayOptions, table: LakeTable) -> list[Slice]:
+    from pyspark.sql import functions as F
+
+    queues = chosen_queues(options.choice, sorted({file.queue for file in table.files()}))
+    columns = ["queue", "queue_id", "lane", "offset"]
+    lanes = frame(spark, table, columns, time_choice(options, queues=tuple(queues))).groupBy(*columns[:3])
+    ends = lanes.agg(F.min("offset").alias("first"), F.max("offset").alias("last")).collect()
+    return [Slice(row["queue"], row["queue_id"], row["lane"], row["first"], row["last"] + 1) for row in ends]
+
+
+def _in_log(options: ReplayOptions, table: LakeTable | None) -> list[Slice]:
+    """What is beyond the lake's marks."""
+    reader = HeadReader(options.access, options.choice)
+    ends = reader.now(None if options.end is None else _milliseconds(options.end))
+    starts = reader.now(None if options.start is None else _milliseconds(options.start))
+    found = []
+    for queue, head in ends.items():
+        begun = starts.get(queue)
+        for lane, one in head.lanes.items():
+            mark = None if table is None else table.mark(head.id, lane)
+            start = max(one.first, mark or 0)
+            if begun is not None and begun.id == head.id and begun.lanes[lane].at_time is not None:
+                start = max(start, begun.lanes[lane].at_time or 0)
+            end = one.end if one.at_time is None else one.at_time
+            if end > start:
+                found.append(Slice(queue, head.id, lane, start, end))
+    return found
+
+
+def _milliseconds(moment: dt.datetime) -> int:
+    """Rounded up: the first millisecond that is not before the moment."""
+    return -(-microseconds(moment) // 1_000)
+
+
+def units(plan: Plan) -> list[list[Slice]]:
+    """The slices in pieces of at most `unit_rows` in all; always the same of the same plan."""
+    found: list[list[Slice]] = []
+    room = 0
+    for slice_ in plan.slices:
+        start = slice_.start
+        while start < slice_.end:
+            if room == 0:
+                found.append([])
+                room = plan.unit_rows
+            end = min(slice_.end, start + room)
+            found[-1].append(msgspec.structs.replace(slice_, start=start, end=end))
+            room -= end - start
+            start = end
+    return found

@@ -1,0 +1,1 @@
+"""`triage`: dead letters grouped by cause. The job is in `job.py`."""

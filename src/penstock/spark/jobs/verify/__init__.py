@@ -1,0 +1,1 @@
+"""`verify`: the lake compared with the broker. The job is in `job.py`."""

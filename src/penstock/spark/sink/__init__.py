@@ -1,0 +1,1 @@
+"""Writing queues with Spark: `df.write` and `writeStream`, exactly once."""

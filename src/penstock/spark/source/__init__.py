@@ -1,0 +1,1 @@
+"""Reading queues with Spark: `spark.read` and `readStream`."""

@@ -1,0 +1,67 @@
+"""Asks a server what its queues hold now, not more often than it is good for the server.
+
+Spark asks a stream for its latest offset a hundred times a second while nothing happens; what was seen is given again
+for a while. Next stop: `planning.py`, which plans with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from time import monotonic
+from typing import Final
+
+from penstock.model import EVENTS_PATTERN, EVENTS_QUEUE, is_events_queue
+from penstock.model.errors import NotFound
+from penstock.spark.clients import Access, client_of
+from penstock.spark.source.options import QueueChoice, chosen_queues, prefixes
+from penstock.spark.source.planning import Heads, LaneHead, QueueHead
+
+AGE_S_MIN: Final = 0.05
+AGE_FACTOR: Final = 10
+"""What takes long to ask for is asked for less often: at most a tenth of the time is spent with it. What took long only
+once, because a server had died, does not count: nothing would be seen for ten times as long as it was away."""
+
+
+class HeadReader:
+    """The heads of the chosen queues. Pickled without a connection: `client_of` finds it again."""
+
+    def __init__(self, access: Access, choice: QueueChoice) -> None:
+        self._access = access
+        self._choice = choice
+        self._seen: Heads | None = None
+        self._seen_at = 0.0
+        self._age_s = AGE_S_MIN
+        self._took_s = 0.0
+
+    def now(self, time_ms: int | None = None) -> Heads:
+        """What is there at this moment; with a time, also where each lane was then. What is gone is left out."""
+        client = client_of(self._access)
+        existing = [name for prefix in prefixes(self._choice) for name in client.queues(prefix)]
+        heads: Heads = {}
+        for name in chosen_queues(self._choice, existing):
+            try:
+                found = client.lanes(name, time_ms)
+            except NotFound:
+                continue
+            lanes = {one.lane: LaneHead(one.first, one.end, one.bytes, one.at_time) for one in found.lanes}
+            heads[name] = QueueHead(found.queue_id, lanes)
+        return heads
+
+    def recent(self) -> Heads:
+        """The same, up to a moment old."""
+        began = monotonic()
+        if self._seen is None or began - self._seen_at >= self._age_s:
+            self._seen = self.now()
+            self._seen_at = monotonic()
+            took_s = self._seen_at - began
+            self._age_s = max(AGE_S_MIN, AGE_FACTOR * min(took_s, self._took_s))
+            self._took_s = took_s
+        return self._seen
+
+    def check_names(self, found: Collection[str]) -> None:
+        """Raise where a queue that was named is not there; `$events` is there where any server's events are."""
+        for name in self._choice.names:
+            if name == EVENTS_QUEUE and EVENTS_PATTERN in self._choice.patterns and any(map(is_events_queue, found)):
+                continue
+            if name not in found:
+                raise NotFound(f"there is no queue {name!r} in namespace {self._access.namespace!r}")

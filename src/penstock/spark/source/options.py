@@ -1,0 +1,367 @@
+"""The options of a read: from the strings that Spark hands over to checked values, or an error that names the way out.
+
+Options are `spark.read.format("penstock").option(name, value)`; case does not matter; `option_reference.py` says what
+each is for. Knows no server and no Spark.
+Next stop: `planning.py`, which turns them into ranges of offsets.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import msgspec
+
+from penstock.core.filters import parse as parse_filter
+from penstock.model import (
+    DEFAULT_NAMESPACE,
+    EVENTS_PATTERN,
+    EVENTS_QUEUE,
+    INTEGER_MAX,
+    LANES_MAX,
+    TIME_MS_MAX,
+    check_name,
+)
+from penstock.model.errors import InvalidArgument, UnknownOption
+from penstock.spark.source.option_reference import BATCH_ONLY, READ_OPTIONS, STREAM_ONLY
+
+ROWS_PER_TRIGGER: Final = 500_000
+TRIGGER_DELAY_MS: Final = 15 * 60 * 1000
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+PATH: Final = "path"
+"""What `load("orders")` becomes: another way to say `queue`."""
+
+_PATTERN_CHARACTERS: Final = frozenset("*?[")
+_COMMA: Final = re.compile(r"(?<!\[),|,(?!\])")
+"""What stands between names; `[,]` is a comma in a pattern."""
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a read starts or ends: one of `earliest` and `latest` for all, a time, or an offset for each lane."""
+
+    everywhere: int | None = None
+    """EARLIEST or LATEST."""
+    time_ms: int | None = None
+    offsets: dict[str, dict[int, int]] | None = None
+    """By queue and lane; EARLIEST and LATEST are allowed."""
+    text: str = ""
+    """As it was written, for errors."""
+
+
+class QueueChoice(msgspec.Struct, frozen=True):
+    """The queues of a read: names, and patterns (`*`, `?`, `[abc]`) that are looked up again and again."""
+
+    names: tuple[str, ...]
+    patterns: tuple[str, ...]
+    text: str
+
+
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """All options of a read, checked."""
+
+    url: str
+    token: str | None
+    namespace: str
+    queues: QueueChoice
+    starting: Place
+    ending: Place
+    rows_max: int
+    bytes_max: int | None
+    rows_min: int | None
+    delay_ms: int
+    partitions_min: int | None
+    fail_on_data_loss: bool
+    columns: tuple[str, ...] | None
+    payload: bool
+    where: str | None
+    cursor: str | None
+    group: str | None
+    packed: bool
+
+    def __repr__(self) -> str:
+        """Without the token."""
+        return f"<ReadOptions of {self.queues.text!r} at {self.url!r}>"
+
+
+def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
+    """The checked options of a batch read or of a stream; None is for when it is not known yet which of them."""
+    values = {name.lower(): value for name, value in given.items()}
+    _refuse_unknown(values)
+    if streaming is not None:
+        _refuse_misplaced(values, streaming)
+    named = _Values(values)
+    rows_min = named.integer("minRowsPerTrigger", 1, INTEGER_MAX)
+    rows_max = named.integer("maxRowsPerTrigger", 1, INTEGER_MAX)
+    rows_max = max(ROWS_PER_TRIGGER, rows_min or 0) if rows_max is None else rows_max
+    if rows_min is not None and rows_min > rows_max:
+        raise InvalidArgument(
+            f"minRowsPerTrigger is {rows_min}, more than maxRowsPerTrigger, which is {rows_max}: no batch can have both"
+        )
+    delay_ms = named.span("maxTriggerDelay")
+    if delay_ms is not None and rows_min is None:
+        raise InvalidArgument(
+            "maxTriggerDelay is how long a batch may wait for minRowsPerTrigger: give that option too, or neither"
+        )
+    where = named.text("where")
+    if where is not None:
+        parse_filter(where)  # now, with a pointer at the column, and not in the middle of a job
+    cursor, group = named.text("cursor"), named.text("group")
+    return ReadOptions(
+        url=named.required("url", 'such as "http://127.0.0.1:7333", or several nodes with commas in between'),
+        token=named.text("token"),
+        namespace=check_name(named.text("namespace") or DEFAULT_NAMESPACE, "option namespace"),
+        queues=_queues(named),
+        starting=_starting(named, streaming),
+        ending=_ending(named),
+        rows_max=rows_max,
+        bytes_max=named.integer("maxBytesPerTrigger", 1, INTEGER_MAX),
+        rows_min=rows_min,
+        delay_ms=TRIGGER_DELAY_MS if delay_ms is None else delay_ms,
+        partitions_min=named.integer("minPartitions", 1, 1_000_000),
+        fail_on_data_loss=named.boolean("failOnDataLoss", True),
+        columns=_columns(named),
+        payload=named.boolean("includePayload", True),
+        where=where,
+        cursor=None if cursor is None else check_name(cursor, "option cursor"),
+        group=None if group is None else check_name(group, "option group"),
+        packed=named.boolean("packed", False),
+    )
+
+
+def _refuse_unknown(values: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in READ_OPTIONS}
+    for name in values:
+        if name in known or name == PATH:
+            continue
+        near = get_close_matches(name, known, 1, 0.5)
+        hint = f"did you mean {known[near[0]]}?" if near else "there are " + ", ".join(READ_OPTIONS)
+        raise UnknownOption(f"a penstock read has no option {name!r}: {hint}")
+
+
+def _refuse_misplaced(values: Mapping[str, str], streaming: bool) -> None:
+    for name in BATCH_ONLY if streaming else STREAM_ONLY:
+        if name.lower() not in values:
+            continue
+        if not streaming:
+            raise InvalidArgument(f"option {name} is for streams (spark.readStream): a batch read has no triggers")
+        if name == "group":
+            raise InvalidArgument(
+                "option group adds the delivery state as it is now, which no replay of a stream could give again: "
+                "it is for batch reads (spark.read)"
+            )
+        raise InvalidArgument(
+            f"option {name} is for batch reads: a stream goes on; "
+            "trigger(availableNow=True) ends at what is there when the query starts"
+        )
+
+
+class _Values:
+    """The given strings by an option's real name."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def text(self, name: str) -> str | None:
+        value = self._values.get(name.lower())
+        if value is None:
+            return None
+        value = str(value).strip()
+        if not value:
+            raise InvalidArgument(f"option {name} is empty: give it a value, or leave it out")
+        return value
+
+    def required(self, name: str, example: str) -> str:
+        value = self.text(name)
+        if value is None:
+            raise InvalidArgument(f"option {name} is missing: {example}")
+        return value
+
+    def integer(self, name: str, low: int, high: int) -> int | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        if not re.fullmatch(r"-?[0-9]+", text):
+            raise InvalidArgument(f"option {name} must be a whole number, not {text!r}")
+        if not low <= int(text) <= high:
+            raise InvalidArgument(f"option {name} is {text}; it must be {low} to {high}")
+        return int(text)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.lower() not in ("true", "false"):
+            raise InvalidArgument(f"option {name} must be true or false, not {text!r}")
+        return text.lower() == "true"
+
+    def span(self, name: str) -> int | None:
+        """A span such as `500ms`, `30s`, `15m`, `1h`, in milliseconds."""
+        text = self.text(name)
+        if text is None:
+            return None
+        found = re.fullmatch(r"([0-9]+)\s*([a-z]+)", text.lower())
+        if found is None or found[2] not in _UNITS_MS:
+            raise InvalidArgument(f"option {name} must be a span such as 500ms, 30s, 15m or 1h, not {text!r}")
+        return int(found[1]) * _UNITS_MS[found[2]]
+
+
+# Queues and columns --------------------------------------------------------------------------------------
+
+
+def _queues(named: _Values) -> QueueChoice:
+    text, path = named.text("queue"), named.text(PATH)
+    if text is not None and path is not None:
+        raise InvalidArgument(f"queue is given twice: as option queue={text!r} and as load({path!r})")
+    chosen = text if text is not None else path
+    if chosen is None:
+        raise InvalidArgument(
+            'option queue is missing: a name, several with commas in between, or a pattern "orders-*"'
+        )
+    return queue_choice(chosen)
+
+
+def queue_choice(chosen: str) -> QueueChoice:
+    """From what option queue says: names and patterns with commas in between, or names as a list in JSON.
+
+    `$events` is every events queue there is, whichever server writes it; in a list in JSON it is that queue alone.
+    """
+    if chosen.startswith("["):
+        items = _decoded(chosen, list[str], "queue", '["orders", "a,b*c"]')
+        names = [check_name(item, "option queue") for item in items]
+        patterns: list[str] = []
+    else:
+        items = [check_name(item.strip(), "option queue") for item in _COMMA.split(chosen)]
+        names = [item for item in items if not _PATTERN_CHARACTERS & set(item)]
+        patterns = [item for item in items if _PATTERN_CHARACTERS & set(item)]
+        if EVENTS_QUEUE in names:
+            patterns.append(EVENTS_PATTERN)
+    if not items:
+        raise InvalidArgument("option queue is an empty list: name at least one queue")
+    return QueueChoice(tuple(dict.fromkeys(names)), tuple(dict.fromkeys(patterns)), chosen)
+
+
+def as_pattern(name: str) -> str:
+    """A pattern that matches this name alone, whatever it is called."""
+    return re.sub(r"[*?[,\s]", lambda found: f"[{found[0]}]", name)
+
+
+def _columns(named: _Values) -> tuple[str, ...] | None:
+    text = named.text("columns")
+    if text is None:
+        return None
+    columns = [name.strip() for name in text.split(",")]
+    if len(set(columns)) < len(columns):
+        raise InvalidArgument(f"option columns names a column twice: {text!r}")
+    return tuple(columns)
+
+
+# Places --------------------------------------------------------------------------------------------------
+
+
+def _starting(named: _Values, streaming: bool | None) -> Place:
+    place = _place(named, "starting", "latest" if streaming else "earliest")
+    if streaming is False and _mentions(place, LATEST):
+        raise InvalidArgument(
+            f"startingOffsets is {place.text!r}, but a batch read that starts at the latest offset has no rows: "
+            "give earliest (-2), offsets or a startingTimestamp"
+        )
+    return place
+
+
+def _ending(named: _Values) -> Place:
+    place = _place(named, "ending", "latest")
+    if _mentions(place, EARLIEST):
+        raise InvalidArgument(
+            f"endingOffsets is {place.text!r}, but a read that ends at the earliest offset has no rows: "
+            "give latest (-1), offsets or an endingTimestamp"
+        )
+    return place
+
+
+def _mentions(place: Place, special: int) -> bool:
+    lanes = (place.offsets or {}).values()
+    return place.everywhere == special or any(special in offsets.values() for offsets in lanes)
+
+
+def _place(named: _Values, which: str, default: str) -> Place:
+    """A time wins over offsets, as in Spark's Kafka connector."""
+    time, offsets = named.text(f"{which}Timestamp"), named.text(f"{which}Offsets")
+    if time is not None:
+        return Place(time_ms=moment_ms(time, f"{which}Timestamp"), text=time)
+    text = default if offsets is None else offsets
+    if text.lower() in ("earliest", "latest"):
+        return Place(everywhere=EARLIEST if text.lower() == "earliest" else LATEST, text=text)
+    name = f"{which}Offsets"
+    example = '{"orders": {"0": 23, "1": -2}}'
+    if not text.startswith("{"):
+        raise InvalidArgument(f"option {name} must be earliest, latest or JSON such as {example}, not {text!r}")
+    by_queue = _decoded(text, dict[str, dict[str, int]], name, example)
+    return Place(offsets={queue: _lanes(name, queue, lanes) for queue, lanes in by_queue.items()}, text=text)
+
+
+def _lanes(name: str, queue: str, lanes: Mapping[str, int]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for lane, offset in lanes.items():
+        if not re.fullmatch(r"[0-9]{1,4}", lane) or int(lane) >= LANES_MAX or int(lane) in found:
+            raise InvalidArgument(
+                f"option {name} has a lane {lane!r} of queue {queue!r}; lanes are 0, 1, 2 …, each once"
+            )
+        if not EARLIEST <= offset <= INTEGER_MAX:
+            raise InvalidArgument(
+                f"option {name} has offset {offset} for lane {lane} of queue {queue!r}; "
+                "it must be 0 or more, -2 for the earliest or -1 for the latest"
+            )
+        found[int(lane)] = offset
+    return found
+
+
+def _decoded(text: str, kind: Any, name: str, example: str) -> Any:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError as error:
+        raise InvalidArgument(f"option {name} must be JSON such as {example}, not {text!r}: {error}") from error
+
+
+def moment_ms(text: str, name: str) -> int:
+    """Milliseconds since the epoch as such, or a time in ISO 8601 (in UTC where it names no zone)."""
+    if re.fullmatch(r"[0-9]+", text):
+        time_ms = int(text)
+    else:
+        try:
+            moment = dt.datetime.fromisoformat(text)
+        except ValueError:
+            raise InvalidArgument(
+                f"option {name} must be a time such as 2026-01-31T12:00:00Z, or milliseconds since 1970, not {text!r}"
+            ) from None
+        moment = moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment
+        time_ms = (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
+    if not 0 <= time_ms <= TIME_MS_MAX:
+        raise InvalidArgument(f"option {name} is {text!r}; it must be in the years 1970 to 9999")
+    return time_ms
+
+
+def prefixes(choice: QueueChoice) -> list[str]:
+    """How the names begin that patterns can match: none of them begins with another."""
+    found: list[str] = []
+    for prefix in sorted(re.split(r"[*?[]", pattern, maxsplit=1)[0] for pattern in choice.patterns):
+        if not found or not prefix.startswith(found[-1]):
+            found.append(prefix)
+    return found
+
+
+def chosen_queues(choice: QueueChoice, existing: Sequence[str]) -> list[str]:
+    """The names, and the existing queues that a pattern matches, sorted. `$…` only by patterns that begin with it."""
+    found = set(choice.names)
+    for pattern in choice.patterns:
+        found.update(
+            name for name in existing if fnmatchcase(name, pattern) and name.startswith("$") == pattern.startswith("$")
+        )
+    return sorted(found)

@@ -1,0 +1,153 @@
+"""Members, slots, ids and catalog versions of the memory engine: the part of the contract that several nodes need.
+
+`engine.py` has the rows and calls this; nothing here waits or knows them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from penstock.model.rows import CatalogChanges, CatalogRow, ClusterView, Joined, Member, NodeRow, SlotRow
+
+TOMBSTONES_MAX: Final = 10_000
+"""Deletions that are remembered; who is further behind than that reads everything."""
+
+_Key = tuple[str, int]
+
+
+class Members:
+    """Who has joined and who owns which slot; the epochs are here too, for `apply` and `acquire`."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._members: dict[int, tuple[Member, int, int]] = {}
+        """incarnation → what it said of itself, when it joined, when it was last heard of"""
+        self._last_incarnation = 0
+        self._last_id = 0
+        self._secret = secrets.token_hex(16)
+        self.slots: dict[int, SlotRow] = {}
+        self.owners: dict[int, str] = {}
+        """slot → the name of who has it or had it last"""
+
+    def clone(self) -> Members:
+        copy = Members(self._now_ms)
+        copy._members = dict(self._members)
+        copy._last_incarnation, copy._last_id, copy._secret = self._last_incarnation, self._last_id, self._secret
+        copy.slots, copy.owners = dict(self.slots), dict(self.owners)
+        return copy
+
+    def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
+        taken = {slot: self.epoch(slot) + 1 for slot in slots}
+        for slot, epoch in taken.items():
+            self.slots[slot] = SlotRow(slot, epoch, 0, 0, self._now_ms(), f"acquired by {owner}")
+            self.owners[slot] = owner
+        return taken
+
+    def epoch(self, slot: int) -> int:
+        return self.slots[slot].epoch if slot in self.slots else 0
+
+    def join(self, member: Member) -> Joined:
+        self._last_incarnation = max(self._last_incarnation, *(row.epoch for row in self.slots.values()), 0) + 1
+        now_ms = self._now_ms()
+        self._members[self._last_incarnation] = (member, now_ms, now_ms)
+        return Joined(self._last_incarnation, self._secret)
+
+    def heartbeat(self, incarnation: int, catalog_version: int) -> ClusterView:
+        now_ms = self._now_ms()
+        known = self._members.get(incarnation)
+        if known is not None:
+            self._members[incarnation] = (known[0], known[1], now_ms)
+        nodes = [
+            NodeRow(number, one.name, one.url, one.version, one.lease_ms, joined_ms, now_ms - seen_ms)
+            for number, (one, joined_ms, seen_ms) in sorted(self._members.items())
+        ]
+        slots = [self.slots[slot] for slot in sorted(self.slots)]
+        return ClusterView(now_ms, known is not None, catalog_version, nodes, slots)
+
+    def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
+        now_ms = self._now_ms()
+        if incarnation not in self._members:
+            return {}
+        name = self._members[incarnation][0].name
+        for number, (one, _, seen_ms) in list(self._members.items()):
+            if number != incarnation and now_ms - seen_ms > one.lease_ms:
+                self._let_go(number, f"{one.name} was not heard of for {now_ms - seen_ms} ms")
+                del self._members[number]
+        taken: dict[int, int] = {}
+        for slot in sorted(set(slots)):
+            row = self.slots.get(slot)
+            if row is None or row.node == incarnation or row.node not in self._members:
+                epoch = taken[slot] = max(self.epoch(slot) + 1, incarnation)
+                before = "" if row is None or not row.why else f" ({row.why.partition(' (')[0]})"
+                self.slots[slot] = SlotRow(slot, epoch, incarnation, 0, now_ms, f"taken by {name}{before}")
+                self.owners[slot] = name
+        return taken
+
+    def release(self, slots: Sequence[int], incarnation: int, to: int) -> None:
+        name = self._members[incarnation][0].name if incarnation in self._members else str(incarnation)
+        for slot in slots:
+            row = self.slots.get(slot)
+            if row is not None and row.node == incarnation:
+                self.slots[slot] = SlotRow(slot, row.epoch, 0, to, self._now_ms(), f"released by {name}")
+
+    def leave(self, incarnation: int) -> None:
+        known = self._members.pop(incarnation, None)
+        if known is not None:
+            self._let_go(incarnation, f"{known[0].name} left")
+
+    def _let_go(self, incarnation: int, why: str) -> None:
+        for slot, row in list(self.slots.items()):
+            if row.node == incarnation:
+                self.slots[slot] = SlotRow(slot, row.epoch, 0, 0, self._now_ms(), why)
+
+    def reserve_ids(self, count: int, above: int) -> int:
+        first = max(self._last_id, above) + 1
+        self._last_id = first + count - 1
+        return first
+
+
+class CatalogTable:
+    """The declared rows with the version at which each was put, and those that were deleted lately."""
+
+    def __init__(self) -> None:
+        self.rows: dict[_Key, CatalogRow] = {}
+        self.version = 0
+        self._put_at: dict[_Key, int] = {}
+        self._deleted: dict[_Key, tuple[int, CatalogRow]] = {}
+        self._forgotten = 0
+        """Deletions up to this version are not remembered any more."""
+
+    def clone(self) -> CatalogTable:
+        copy = CatalogTable()
+        copy.rows, copy.version = dict(self.rows), self.version
+        copy._put_at, copy._deleted, copy._forgotten = dict(self._put_at), dict(self._deleted), self._forgotten
+        return copy
+
+    def apply(self, rows: Sequence[CatalogRow], deleted: Sequence[_Key]) -> None:
+        if rows or deleted:
+            self.version += 1
+        for key in deleted:
+            row = self.rows.pop(key, None)
+            if row is not None:
+                self._put_at.pop(key)
+                self._deleted.pop(key, None)
+                self._deleted[key] = (self.version, row)
+        for row in rows:
+            self.rows[row.kind, row.id] = row
+            self._put_at[row.kind, row.id] = self.version
+            self._deleted.pop((row.kind, row.id), None)
+        while len(self._deleted) > TOMBSTONES_MAX:
+            key = next(iter(self._deleted))
+            self._forgotten = self._deleted.pop(key)[0]
+
+    def in_order(self) -> list[CatalogRow]:
+        return sorted(self.rows.values(), key=lambda row: (row.id, row.kind))
+
+    def since(self, version: int) -> CatalogChanges:
+        if version <= 0 or version < self._forgotten:
+            return CatalogChanges(self.version, self.in_order(), [], True)
+        rows = [row for row in self.in_order() if self._put_at[row.kind, row.id] > version]
+        deleted = [row for at, row in self._deleted.values() if at > version]
+        return CatalogChanges(self.version, rows, deleted, False)

@@ -1,0 +1,1 @@
+"""The MySQL and MariaDB engine: one database that several nodes may share."""

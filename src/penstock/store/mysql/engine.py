@@ -1,0 +1,349 @@
+"""The MySQL and MariaDB engine: the store contract on a database that several nodes may share.
+
+A commit is a handful of statements in one packet: one round trip and one transaction, however many messages it has.
+`schema.py` has the tables, `commit.py` the statements that write, `pool.py` the connections and what
+their errors mean; here is what a call of the contract does with them. It may not know what a lease or a due time means.
+Next stop: the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from penstock.model.errors import Closed, Fenced, InvalidArgument, StoreCorrupt, Unavailable
+from penstock.store.checks import check_commit
+from penstock.store.contract import (
+    BatchHead,
+    BatchRow,
+    CatalogChanges,
+    CatalogRow,
+    ClusterView,
+    Commit,
+    DedupRow,
+    EnqueuedRow,
+    EnqueuedTarget,
+    FailedRow,
+    Joined,
+    LaneImage,
+    Member,
+    OutboxRow,
+    TraceRow,
+)
+from penstock.store.mysql import commit as writing
+from penstock.store.mysql import coordination as cluster
+from penstock.store.mysql import enqueued as enqueued_sql
+from penstock.store.mysql import schema as sql
+from penstock.store.mysql.images import find_time, joined, load
+from penstock.store.mysql.literals import filled, filled_by_name
+from penstock.store.mysql.pool import GOODBYE_SECONDS, OUT_OF_RANGE, Connection, Pool, StoreAddress, all_of, number_of
+from penstock.store.mysql.server import check_server, migrate
+from penstock.store.sql.sweeping import LeftOver, Sweeper, apply_swept
+
+READERS: Final = 4
+SECONDS: Final = 30.0
+"""How long one call of the database may take."""
+
+Result = TypeVar("Result")
+
+
+class MysqlStore:
+    """An open database of a MySQL or MariaDB server. Made by `MysqlStore.open`."""
+
+    is_remote = True
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._packet_most = 0
+        self._writer = secrets.token_hex(16)
+        self._generation = 1
+        self._is_unsure = False
+        """The answer of a commit was lost: it may come into force as long as it was not given up."""
+        self._deciding = asyncio.Lock()
+        self._writing = asyncio.Lock()
+        self._sweeper = Sweeper(self._sweep)
+        self._watcher: enqueued_sql.Watcher | None = None
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        readers: int = READERS,
+        seconds: float = SECONDS,
+        migrations: Sequence[sql.Migration] = sql.MIGRATIONS,
+    ) -> MysqlStore:
+        """Open `mysql://user:password@host/database`; the database is made where it is missing.
+
+        Any number of processes may open the same one: a slot belongs to who acquired it last, and whoever had it
+        before is `Fenced`. `tls=yes` in the URL encrypts, with `ca=FILE` for a certificate of one's own.
+        """
+        address = StoreAddress.parse(url)
+        pool = await Pool.open(address, readers=readers, seconds=seconds)
+        store = cls(pool)
+        try:
+            await pool.making.run(lambda connection: migrate(connection, address, migrations))
+            await pool.making.end()
+            store._packet_most = await store._write(store._begin)
+        except BaseException:
+            await pool.close()
+            raise
+        store._sweeper.wake()  # what an earlier process did not come to
+        return store
+
+    def _begin(self, connection: Connection) -> int:
+        packet_most = check_server(connection, self._pool.label)
+        connection.run(filled("INSERT INTO writers VALUES (%s, 1, utc_timestamp(6))", self._writer.encode()))
+        # Looked for without a lock: rows of those who commit are locked by them.
+        old = connection.fetch(b"SELECT writer FROM writers WHERE seen < utc_timestamp(6) - INTERVAL 30 DAY")
+        if old:
+            connection.run(filled("DELETE FROM writers WHERE writer IN (%s)", [writer for (writer,) in old]))
+        return packet_most
+
+    # Writing ----------------------------------------------------------------------------------------------
+
+    async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
+        wanted = sorted(set(slots))
+        self._check_open()
+        await self._decide()
+        epochs = await self._write(lambda connection: cluster.acquire(connection, wanted, owner)) if wanted else {}
+        self._sweeper.wake()  # what the owner before did not come to
+        return epochs
+
+    async def apply(self, commit: Commit) -> None:
+        check_commit(commit)
+        self._check_open()
+        async with self._writing:
+            await self._decide()
+            try:
+                await self._apply(commit)
+            except (Fenced, InvalidArgument, StoreCorrupt):
+                raise  # the database said no
+            except BaseException as error:
+                self._is_unsure = not getattr(error, "is_refused", False)
+                raise
+
+    async def _apply(self, commit: Commit) -> None:
+        lanes = [change.lane for change in commit.lanes]
+        has_left = await apply_swept(
+            lambda: self._write(lambda connection: self._commit(connection, commit)), lanes, self._sweep
+        )
+        if has_left:
+            self._sweeper.wake()
+
+    def _commit(self, connection: Connection, commit: Commit) -> bool:
+        """Apply it; whether rows are left that have to be swept."""
+        fence = writing.fence(commit, self._writer, self._generation)
+        statements = [writing.BEGIN, *fence, *writing.changes(commit, self._writer), writing.END]
+        try:
+            answers = all_of(writing.packets(statements, self._packet_most), connection)
+            noted = zip(statements, answers, strict=True)
+            return any(answer.changed for statement, answer in noted if statement.startswith(writing.NOTE_LEFTOVERS))
+        except Exception as error:
+            if number_of(error) != OUT_OF_RANGE:
+                raise
+            connection.roll_back()
+            raise self._why_fenced(connection, commit) from error
+
+    def _why_fenced(self, connection: Connection, commit: Commit) -> Exception:
+        """Epochs and generations only rise: what stopped the commit can still be seen."""
+        if connection.fetch(filled(sql.GENERATION, self._writer.encode())) != ((self._generation,),):
+            return Unavailable(f"{self._pool.label}: this commit was given up before it arrived")
+        held = {slot: (epoch, owner) for slot, epoch, owner in connection.fetch(sql.SLOTS.encode())}
+        for slot, named in commit.epochs.items():
+            epoch, owner = held.get(slot, ("none", "nobody"))
+            if epoch != named:
+                return Fenced(f"slot {slot} is at epoch {epoch} of {owner}, not at epoch {named}")
+        return LeftOver(f"{self._pool.label}: rows that are left of a lane have to be removed first")
+
+    async def _decide(self) -> None:
+        """If the answer of a commit was lost, make sure that it is in force by now or never will be."""
+
+        def give_up(connection: Connection) -> int:
+            # Waits for a commit of ours that may still be under way on a lost connection. A row that is gone comes
+            # back: rows of writers that were not seen for long are removed, also that of one who is at work.
+            answers = connection.run(b";".join((
+                writing.BEGIN,
+                filled("INSERT INTO writers VALUES (%s, %s, utc_timestamp(6)) ON DUPLICATE KEY UPDATE "
+                       "generation = greatest(generation + 1, VALUES(generation)), seen = VALUES(seen)",
+                       self._writer.encode(), self._generation + 1),
+                filled(sql.GENERATION, self._writer.encode()),
+                writing.END,
+            )))  # fmt: skip
+            generation: int = answers[2].rows[0][0]
+            return generation
+
+        if not self._is_unsure:
+            return
+        async with self._deciding:
+            if self._is_unsure:
+                self._generation = await self._write(give_up)
+                self._is_unsure = False
+
+    async def _sweep(self, lane: int | None = None) -> bool:
+        """Remove a slice of what is left of a lane, or of any that nobody else sweeps; whether there was anything."""
+
+        def slice_of(connection: Connection) -> bool:
+            connection.run(writing.BEGIN)
+            found = connection.fetch(
+                b"SELECT lane, above, below FROM leftovers LIMIT 1 FOR UPDATE SKIP LOCKED" if lane is None
+                else filled("SELECT lane, above, below FROM leftovers WHERE lane = %s FOR UPDATE", lane)
+            )  # fmt: skip
+            for of, above, below in found:
+                answers = all_of(writing.sweep_slice(of, above, below), connection)
+                if any(answer.changed for answer in answers[1:]):
+                    connection.run(filled(sql.SWEPT, of))
+                else:
+                    connection.run(filled("DELETE FROM leftovers WHERE lane = %s", of))
+            connection.run(writing.END)
+            # What a commit holds at this moment is passed over, and is there all the same.
+            return bool(found) or (lane is None and bool(connection.fetch(b"SELECT lane FROM leftovers LIMIT 1")))
+
+        return await self._pool.sweeper.run(slice_of)
+
+    # Reading ----------------------------------------------------------------------------------------------
+
+    async def load(self, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
+        return await self._read(lambda connection: load(connection, lanes, max(dedup_most, 0)))
+
+    async def read(self, lane: int, start: int, end: int, bytes_most: int) -> list[BatchRow]:
+        if start >= end:
+            self._check_open()
+            return []
+        values = {"lane": lane, "start": start, "end": end, "bytes_most": bytes_most}
+        rows = await self._near(sql.BATCHES, values)
+        return list(joined(rows))
+
+    async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
+        values = {"lane": lane, "start": start, "batches_most": max(batches_most, 1), "bytes_most": bytes_most}
+        return [BatchHead(*row) for row in await self._near(sql.HEADS, values)]
+
+    async def _near(self, statement: str, values: dict[str, int]) -> Any:
+        statements = [filled_by_name(each, values) for each in (sql.GONE, sql.START, sql.FROM_BATCH, statement)]
+        return await self._read(lambda connection: connection.fetch(*statements))
+
+    async def find_time(self, lane: int, time_ms: int) -> int | None:
+        return await self._read(lambda connection: find_time(connection, lane, time_ms))
+
+    async def find_dedup(self, lane: int, keys: Sequence[bytes]) -> list[DedupRow]:
+        if not keys:
+            self._check_open()
+            return []
+        return [DedupRow(*row) for row in await self._fetch(sql.DEDUP, lane, list(keys))]
+
+    async def catalog(self) -> list[CatalogRow]:
+        return [cluster.catalog_row(row) for row in await self._fetch(sql.CATALOG)]
+
+    async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
+        if slots is None:
+            rows = await self._fetch(sql.OUTBOX, after, max(most, 0))
+        else:
+            rows = await self._fetch(sql.OUTBOX_OF_SLOTS, after, list(slots), max(most, 0)) if slots else ()
+        return [OutboxRow(*row) for row in rows]
+
+    async def find_trace(self, namespace: str, trace_id: str, most: int) -> list[TraceRow]:
+        rows = await self._fetch(sql.TRACE, namespace.encode(), trace_id.encode(), max(most, 0))
+        return [TraceRow(of.decode(), under.decode(), *values) for of, under, *values in rows]
+
+    async def oldest_trace(self) -> int | None:
+        found: int | None = (await self._fetch(sql.OLDEST_TRACE))[0][0]
+        return found
+
+    async def lanes_in_use(self) -> list[int]:
+        return [lane for (lane,) in await self._fetch(sql.LANES_IN_USE)]
+
+    # What applications enqueue ----------------------------------------------------------------------------
+
+    async def watch_enqueued(self, wake: Callable[[], object]) -> bool:
+        async def newest() -> int:
+            found: int = (await self._fetch(enqueued_sql.NEWEST))[0][0]
+            return found
+
+        self._check_open()
+        self._watcher = enqueued_sql.Watcher(newest, wake)
+        return True
+
+    async def enqueued(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
+        statement = enqueued_sql.enqueued(max(most, 1), bytes_most, passing)
+        rows = await self._read(lambda connection: connection.fetch(statement))
+        return [enqueued_sql.enqueued_row(row) for row in rows]
+
+    async def failed_enqueued(self, namespace: str, after: int, most: int) -> list[FailedRow]:
+        rows = await self._fetch(enqueued_sql.FAILED, namespace.encode(), after, max(most, 0))
+        return [FailedRow(*row) for row in rows]
+
+    async def count_failed_enqueued(self) -> int:
+        count: int = (await self._fetch(enqueued_sql.COUNT_FAILED))[0][0]
+        return count
+
+    # Several nodes ----------------------------------------------------------------------------------------
+
+    async def join(self, member: Member) -> Joined:
+        return await self._member(lambda connection: cluster.join(connection, member))
+
+    async def heartbeat(self, incarnation: int) -> ClusterView:
+        return await self._member(lambda connection: cluster.heartbeat(connection, incarnation))
+
+    async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
+        self._check_open()
+        await self._decide()
+        taken = await self._member(lambda connection: cluster.take(connection, slots, incarnation))
+        if taken:
+            self._sweeper.wake()  # what the owner before did not come to
+        return taken
+
+    async def release(self, slots: Sequence[int], incarnation: int, to: int = 0) -> None:
+        await self._member(lambda connection: cluster.release(connection, slots, incarnation, to))
+
+    async def leave(self, incarnation: int) -> None:
+        await self._member(lambda connection: cluster.leave(connection, incarnation))
+
+    async def reserve_ids(self, count: int, above: int = 0) -> int:
+        return await self._member(lambda connection: cluster.reserve_ids(connection, count, above))
+
+    async def catalog_since(self, version: int) -> CatalogChanges:
+        return await self._read(lambda connection: cluster.catalog_since(connection, version))
+
+    async def _member(self, work: Callable[[Connection], Result]) -> Result:
+        self._check_open()
+        return await self._pool.members.run(work)
+
+    # Life -------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """End every connection. Closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._sweeper.close()
+        if self._watcher is not None:
+            await self._watcher.close()
+        async with self._writing:  # behind the last commit
+            await self._say_goodbye()
+        await self._pool.close()
+
+    async def _say_goodbye(self) -> None:
+        """A last statement that may fail: nothing depends on it."""
+        statement = filled("DELETE FROM writers WHERE writer = %s", self._writer.encode())
+        goodbye = asyncio.ensure_future(self._write(lambda connection: connection.run(statement)))
+        done, _ = await asyncio.wait([goodbye], timeout=GOODBYE_SECONDS)
+        if done:
+            goodbye.exception()  # looked at, so that nobody complains
+
+    async def _write(self, work: Callable[[Connection], Result]) -> Result:
+        return await self._pool.writer.run(work)
+
+    async def _fetch(self, statement: str, *values: Any) -> Any:
+        return await self._read(lambda connection: connection.fetch(filled(statement, *values)))
+
+    async def _read(self, work: Callable[[Connection], Result]) -> Result:
+        self._check_open()
+        await self._decide()
+        return await self._pool.readers.run(work)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"the store {self._pool.label} is closed")

@@ -1,0 +1,86 @@
+"""Lane images and batches out of a MySQL or MariaDB database. Next stop: `engine.py`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from penstock.model.errors import StoreCorrupt
+from penstock.store.contract import BatchRow, DeadRow, DedupRow, GroupRow, LaneImage, LeaseRow, WaitingRow
+from penstock.store.mysql import schema as sql
+from penstock.store.mysql.literals import filled, filled_by_name
+from penstock.store.mysql.pool import Connection
+
+
+def load(connection: Connection, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
+    """The images of these lanes as they were at one moment."""
+    if not lanes:
+        return []
+    connection.run(
+        b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
+    )
+    images = {lane: LaneImage(lane) for lane in lanes}
+    gone = {lane for (lane,) in connection.fetch(filled(sql.GONE_LANES, list(images)))}
+    wanted = [lane for lane in images if lane not in gone]
+    if wanted:
+        _fill(connection, images, wanted, dedup_most)
+    connection.run(b"COMMIT")
+    return [images[lane] for lane in lanes]
+
+
+def _fill(connection: Connection, images: dict[int, LaneImage], wanted: list[int], dedup_most: int) -> None:
+    for lane, first, end, bytes_end, published_ms in connection.fetch(filled(sql.LANES, wanted)):
+        image = images[lane]
+        image.first, image.end, image.bytes_end, image.published_ms = first, end, bytes_end, published_ms
+    for lane, *values in connection.fetch(filled(sql.GROUPS, wanted)):
+        images[lane].groups.append(GroupRow(*values))
+    for lane, *values in connection.fetch(filled(sql.LEASES, wanted)):
+        images[lane].leases.append(LeaseRow(*values))
+    for lane, *values in connection.fetch(filled(sql.WAITING, wanted)):
+        images[lane].waiting.append(WaitingRow(*values))
+    for lane, *values in connection.fetch(filled(sql.DEAD, wanted)):
+        images[lane].dead.append(DeadRow(*values))
+    having = [lane for (lane,) in connection.fetch(filled(sql.DEDUP_LANES, wanted))]
+    # One more than asked for, to know whether there are more; they come newest first.
+    for lane in having:
+        rows = connection.fetch(filled(sql.DEDUP_NEWEST, lane, dedup_most + 1))
+        found = [DedupRow(*values) for values in rows]
+        images[lane].dedup_complete = len(found) <= dedup_most
+        images[lane].dedup = found[:dedup_most][::-1]
+
+
+def find_time(connection: Connection, lane: int, time_ms: int) -> int | None:
+    """The base of the first batch published at or after a time: halves the offsets, with a look in the middle."""
+
+    def before(base: int) -> tuple[int, int] | None:
+        found = connection.fetch(filled_by_name(sql.BATCH_BEFORE, {"lane": lane, "base": base}))
+        return found[0] if found else None
+
+    values = {"lane": lane, "start": 0}
+    opening = [filled_by_name(each, values) for each in (sql.GONE, sql.START, sql.FROM_BATCH, sql.FIRST_BATCH)]
+    first, last = connection.fetch(*opening), before(sql.ALL)
+    if not first or last is None or last[1] < time_ms:
+        return None
+    low, high = first[0][0], last[0]
+    while low < high:
+        middle = low + (high - low) // 2
+        base, published_ms = before(middle) or (low, time_ms)
+        if published_ms < time_ms:
+            low = middle + 1
+        else:
+            high = base
+    found: int = high
+    return found
+
+
+def joined(rows: Sequence[Any]) -> Iterator[BatchRow]:
+    """Batches from the rows of their parts."""
+    for _, parts in itertools.groupby(rows, key=lambda row: row[0]):
+        first, *others = parts
+        base, count, published_ms, bytes_end, _part, wanted, meta, body = first
+        # A batch that was put again in fewer parts leaves rows behind that count no more.
+        pieces = [body, *(row[7] for row in others if row[4] < wanted)]
+        if len(pieces) != wanted:
+            raise StoreCorrupt(f"the batch at {base} has {len(pieces)} of its {wanted} parts")
+        yield BatchRow(base, count, published_ms, bytes_end, meta, body if wanted == 1 else b"".join(pieces))

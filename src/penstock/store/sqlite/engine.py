@@ -1,0 +1,325 @@
+"""The SQLite engine: the store contract on one file and a log beside it, for one machine.
+
+A commit is one record of the log (`store/sqlite/log/log.py`); the file's tables are the log's index, written behind
+the answers (`index.py`). One thread appends where the event loop does not do it itself, one writes the tables, a few
+read them, one moves pages from SQLite's own log into the file: `threads.py` has them. Here is which of them does
+what, and what a read must wait for. It may not know what a lease or a due time means. Next stop: back to the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Final, TypeVar
+
+from penstock.model.errors import Closed, StoreCorrupt
+from penstock.store.checks import check_commit
+from penstock.store.contract import (
+    BatchHead,
+    BatchRow,
+    CatalogChanges,
+    CatalogRow,
+    ClusterView,
+    Commit,
+    DedupRow,
+    EnqueuedRow,
+    EnqueuedTarget,
+    FailedRow,
+    Joined,
+    LaneImage,
+    Member,
+    OutboxRow,
+    TraceRow,
+)
+from penstock.store.sqlite import coordination as cluster
+from penstock.store.sqlite import reads
+from penstock.store.sqlite import schema as sql
+from penstock.store.sqlite.file import Connection, File, durably, in_transaction
+from penstock.store.sqlite.index import IndexedLog
+from penstock.store.sqlite.log.bodies import Located, Scratch, SegmentGone, read_bodies
+from penstock.store.sqlite.log.records import Draft, draft
+from penstock.store.sqlite.overlay import Recent
+from penstock.store.sqlite.threads import Checkpoints, Gate, Threads
+
+BUSY_MS: Final = 5000
+"""How long a write of the tables waits for another process's before it fails."""
+READERS: Final = 2
+TRIES: Final = 5
+"""How often a read begins anew because a segment it wanted was given back meanwhile."""
+
+Result = TypeVar("Result")
+
+
+class SqliteStore:
+    """An open store. Made by `SqliteStore.open`."""
+
+    def __init__(self, file: File, readers: int) -> None:
+        self._file = file
+        self._writer = Threads("penstock-sqlite-write", 1, file)
+        self._readers = Threads("penstock-sqlite-read", readers, file)
+        self._appender = ThreadPoolExecutor(1, "penstock-log-append")
+        self._gate = Gate()
+        self._checkpoints = Checkpoints(self._writer, file, self._gate)
+        self._log = IndexedLog(file, self._writer, self._checkpoints)
+        self._scratch = Scratch()
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | Path,
+        *,
+        readers: int = READERS,
+        busy_ms: int = BUSY_MS,
+        migrations: Sequence[sql.Migration] = sql.MIGRATIONS,
+    ) -> SqliteStore:
+        """Open the file, or make it, its folder and its log; bring its schema up to date.
+
+        A second process may open the same file: it takes slots with `acquire`, and the first is `Fenced` from
+        then on. More `readers` let more slow reads run at once; each costs a thread and its cache.
+        """
+        file = File(path, busy_ms)
+        store = cls(file, readers)
+        try:
+            await store._writer.run(lambda connection: file.prepare(connection, migrations))
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
+        return await self._change_slots(lambda connection: cluster.acquire(connection, slots, owner))
+
+    def apply_soon(self, commit: Commit, done: Callable[[Exception | None], None], *, is_alone: bool = False) -> bool:
+        sizes = [len(row.body) for change in commit.lanes for row in change.batches]
+        if self._closed or not self._log.is_quick(sum(sizes)):
+            return False
+        check_commit(commit)
+
+        def end(error: Exception | None) -> None:
+            done(None if error is None else self._file.translated(error))
+
+        return self._log.append_soon(draft(commit), end, is_alone=is_alone)
+
+    async def apply(self, commit: Commit) -> None:
+        self._check_open()
+        check_commit(commit)
+        record = draft(commit)
+        if not self._append(record, self._log.append_at_once):
+            await asyncio.wrap_future(self._appender.submit(self._append, record, self._log.append))
+
+    async def load(self, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
+        await self._indexed(lambda recent: recent.changes(lanes))
+        return await self._read(lambda connection: reads.load(connection, lanes, max(dedup_most, 0)))
+
+    async def read(self, lane: int, start: int, end: int, bytes_most: int) -> list[BatchRow]:
+        def find(pending: reads.Pending, connection: Connection) -> list[Located]:
+            return reads.find_batches(connection, pending, lane, start, end, bytes_most)
+
+        tries = TRIES
+        while True:
+            try:
+                return await self._bodies(await self._read_log(lane, start, end, find))
+            except SegmentGone as gone:
+                tries -= 1
+                if not tries:
+                    raise StoreCorrupt(f"{gone} is missing; a file and its log belong together: restore both") from gone
+
+    async def _bodies(self, found: list[Located]) -> list[BatchRow]:
+        rows = self._scratch.read_bodies(self._log.segments, found)
+        if rows is None:
+            self._check_open()
+            rows = await self._readers.run(lambda _: read_bodies(self._log.segments, found))
+        return rows
+
+    async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
+        def find(pending: reads.Pending, connection: Connection) -> list[BatchHead]:
+            return reads.read_heads(connection, pending, lane, start, batches_most, bytes_most)
+
+        return await self._read_log(lane, start, reads.OFFSET_MOST, find)
+
+    async def find_time(self, lane: int, time_ms: int) -> int | None:
+        await self._indexed(lambda recent: lane in recent.lanes)
+        return await self._read(lambda connection: reads.find_time(connection, lane, time_ms))
+
+    async def find_dedup(self, lane: int, keys: Sequence[bytes]) -> list[DedupRow]:
+        def find(connection: Connection) -> list[DedupRow]:
+            rows = (connection.execute(sql.DEDUP, (lane, key)).fetchone() for key in dict.fromkeys(keys))
+            return [DedupRow(*row) for row in rows if row]
+
+        self._check_open()
+        pending = self._log.pending_ids(lane, keys)
+        if pending is None:
+            await self._write(self._log.bring_up_to_date)
+        older = await self._read(find)
+        return list(({row.key: row for row in older} | (pending or {})).values())
+
+    async def catalog(self) -> list[CatalogRow]:
+        await self._indexed(lambda recent: recent.catalog)
+        return await self._read(lambda connection: [CatalogRow(*row) for row in connection.execute(sql.CATALOG)])
+
+    async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
+        def find(connection: Connection) -> list[OutboxRow]:
+            if slots is None:
+                return [OutboxRow(*row) for row in connection.execute(sql.OUTBOX, (after, max(most, 0)))]
+            rows = (OutboxRow(*row) for row in connection.execute(sql.OUTBOX, (after, -1)))
+            return list(islice((row for row in rows if row.slot in slots), max(most, 0)))
+
+        await self._indexed(lambda recent: recent.outbox or any(row.deleted for row in recent.lanes.values()))
+        return await self._read(find)
+
+    async def find_trace(self, namespace: str, trace_id: str, most: int) -> list[TraceRow]:
+        def find(connection: Connection) -> list[TraceRow]:
+            rows = connection.execute(sql.TRACE, (namespace, trace_id, max(most, 0)))
+            return [TraceRow(*row) for row in rows]
+
+        await self._indexed(_changes_traces)
+        return await self._read(find)
+
+    async def oldest_trace(self) -> int | None:
+        def find(connection: Connection) -> int | None:
+            found: int | None = connection.execute(sql.OLDEST_TRACE).fetchone()[0]
+            return found
+
+        await self._indexed(_changes_traces)
+        return await self._read(find)
+
+    # The file is the node's own: no application can put a row into it.
+
+    async def watch_enqueued(self, wake: Callable[[], object]) -> bool:  # noqa: ARG002
+        self._check_open()
+        return False
+
+    async def enqueued(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:  # noqa: ARG002
+        self._check_open()
+        return []
+
+    async def failed_enqueued(self, namespace: str, after: int, most: int) -> list[FailedRow]:  # noqa: ARG002
+        self._check_open()
+        return []
+
+    async def count_failed_enqueued(self) -> int:
+        self._check_open()
+        return 0
+
+    async def lanes_in_use(self) -> list[int]:
+        def find(connection: Connection) -> list[int]:
+            rows = chain(connection.execute(sql.LEASED_LANES), connection.execute(sql.WAITING_LANES))
+            return sorted({lane for (lane,) in rows})
+
+        await self._indexed(lambda recent: recent.lanes)
+        return await self._read(find)
+
+    # Several nodes ----------------------------------------------------------------------------------------
+
+    async def join(self, member: Member) -> Joined:
+        return await self._write_durably(lambda connection: cluster.join(connection, member))
+
+    async def heartbeat(self, incarnation: int) -> ClusterView:
+        def beat(connection: Connection) -> ClusterView:
+            # Nothing of it must outlive a loss of power, after which nobody is there.
+            return in_transaction(connection, "BEGIN IMMEDIATE", partial(cluster.heartbeat, incarnation=incarnation))
+
+        await self._indexed(lambda recent: recent.catalog)
+        return await self._write(beat)
+
+    async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
+        return await self._change_slots(lambda connection: cluster.take(connection, slots, incarnation))
+
+    async def release(self, slots: Sequence[int], incarnation: int, to: int = 0) -> None:
+        await self._change_slots(lambda connection: cluster.release(connection, slots, incarnation, to))
+
+    async def leave(self, incarnation: int) -> None:
+        await self._change_slots(lambda connection: cluster.leave(connection, incarnation))
+
+    async def reserve_ids(self, count: int, above: int = 0) -> int:
+        return await self._write_durably(lambda connection: cluster.reserve_ids(connection, count, above))
+
+    async def catalog_since(self, version: int) -> CatalogChanges:
+        await self._indexed(lambda recent: recent.catalog)
+        return await self._read(lambda connection: cluster.catalog_since(connection, version))
+
+    # Life -------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Finish what is under way, bring all of the log into the file and end every thread. Closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        # First the commit under way, which may need the writer; then, on the writer's own thread, the rest: the event
+        # loop does not wait for the disk.
+        await asyncio.wrap_future(self._appender.submit(self._log.wait_for_append))
+        self._log.end_syncs()
+        self._appender.shutdown()
+        self._log.hurry()
+        await asyncio.wrap_future(self._writer.start(self._finish))
+        self._writer.end()
+
+    def _finish(self) -> None:
+        self._readers.end()
+        self._log.finish()
+        self._checkpoints.end()
+        self._log.close()
+
+    def _append(self, record: Draft, append: Callable[[Draft], Result]) -> Result:
+        try:
+            return append(record)
+        except Exception as error:
+            known = self._file.translated(error)
+            if known is error:
+                raise
+            raise known from error
+
+    async def _indexed(self, concerns: Callable[[Recent], object]) -> None:
+        """Wait until the tables know all that was answered, where something of it concerns the reader."""
+        self._check_open()
+        if self._log.is_behind(concerns):
+            await self._write(self._log.bring_up_to_date)
+
+    async def _read_log(
+        self, lane: int, start: int, end: int, find: Callable[[reads.Pending, Connection], Result]
+    ) -> Result:
+        """Read of batches from the tables, with those that these lack."""
+        self._check_open()
+        pending = self._log.pending(lane, start, end)
+        if pending is None:
+            await self._write(self._log.bring_up_to_date)
+            pending = self._log.pending(lane, start, end) or reads.Pending([], 0)
+        return await self._read(partial(find, pending))
+
+    async def _change_slots(self, work: Callable[[Connection], Result]) -> Result:
+        self._check_open()
+        return await self._write(lambda connection: self._log.change_slots(connection, work))
+
+    async def _write_durably(self, work: Callable[[Connection], Result]) -> Result:
+        def write(connection: Connection) -> Result:
+            self._file.check_in_place()
+            return durably(connection, work)
+
+        self._check_open()
+        return await self._write(write)
+
+    async def _write(self, work: Callable[[Connection], Result]) -> Result:
+        self._log.hurry()
+        return await self._writer.run(work)
+
+    async def _read(self, work: Callable[[Connection], Result]) -> Result:
+        def answer(connection: Connection) -> Result:
+            # One transaction: all of an answer comes from the same commit.
+            with self._gate.reading():
+                return in_transaction(connection, "BEGIN", work)
+
+        self._check_open()
+        return await self._readers.run(answer)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"the store {self._file.path} is closed")
+
+
+def _changes_traces(recent: Recent) -> bool:
+    return bool(recent.traces) or recent.traces_expired_ms is not None

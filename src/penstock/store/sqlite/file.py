@@ -1,0 +1,187 @@
+"""The SQLite engine's file: how to make it, connect to it, prepare it and shorten its log, and what its errors mean.
+
+Everything here runs on whichever thread calls it and may wait for the disk. It may not know asyncio, threads, commits
+or rows. Why the settings are what they are, with measurements: `docs/decisions/0002-sqlite-settings.md`. Next stop:
+`threads.py`, which owns the connections.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from penstock.model.errors import InvalidArgument, StoreCorrupt, Unavailable
+from penstock.store.sqlite import schema as sql
+from penstock.store.sqlite.log.segments import sync_folder
+
+PAGE_BYTES: Final = 8192
+"""Larger pages make big batches cheaper and one-message commits dearer; fixed when the file is made."""
+LOG_BYTES_MOST: Final = 64 << 20
+"""Log size at which commits wait until it could be started afresh: bounds the file beside the database."""
+RESTART_BUSY_MS: Final = 250
+"""How long they wait for readers in other processes; then the log grows on until its next try."""
+
+Connection = sqlite3.Connection
+Result = TypeVar("Result")
+
+_log = logging.getLogger("penstock.store.sqlite")
+
+
+class File:
+    """Where the rows are: how to connect to it, and what its errors mean."""
+
+    def __init__(self, path: str | Path, busy_ms: int) -> None:
+        self.path = Path(path).absolute()
+        self._name = str(self.path)  # looked at with every commit
+        self._busy_ms = busy_ms
+        self._identity: tuple[int, int] | None = None
+
+    @property
+    def prepared(self) -> bool:
+        return self._identity is not None
+
+    def connect(self) -> Connection:
+        # Once the file is prepared it must be there: a lost file is an error, never a new and empty one.
+        if not self.prepared:
+            self._make_folder()
+        mode = "rw" if self.prepared else "rwc"
+        uri = f"{self.path.as_uri()}?mode={mode}"
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute(f"PRAGMA busy_timeout = {self._busy_ms}")
+            for setting in _SETTINGS:
+                connection.execute(setting)
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+    def prepare(self, connection: Connection, migrations: Sequence[sql.Migration]) -> None:
+        """Make sure that the file is ours, writable and of the newest schema."""
+        # Before anything is written: someone else's database is left as it is.
+        sql.check_version(connection, migrations)
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        connection.execute("PRAGMA auto_vacuum = NONE")
+        self._turn_log_on(connection)
+        sql.migrate(connection, migrations)
+        # A file that can only be read is found out now, not at the first commit.
+        connection.execute(sql.TRY_TO_WRITE)
+        self._identity = self._found()
+
+    def _turn_log_on(self, connection: Connection) -> None:
+        """SQLite gives up at once where another process is turning it on: the wait is ours to do."""
+        deadline = time.monotonic() + self._busy_ms / 1000
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.005)
+
+    def _make_folder(self) -> None:
+        if self.path.is_dir():
+            raise InvalidArgument(f"{self.path} is a folder; a store is a file")
+        missing = [folder for folder in self.path.parents if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            sync_folder(folder.parent)
+
+    def check_in_place(self) -> None:
+        """SQLite would go on writing to a file that was moved or deleted, and every commit would be lost."""
+        if self._found() != self._identity:
+            raise Unavailable(f"{self.path} is not the file that was opened: it was moved, deleted or replaced")
+
+    def copy_log(self, connection: Connection) -> None:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def restart_log(self, connection: Connection) -> None:
+        self._checkpoint_alone(connection, "PRAGMA wal_checkpoint(RESTART)")
+
+    def empty_log(self, connection: Connection) -> None:
+        self._checkpoint_alone(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _checkpoint_alone(self, connection: Connection, statement: str) -> None:
+        connection.execute(f"PRAGMA busy_timeout = {RESTART_BUSY_MS}")
+        try:
+            busy, pages, copied = connection.execute(statement).fetchone()
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {self._busy_ms}")
+        if busy:
+            _log.warning("%s: another process reads; %d of %d log pages copied", self.path, copied, pages)
+
+    def translated(self, error: Exception) -> Exception:
+        """The error that the contract names for what SQLite, the file system or Python's binding said."""
+        if isinstance(error, StoreCorrupt) and str(self.path) not in str(error):
+            return StoreCorrupt(f"{self.path}: {error}")
+        if isinstance(error, (OverflowError, UnicodeEncodeError, *_CALLERS_MISTAKES)):
+            return InvalidArgument(f"{self.path}: a value that SQLite cannot keep: {error}")
+        if isinstance(error, sqlite3.Error):
+            name = getattr(error, "sqlite_errorname", "")
+            kind = StoreCorrupt if primary_code(error) in _CORRUPT_CODES else Unavailable
+            return kind(f"{self.path}: {error} ({name})" if name else f"{self.path}: {error}")
+        if isinstance(error, OSError):
+            return Unavailable(f"{self.path}: {error.strerror or error}")
+        return error
+
+    def _found(self) -> tuple[int, int]:
+        try:
+            status = os.stat(self._name)  # noqa: PTH116
+        except FileNotFoundError:
+            return (0, 0)
+        return (status.st_dev, status.st_ino)
+
+
+_SETTINGS: Final = (
+    # What is lost of the index is in the log still; `durably` is for what is not.
+    "PRAGMA synchronous = NORMAL",
+    "PRAGMA fullfsync = ON",  # macOS: ask the drive too; elsewhere nothing
+    "PRAGMA checkpoint_fullfsync = ON",
+    "PRAGMA foreign_keys = OFF",
+    "PRAGMA wal_autocheckpoint = 0",  # `Checkpoints` does it, off the commit's path
+    f"PRAGMA journal_size_limit = {LOG_BYTES_MOST}",
+    "PRAGMA cache_size = -8192",
+    # Some builds overwrite what is deleted, which writes every trimmed body a second time.
+    "PRAGMA secure_delete = OFF",
+    "PRAGMA temp_store = MEMORY",
+)
+
+_CALLERS_MISTAKES: Final = (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
+
+# `ERROR` is what a missing table or column gives, and no code what undecodable text gives.
+_CORRUPT_CODES: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, None))
+
+
+def in_transaction(connection: Connection, begin: str, work: Callable[[Connection], Result]) -> Result:
+    """Do the work as one, or nothing of it."""
+    connection.execute(begin)
+    try:
+        result = work(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            connection.rollback()
+        raise
+    return result
+
+
+def durably(connection: Connection, work: Callable[[Connection], Result]) -> Result:
+    """Write as one, and all that was written before with it, to the disk."""
+    connection.execute("PRAGMA synchronous = FULL")
+    try:
+        return in_transaction(connection, "BEGIN IMMEDIATE", work)
+    finally:
+        with suppress(sqlite3.Error):
+            connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def primary_code(error: sqlite3.Error) -> int | None:
+    code = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF

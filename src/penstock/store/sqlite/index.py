@@ -1,0 +1,443 @@
+"""The log and its index together: commits go into the log and are done; behind that they are brought into the tables.
+
+`Recent`s hold what is in the log and not in the tables, the newest last. Whoever's turn it is has them; a store that
+takes the turn reads them from the log. Two locks: `_appending` for the log's end, held while the disk is waited for,
+and `_folding` for the recents, held for moments only, so that the event loop may take it. It may not know what rows
+mean. Next stop: `engine.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from threading import Event, Lock
+from time import perf_counter
+from typing import Final, TypeVar
+
+from penstock.model.errors import Fenced, PenstockError
+from penstock.model.rows import DedupRow
+from penstock.store.sqlite import schema as sql
+from penstock.store.sqlite.file import Connection, File, durably, in_transaction
+from penstock.store.sqlite.log import sync
+from penstock.store.sqlite.log.log import Entry, Log, Mark
+from penstock.store.sqlite.log.records import Draft
+from penstock.store.sqlite.log.space import clean
+from penstock.store.sqlite.log.sync import KernelSyncs
+from penstock.store.sqlite.log.turn import Turn
+from penstock.store.sqlite.overlay import Recent
+from penstock.store.sqlite.reads import Pending
+from penstock.store.sqlite.threads import Checkpoints, Threads
+from penstock.store.sqlite.writes import Freed, write_recent
+
+INDEX_SECONDS: Final = 1.0
+"""A commit is in the tables after so long at the latest, where nobody asks for it sooner."""
+INDEX_ROWS: Final = 8192
+INDEX_ROWS_BYTES: Final = 8 << 20
+INDEX_LOG_BYTES: Final = 64 << 20
+"""So many rows, so many bytes of them, or so much of the log, are brought into the tables at once."""
+BEHIND_MOST: Final = 8
+"""When the tables lack so many times that much, because writing them fails, commits wait and fail with them."""
+KERNEL_AFTER: Final = 256
+"""The kernel is asked to sync after so many commits that it can: to begin takes time, and most stores are not busy. A
+server has begun as it starts (`log_sync.make_ready`), and its store asks from the first commit on."""
+SOON_BYTES: Final = 1 << 20
+"""A record up to that size is written by the event loop itself, where the kernel syncs it meanwhile."""
+AT_ONCE_BYTES: Final = 1 << 16
+AT_ONCE_SECONDS: Final = 0.0006
+"""Elsewhere the loop writes up to that size and waits for the disk, while that syncs within that time."""
+LOOK_SECONDS: Final = 0.005
+"""How long the files are taken to be in their places. A file may be deleted behind any look, however new; what is
+answered until the next goes with it, as does what was answered before. Two looks cost a tenth of a small commit."""
+_ROW_LOG_BYTES: Final = 512
+"""What a row adds to SQLite's own log, for estimating when that must be emptied."""
+
+_logger = logging.getLogger("penstock.store.sqlite")
+
+Result = TypeVar("Result")
+
+
+class _TurnLost(Exception):
+    """Another store took the turn: what was recent here is in the log for it to find."""
+
+
+class IndexedLog:
+    """The log beside a file, and the file as its index."""
+
+    def __init__(self, file: File, writer: Threads, checkpoints: Checkpoints) -> None:
+        folder = Path(f"{file.path}-log")
+        self._file = file
+        self._writer = writer
+        self._checkpoints = checkpoints
+        self._log = Log(folder)
+        self._turn = Turn(folder)
+        self._appending = Lock()
+        self._folding = Lock()
+        self._recents = [Recent()]
+        self._epochs: dict[int, tuple[int, str]] = {}
+        self._live: dict[int, int] = {}
+        self._hurry = Event()
+        self._scheduled = False
+        self._closing = False
+        self._syncs: KernelSyncs | None = None
+        self._asked_for_syncs = False
+        self._small_commits = 0
+        self._looked_at = 0.0
+        self._is_far_behind = False
+        """The tables lack more than they should: who appends waits for them."""
+        self.segments = self._log.segments
+
+    # Appending --------------------------------------------------------------------------------------------
+
+    def is_quick(self, size: int) -> bool:
+        """Whether a record of about this size can, as far as is known, be appended without a thread."""
+        if size > SOON_BYTES:
+            return False
+        self._small_commits += 1
+        return self._kernel_syncs() is not None or self._is_quick_at_once(size)
+
+    def append_soon(self, draft: Draft, done: Callable[[Exception | None], None], *, is_alone: bool) -> bool:
+        """Append without a thread and, where the kernel can sync meanwhile, without a wait; False: nothing was done.
+
+        `done` is called on the event loop with what became of it, perhaps before this returns. With `is_alone` the
+        loop has nothing to do meanwhile, so it waits for a quick disk itself: that is sooner than being told.
+        """
+        syncs, is_quick = self._kernel_syncs(), self._is_quick_at_once(draft.size)
+        waits = syncs is None or (is_alone and is_quick)
+        if (waits and not is_quick) or not self._enter(draft.size):
+            return False
+        if waits:
+            self._append_here(draft, done)
+        else:
+            assert syncs is not None
+            self._begin(draft, syncs, done)
+        return True
+
+    def append_at_once(self, draft: Draft) -> bool:
+        """Append on the event loop, if that takes no longer than to ask a thread for it; whether it did."""
+        if not self._is_quick_at_once(draft.size) or not self._enter(draft.size):
+            return False
+        try:
+            self._append(draft)
+            return True
+        finally:
+            self._leave()
+
+    def _append_here(self, draft: Draft, done: Callable[[Exception | None], None]) -> None:
+        """`append_at_once` for who is called when it is done."""
+        try:
+            self._check(draft)
+            entry = self._log.append(draft)
+        except Exception as error:
+            self._leave()
+            done(error)
+        else:
+            self._tell(entry, done)
+
+    def _tell(self, entry: Entry, done: Callable[[Exception | None], None]) -> None:
+        """Say that a record is durable; what later reads must know of it comes behind the answers."""
+        try:
+            done(None)
+        finally:
+            try:
+                self._fold(entry)
+            except Exception:
+                _logger.exception(
+                    "%s: a commit is in the log and was not understood; it is read again", self._file.path
+                )
+                self._turn.give_up()
+            self._leave()
+
+    def _begin(self, draft: Draft, syncs: KernelSyncs, done: Callable[[Exception | None], None]) -> None:
+        """Write a record and have it synced."""
+        try:
+            self._check(draft)
+            segment = self._log.write(draft)
+        except Exception as error:
+            self._leave()
+            done(error)
+            return
+
+        def end(error: Exception | None) -> None:
+            if error is None:
+                self._tell(self._log.synced(draft), done)
+                return
+            try:
+                self._log.not_synced()
+            except Exception as failure:
+                error = failure
+            finally:
+                self._leave()
+            done(error)
+
+        if not segment.start_sync(syncs, end):
+            self.end_syncs()
+            try:
+                segment.sync()
+            except OSError as error:
+                end(error)
+            else:
+                end(None)
+
+    def _enter(self, size: int) -> bool:
+        """Have the log for one record, if it needs no more than a write and a sync; `_leave` if so."""
+        log, turn = self._log, self._turn
+        if self._is_far_behind or not self._appending.acquire(blocking=False):
+            return False
+        if log.is_plain and log.fits(size) and turn.lock_at_once():
+            if turn.is_ours():
+                return True
+            turn.unlock()
+        self._appending.release()
+        return False
+
+    def _leave(self) -> None:
+        self._turn.unlock()
+        self._appending.release()
+
+    def _is_quick_at_once(self, size: int) -> bool:
+        return size <= AT_ONCE_BYTES and self._log.sync_seconds <= AT_ONCE_SECONDS
+
+    def _kernel_syncs(self) -> KernelSyncs | None:
+        """On the event loop."""
+        if not self._asked_for_syncs and (self._small_commits > KERNEL_AFTER or sync.is_ready()):
+            self._asked_for_syncs = True
+            self._syncs = KernelSyncs.of_loop(asyncio.get_running_loop())
+        return self._syncs
+
+    def end_syncs(self) -> None:
+        """On the event loop, when nothing is under way."""
+        if self._syncs is not None:
+            self._syncs.close()
+            self._syncs = None
+
+    def wait_for_append(self) -> None:
+        """Return when no record is being appended. On a thread that may wait."""
+        with self._appending:
+            pass
+
+    def append(self, draft: Draft) -> None:
+        """Append, wherever the log stands. On a thread that may wait, and is not the writer's."""
+        if self._is_far_behind:
+            self.ask_writer(self.bring_up_to_date)
+        with self._appending, self._turn.locked():
+            if self._turn.is_ours():
+                self._append(draft)
+                return
+        self.ask_writer(partial(self._in_turn, lambda _: self._append(draft)))
+
+    def _append(self, draft: Draft) -> None:
+        """With the turn, locked."""
+        self._check(draft)
+        self._fold(self._log.append(draft))
+
+    def _check(self, draft: Draft) -> None:
+        self._check_in_place()
+        for slot, epoch in draft.commit.epochs.items():
+            held, owner = self._epochs.get(slot, (None, "nobody"))
+            if held != epoch:
+                raise Fenced(f"slot {slot} is at epoch {held} of {owner}, not at epoch {epoch}")
+
+    def _check_in_place(self) -> None:
+        now = perf_counter()
+        if now - self._looked_at > LOOK_SECONDS:
+            self._file.check_in_place()
+            self._log.check_in_place()
+            self._looked_at = now
+
+    def _fold(self, entry: Entry) -> None:
+        with self._folding:
+            recent = self._recents[-1]
+            recent.fold(entry)
+            if _weight(recent) > 1:
+                self._hurry.set()
+            self._weigh()
+            if not self._scheduled:
+                self._schedule()
+
+    def _weigh(self) -> None:
+        """While it is folding."""
+        self._is_far_behind = sum(map(_weight, self._recents)) > BEHIND_MOST
+
+    # What reads must know ---------------------------------------------------------------------------------
+
+    def is_behind(self, concerns: Callable[[Recent], object]) -> bool:
+        """Whether the tables lack something that concerns a reader, or it is not known what they lack."""
+        if not self._turn.is_ours():
+            return True
+        with self._folding:
+            return any(concerns(recent) for recent in self._recents)
+
+    def pending(self, lane: int, start: int, end: int) -> Pending | None:
+        """What the tables lack of a lane's batches; None where they must be brought up to date to say."""
+        if not self._turn.is_ours():
+            return None
+        with self._folding:
+            changed = [recent.lanes[lane] for recent in self._recents if lane in recent.lanes]
+            if any(row.deleted for row in changed):
+                return None
+            trim_to = max((row.trim_to for row in changed if row.trim_to is not None), default=0)
+            if any(row.first_end <= trim_to for row in changed):
+                return None
+            rows = [place for row in changed for place in row.between(max(start, trim_to), end)]
+        return Pending(rows, trim_to)
+
+    def pending_ids(self, lane: int, keys: Sequence[bytes]) -> dict[bytes, DedupRow] | None:
+        """Those of these ids that the tables may lack; None where they must be brought up to date to say."""
+        if not self._turn.is_ours():
+            return None
+        with self._folding:
+            changed = [recent.lanes[lane] for recent in self._recents if lane in recent.lanes]
+            if any(row.deletes_ids for row in changed):
+                return None
+            return {key: row.dedup[key] for row in changed for key in keys if key in row.dedup}
+
+    # On the writer's thread -------------------------------------------------------------------------------
+
+    def ask_writer(self, work: Callable[[Connection], None]) -> None:
+        """Have the writer do something now, and wait for it."""
+        self.hurry()
+        self._writer.start(lambda: self._writer.connected(work)).result()
+
+    def hurry(self) -> None:
+        """Do not let the writer wait: something is to be done now."""
+        with self._folding:
+            if self._scheduled:
+                self._hurry.set()
+
+    def change_slots(self, connection: Connection, work: Callable[[Connection], Result]) -> Result:
+        """Change who owns slots: durable before it returns, and known to every commit from then on."""
+        self._file.check_in_place()
+        with self._appending, self._turn.locked():
+            if not self._turn.is_ours():
+                self._find_out(connection)
+            result = durably(connection, work)
+            for slot, epoch, owner in connection.execute(sql.HELD):
+                if epoch >= self._epochs.get(slot, (0, ""))[0]:
+                    self._epochs[slot] = (epoch, owner)
+        return result
+
+    def bring_up_to_date(self, connection: Connection) -> None:
+        """Afterwards all commits that were answered are in the tables."""
+        if not self._turn.is_ours() or not self._index(connection):
+            self._in_turn(self._index, connection)
+
+    def _in_turn(self, work: Callable[[Connection], object], connection: Connection) -> None:
+        """Take the turn and do something before anyone else can take it."""
+        with self._appending, self._turn.locked():
+            if not self._turn.is_ours():
+                self._find_out(connection)
+            work(connection)
+
+    def _find_out(self, connection: Connection) -> None:
+        """Take the turn: read what of the log is not in the tables, and be the one who appends from now on."""
+
+        def begin(connection: Connection) -> tuple[bytes, int, Mark]:
+            store_id, last, *mark = connection.execute(sql.LOG).fetchone()
+            number = max(last, self._turn.current()) + 1
+            connection.execute(sql.PUT_TURN, (number,))
+            return store_id, number, Mark(*mark)
+
+        self._turn.give_up()
+        store_id, number, mark = in_transaction(connection, "BEGIN IMMEDIATE", begin)
+        with self._folding:
+            self._recents = [Recent()]
+            self._weigh()
+        self._epochs = {slot: (epoch, owner) for slot, epoch, owner in connection.execute(sql.HELD)}
+        self._live = dict(connection.execute(sql.SEGMENTS))
+        for entry in self._log.resume(store_id, mark):
+            recent = self._recents[-1]
+            recent.fold(entry)
+            for slot, epoch in entry.commit.epochs.items():
+                if epoch > self._epochs.get(slot, (0, ""))[0]:
+                    self._epochs[slot] = (epoch, "the log")
+                    recent.epochs[slot] = epoch
+            if _weight(recent) > 1:
+                self._write(connection, number)
+        self._turn.take(number)
+        with self._folding:
+            if self._recents[-1] and not self._scheduled:
+                self._schedule()
+
+    def _index(self, connection: Connection) -> bool:
+        """Bring what is recent into the tables; whether it was still ours to do."""
+        try:
+            self._write(connection, self._turn.number)
+        except _TurnLost:
+            self._turn.give_up()
+            with self._folding:
+                self._recents = [Recent()]
+                self._weigh()
+            return False
+        return True
+
+    def _write(self, connection: Connection, number: int) -> None:
+        with self._folding:
+            if self._recents[-1]:
+                self._recents.append(Recent())
+            full = self._recents[:-1]
+        if not full:
+            return
+
+        def write(connection: Connection) -> dict[int, int]:
+            if connection.execute(sql.LOG).fetchone()[1] != number:
+                raise _TurnLost
+            live: Freed = {}
+            for recent in full:
+                for segment, change in write_recent(connection, recent).items():
+                    live[segment] = live.get(segment, self._live.get(segment, 0)) + change
+            connection.executemany(sql.PUT_SEGMENT, list(live.items()))
+            connection.execute(sql.PUT_MARK, (*full[-1].end, number))
+            return live
+
+        self._live.update(in_transaction(connection, "BEGIN IMMEDIATE", write))
+        with self._folding:
+            del self._recents[: len(full)]
+            self._weigh()
+        self._checkpoints.written(sum(recent.rows * _ROW_LOG_BYTES + recent.rows_bytes for recent in full))
+        self._clean(connection, full[-1].end.segment)
+
+    def _clean(self, connection: Connection, current: int) -> None:
+        """What fails here costs nothing but room, and is tried again."""
+        try:
+            clean(connection, self.segments, self._live, current)
+        except Exception as error:
+            _logger.warning("%s: cannot give back room of the log: %s", self._file.path, error)
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        self._writer.start(self._index_soon)
+
+    def _index_soon(self) -> None:
+        if not self._closing:
+            self._hurry.wait(INDEX_SECONDS)
+        with self._folding:
+            self._scheduled = False
+            self._hurry.clear()
+        try:
+            self._writer.connected(self._index)
+        except PenstockError as error:
+            _logger.warning("bringing commits into the tables: %s; they are safe in the log", error)
+            with self._folding:
+                if not self._closing and not self._scheduled:
+                    self._schedule()
+
+    def finish(self) -> None:
+        """Bring all into the tables, if it can be; called by the writer's thread, at the end."""
+        self._closing = True
+        if self._file.prepared and self._turn.number >= 0:
+            try:
+                self._writer.connected(self._index)
+            except PenstockError as error:
+                _logger.warning("closing: %s; the commits are safe in the log", error)
+
+    def close(self) -> None:
+        self._log.close()
+        self._turn.close()
+
+
+def _weight(recent: Recent) -> float:
+    """How much is to be brought into the tables; 1 is as much as should be at once."""
+    return max(recent.rows / INDEX_ROWS, recent.rows_bytes / INDEX_ROWS_BYTES, recent.log_bytes / INDEX_LOG_BYTES)

@@ -1,0 +1,115 @@
+"""Reading bodies from the log's files: on a thread that may wait, or at once where the system has them in memory.
+
+What a group that lags reads is nearly always in the system's memory. To copy it from there costs less than to ask a
+thread for it and to pass Python's lock back and forth with that. It may not know SQL, threads or when a row was
+written. Next stop: `store/sqlite/engine.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from penstock.batch import is_intact
+from penstock.model.errors import StoreCorrupt
+from penstock.model.rows import BatchRow
+from penstock.store.sqlite.log.segments import Segments
+from penstock.store.sqlite.overlay import Place
+
+AT_ONCE_BYTES: Final = 4 << 20
+"""No more is copied at once: it takes the event loop a millisecond."""
+
+
+class SegmentGone(Exception):
+    """A segment was given back between finding a batch in it and reading it: the batch is elsewhere now, or gone."""
+
+
+class Located(NamedTuple):
+    """A batch that was found, with its body where its row holds that."""
+
+    place: Place
+    inline: bytes | None
+
+    @property
+    def body_bytes(self) -> int:
+        return self.place.size - len(self.place.meta)
+
+
+def read_bodies(segments: Segments, found: Sequence[Located]) -> list[BatchRow]:
+    """Waits for the disk."""
+    with _Files(segments) as files:
+        return [_batch(one, files.read(one) if one.inline is None else one.inline) for one in found]
+
+
+class Scratch:
+    """Reads without a wait; one event loop's. What is read goes through the same memory every time."""
+
+    def __init__(self) -> None:
+        self._memory = bytearray()
+
+    def read_bodies(self, segments: Segments, found: Sequence[Located]) -> list[BatchRow] | None:
+        """None where not all of it can be had at once."""
+        if sys.platform != "linux" or sum(one.body_bytes for one in found) > AT_ONCE_BYTES:
+            return None
+        rows = []
+        try:
+            with _Files(segments) as files:
+                for one in found:
+                    body = self._read(files, one) if one.inline is None else one.inline
+                    if len(body) != one.body_bytes:
+                        return None
+                    rows.append(_batch(one, body))
+        except OSError:  # not in memory, or not to be had in this way
+            return None
+        return rows
+
+    def _read(self, files: _Files, one: Located) -> bytes:
+        size = one.body_bytes
+        if len(self._memory) < size:
+            self._memory = bytearray(size)
+        view = memoryview(self._memory)[:size]
+        count = os.preadv(files.of(one.place.segment), [view], one.place.position, os.RWF_NOWAIT)
+        return bytes(view[:count])
+
+
+class _Files:
+    """Segments, each of which is opened once."""
+
+    def __init__(self, segments: Segments) -> None:
+        self._segments = segments
+        self._files: dict[int, int] = {}
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            os.close(file)
+
+    def of(self, segment: int) -> int:
+        file = self._files.get(segment)
+        if file is None:
+            path = self._segments.path(segment)
+            try:
+                file = self._files[segment] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise SegmentGone(str(path)) from None
+        return file
+
+    def read(self, one: Located) -> bytes:
+        place, size = one.place, one.body_bytes
+        body = os.pread(self.of(place.segment), size, place.position)
+        if len(body) != size:
+            raise StoreCorrupt(
+                f"the log file {self._segments.path(place.segment)} ends before byte {place.position + size}, "
+                f"where the messages {place.base} to {place.end - 1} of lane {place.lane} should be"
+            )
+        return body
+
+
+def _batch(one: Located, body: bytes) -> BatchRow:
+    row = one.place
+    # Here rather than where bodies are opened: what is checked next to being read is still in the processor's cache.
+    return BatchRow(row.base, row.messages, row.published_ms, row.bytes_end, row.meta, body, is_intact(body))

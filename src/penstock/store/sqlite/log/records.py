@@ -1,0 +1,197 @@
+"""The log's records: a commit as bytes and back, and how a whole record is told from a torn or a damaged one.
+
+| part of a record | bytes | what |
+| --- | --- | --- |
+| head | 32 | magic, checksum of head and rows, their lengths, the bodies' checksum, the record's number |
+| rows | as the head says | the commit without bodies, by MessagePack |
+| bodies | as the head says | the bodies of its batches as they are, one behind the other |
+
+The checksum of the head begins with a number made of the store, the segment and the place in it, so that bytes of
+another place or another store never pass for a record, whatever a message holds. This module knows bytes only: no file,
+no thread, no SQLite. Next stop: `segments.py`, which writes them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from penstock.model.checksum import crc32
+from penstock.model.errors import InvalidArgument
+from penstock.model.rows import (
+    CatalogRow,
+    Commit,
+    DeadRow,
+    DedupRow,
+    GroupRow,
+    Integer,
+    LaneChange,
+    LeaseRow,
+    OutboxRow,
+    TraceRow,
+    WaitingRow,
+)
+
+MAGIC: Final = b"PNLr"
+HEAD: Final = struct.Struct("<4sIIIQQ")
+_CHECKED: Final = struct.Struct("<IIQQ")
+_PLACE: Final = struct.Struct("<16sQQ")
+ROWS_BYTES_MAX: Final = (1 << 32) - 1
+
+
+class LoggedBatch(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A batch without its body, which lies behind the rows: `body_bytes` of it."""
+
+    base: Integer
+    count: Integer
+    published_ms: Integer
+    bytes_end: Integer
+    meta: bytes
+    body_bytes: Integer
+
+
+class LoggedLane(msgspec.Struct, gc=False, array_like=True):
+    """A `LaneChange` without bodies. Tuples, for an empty one costs nothing, and most are."""
+
+    lane: Integer
+    first: Integer
+    end: Integer
+    bytes_end: Integer
+    batches: tuple[LoggedBatch, ...]
+    groups: tuple[GroupRow, ...]
+    leases: tuple[LeaseRow, ...]
+    waiting: tuple[WaitingRow, ...]
+    dead: tuple[DeadRow, ...]
+    dedup: tuple[DedupRow, ...]
+    groups_deleted: tuple[Integer, ...]
+    leases_deleted: tuple[tuple[Integer, Integer], ...]
+    waiting_deleted: tuple[tuple[Integer, Integer], ...]
+    dead_deleted: tuple[tuple[Integer, Integer], ...]
+    trim_to: Integer | None
+    dedup_expired_ms: Integer | None
+
+
+class LoggedCommit(msgspec.Struct, gc=False, array_like=True):
+    """A `Commit` without bodies."""
+
+    epochs: dict[Integer, Integer]
+    lanes: tuple[LoggedLane, ...]
+    lanes_deleted: tuple[Integer, ...]
+    catalog: tuple[CatalogRow, ...]
+    catalog_deleted: tuple[tuple[str, Integer], ...]
+    outbox: tuple[OutboxRow, ...]
+    outbox_deleted: tuple[Integer, ...]
+    traces: tuple[TraceRow, ...]
+    traces_expired_ms: Integer | None
+
+
+class Draft(NamedTuple):
+    """A commit that is ready to be written wherever it is put."""
+
+    rows: bytes
+    bodies: Sequence[bytes]
+    bodies_bytes: int
+    commit: LoggedCommit
+    """The commit as it will be read back: a copy that shares no list with the caller's."""
+    size: int
+    """Of all of the record."""
+
+    def head(self, seed: int, number: int) -> bytes:
+        """The head for a place; looks at every byte of the bodies, outside Python's lock where they are large."""
+        checksum = 0
+        for body in self.bodies:
+            checksum = crc32(body, checksum)
+        numbers = (len(self.rows), checksum, self.bodies_bytes, number)
+        return HEAD.pack(MAGIC, crc32(self.rows, crc32(_CHECKED.pack(*numbers), seed)), *numbers)
+
+
+class Head(NamedTuple):
+    """What the first bytes of a record say; to be believed when `is_whole` says so."""
+
+    checksum: int
+    rows_bytes: int
+    bodies_sum: int
+    bodies_bytes: int
+    number: int
+
+    @property
+    def size(self) -> int:
+        return HEAD.size + self.rows_bytes + self.bodies_bytes
+
+    def is_whole(self, seed: int, rows: bytes) -> bool:
+        numbers = (self.rows_bytes, self.bodies_sum, self.bodies_bytes, self.number)
+        return len(rows) == self.rows_bytes and self.checksum == crc32(rows, crc32(_CHECKED.pack(*numbers), seed))
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(LoggedCommit)
+
+
+def seed_of(store_id: bytes, segment: int, position: int) -> int:
+    """What the checksum of a record at a place begins with."""
+    return crc32(_PLACE.pack(store_id, segment, position))
+
+
+def draft(commit: Commit) -> Draft:
+    """Encode a commit; `InvalidArgument` for a value that no row can keep."""
+    bodies = [row.body for change in commit.lanes for row in change.batches]
+    logged = LoggedCommit(
+        commit.epochs,
+        tuple(map(_logged, commit.lanes)),
+        tuple(commit.lanes_deleted),
+        tuple(commit.catalog),
+        tuple(commit.catalog_deleted),
+        tuple(commit.outbox),
+        tuple(commit.outbox_deleted),
+        tuple(commit.traces),
+        commit.traces_expired_ms,
+    )
+    try:
+        rows = _encoder.encode(logged)
+        # Read back at once: what a restart could not understand is refused now.
+        copy = _decoder.decode(rows)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(f"a value that the store cannot keep: {error}") from error
+    if len(rows) > ROWS_BYTES_MAX:
+        raise InvalidArgument(f"a commit's rows have {len(rows)} bytes; the limit is {ROWS_BYTES_MAX}")
+    bodies_bytes = sum(map(len, bodies))
+    return Draft(rows, bodies, bodies_bytes, copy, HEAD.size + len(rows) + bodies_bytes)
+
+
+def parse_head(data: bytes) -> Head | None:
+    """The head at the beginning of these bytes, if they look like one."""
+    if len(data) < HEAD.size or data[:4] != MAGIC:
+        return None
+    return Head(*HEAD.unpack_from(data)[1:])
+
+
+def parse_rows(rows: bytes) -> LoggedCommit:
+    return _decoder.decode(rows)
+
+
+def _logged(change: LaneChange) -> LoggedLane:
+    batches = [
+        LoggedBatch(row.base, row.count, row.published_ms, row.bytes_end, row.meta, len(row.body))
+        for row in change.batches
+    ]
+    return LoggedLane(
+        change.lane,
+        change.first,
+        change.end,
+        change.bytes_end,
+        tuple(batches),
+        tuple(change.groups),
+        tuple(change.leases),
+        tuple(change.waiting),
+        tuple(change.dead),
+        tuple(change.dedup),
+        tuple(change.groups_deleted),
+        tuple(change.leases_deleted),
+        tuple(change.waiting_deleted),
+        tuple(change.dead_deleted),
+        change.trim_to,
+        change.dedup_expired_ms,
+    )

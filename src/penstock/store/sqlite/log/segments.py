@@ -1,0 +1,297 @@
+"""The log's files: segments that records are appended to, one behind the other, each file made at its full size.
+
+A segment begins with a head that names the store, the segment's number and the number of its first record; whatever an
+older segment holds from that number on is void. Room is set aside when a segment is made, so that a commit changes
+no metadata of the file system and cannot meet a full disk half-way. This module may not know commits, threads, SQLite
+or who may write. Next stop: `log.py`, which decides when a segment begins.
+
+Room that is only set aside is not yet like room that was written: the file system keeps a note of which is which, and
+the first sync of each block waits for that note to be changed too. So a small record takes zeros along, for those
+behind it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from penstock.model.checksum import crc32
+from penstock.model.errors import StoreCorrupt
+from penstock.store.sqlite.log.records import HEAD, MAGIC, Draft, Head, parse_head, seed_of
+from penstock.store.sqlite.log.sync import Done, KernelSyncs
+
+SEGMENT_BYTES_FIRST: Final = 1 << 20
+"""A new store's first segment: each later one has twice the size of the one before, up to the most."""
+SEGMENT_BYTES_MOST: Final = 64 << 20
+RESERVE_BYTES: Final = 2 << 20
+"""Room on the disk that no segment takes: the index needs some to be brought up to date."""
+SEGMENT_HEAD_BYTES: Final = 64
+ZEROS_BYTES: Final = 256 << 10
+"""What is written ahead at a time; a sync is slower by about its own time when that happens."""
+ZEROS_FOR_BYTES: Final = 1 << 16
+"""For records up to that size. For larger ones the second writing costs more than the note."""
+_SEGMENT_MAGIC: Final = b"PNSTLOG\x01"
+_SEGMENT_HEAD: Final = struct.Struct("<8s16sQQ")
+_CHECKSUM: Final = struct.Struct("<I")
+_BLOCK_BYTES: Final = 4096
+_JOIN_BYTES: Final = 1 << 16
+_BUFFERS_MOST: Final = 512
+_ZEROS: Final = memoryview(bytes(ZEROS_BYTES))
+_SEARCH_BYTES: Final = 1 << 20
+_NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EFBIG, errno.EDQUOT))
+
+
+class Found(NamedTuple):
+    """A whole record, where it was found."""
+
+    position: int
+    head: Head
+    rows: bytes
+
+    @property
+    def bodies_at(self) -> int:
+        return self.position + HEAD.size + len(self.rows)
+
+    @property
+    def end(self) -> int:
+        return self.position + self.head.size
+
+
+class Segment:
+    """An open segment file."""
+
+    def __init__(self, path: Path, store_id: bytes, number: int, first_record: int, file: int) -> None:
+        self.path = path
+        self._name = str(path)  # looked at often
+        self.number = number
+        self.first_record = first_record
+        self.bytes = os.fstat(file).st_size
+        self._store_id = store_id
+        self._file = file
+        self._identity = _identity(os.fstat(file))
+        self._zeros_end = 0
+        """So far we have written, if only zeros."""
+
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to this file: what is written to one that was deleted is lost."""
+        try:
+            return _identity(os.stat(self._name)) == self._identity  # noqa: PTH116
+        except FileNotFoundError:
+            return False
+
+    def write(self, position: int, record: int, draft: Draft) -> None:
+        """Put a record at a place; all of it or an error. Durable after `sync`."""
+        head = draft.head(seed_of(self._store_id, self.number, position), record)
+        parts: Sequence[bytes | memoryview] = (head, draft.rows, *draft.bodies)
+        size = draft.size
+        if size <= _JOIN_BYTES or len(parts) > _BUFFERS_MOST:
+            parts = (b"".join(parts),)
+        end = position + size
+        if end > self._zeros_end and size <= ZEROS_FOR_BYTES:
+            self._zeros_end = min(end + ZEROS_BYTES, self.bytes)
+            parts = (*parts, _ZEROS[: self._zeros_end - end])
+        written = os.pwritev(self._file, parts, position)
+        if written < size:
+            _write_all(self._file, b"".join(parts)[written:size], position + written)
+
+    def sync(self) -> None:
+        _sync(self._file)
+
+    def start_sync(self, syncs: KernelSyncs, done: Done) -> bool:
+        """As `sync`, while the event loop goes on; whether it was begun."""
+        return syncs.start(self._file, done)
+
+    def void(self, position: int) -> None:
+        """Overwrite the head of a record whose writing failed, so that it is none."""
+        os.pwrite(self._file, bytes(HEAD.size), position)
+
+    def cut(self, position: int) -> None:
+        """Give back the room behind the last record."""
+        os.ftruncate(self._file, position)
+
+    def record_at(self, position: int, *, bodies: bool = True) -> Found | None:
+        """The whole record at a place, whatever its number; None where there is none. `bodies`: look at these too."""
+        head = parse_head(os.pread(self._file, HEAD.size, position))
+        if head is None or position + head.size > self.bytes:
+            return None
+        rows = os.pread(self._file, head.rows_bytes, position + HEAD.size)
+        if not head.is_whole(seed_of(self._store_id, self.number, position), rows):
+            return None
+        found = Found(position, head, rows)
+        if bodies and self._bodies_sum(found.bodies_at, head.bodies_bytes) != head.bodies_sum:
+            return None
+        return found
+
+    def records(self, position: int, record: int) -> Iterator[Found]:
+        """The whole records from a place on, as long as their numbers follow."""
+        while (found := self.record_at(position)) is not None and found.head.number == record:
+            yield found
+            position, record = found.end, record + 1
+
+    def has_record_behind(self, position: int, record: int) -> bool:
+        """Whether a record of a higher number begins behind a place: then what is there was damaged, not torn."""
+        overlap = len(MAGIC) - 1
+        start = self._next_data(position + 1)
+        while start < self.bytes:
+            data = os.pread(self._file, _SEARCH_BYTES + overlap, start)
+            at = data.find(MAGIC)
+            while at >= 0:
+                found = self.record_at(start + at, bodies=False)
+                if found is not None and found.head.number > record:
+                    return True
+                at = data.find(MAGIC, at + 1)
+            start = self._next_data(start + _SEARCH_BYTES)
+        return False
+
+    def _next_data(self, position: int) -> int:
+        """Where something was ever written, from a place on: most of a new segment is only set aside."""
+        try:
+            return os.lseek(self._file, position, os.SEEK_DATA)
+        except OSError:  # nothing but room behind it
+            return self.bytes
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _bodies_sum(self, position: int, count: int) -> int:
+        checksum = 0
+        for start in range(position, position + count, _SEARCH_BYTES):
+            length = min(_SEARCH_BYTES, position + count - start)
+            checksum = crc32(os.pread(self._file, length, start), checksum)
+        return checksum
+
+
+class Segments:
+    """The folder that the segments are in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, number: int) -> Path:
+        return self.folder / f"{number:010d}.log"
+
+    def numbers(self) -> list[int]:
+        return sorted(int(path.stem) for path in self.folder.glob("*.log") if path.stem.isdigit())
+
+    def open(self, number: int, store_id: bytes) -> Segment | None:
+        """The segment of a number; None where its head is not whole. `FileNotFoundError` where it is not there."""
+        path = self.path(number)
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        head = os.pread(file, SEGMENT_HEAD_BYTES, 0)
+        packed, rest = head[: _SEGMENT_HEAD.size], head[_SEGMENT_HEAD.size :]
+        if len(head) < SEGMENT_HEAD_BYTES or _CHECKSUM.unpack_from(rest) != (crc32(packed),):
+            os.close(file)
+            return None
+        magic, owner, named, first_record = _SEGMENT_HEAD.unpack(packed)
+        if magic != _SEGMENT_MAGIC or owner != store_id or named != number:
+            os.close(file)
+            raise StoreCorrupt(f"the log file {path} belongs to another store or has another place in its log")
+        return Segment(path, store_id, number, first_record, file)
+
+    def make(self, store_id: bytes, number: int, first_record: int, wanted: int, needed: int) -> Segment:
+        """A new segment, durable, with room set aside: as much as is wanted and there is, at least what is needed."""
+        path = self.path(number)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            self._set_aside(file, wanted, SEGMENT_HEAD_BYTES + needed)
+            packed = _SEGMENT_HEAD.pack(_SEGMENT_MAGIC, store_id, number, first_record)
+            head = (packed + _CHECKSUM.pack(crc32(packed))).ljust(SEGMENT_HEAD_BYTES, b"\0")
+            _write_all(file, head, 0)
+            _sync(file)
+            sync_folder(self.folder)
+            return Segment(path, store_id, number, first_record, file)
+        except BaseException:
+            os.close(file)
+            path.unlink(missing_ok=True)
+            raise
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """No segment is given back meanwhile, by any process that uses this log."""
+        with self._lock_file() as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            yield
+
+    @contextmanager
+    def giving_back(self) -> Iterator[bool]:
+        """Whether segments may be given back now. If so, nobody begins to hold them meanwhile."""
+        with self._lock_file() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_free = True
+            except BlockingIOError:
+                is_free = False
+            yield is_free
+
+    @contextmanager
+    def _lock_file(self) -> Iterator[int]:
+        """Its lock is of this opening, and goes with the process that has it."""
+        self.folder.mkdir(exist_ok=True)
+        file = os.open(self.folder / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            yield file
+        finally:
+            os.close(file)
+
+    def remove(self, number: int) -> None:
+        self.path(number).unlink(missing_ok=True)
+
+    def _set_aside(self, file: int, wanted: int, needed: int) -> None:
+        status = os.fstatvfs(file)
+        room = status.f_bavail * status.f_frsize - RESERVE_BYTES
+        size = max(wanted, _whole_blocks(needed))
+        while True:
+            try:
+                if size > room:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                _allocate(file, size)
+                return
+            except OSError as error:
+                if error.errno not in _NO_ROOM or size == _whole_blocks(needed):
+                    raise
+            size = max(size // 2, _whole_blocks(needed))
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(file: int) -> None:
+    if sys.platform == "darwin":
+        fcntl.fcntl(file, fcntl.F_FULLFSYNC)  # anything less leaves it in the drive's memory
+    else:
+        os.fdatasync(file)
+
+
+def _allocate(file: int, size: int) -> None:
+    if sys.platform == "darwin":
+        os.ftruncate(file, size)
+    else:
+        os.posix_fallocate(file, 0, size)
+
+
+def _whole_blocks(count: int) -> int:
+    return -(-count // _BLOCK_BYTES) * _BLOCK_BYTES
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return (status.st_dev, status.st_ino)
+
+
+def _write_all(file: int, data: bytes, position: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(file, view, position)
+        view, position = view[written:], position + written

@@ -1,0 +1,1 @@
+"""The HTTP API without sockets: the shapes that client and server exchange."""

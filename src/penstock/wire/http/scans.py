@@ -1,0 +1,59 @@
+"""The shapes of scans in the HTTP API: where a queue's lanes begin and end, and how far a read may go.
+
+Plain data, as in `wire/http/shapes.py`. What a scan itself answers is not here: it is `delivery.Scan` in MessagePack,
+batches as they are stored, or an Arrow stream.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
+"""An answer: an Arrow IPC stream."""
+NEXT_OFFSET_HEADER: Final = "X-Penstock-Next-Offset"
+"""Where the next scan goes on, of an Arrow stream; the other form says it by itself."""
+
+
+PLACE_COLUMNS: Final = ("queue", "queue_id", "lane", "offset", "payload", "published_at")
+"""Columns of a scan's rows that need no metadata."""
+META_COLUMNS: Final = (
+    "partition", "headers", "content_type", "priority", "expires_at", "dedup_id", "trace_id", "correlation_id",
+    "key", "delay_ms", "not_before", "ttl_ms", "typed_headers",
+)  # fmt: skip
+STATE_COLUMNS: Final = ("state", "attempts", "reason")
+"""What a group makes of a message: only with `group`."""
+
+
+class LaneBody(Struct, kw_only=True, omit_defaults=True):
+    """The ends of one lane's log."""
+
+    lane: int
+    """The lane's place in its queue."""
+    first: int
+    """The oldest offset kept."""
+    end: int
+    """One past the newest."""
+    bytes: int
+    """What is held between them, as stored."""
+    at_time: int | None = None
+    """With `time_ms`: the first offset published at that time or later; `end` where there is none."""
+
+
+class LanesAnswer(Struct, kw_only=True):
+    queue: str
+    queue_id: int
+    """A number that the queue keeps for life: one deleted and declared anew has another."""
+    lanes: list[LaneBody]
+
+
+class ExtentAnswer(Struct, kw_only=True):
+    """How far a read may go: whole batches, one at least where there is one."""
+
+    end: int
+    """One past the last offset; `start` itself where nothing is there yet."""
+    rows: int
+    """Messages from `start` to `end`."""
+    bytes: int
+    """Bytes of their batches, as stored."""

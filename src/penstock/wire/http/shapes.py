@@ -1,0 +1,716 @@
+"""The HTTP API's shapes: what client and server say to each other in JSON and MessagePack.
+
+Plain data, shared by `fronts/http` and `client`; the OpenAPI document is made from it. No socket, no broker. Two media
+types besides JSON keep messages encoded: a publish may carry a batch frame (`batch.to_bytes`), which is stored as it
+is, and a claim or read may be answered with `BATCHES_TYPE`, MessagePack around batches as they are stored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from penstock.model import Message
+from penstock.model.errors import InvalidArgument
+from penstock.model.typed_headers import json_headers as json_headers  # noqa: PLC0414 - clients and fronts take it from here
+from penstock.model.typed_headers import plain_headers as plain_headers  # noqa: PLC0414
+
+JSON_TYPE: Final = "application/json"
+BATCH_TYPE: Final = "application/vnd.penstock.batch"
+"""A request body: one encoded batch in its frame."""
+BATCHES_TYPE: Final = "application/vnd.penstock.batches+msgpack"
+"""An answer: encoded batches with their places, in MessagePack arrays."""
+
+BUFFERED: Final = 202
+"""The status of a publish that is in the server's spool: a `BufferedAnswer`."""
+
+# Messages ------------------------------------------------------------------------------------------------
+
+
+class MessageBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A message to publish. Its payload is text, bytes in base64, or any JSON value, stored as it is written."""
+
+    payload: str | None = None
+    """The payload as text."""
+    payload_base64: bytes | None = None
+    """The payload as bytes."""
+    payload_json: Raw | UnsetType = UNSET
+    """The payload as any JSON value; `content_type` is then `application/json` unless given."""
+    partition: str | None = None
+    """Messages of one partition keep their order and stay in one lane."""
+    key: str | None = None
+    """What exchanges route by."""
+    headers: dict[str, Any] | None = None
+    """Named, typed values: see [typed headers](#typed-headers)."""
+    priority: int = 0
+    """0 to 255; higher ones first where the queue is `prioritized`."""
+    delay_ms: int = 0
+    """Not delivered earlier than this after publishing."""
+    not_before_ms: int = 0
+    """Not delivered earlier than this time; the later of it and `delay_ms` holds."""
+    ttl_ms: int | None = None
+    """Not delivered later than this after publishing."""
+    dedup_id: str | None = None
+    """Names the message in its partition: published again within the queue's dedup window, it changes nothing."""
+    content_type: str | None = None
+    """What the payload is; Penstock does not read it."""
+    correlation_id: str | None = None
+    """Which question it answers; Penstock does not read it."""
+    trace_id: str | None = None
+    """The timeline that it belongs to: see traces."""
+
+    def message(self) -> Message:
+        """As the broker takes it."""
+        given = (self.payload is not None) + (self.payload_base64 is not None) + (self.payload_json is not UNSET)
+        if given > 1:
+            raise InvalidArgument("a message has one of payload, payload_base64 and payload_json, not several")
+        content_type = self.content_type
+        if self.payload_json is not UNSET:
+            payload = bytes(self.payload_json)
+            content_type = JSON_TYPE if content_type is None else content_type
+        elif self.payload is not None:
+            payload = _utf8(self.payload)
+        else:
+            payload = self.payload_base64 or b""
+        return Message(
+            payload, self.partition, self.key, None if self.headers is None else plain_headers(self.headers),
+            self.priority, self.delay_ms, self.not_before_ms, self.ttl_ms, self.dedup_id, content_type,
+            self.correlation_id, self.trace_id,
+        )  # fmt: skip
+
+
+def message_body(message: Message) -> MessageBody:
+    """A message as JSON carries it: its payload as text where it is UTF-8, in base64 otherwise."""
+    text, data = text_or_bytes(message.payload)
+    return MessageBody(
+        payload=text,
+        payload_base64=data,
+        partition=message.partition,
+        key=message.key,
+        headers=None if message.headers is None else json_headers(message.headers),
+        priority=message.priority,
+        delay_ms=message.delay_ms,
+        not_before_ms=message.not_before_ms,
+        ttl_ms=message.ttl_ms,
+        dedup_id=message.dedup_id,
+        content_type=message.content_type,
+        correlation_id=message.correlation_id,
+        trace_id=message.trace_id,
+    )
+
+
+class ReceivedBody(Struct, kw_only=True, omit_defaults=True):
+    """A message as it is handed out or looked at: what was published, its place and its history."""
+
+    queue: str
+    """Where it is:"""
+    lane: int
+    """the lane's place in its queue,"""
+    offset: int
+    """and its place in the lane."""
+    published_ms: int
+    """When it was published."""
+    attempt: int = 0
+    """1 on the first hand-out; left out where nothing was handed out."""
+    state: str = ""
+    """Browse only: ready, leased, waiting, dead or done for the group."""
+    done: bool | None = None
+    """Stream reads of a queue with a `primary_group`: whether that group is done with it."""
+    payload: str | None = None
+    """The payload where it is UTF-8."""
+    payload_base64: bytes | None = None
+    """The payload where it is not."""
+    partition: str | None = None
+    key: str | None = None
+    headers: dict[str, Any] | None = None
+    priority: int = 0
+    delay_ms: int = 0
+    not_before_ms: int = 0
+    ttl_ms: int | None = None
+    dedup_id: str | None = None
+    content_type: str | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+
+
+def text_or_bytes(payload: bytes) -> tuple[str | None, bytes | None]:
+    """(text, None) of what is UTF-8, (None, bytes) of what is not."""
+    try:
+        return payload.decode(), None
+    except UnicodeDecodeError:
+        return None, payload
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument("payload contains a lone surrogate, which is no text; use payload_base64") from None
+
+
+# Publish -------------------------------------------------------------------------------------------------
+
+
+class PublishRequest(Struct, forbid_unknown_fields=True):
+    """Messages to publish together: all or none, in their order."""
+
+    messages: Annotated[list[MessageBody], Meta(min_length=1)]
+    """At least one."""
+
+
+class PublishedBody(Struct):
+    """Where one message went: `index` is its place in the request."""
+
+    index: int
+    """The message's place in the request."""
+    queue: str
+    lane: int
+    offset: int
+    duplicate: bool
+    """Known already by its dedup id; then `offset` is the first one's."""
+
+
+class PartBody(Struct, omit_defaults=True):
+    """A run of messages that went to one lane: `count` stored from `offset` on.
+
+    `duplicates` maps a position in the run to the offset that its dedup id was first given; `indexes` are the
+    places in the request, left out where the run is all of it.
+    """
+
+    queue: str
+    lane: int
+    offset: int
+    count: int
+    duplicates: dict[int, int] = {}
+    indexes: list[int] | None = None
+
+
+class PublishAnswer(Struct, omit_defaults=True):
+    """Where messages went: message by message for a JSON request, in `parts` for an encoded batch."""
+
+    count: int
+    """Messages of the request."""
+    results: list[PublishedBody] | None = None
+    """One a message and queue that it reached."""
+    parts: list[PartBody] | None = None
+    """One a run of messages that went to one lane."""
+
+
+class BufferedBody(Struct):
+    """One message that is in the server's spool."""
+
+    index: int
+    """The message's place in the request."""
+    status: Literal["buffered"] = "buffered"
+
+
+class BufferedAnswer(Struct, omit_defaults=True):
+    """The store is away: the messages are in the server's spool, durably, and published when the store is back."""
+
+    count: int
+    """Messages of the request."""
+    status: Literal["buffered"]
+    results: list[BufferedBody] | None = None
+    """One a message, for a JSON request."""
+
+
+# Claims and verdicts -------------------------------------------------------------------------------------
+
+
+class ClaimRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What a consumer asks for; see `Broker.claim`."""
+
+    group: str = "default"
+    """The work group; `default` is made when it is first wanted."""
+    max: int = 1
+    """1 to 100 000 messages."""
+    min: int = 1
+    """Wait until so many are there, or `wait` is over."""
+    wait: float = 0.0
+    """Seconds, up to 3 600; 0 answers at once."""
+    lease_seconds: float | None = None
+    """Instead of the queue's `lease_ms`."""
+    partition: str | None = None
+    """Only of this partition (ordered groups)."""
+    consumer: str | None = None
+    """Who claims; without it, the connection's address."""
+    ack: bool = False
+    """Done as they are handed out: at most once, without a lease."""
+    priority: int = 0
+    """Of several claims that wait, those with a higher one are served first."""
+
+
+class ClaimAnswer(Struct, kw_only=True):
+    """Messages under one lease. Without a message in time there is no lease either."""
+
+    queue: str
+    lane: int
+    lease: str | None
+    """The token to settle and extend with; null without a message, and with `ack`."""
+    deadline_ms: int
+    """When the lease ends."""
+    messages: list[ReceivedBody]
+
+
+class EncodedSlice(Struct, array_like=True):
+    """Consecutive messages as a batch of their own, at one attempt."""
+
+    offset: int
+    published_ms: int
+    attempt: int
+    count: int
+    meta: bytes
+    body: bytes
+
+
+class EncodedClaim(Struct, array_like=True):
+    """A claim's answer in `BATCHES_TYPE`."""
+
+    queue: str
+    lane: int
+    lease: str | None
+    deadline_ms: int
+    slices: list[EncodedSlice]
+
+
+class VerdictBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What becomes of messages of a lease: of `offsets`, of [start, end), or, with neither, of all that is left."""
+
+    action: Literal["ack", "nack", "reject", "postpone", "release"]
+    """Done; failed, again later; failed for good; again after `delay`, no attempt spent; back, as if never given."""
+    offsets: list[int] | None = None
+    """Some offsets of the lease."""
+    start: int | None = None
+    """With `end`: the offsets [start, end)."""
+    end: int | None = None
+    """With `start`."""
+    delay: float | None = None
+    """Seconds: nack (instead of the queue's backoff) and postpone."""
+    error: str = ""
+    """Why: nack and reject. Kept with the message when it dies."""
+
+
+class SettleRequest(Struct, forbid_unknown_fields=True):
+    """Any mix of verdicts, all or none."""
+
+    verdicts: Annotated[list[VerdictBody], Meta(min_length=1)]
+    """At least one; no message may be in two."""
+
+
+class NextRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What becomes of a lease, and how much is asked for in its place; see `Broker.settle_and_claim`."""
+
+    verdicts: list[VerdictBody] | None = None
+    """As in settle; without them, all that is left of the lease is done."""
+    max: int = 1
+    """1 to 100 000 messages, of the same queue and group."""
+    lease_seconds: float | None = None
+    """Instead of the queue's `lease_ms`."""
+    consumer: str | None = None
+    """Who claims; without it, the connection's address."""
+
+
+class ExtendRequest(Struct, forbid_unknown_fields=True):
+    """Keep a lease for another span from now."""
+
+    seconds: float | None = None
+    """From now on; without it, as long as the queue's leases last."""
+
+
+class ExtendAnswer(Struct):
+    deadline_ms: int
+    """When the lease ends now."""
+
+
+# Transactions --------------------------------------------------------------------------------------------
+
+
+class LeaseVerdicts(Struct, forbid_unknown_fields=True):
+    lease: str
+    """The token that a claim gave."""
+    verdicts: Annotated[list[VerdictBody], Meta(min_length=1)]
+    """As to settle it alone."""
+
+
+class TargetMessages(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Messages for a queue, or for an exchange."""
+
+    queue: str | None = None
+    """Either a queue"""
+    exchange: str | None = None
+    """or an exchange."""
+    messages: Annotated[list[MessageBody], Meta(min_length=1)]
+    """At least one."""
+
+
+class TransactionRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Verdicts and publishes as one commit."""
+
+    settle: list[LeaseVerdicts] = []
+    """Verdicts by lease."""
+    publish: list[TargetMessages] = []
+    """Messages by target."""
+
+
+# Streams and looking -------------------------------------------------------------------------------------
+
+
+class ReadRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    max: int = 100
+    """1 to 100 000 messages."""
+    wait: float = 0.0
+    """Seconds, up to 3 600; 0 answers at once."""
+    consumer: str | None = None
+    """Who reads; without it, the connection's address."""
+
+
+class ReadAnswer(Struct, kw_only=True, omit_defaults=True):
+    """Messages of one lane, and the offset at which the next read goes on."""
+
+    queue: str
+    lane: int
+    next_offset: int
+    """Where the next read goes on."""
+    messages: list[ReceivedBody]
+    primary_committed: int | None = None
+    """Everything below is done for the queue's `primary_group`."""
+
+
+class EncodedRead(Struct, array_like=True):
+    """A read's answer in `BATCHES_TYPE`; `done` has one flag a message where the queue has a primary group."""
+
+    queue: str
+    lane: int
+    next_offset: int
+    primary_committed: int | None
+    slices: list[EncodedSlice]
+    done: list[bool] | None = None
+
+
+class CommitRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    offset: int
+    """The first that is not processed."""
+    lane: int | None = None
+    """Needed where the queue has several."""
+    only_forward: bool = False
+    """Change nothing where the group has come further than that."""
+
+
+class SeekRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """One of to, offset and time_ms."""
+
+    to: Literal["first", "last"] | None = None
+    """The beginning or the end."""
+    offset: int | None = None
+    """An offset of a lane."""
+    time_ms: int | None = None
+    """The first message published at this time or later."""
+    lane: int | None = None
+    """All lanes without it; needed with `offset` where the queue has several."""
+
+
+class PageAnswer(Struct, kw_only=True):
+    """What a browse found; `next` is the `after` of the next page, null at the end."""
+
+    messages: list[ReceivedBody]
+    next: str | None
+
+
+class HistoryBody(Struct):
+    group: str
+    kind: str
+    """claimed, acked, nacked, expired, dead, …: see [events](events.md)."""
+    at_ms: int
+    consumer: str
+    attempt: int
+    detail: str
+    """A word or an error."""
+
+
+class HistoryAnswer(Struct):
+    history: list[HistoryBody]
+
+
+# Dead letters --------------------------------------------------------------------------------------------
+
+
+class DeadChoice(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Which dead letters: all conditions that are given hold."""
+
+    reason: str | None = None
+    """attempts, rejected, expired, …"""
+    error: str | None = None
+    """Text that the error contains."""
+    offsets: tuple[int, int] | None = None
+    """[start, end)"""
+    filter: str | None = None
+    """A [condition](filters.md) on metadata."""
+    lane: int | None = None
+    """Only this lane; offsets are those of every lane else."""
+    until_ms: int | None = None
+    """Only what died then or before, in milliseconds since the epoch."""
+
+
+class DeadBody(Struct, kw_only=True):
+    message: ReceivedBody
+    reason: str
+    """attempts, rejected, expired, …"""
+    error: str
+    """What was said with the last nack or reject."""
+    attempts: int
+    """Hand-outs that it had."""
+    consumer: str
+    """Who had it last."""
+    dead_ms: int
+    """When it died."""
+
+
+class DeadAnswer(Struct):
+    dead: list[DeadBody]
+
+
+class DeadRangeBody(Struct, array_like=True):
+    """`[lane, start, end, reason, error, attempts, consumer, dead_ms]`: offsets [start, end) that died together."""
+
+    lane: int
+    start: int
+    end: int
+    reason: str
+    error: str
+    attempts: int
+    consumer: str
+    dead_ms: int
+
+
+class DeadRangesAnswer(Struct):
+    ranges: list[DeadRangeBody]
+    next: tuple[int, int] | None
+    """(lane, offset) to go on from; null at the end."""
+
+
+class ReasonBody(Struct):
+    reason: str
+    error: str
+    count: int
+    oldest_ms: int
+    newest_ms: int
+
+
+class ReasonsAnswer(Struct):
+    reasons: list[ReasonBody]
+
+
+class CountAnswer(Struct):
+    count: int
+    """Messages."""
+
+
+# Declarations --------------------------------------------------------------------------------------------
+
+
+class QueueBody(Struct, kw_only=True):
+    """A queue and its options that differ from the defaults."""
+
+    name: str
+    options: dict[str, Any]
+    """Those that differ from the [defaults](options.md)."""
+
+
+class QueuesAnswer(Struct, kw_only=True):
+    queues: list[QueueBody]
+    next: str | None
+    """The `after` of the next page, null at the end."""
+
+
+class GroupsAnswer(Struct):
+    groups: list[QueueBody]
+
+
+class ExchangesAnswer(Struct):
+    exchanges: list[QueueBody]
+
+
+class BindingBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """From an exchange to a queue or another exchange."""
+
+    target: str
+    """The queue's or exchange's name."""
+    target_kind: Literal["queue", "exchange"] = "queue"
+    """What `target` names."""
+    pattern: str = ""
+    """The key (direct), the pattern (topic, mqtt) or the condition (filter)."""
+    headers: dict[str, Any] | None = None
+    """What a headers exchange compares."""
+    match: Literal["all", "any"] = "all"
+    """All of the headers, or any."""
+
+
+class BindingsAnswer(Struct):
+    bindings: list[BindingBody]
+
+
+class ConsumerRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    consumer: str
+    """The name it claims or reads with."""
+
+
+class AttachRequest(ConsumerRequest, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    exclusive: bool = False
+    """It is to be the queue's only one."""
+
+
+class DetachRequest(ConsumerRequest, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    keep: bool = False
+    """It takes no more, and may still settle what it holds."""
+
+
+# Statistics ----------------------------------------------------------------------------------------------
+
+
+class GroupStatsBody(Struct):
+    group: str
+    kind: str
+    ready: int
+    """Could be claimed now."""
+    leased: int
+    """In somebody's hands."""
+    scheduled: int
+    """Wait for a delay, a backoff or their partition."""
+    dead: int
+    lag: int
+    """Not done yet, the dead left out."""
+    oldest_offset: int
+    paused: bool
+
+
+class QueueStatsBody(Struct):
+    queue: str
+    namespace: str
+    lanes: int
+    messages: int
+    published: int
+    bytes_published: int
+    groups: list[GroupStatsBody]
+    consumers: int = 0
+    """Attached: those that said they are there."""
+
+
+class StatsAnswer(Struct, kw_only=True):
+    queues: list[QueueStatsBody]
+    next: str | None
+
+
+# Traces --------------------------------------------------------------------------------------------------
+
+
+class TraceEventRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A named event for a trace's timeline, of a message where one is given."""
+
+    name: str
+    """What happened."""
+    detail: str = ""
+    """More about it, as text."""
+    queue: str | None = None
+    """With `offset`: the message it is about."""
+    lane: int | None = None
+    """Needed where the queue has several."""
+    offset: int | None = None
+    """With `queue`."""
+    consumer: str | None = None
+    """Who notes it; without it, the connection's address."""
+
+
+class TraceEntryBody(Struct, kw_only=True, omit_defaults=True):
+    """`kind` is published, event, or what happened to a delivery: claimed, acked, nacked…"""
+
+    at_ms: int
+    kind: str
+    queue: str | None = None
+    lane: int | None = None
+    offset: int | None = None
+    group: str = ""
+    consumer: str = ""
+    attempt: int = 0
+    name: str = ""
+    detail: str = ""
+
+
+class TraceAnswer(Struct, kw_only=True):
+    trace_id: str
+    entries: list[TraceEntryBody]
+
+
+# Schedules -----------------------------------------------------------------------------------------------
+
+
+class ScheduleRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Publish a message again and again: at the times of a cron expression, or every so many milliseconds."""
+
+    queue: str | None = None
+    """Where to publish: a queue"""
+    exchange: str | None = None
+    """or an exchange."""
+    cron: str | None = None
+    """Five fields, or six with seconds first."""
+    interval_ms: int | None = None
+    """Or every so many milliseconds, 100 at least."""
+    timezone: str = "UTC"
+    """What `cron` is read in."""
+    message: MessageBody
+    """What is published at each tick."""
+    paused: bool = False
+    """Fire nothing for now."""
+    description: str = ""
+    """For people."""
+
+
+class ScheduleBody(Struct, kw_only=True, omit_defaults=True):
+    name: str
+    queue: str | None = None
+    exchange: str | None = None
+    cron: str | None = None
+    interval_ms: int | None = None
+    timezone: str = "UTC"
+    message: MessageBody
+    paused: bool = False
+    description: str = ""
+    next_ms: int | None = None
+    """The tick it waits for; none while paused."""
+    last_ms: int | None = None
+    """The last tick that published."""
+    fired: int = 0
+    """Ticks that published a message."""
+    last_error: str = ""
+    """Why the latest tick published nothing; empty when it did."""
+
+
+class SchedulesAnswer(Struct):
+    schedules: list[ScheduleBody]
+
+
+# Errors --------------------------------------------------------------------------------------------------
+
+
+class ErrorBody(Struct):
+    code: str
+    """Stable; for programs."""
+    message: str
+    """What was wrong and what to do; for people."""
+    detail: dict[str, Any]
+    """More for programs, by code."""
+
+
+class ErrorAnswer(Struct):
+    """Every answer that is not a success."""
+
+    error: ErrorBody
+
+
+class Status(Struct):
+    status: str
+
+
+encode_json: Final = msgspec.json.Encoder().encode
+encode_msgpack: Final = msgspec.msgpack.Encoder().encode
