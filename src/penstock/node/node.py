@@ -309,7 +309,7 @@ class Node:
     ) -> None:
         """Make declarations durable, then known: those about a queue under its slot, others under the registrar's."""
         self.check_declarations(slot)
-        pending = self.commits.pending
+        pending = self.commits.amend()
         pending.slots.add(slot)
         pending.catalog += rows
         pending.catalog_deleted += deleted or []
@@ -338,9 +338,9 @@ class Node:
             id = self.catalog.binding_id(queue.namespace, binding)
             if id is not None:
                 deleted.append(("binding", id))
-        self.commits.pending.lanes_deleted += queue.lanes
+        self.commits.amend().lanes_deleted += queue.lanes
         if is_registrar:
-            self.commits.pending.slots.add(REGISTRAR_SLOT)
+            self.commits.amend().slots.add(REGISTRAR_SLOT)
 
         def forget() -> None:
             self.catalog.remove_queue(queue)

@@ -229,7 +229,7 @@ class Enqueueing:
             results = await append_all(node, parts, node.check_open)
         # No wait in between: the messages, or the promise of them to their queues' owners, and the end of their rows
         # are one commit.
-        pending = node.commits.pending
+        pending = node.commits.amend()
         pending.slots.add(REGISTRAR_SLOT)
         pending.enqueued_deleted += [one.row.id for one in taken]
         pending.enqueued_failed += failures
@@ -292,7 +292,7 @@ class Enqueueing:
 
     async def _settle_some(self, ids: list[int], *, is_retry: bool) -> None:
         if ids:
-            pending = self._node.commits.pending
+            pending = self._node.commits.amend()
             pending.slots.add(REGISTRAR_SLOT)
             (pending.enqueued_retried if is_retry else pending.enqueued_deleted).extend(ids)
             await self._node.commits.wait()

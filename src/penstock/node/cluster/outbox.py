@@ -222,7 +222,7 @@ class Relay:
         # No wait in between: the messages, how far their spool has come, and the end of the row are one commit.
         self._done(row)
         # Nobody is told of it before it is durable.
-        node.commits.pending.after.append(lambda: self._remember(row.id, appended))
+        node.commits.amend().after.append(lambda: self._remember(row.id, appended))
 
     def _remember(self, id: int, appended: Appended) -> None:
         self._landed[id] = appended
@@ -231,7 +231,7 @@ class Relay:
 
     def _done(self, row: OutboxRow) -> None:
         """The row goes with the next commit, which is refused if its slot is another node's by then."""
-        pending = self._node.commits.pending
+        pending = self._node.commits.amend()
         pending.slots.add(row.slot)
         pending.outbox_deleted.append(row.id)
 

@@ -146,7 +146,7 @@ def send(node: Node, part: Part) -> Sent:
         part.asked_ms, spool, sequence,
     )  # fmt: skip
     row = OutboxRow(id, part.lane, 0, msgspec.msgpack.encode(carried), slot_of(part.lane))
-    node.commits.pending.outbox.append(row)
+    node.commits.amend().outbox.append(row)
     return Sent(-1, batch.count, landing=Landing(id, part.lane, batch.count, publish_id))
 
 

@@ -183,9 +183,8 @@ class CommitLoop:
         self._schedule()
         return future
 
-    @property
-    def pending(self) -> Pending:
-        """The next commit, to put catalog rows and what must happen after it."""
+    def amend(self) -> Pending:
+        """The next commit, to add rows and callbacks to it; schedules that commit."""
         self._schedule()
         self._pending.is_plain = False
         return self._pending

@@ -118,7 +118,7 @@ class Traces:
                 where = f"queue {queue.name!r}" if len(queue.lanes) == 1 else f"lane {index} of queue {queue.name!r}"
                 raise InvalidArgument(f"offset is {offset}; {where} ends at {end}, so there never was such a message")
             row = msgspec.structs.replace(row, queue=queue.name, queue_id=queue.id, lane=index, offset=offset)
-        node.commits.pending.traces.append(row)
+        node.commits.amend().traces.append(row)
         self._expire_at(at_ms + TRACE_RETAIN_MS)
         await node.commits.wait()
 
@@ -133,7 +133,7 @@ class Traces:
             oldest_ms = await node.store.oldest_trace()
             expired_ms = node.clock.now_ms() - TRACE_RETAIN_MS
             while oldest_ms is not None and oldest_ms <= expired_ms:
-                node.commits.pending.traces_expired_ms = min(expired_ms, oldest_ms + EXPIRE_SPAN_MS)
+                node.commits.amend().traces_expired_ms = min(expired_ms, oldest_ms + EXPIRE_SPAN_MS)
                 await node.commits.wait()
                 oldest_ms = await node.store.oldest_trace()
         except PenstockError:

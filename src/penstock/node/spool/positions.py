@@ -59,7 +59,7 @@ class Positions:
         self._known[origin.spool, lane] = origin.sequence
         key = _key(origin.spool, lane)
         row = DedupRow(key, origin.sequence, self._node.clock.now_ms() + ROWS_KEPT_MS)
-        change = self._node.commits.pending.change_of(SPOOL_LANES + slot_of(lane))
+        change = self._node.commits.amend().change_of(SPOOL_LANES + slot_of(lane))
         change.dedup = [*(other for other in change.dedup if other.key != key), row]
 
 

@@ -146,7 +146,7 @@ class Staging:
         if place not in node.catalog.stages.by_place:
             rows.append(transaction_row(transaction.id, place, transaction.document))
         transaction.comes(target.chunk, document)
-        change = node.commits.pending.change_of(transaction.lane)
+        change = node.commits.amend().change_of(transaction.lane)
         change.batches.append(BatchRow(document.base, batch.count, now_ms, transaction.bytes, batch.meta, batch.body))
         change.end, change.bytes_end = transaction.end, transaction.bytes
         await node.commit_catalog(rows, after=lambda: self._kept(place))
@@ -245,7 +245,7 @@ class Staging:
         node = self._node
         node.check_declarations()
         remembered = DedupRow(_key(place), published, node.clock.now_ms() + REMEMBERED_MS)
-        node.commits.pending.change_of(LEDGER_LANE).dedup.append(remembered)
+        node.commits.amend().change_of(LEDGER_LANE).dedup.append(remembered)
         self._forget_later()
         await self._remove(transaction, rows)
 
@@ -256,7 +256,7 @@ class Staging:
             await node.commit_catalog(list(rows))
             return
         chunks = [("chunk", chunk.id) for chunk in transaction.chunks.values()]
-        node.commits.pending.lanes_deleted.append(transaction.lane)
+        node.commits.amend().lanes_deleted.append(transaction.lane)
         await node.commit_catalog(
             list(rows), [("staged", transaction.id), *chunks], lambda: node.catalog.stages.remove(transaction)
         )
@@ -358,7 +358,7 @@ class Staging:
         node = self._node
         if not node.owns(REGISTRAR_SLOT):
             return
-        node.commits.pending.change_of(LEDGER_LANE).dedup_expired_ms = node.clock.now_ms()
+        node.commits.amend().change_of(LEDGER_LANE).dedup_expired_ms = node.clock.now_ms()
         try:
             await node.commits.wait()
         finally:
