@@ -250,7 +250,7 @@ def answers_leave_before_the_commit() -> Any:
 
     def wait(loop: CommitLoop) -> asyncio.Future[None]:
         committed = original(loop)
-        if loop.pending.catalog or loop.pending.catalog_deleted:
+        if loop._pending.catalog or loop._pending.catalog_deleted:
             return committed
         committed.add_done_callback(lambda future: future.exception())
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
