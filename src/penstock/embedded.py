@@ -17,7 +17,7 @@ from penstock.node.cluster.membership import ClusterOptions
 from penstock.node.limits import Limits
 from penstock.node.node import CACHE_BYTES, Node
 from penstock.node.spool.folder import DiskFolder
-from penstock.node.spool.spooling import SPOOL_BYTES, SpoolSettings
+from penstock.node.spool.spool import SPOOL_BYTES, SpoolSettings
 from penstock.store.contract import Store
 from penstock.store.open import open_engine, scheme_of
 
@@ -91,7 +91,7 @@ async def open_store(
     try:
         await node.open(node_name())
     except BaseException:
-        await node.spooling.close()
+        await node.spool.close()
         await store.close()
         raise
     return Broker(node, DEFAULT_NAMESPACE)
@@ -116,7 +116,7 @@ async def open_member(
     try:
         await node.open_among(name or node_name(), options)
     except BaseException:
-        await node.spooling.close()
+        await node.spool.close()
         await store.close()
         raise
     return Broker(node, DEFAULT_NAMESPACE)

@@ -34,7 +34,7 @@ from penstock.node.observe.history import HistoryEntry
 from penstock.node.observe.stats import QueueStats
 from penstock.node.observe.survey import NodeNumbers
 from penstock.node.observe.traces import Trace
-from penstock.node.spool.spooling import SPOOL_BYTES, SpoolNumbers
+from penstock.node.spool.spool import SPOOL_BYTES, SpoolNumbers
 from penstock.node.staging.results import Committed, Staged
 
 

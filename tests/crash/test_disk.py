@@ -227,7 +227,7 @@ def test_polls_wait_through_failures(tmp_path: Path, monkeypatch: pytest.MonkeyP
         await broker.declare_group("q", "s", kind="stream", auto_commit=False)
         poll = asyncio.create_task(broker.claim("q", wait=3_600))
         read = asyncio.create_task(broker.read("q", "s", wait=3_600))
-        await until(lambda: broker._node.polls.count == 1)
+        await until(lambda: broker._node.waiters.count == 1)
         moments: tuple[Moment, ...] = ("before", "within")
         for moment in moments:
             commits.fail(moment)

@@ -49,7 +49,7 @@ def test_polls_of_the_fenced_end_when_it_learns_of_it(file_home: Home) -> None:
         await first.declare_group("q", "s", kind="stream")
         poll = asyncio.create_task(first.claim("q", wait=3_600))
         read = asyncio.create_task(first.read("q", "s", wait=3_600))
-        await until(lambda: first._node.polls.count == 1)
+        await until(lambda: first._node.waiters.count == 1)
         await turns(100)
         second = await home.open()
         with pytest.raises(Fenced):

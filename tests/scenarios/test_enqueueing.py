@@ -60,7 +60,7 @@ def test_rows_are_published_in_order_with_all_that_they_say() -> None:
                     content_type="text/plain", correlation_id="c", trace_id="t"),
             Message(b"3", not_before_ms=found[2].not_before_ms),
         ]  # fmt: skip
-        assert broker._node.measures.enqueued_published == 3
+        assert broker._node.counters.enqueued_published == 3
         await broker.close()
 
     play(story)
@@ -130,7 +130,7 @@ def test_rows_that_cannot_be_published_are_kept_with_the_reason_and_block_nobody
             assert text in errors.pop(id)
         assert errors == {}
         assert broker._node.enqueueing.failed == 9
-        assert broker._node.measures.enqueued_failed == 9
+        assert broker._node.counters.enqueued_failed == 9
         first = await broker.enqueued_failed(max=3)
         assert [failed.id for failed in first.failed] == [2, 3, 4]
         assert (await broker.enqueued_failed(after=first.next or 0)).failed[0].id == 5

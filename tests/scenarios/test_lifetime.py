@@ -240,14 +240,14 @@ def test_a_read_that_ended_does_not_keep_an_unused_queue(home: Home, how: str) -
         await broker.declare_queue("q", unused_ms=10_000)
         await broker.declare_group("q", "s", kind="stream")
         read = asyncio.create_task(broker.read("q", "s", wait=3_600))
-        await until(lambda: bool(broker._node.polls._readers))
+        await until(lambda: bool(broker._node.waiters._readers))
         if how == "cancel":
             read.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await read
         else:
             home.pass_time(broker, 3_600_000)
-            assert broker._node.polls._readers
+            assert broker._node.waiters._readers
             read.cancel()
             await asyncio.wait([read])
 
@@ -268,7 +268,7 @@ def test_a_read_whose_time_was_over_is_forgotten(memory_home: Home) -> None:
         await broker.declare_group("q", "s", kind="stream")
         for _ in range(3):
             assert len(await broker.read("q", "s", wait=0.01)) == 0
-        assert not broker._node.polls.has_waiters(broker._node.catalog.queue("default", "q"))
+        assert not broker._node.waiters.has_waiters(broker._node.catalog.queue("default", "q"))
 
     play(memory_home, scenario)
 

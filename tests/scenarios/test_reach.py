@@ -132,7 +132,7 @@ def test_a_consumer_that_waits_at_another_node_is_woken_and_when_cancelled_takes
         await asyncio.gather(waiting, return_exceptions=True)
 
         async def nobody_waits() -> bool:
-            return second._node.polls.count == 0
+            return second._node.waiters.count == 0
 
         await until(nobody_waits)
         await second.publish(name, Message(b"2"))

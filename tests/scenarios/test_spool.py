@@ -13,7 +13,7 @@ from penstock.batch import EncodedBatch, decode
 from penstock.model.rows import BatchRow, Commit, DedupRow, LaneImage
 from penstock.node.spool.log import FREE_BYTES
 from penstock.node.spool.positions import ROWS_KEPT_MS
-from penstock.node.spool.spooling import SpoolSettings
+from penstock.node.spool.spool import SpoolSettings
 from tests.scenarios.rig import claim_all, messages, numbered, texts
 from tests.scenarios.shaky import Machine, play
 from tests.simulation.spool_folder import MemoryFolder
@@ -60,7 +60,7 @@ class Away:
     async def kill(self, broker: Broker, **options: Any) -> Broker:
         """The node dies where it stands; the next one finds its files."""
         broker._node.closed = True
-        await broker._node.spooling.replaying.stop()
+        await broker._node.spool.replay.stop()
         self.folder.sever()
         self.folder = self.folder.again()
         return await self.open(**options)
@@ -68,7 +68,7 @@ class Away:
     async def empty(self, broker: Broker) -> None:
         """Until everything was replayed."""
         for _ in range(1_000):
-            if not spool_of(broker).messages and not broker._node.spooling.held:
+            if not spool_of(broker).messages and not broker._node.spool.held:
                 return
             await asyncio.sleep(0.05)
         raise AssertionError(f"the spool is not replayed: {broker.spool()}")

@@ -22,7 +22,7 @@ from penstock.node.broker import Broker
 from penstock.node.cluster import remote_publish
 from penstock.node.cluster.membership import Cluster, ClusterOptions
 from penstock.node.cluster.remote_publish import Landed, Landing
-from penstock.node.spool.spooling import SpoolSettings
+from penstock.node.spool.spool import SpoolSettings
 from penstock.store.memory.engine import MemoryStore
 from tests.simulation.spool_folder import MemoryFolder
 from tests.simulation.virtual_loop import SimulatedClock, VirtualLoop, run
@@ -203,7 +203,7 @@ def test_records_that_wait_for_room_at_another_node_go_before_later_ones(monkeyp
         await come(lambda: not spooled(first))
         assert len(await world.disk.outbox(0, 10, [SLOT])) == 1
         await world.move(SLOT, "second", "first")
-        await asyncio.sleep(0.01)  # the relay has seen that it is full, and looks again only later
+        await asyncio.sleep(0.01)  # the outbox has seen that it is full, and looks again only later
         claim = await first.claim("work", max=3)
         await first.ack(claim)
         assert (await first.publish("work", Message(b"two"))).buffered, "it would overtake"
@@ -382,7 +382,7 @@ async def kill(broker: Broker, folder: MemoryFolder) -> None:
     node = broker._node
     node.closed = True
     folder.sever()
-    await node.spooling.replaying.stop()
+    await node.spool.replay.stop()
     node.timers.close()
     assert node.cluster is not None
     assert node.cluster._task is not None

@@ -58,12 +58,12 @@ async def stored(broker: Broker) -> tuple[int, int]:
 
 def carry_on_in_pieces(broker: Broker) -> None:
     broker._node.staging.commit_bytes = 100
-    broker._node.staging.carrying.piece_bytes = 0
+    broker._node.staging.finisher.piece_bytes = 0
 
 
 def gated(broker: Broker, pieces: int) -> asyncio.Semaphore:
     """So many pieces of large commits are published; each release lets one more through."""
-    gate, carrying = asyncio.Semaphore(pieces), broker._node.staging.carrying
+    gate, carrying = asyncio.Semaphore(pieces), broker._node.staging.finisher
     original = carrying._piece
 
     async def piece(*arguments: Any) -> None:
@@ -251,7 +251,7 @@ def test_a_commit_and_an_abort_wait_for_chunks_that_are_on_their_way() -> None:
     async def story(machine: shaky.Machine) -> None:
         broker = await machine.open()
         await broker.declare_queue("q")
-        places = broker._node.catalog.stages.by_place
+        places = broker._node.catalog.stages.by_key
         for transaction in ("t", "u"):
             await broker.stage(transaction, "a", chunk(0), queue="q")
         coming = asyncio.ensure_future(broker.stage("t", "b", chunk(40), queue="q"))

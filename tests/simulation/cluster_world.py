@@ -22,7 +22,7 @@ from penstock.node.broker import Broker
 from penstock.node.cluster.membership import Cluster, ClusterOptions
 from penstock.node.cluster.remote_publish import Landed, Landing
 from penstock.node.node import Node
-from penstock.node.spool.spooling import SpoolSettings
+from penstock.node.spool.spool import SpoolSettings
 from penstock.store.memory.engine import MemoryStore
 from tests.simulation.faulty_store import CALM, Chances, FaultyStore
 from tests.simulation.spool_folder import MemoryFolder
@@ -249,7 +249,7 @@ class ClusterWorld:
             await asyncio.sleep(0.1)
 
     def _is_buffering(self) -> bool:
-        return any(member.node.spooling.messages or member.node.spooling.is_away for member in self.live())
+        return any(member.node.spool.messages or member.node.spool.is_away for member in self.live())
 
     def _is_held(self, folder: MemoryFolder) -> bool:
         return any(not one.folder.is_severed and one.folder.files is folder.files for one in self.members)

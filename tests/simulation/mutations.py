@@ -27,10 +27,10 @@ from penstock.model.errors import LeaseLost, PenstockError
 from penstock.model.rows import Commit, DedupRow, LaneChange
 from penstock.model.verdict import Verdict
 from penstock.node.catalog import Group, Queue
-from penstock.node.cluster.outbox import Relay
+from penstock.node.cluster.outbox import Outbox
 from penstock.node.commit.loop import CommitLoop
 from penstock.node.consume import claims, dead_letters
-from penstock.node.consume.waiters import Polls
+from penstock.node.consume.waiters import Waiters
 from penstock.node.node import Node
 from penstock.node.publish import append, transactions
 from penstock.node.publish.parts import Part
@@ -38,8 +38,8 @@ from penstock.node.spool.log import Entry as SpoolEntry
 from penstock.node.spool.log import SpoolLog
 from penstock.node.spool.positions import Positions
 from penstock.node.spool.records import Doubt, Header, Record
-from penstock.node.spool.replay import Replaying
-from penstock.node.spool.spooling import Spooling
+from penstock.node.spool.replay import Replay
+from penstock.node.spool.spool import Spool
 from penstock.store.memory.engine import MemoryStore
 
 Mutation = Callable[[], Any]
@@ -315,18 +315,18 @@ def a_settle_that_claims_is_answered_before_it_is_durable() -> Any:
 
 @mutation
 def dead_letters_are_copied_twice() -> Any:
-    original = Relay._relay
+    original = Outbox._copy_dead_letter
 
-    async def relay(own: Relay, *arguments: Any) -> None:
+    async def copy(own: Outbox, *arguments: Any) -> None:
         await original(own, *arguments)
         await original(own, *arguments)
 
-    return patch.object(Relay, "_relay", relay)
+    return patch.object(Outbox, "_copy_dead_letter", copy)
 
 
 @mutation
 def dead_letters_are_not_promised() -> Any:
-    return patch.object(Relay, "rows", lambda *_: [])
+    return patch.object(Outbox, "rows", lambda *_: [])
 
 
 @mutation
@@ -370,7 +370,7 @@ def filters_are_ignored() -> Any:
 
 @mutation
 def waiting_consumers_are_not_woken() -> Any:
-    return patch.object(Polls, "serve", lambda *_: None)
+    return patch.object(Waiters, "serve", lambda *_: None)
 
 
 @mutation
@@ -401,23 +401,23 @@ def a_replay_does_not_say_how_far_it_came() -> Any:
 
 @mutation
 def a_commit_without_an_answer_is_taken_for_none() -> Any:
-    async def happened(_: Replaying, __: Header, ___: Doubt) -> bool:
+    async def happened(_: Replay, __: Header, ___: Doubt) -> bool:
         return False
 
-    return patch.object(Replaying, "_happened", happened)
+    return patch.object(Replay, "_happened", happened)
 
 
 @mutation
 def a_commit_without_an_answer_is_taken_for_done() -> Any:
-    async def happened(_: Replaying, __: Header, ___: Doubt) -> bool:
+    async def happened(_: Replay, __: Header, ___: Doubt) -> bool:
         return True
 
-    return patch.object(Replaying, "_happened", happened)
+    return patch.object(Replay, "_happened", happened)
 
 
 @mutation
 def publishes_overtake_the_spool() -> Any:
-    return patch.object(Spooling, "_must_wait", lambda spooling, unit: unit.is_durable and spooling.is_away)
+    return patch.object(Spool, "_must_wait", lambda spool, unit: unit.is_durable and spool.is_away)
 
 
 @mutation
@@ -435,12 +435,12 @@ def the_spool_answers_before_it_has_written() -> Any:
 
 @mutation
 def a_replay_is_done_before_its_commit() -> Any:
-    async def settle(replaying: Replaying, spool: SpoolLog, done: Sequence[SpoolEntry], *_: Any) -> None:
+    async def settle(replaying: Replay, spool: SpoolLog, done: Sequence[SpoolEntry], *_: Any) -> None:
         if done:
             replaying._place = done[-1].end
             await spool.release(replaying._place)
 
-    return patch.object(Replaying, "_settle", settle)
+    return patch.object(Replay, "_settle", settle)
 
 
 @contextmanager

@@ -224,7 +224,7 @@ _LIMITS: Final[dict[str, tuple[tuple[str, ...], tuple[int, ...]]]] = {
     "pending": (("penstock.node.commit.loop.PENDING_BYTES_MAX",), (10, 40)),
     "row": (("penstock.core.lane.ROW_MESSAGES_MAX",), (1, 2)),
     "lanes": (("penstock.node.lanes.LANES_MAX",), (6,)),
-    "relay": (("penstock.node.cluster.outbox.ROWS_AT_ONCE",), (1,)),
+    "outbox": (("penstock.node.cluster.outbox.ROWS_AT_ONCE",), (1,)),
 }
 
 

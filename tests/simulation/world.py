@@ -21,7 +21,7 @@ from penstock.node.broker import Broker
 from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.node import Node
 from penstock.node.spool.records import DeadRecord, dead_of
-from penstock.node.spool.spooling import SpoolSettings
+from penstock.node.spool.spool import SpoolSettings
 from penstock.store.memory.engine import MemoryStore
 from tests.simulation.checker import Checker
 from tests.simulation.court import Violation

@@ -6,6 +6,7 @@ The rules are data; `violations` applies them to any source text, so the checker
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -208,3 +209,100 @@ def test_a_good_source_passes(module: str, statement: str) -> None:
 def test_a_relative_import_in_a_package_is_its_own() -> None:
     source = '"""A docstring."""\nfrom .lane import Lane\nfrom . import ranges\n'
     assert violations(source, "penstock.core", is_package=True) == []
+
+
+# Inside of the node: services say what they need ---------------------------------------------------------
+
+CYCLE_MODULES_MAX: Final = 30
+"""Modules of `node/` that may import each other in a circle, type-only imports counted."""
+NODE_TAKERS_MAX: Final = 33
+"""Modules below `node/` that may still take a whole `Node`."""
+COMPOSITION_ROOT: Final = "penstock.node.node"
+
+
+def node_modules() -> dict[str, Path]:
+    return {name: path for path in MODULES if (name := module_name(path)).startswith("penstock.node")}
+
+
+def import_graph(sources: dict[str, str]) -> dict[str, set[str]]:
+    """module → the others among these that it imports, also for types alone."""
+    return {
+        module: {name for name in imported_names(ast.parse(source)) if name in sources and name != module}
+        for module, source in sources.items()
+    }
+
+
+def imported_names(tree: ast.Module) -> Iterator[str]:
+    """Modules and names as they are imported: `from a import b` is both `a` and `a.b`, unless `b` is a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                named = f"{node.module}.{alias.name}"
+                is_module = (SOURCE / Path(*named.split("."))).with_suffix(".py").exists()
+                yield named if is_module else node.module
+
+
+def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """The sets of modules of which each reaches each other, by rising size."""
+    reached = {module: reachable(graph, module) for module in graph}
+    circles = {frozenset(other for other in reached[m] if m in reached[other]) for m in graph if m in reached[m]}
+    return sorted(map(set, circles), key=len)
+
+
+def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    found: set[str] = set()
+    ahead = list(graph[start])
+    while ahead:
+        module = ahead.pop()
+        if module not in found:
+            found.add(module)
+            ahead += graph[module]
+    return found
+
+
+def takes_node(source: str) -> bool:
+    """Whether a module imports `Node` or has a parameter or attribute annotated with it."""
+    tree = ast.parse(source)
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    if any(alias.name == "Node" for node in imports for alias in node.names):
+        return True
+    noted = (node.annotation for node in ast.walk(tree) if isinstance(node, ast.arg | ast.AnnAssign))
+    return any("Node" in re.findall(r"\w+", ast.unparse(note)) for note in noted if note is not None)
+
+
+def test_no_large_cycle_in_the_node() -> None:
+    graph = import_graph({name: path.read_text() for name, path in node_modules().items()})
+    largest = cycles(graph)[-1:]
+    assert [sorted(cycle) for cycle in largest if len(cycle) > CYCLE_MODULES_MAX] == []
+
+
+def test_modules_below_the_node_take_what_they_need_and_not_the_node() -> None:
+    taking = [
+        name for name, path in node_modules().items() if name != COMPOSITION_ROOT and takes_node(path.read_text())
+    ]
+    assert len(taking) <= NODE_TAKERS_MAX, taking
+
+
+def test_a_cycle_of_imports_is_found() -> None:
+    sources = {
+        "penstock.node.a": "if TYPE_CHECKING:\n    from penstock.node.b import B",
+        "penstock.node.b": "import penstock.node.c",
+        "penstock.node.c": "from penstock.node.a import A",
+        "penstock.node.d": "from penstock.node.a import A",
+    }
+    assert cycles(import_graph(sources)) == [{"penstock.node.a", "penstock.node.b", "penstock.node.c"}]
+
+
+@pytest.mark.parametrize(
+    ("source", "is_taken"),
+    [
+        ("from penstock.node.node import Node", True),
+        ("def stop(node: 'Node | None') -> None: ...", True),
+        ("class Service:\n    _node: Node", True),
+        ("from penstock.model.rows import NodeRow\ndef stop(row: NodeRow) -> None: ...", False),
+    ],
+)
+def test_taking_a_node_is_found(source: str, is_taken: bool) -> None:
+    assert takes_node(source) is is_taken

@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 from penstock.node.broker import Broker
 from penstock.node.observe.counters import COUNTERS, SECONDS_BOUNDS, Histogram
 from penstock.node.observe.survey import NodeNumbers
-from penstock.node.spool.spooling import SpoolNumbers
+from penstock.node.spool.spool import SpoolNumbers
 from penstock.version import VERSION
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -154,7 +154,7 @@ class _Page(Collector):
 
 
 def _node_families(numbers: NodeNumbers) -> Iterator[Metric]:
-    measures, rest = numbers.measures, numbers.rest
+    counters, rest = numbers.counters, numbers.rest
     yield _labelled(GaugeMetricFamily("penstock_build", "1, with the version.", labels=["version"]), [VERSION], 1)
     queues = GaugeMetricFamily(
         "penstock_queues",
@@ -168,20 +168,20 @@ def _node_families(numbers: NodeNumbers) -> Iterator[Metric]:
     messages = CounterMetricFamily(
         "penstock_messages", "Messages of all queues and groups, by what happened to them.", labels=["event"]
     )
-    for event, count in (("published", measures.published), *zip(COUNTERS, measures.totals, strict=True)):
+    for event, count in (("published", counters.published), *zip(COUNTERS, counters.totals, strict=True)):
         _labelled(messages, [event], count)
     yield messages
-    yield CounterMetricFamily("penstock_commits", "Commits that the store took.", measures.commit_seconds.count)
-    yield CounterMetricFamily("penstock_commits_failed", "Commits that failed.", measures.commits_failed)
+    yield CounterMetricFamily("penstock_commits", "Commits that the store took.", counters.commit_seconds.count)
+    yield CounterMetricFamily("penstock_commits_failed", "Commits that failed.", counters.commits_failed)
     yield CounterMetricFamily(
-        "penstock_enqueued_published", "Messages published that applications had enqueued.", measures.enqueued_published
+        "penstock_enqueued_published", "Messages published that applications had enqueued.", counters.enqueued_published
     )
     yield CounterMetricFamily(
-        "penstock_enqueued_failed", "Times that an enqueued message could not be published.", measures.enqueued_failed
+        "penstock_enqueued_failed", "Times that an enqueued message could not be published.", counters.enqueued_failed
     )
-    yield _histogram("penstock_commit_seconds", "Time that the store took for a commit.", measures.commit_seconds)
-    yield _histogram("penstock_commit_messages", "Messages published in a commit.", measures.commit_messages)
-    yield _histogram("penstock_commit_bytes", "Bytes of batches in a commit.", measures.commit_bytes)
+    yield _histogram("penstock_commit_seconds", "Time that the store took for a commit.", counters.commit_seconds)
+    yield _histogram("penstock_commit_messages", "Messages published in a commit.", counters.commit_messages)
+    yield _histogram("penstock_commit_bytes", "Bytes of batches in a commit.", counters.commit_bytes)
     yield CounterMetricFamily("penstock_cache_hits", "Batches that deliveries found in memory.", numbers.cache_hits)
     yield CounterMetricFamily("penstock_cache_misses", "Batches that deliveries had to read.", numbers.cache_misses)
     for name, text, value in (

@@ -69,7 +69,7 @@ class Reach(Broker):
         except Elsewhere:
             await there()
             assert self._node.cluster is not None
-            await self._node.cluster.following.refresh()
+            await self._node.cluster.catalog_feed.refresh()
 
     # What was declared ------------------------------------------------------------------------------------
 

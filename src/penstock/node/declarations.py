@@ -101,7 +101,7 @@ def _reconfigured(node: Node, queue: Queue) -> None:
         lane = node.lanes.get(id)
         if lane is not None:
             node.retention.committed(lane, node.clock.now_ms())
-            node.polls.serve(lane)
+            node.waiters.serve(lane)
 
 
 def _check_fixed(
@@ -189,8 +189,8 @@ async def delete_group(node: Node, queue: Queue, group: Group) -> None:
 
         def forget() -> None:
             queue.groups.pop(group.name, None)
-            node.measures.forget([group.id])
-            node.polls.group_deleted(queue, group)
+            node.counters.forget([group.id])
+            node.waiters.group_deleted(queue, group)
 
         await node.commit_catalog([], [("group", group.id)], forget, slot=max(queue.slot, 0))
 

@@ -1,6 +1,6 @@
 """The node: one broker process's moving parts put together, and what happens around a commit.
 
-It owns the lanes (through their slots' epochs), the commit loop, timers, cache and polls. The operations that
+It owns the lanes (through their slots' epochs), the commit loop, timers, cache and waiters. The operations that
 users call are in the modules beside it, one concern each; `node/broker/` is their face.
 """
 
@@ -36,19 +36,19 @@ from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
 from penstock.node.clock import Clock
 from penstock.node.cluster import slots as holdings
 from penstock.node.cluster.membership import Cluster, ClusterOptions
-from penstock.node.cluster.outbox import Relay
+from penstock.node.cluster.outbox import Outbox
 from penstock.node.commit.loop import CommitLoop
 from penstock.node.consume.scan_limit import ScanLimit
-from penstock.node.consume.waiters import Polls
+from penstock.node.consume.waiters import Waiters
 from penstock.node.lanes import LaneSet
 from penstock.node.limits import Limits
-from penstock.node.observe.counters import Measures
-from penstock.node.observe.events import EventLog
+from penstock.node.observe.counters import Counters
+from penstock.node.observe.events import EventWriter
 from penstock.node.observe.readiness import Readiness
 from penstock.node.observe.survey import Survey
 from penstock.node.observe.traces import Traces
 from penstock.node.spool.positions import Positions
-from penstock.node.spool.spooling import Spooling, SpoolSettings
+from penstock.node.spool.spool import Spool, SpoolSettings
 from penstock.node.staging.staging import Staging
 from penstock.node.timers import Timers
 from penstock.store.contract import Store
@@ -96,9 +96,9 @@ class Node:
         self.clock = clock
         self.catalog = Catalog()
         self.cache = BatchCache(cache_bytes)
-        self.measures = Measures()
+        self.counters = Counters()
         self.scan_limit = ScanLimit(
-            limits.scans, limits.scan_bytes_per_second, lambda: self.measures.commit_seconds.count
+            limits.scans, limits.scan_bytes_per_second, lambda: self.counters.commit_seconds.count
         )
         self.bytes_before: dict[int, tuple[int, int]] = {}
         """lane → (its first offset, bytes appended before it): see `node/consume/extents.py`"""
@@ -111,9 +111,9 @@ class Node:
             self.catalog, store, self.memory, self._lane_loaded, self._is_idle, self._declared, self.epochs,
             self._check_lane,
         )  # fmt: skip
-        self.polls = Polls(self)
+        self.waiters = Waiters(self)
         self.retention = Retention(self)
-        self.relay = Relay(self)
+        self.outbox = Outbox(self)
         self.traces = Traces(self)
         self.schedules = Schedules(self)
         self.staging = Staging(self)
@@ -121,10 +121,10 @@ class Node:
         self.readiness = Readiness(self)
         self.survey = Survey(self)
         self.positions = Positions(self)
-        self.spooling = Spooling(self, spool)
+        self.spool = Spool(self, spool)
         self.commits: CommitLoop
         self.names: dict[tuple[str, str, str], asyncio.Lock] = {}
-        self.events = EventLog(self, events)
+        self.events = EventWriter(self, events)
         self.session_claims: dict[str, set[tuple[int, str, str]]] = {}
         """session → (queue, group, consumer) of its claims here, where it is another node that has the session"""
         self._reserving = asyncio.Lock()
@@ -154,29 +154,29 @@ class Node:
         await self.traces.open()
         await declarations.drop_ephemeral_exchanges(self)
         await holdings.mind(self, set(self.epochs))
-        self.relay.start()
+        self.outbox.start()
         await self.enqueueing.open()
-        await self.spooling.open(joined.secret)
+        await self.spool.open(joined.secret)
 
     async def open_among(self, owner: str, options: ClusterOptions, *, is_alone: bool = False) -> Cluster:
         """Be ready to be one of several nodes; `join` of what this returns makes it one."""
         self.cluster = Cluster(self, owner, options, is_alone=is_alone)
         await self._begin()
-        await self.cluster.following.refresh()
+        await self.cluster.catalog_feed.refresh()
         await self.traces.open()
-        self.relay.start()
+        self.outbox.start()
         await self.enqueueing.open()
         return self.cluster
 
     async def _begin(self) -> None:
         await self.memory.acquire(range(SLOTS), "memory")
-        self.commits = CommitLoop(self, self.store, self.memory, self.clock, self.epochs, self.measures)
+        self.commits = CommitLoop(self, self.store, self.memory, self.clock, self.epochs, self.counters)
 
     def joined(self, incarnation: int) -> None:
         """This node has a number that none had before: what it numbers from here on is unique."""
         self.incarnation = incarnation
         self._next_lease = incarnation * LEASES_PER_EPOCH
-        self.relay.number_from(self._next_lease)
+        self.outbox.number_from(self._next_lease)
         self.traces.number_from(self._next_lease)
 
     async def reserve_ids(self, least: int = 0) -> None:
@@ -197,11 +197,11 @@ class Node:
         if self.cluster is not None:
             await self.cluster.leave()
         self.closed = True
-        self.polls.close(Closed("the broker is closing"))
+        self.waiters.close(Closed("the broker is closing"))
         self.timers.close()
-        await self.relay.close()
+        await self.outbox.close()
         await self.enqueueing.close()
-        await self.spooling.replaying.stop()
+        await self.spool.replay.stop()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -211,7 +211,7 @@ class Node:
         if self.cluster is None:
             with suppress(PenstockError):
                 await self.store.leave(self.incarnation)
-        await self.spooling.close()
+        await self.spool.close()
         await self.store.close()
         await self.memory.close()
 
@@ -349,8 +349,8 @@ class Node:
             else:
                 self.catalog.orphan_bindings(queue.namespace, bindings)
             self.lanes.drop(set(queue.lanes))
-            self.measures.forget(group.id for group in queue.groups.values())
-            self.polls.queue_deleted(queue)
+            self.counters.forget(group.id for group in queue.groups.values())
+            self.waiters.queue_deleted(queue)
 
         await self.commit_catalog([], deleted, forget, slot=max(queue.slot, 0))
         if is_registrar:  # otherwise it does this too when it hears of it
@@ -362,7 +362,7 @@ class Node:
         return lane.id == self.events.lane
 
     def before_seal(self, lane: Lane) -> None:
-        self.polls.serve_unsealed(lane)
+        self.waiters.serve_unsealed(lane)
 
     def is_current(self, lane: Lane) -> bool:
         return self.lanes.get(lane.id) is lane
@@ -375,7 +375,7 @@ class Node:
             if queue is None:
                 continue
             if part.died:
-                outbox += self.relay.rows(queue, lane.id, part.died)
+                outbox += self.outbox.rows(queue, lane.id, part.died)
             if part.change.batches and lane.id < EPHEMERAL_FROM:
                 traces += self.traces.published(queue, lane.id, part.change.batches)
             self.events.happened(queue, lane.id, part)
@@ -390,7 +390,7 @@ class Node:
         if self.cache.keeps(first, lane.lag_bytes()):
             return True
         queue = self.catalog.by_lane.get(lane.id)
-        return queue is not None and self.polls.has_waiters(queue)
+        return queue is not None and self.waiters.has_waiters(queue)
 
     def committed(self, sealed: list[tuple[Lane, Sealed]]) -> None:
         now_ms = self.clock.now_ms()
@@ -403,27 +403,27 @@ class Node:
             self._count(lane, part)
             self.schedule(lane)
             self.retention.committed(lane, now_ms)
-            self.polls.serve(lane)
+            self.waiters.serve(lane)
             if part.died:
-                self.relay.wake()
+                self.outbox.wake()
 
     def _count(self, lane: Lane, part: Sealed) -> None:
-        measures = self.measures
+        counters = self.counters
         if part.change.batches and lane.id != self.events.lane:
-            measures.published += sum([row.count for row in part.change.batches])
+            counters.published += sum([row.count for row in part.change.batches])
         for group, events in part.events:
-            exists = group in measures.groups or self._has_group(lane.id, group)
-            measures.happened(group, events, exists=exists)
+            exists = group in counters.groups or self._has_group(lane.id, group)
+            counters.happened(group, events, exists=exists)
 
     def _has_group(self, lane: int, group: int) -> bool:
         queue = self.catalog.by_lane.get(lane)
         return queue is not None and queue.group_by_id(group) is not None
 
-    def mark(self, commit: Commit) -> Doubt | None:
-        return self.spooling.mark(commit)
+    def stamp(self, commit: Commit) -> Doubt | None:
+        return self.spool.stamp(commit)
 
     def rescue(self, publishes: list[Waiting], doubt: Doubt | None, error: PenstockError) -> None:
-        self.spooling.rescue(publishes, doubt, error)
+        self.spool.rescue(publishes, doubt, error)
 
     def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
         log.warning("a commit failed, %d lanes are loaded anew: %s", len(lanes), error)
@@ -431,16 +431,16 @@ class Node:
             self.cluster.fenced()
         elif isinstance(error, Fenced):
             self.fenced = error
-            self.polls.close(error)
+            self.waiters.close(error)
         self.lanes.drop(lanes)
         self.cache.forget_lanes(lanes)  # another node may store else than this one did
         for id in lanes:
             self.timers.cancel(("lane", id))
         self.positions.forget()
-        self.spooling.lost(error)
+        self.spool.lost(error)
         if self.closed:
             return
-        self.relay.wake_later()  # it may have happened all the same, with new rows in the outbox
+        self.outbox.wake_later()  # it may have happened all the same, with new rows in the outbox
         if catalog and self._catalog_reload is None:
             self._catalog_reload = asyncio.get_running_loop().create_task(self._reload_catalog())
         # All of them: they may have leases to end, delays to mind and consumers who wait.
@@ -486,12 +486,12 @@ class Node:
         gone = set(kept.by_lane) - set(fresh.by_lane) - {lane for queue in ephemeral for lane in queue.lanes}
         kept.replace(fresh, ephemeral)
         self.lanes.drop(gone)
-        self.measures.keep({group.id for queue in kept.by_id.values() for group in queue.groups.values()})
+        self.counters.keep({group.id for queue in kept.by_id.values() for group in queue.groups.values()})
         for lane in self.lanes.loaded():
             queue = kept.by_lane[lane.id]
             lane.configure(queue.config, queue.settings())
         if self.cluster is not None:
-            self.cluster.following.forget()  # what others declared since this was read
+            self.cluster.catalog_feed.forget()  # what others declared since this was read
         if self.owns(REGISTRAR_SLOT):
             self.schedules.reloaded()
             self.staging.reloaded()
@@ -503,8 +503,8 @@ class Node:
         self._end_leases_of_the_gone(lane)
         self.schedule(lane)
         self.retention.committed(lane, self.clock.now_ms())
-        if self.polls.has_waiters(self.catalog.by_lane[lane.id]):
-            asyncio.get_running_loop().call_soon(self.polls.serve, lane)
+        if self.waiters.has_waiters(self.catalog.by_lane[lane.id]):
+            asyncio.get_running_loop().call_soon(self.waiters.serve, lane)
 
     def _end_leases_of_the_gone(self, lane: Lane) -> None:
         """What sessions held whose process is gone returns at once, as when such a session ends by itself."""
@@ -522,7 +522,7 @@ class Node:
             lane.is_idle()
             and lane.id != self.events.lane
             and not self.commits.concerns(lane.id)
-            and (queue is None or not self.polls.has_waiters(queue))
+            and (queue is None or not self.waiters.has_waiters(queue))
         )
 
     def schedule(self, lane: Lane) -> None:
@@ -547,7 +547,7 @@ class Node:
         finally:
             if lane.dirty:
                 self.commits.touch(lane)
-        self.polls.serve(lane)
+        self.waiters.serve(lane)
         self.schedule(lane)
 
     async def _feed_and_tick(self, lane: Lane, start: int) -> None:

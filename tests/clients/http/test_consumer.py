@@ -399,7 +399,7 @@ def test_a_stop_at_an_idle_queue_loses_nothing() -> None:
             for _ in range(20):
                 consumer = client.consumer("q", lambda _: None, poll_seconds=0.2)
                 running = asyncio.ensure_future(consumer.run())
-                await until(lambda: place.broker._node.polls.count == 1)
+                await until(lambda: place.broker._node.waiters.count == 1)
                 published_now = asyncio.ensure_future(client.publish("q", Message(b"")))
                 consumer.stop()
                 await running

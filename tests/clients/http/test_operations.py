@@ -334,7 +334,7 @@ def test_claims_wait_and_take_as_asked() -> None:
         async with connected() as (client, place):
             await client.declare_queue("q", ordered=True)
             waiting = asyncio.ensure_future(client.claim("q", wait=30, consumer="ann"))
-            await until(lambda: place.broker._node.polls.count == 1)
+            await until(lambda: place.broker._node.waiters.count == 1)
             await client.publish("q", Message(b"a", partition="1"))
             assert (await waiting).payloads() == [b"a"]
             assert len(await client.claim("q", partition="2")) == 0
@@ -344,9 +344,9 @@ def test_claims_wait_and_take_as_asked() -> None:
             history = await client.history("q", 0)
             assert (history[0].kind, history[0].consumer) == ("claimed", "ann")
             cancelled = asyncio.ensure_future(client.claim("q", wait=600))
-            await until(lambda: place.broker._node.polls.count == 1)
+            await until(lambda: place.broker._node.waiters.count == 1)
             cancelled.cancel()
-            await until(lambda: place.broker._node.polls.count == 0)  # the server noticed
+            await until(lambda: place.broker._node.waiters.count == 0)  # the server noticed
 
     run(main())
 

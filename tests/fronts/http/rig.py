@@ -24,7 +24,7 @@ from penstock.embedded import open_store
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.server import HttpServer
 from penstock.node.clock import Clock, SystemClock
-from penstock.node.spool.spooling import SpoolSettings
+from penstock.node.spool.spool import SpoolSettings
 from penstock.store.contract import Store
 from penstock.store.memory.engine import MemoryStore
 from penstock.store.sqlite.engine import SqliteStore

@@ -13,7 +13,7 @@ from penstock.batch import encode, to_bytes
 from penstock.fronts.http.server import HttpServer
 from penstock.model.errors import Elsewhere, Unavailable
 from penstock.model.rows import Commit
-from penstock.node.spool.spooling import SpoolSettings
+from penstock.node.spool.spool import SpoolSettings
 from penstock.store.memory.engine import MemoryStore
 from penstock.wire.http.shapes import BATCH_TYPE
 from tests.fronts.http.rig import JSON, LOOPS, Front, Wire, front_on, on_both_loops, until

@@ -135,7 +135,7 @@ async def test_a_watcher_of_events_that_goes_is_forgotten(front: Front, loop: st
         getattr(wire, how)()
         await until(lambda: front.server.measures.connections == 0)
     await until(lambda: len(asyncio.all_tasks()) <= before)
-    assert not front.broker._node.polls._readers
+    assert not front.broker._node.waiters._readers
 
 
 # Stopping ------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ async def stop_while_all_is_busy(store: SlowStore, front: Front) -> None:
     idle = await front.connect()
     await idle.send(HEALTH)
     await idle.reply()
-    waits = front.broker._node.polls
+    waits = front.broker._node.waiters
     await until(lambda: waits.count == 1 and waits.readers == 2)
     store.gate.clear()
     publisher = await front.connect()

@@ -22,7 +22,7 @@ async def watch(front: Front, query: str = "", headers: str = "") -> Wire:
     status, fields = await wire.head()
     assert (status, fields["content-type"]) == (200, "text/event-stream")
     assert await wire.chunk() == b": events follow\n\n"
-    await until(lambda: front.broker._node.polls.readers > 0)
+    await until(lambda: front.broker._node.waiters.readers > 0)
     return wire
 
 

@@ -183,11 +183,11 @@ def interrupt_soon(condition: Callable[[], bool] = lambda: True) -> threading.Th
 def test_ctrl_c_cancels_a_claim_that_waits(broker: SyncBroker) -> None:
     broker.declare_queue("work")
     node = broker._broker._node
-    striker = interrupt_soon(lambda: node.polls.count == 1)
+    striker = interrupt_soon(lambda: node.waiters.count == 1)
     with pytest.raises(KeyboardInterrupt):
         broker.claim("work", wait=60)
     striker.join()
-    assert node.polls.count == 0
+    assert node.waiters.count == 0
     broker.publish("work", Message(b"kept"))
     claim = broker.claim("work")
     assert [(received.payload, received.attempt) for received in claim] == [(b"kept", 1)]
@@ -256,7 +256,7 @@ def test_close_ends_those_who_wait_and_joins_the_thread(tmp_path: Path) -> None:
     broker.declare_queue("work")
     with ThreadPoolExecutor(THREADS) as threads:
         waiting = [threads.submit(broker.claim, "work", wait=60) for _ in range(THREADS - 1)]
-        while broker._broker._node.polls.count < THREADS - 1:
+        while broker._broker._node.waiters.count < THREADS - 1:
             time.sleep(0.001)
         closing = threads.submit(broker.close)
         broker.close()

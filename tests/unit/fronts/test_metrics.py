@@ -129,11 +129,11 @@ def test_a_deleted_queue_leaves_no_counter() -> None:
             await broker.declare_group(name, "g")
             await broker.publish(name, Message(b"x"))
             await broker.ack(await broker.claim(name, group="g"))
-        assert len(broker._node.measures.groups) == 2
+        assert len(broker._node.counters.groups) == 2
         await broker.delete_queue("q")
-        assert len(broker._node.measures.groups) == 1
+        assert len(broker._node.counters.groups) == 1
         await broker.delete_group("kept", "g")
-        assert broker._node.measures.groups == {}
+        assert broker._node.counters.groups == {}
         samples = parsed(await render(broker))
         assert value(samples, "penstock_messages_total", event="acked") == 2  # the totals never fall
 

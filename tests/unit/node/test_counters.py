@@ -11,10 +11,10 @@ import penstock
 from penstock import Broker, Message
 from penstock.core.events import Event
 from penstock.model.rows import BatchRow, Commit, LaneChange
-from penstock.node.observe.counters import COUNTERS, Histogram, Measures
+from penstock.node.observe.counters import COUNTERS, Counters, Histogram
 
 
-def counts(measures: Measures, group: int) -> dict[str, int]:
+def counts(measures: Counters, group: int) -> dict[str, int]:
     return {name: count for name, count in zip(COUNTERS, measures.groups[group], strict=True) if count}
 
 
@@ -38,7 +38,7 @@ def counts(measures: Measures, group: int) -> dict[str, int]:
     ],
 )
 def test_events_are_counted_by_message(kind: str, detail: str, expected: dict[str, int]) -> None:
-    measures = Measures()
+    measures = Counters()
     event = Event(kind, [(0, 5), (8, 10)], 0, detail=detail)  # type: ignore[arg-type]
     measures.happened(1, [event], exists=True)
     assert counts(measures, 1) == expected
@@ -46,7 +46,7 @@ def test_events_are_counted_by_message(kind: str, detail: str, expected: dict[st
 
 
 def test_a_group_that_is_gone_counts_in_the_totals_alone() -> None:
-    measures = Measures()
+    measures = Counters()
     measures.happened(1, [Event("acked", [(0, 3)], 0)], exists=False)
     measures.read(2, 4, exists=False)
     assert measures.groups == {}
@@ -56,7 +56,7 @@ def test_a_group_that_is_gone_counts_in_the_totals_alone() -> None:
 
 
 def test_only_groups_that_are_left_are_kept() -> None:
-    measures = Measures()
+    measures = Counters()
     for group in (1, 2, 3):
         measures.read(group, 1, exists=True)
     measures.keep({2, 9})
@@ -73,7 +73,7 @@ def test_a_histogram_at_its_bounds() -> None:
 
 
 def test_a_commit_is_counted_with_its_size() -> None:
-    measures = Measures()
+    measures = Counters()
     rows = [BatchRow(0, 3, 1, 4, b"ab", b"cd"), BatchRow(3, 4, 1, 8, b"", b"abcd")]
     measures.applied(Commit(lanes=[LaneChange(1, 0, 7, 8, batches=rows)]), 0.003)
     assert measures.commit_messages.sum == 7
@@ -108,7 +108,7 @@ def test_stream_reads_are_deliveries() -> None:
             await broker.publish_many("q", [Message(b"x") for _ in range(5)])
             assert len(await broker.read("q", "s", max=3)) == 3
             await broker.commit("q", "s", 3)
-            [group] = broker._node.measures.groups
-            assert counts(broker._node.measures, group) == {"delivered": 3, "committed": 3}
+            [group] = broker._node.counters.groups
+            assert counts(broker._node.counters, group) == {"delivered": 3, "committed": 3}
 
     asyncio.run(main())

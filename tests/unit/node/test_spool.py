@@ -10,7 +10,7 @@ import pytest
 
 from penstock import InvalidArgument, StoreCorrupt, Unavailable
 from penstock.node.spool.folder import DiskFolder
-from penstock.node.spool.log import Place, SpoolLog
+from penstock.node.spool.log import LogPosition, SpoolLog
 from penstock.node.spool.records import (
     MAGIC,
     DeadRecord,
@@ -166,7 +166,7 @@ def test_records_are_read_in_order_over_segments_and_removed_behind_the_reader(t
         _, future = log.add(lambda sequence: record(sequence, 2_000_000))  # larger than what is read at once
         await future
         assert [entry.record.sequence for entry in await log.read(place)] == [41]
-        assert (await log.read(Place(0, 0)))[0].record == record(41, 2_000_000)
+        assert (await log.read(LogPosition(0, 0)))[0].record == record(41, 2_000_000)
         await folder.close()
 
     asyncio.run(scenario())

@@ -238,8 +238,8 @@ class Enqueueing:
         except PenstockError as error:
             raise Unavailable(f"a commit failed: {error}") from error  # for whatever reason: no row is to blame
         remote_publish.nudge(node, results)
-        node.measures.enqueued_published += len(taken)
-        node.measures.enqueued_failed += len(failures)
+        node.counters.enqueued_published += len(taken)
+        node.counters.enqueued_failed += len(failures)
         self.failed += len(failures)
 
     def _parts(self, taken: Sequence[Taken]) -> list[Part]:

@@ -79,7 +79,7 @@ class Retention:
 
     def _expire_ids(self, lane: Lane) -> None:
         if self._node.lanes.get(lane.id) is lane:
-            lane.expire_dedup(self._node.spooling.ids_until_ms(self._node.clock.now_ms()))
+            lane.expire_dedup(self._node.spool.ids_until_ms(self._node.clock.now_ms()))
             if lane.dirty:
                 self._node.commits.touch(lane)
             self.committed(lane, self._node.clock.now_ms())
@@ -100,7 +100,7 @@ class Retention:
         if not self._node.owns(queue.slot):
             return  # its owner looks
         is_held = any(group.config.holds for group in queue.groups.values())
-        if queue.consumers or is_held or self._node.polls.has_waiters(queue):
+        if queue.consumers or is_held or self._node.waiters.has_waiters(queue):
             queue.used_ms = self._node.clock.now_ms()
         if queue.used_ms + span_ms <= self._node.clock.now_ms():
             self._node.spawn(self._delete(queue))

@@ -60,7 +60,7 @@ TICK_HEADER: Final = "scheduled_ms"
 
 log = logging.getLogger("penstock.schedules")
 
-_Place = tuple[str, str]
+ScheduleKey = tuple[str, str]
 """(namespace, name)"""
 
 
@@ -91,22 +91,22 @@ class Schedules:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._next: dict[_Place, int | None] = {}
-        self._due: dict[_Place, None] = {}
+        self._next: dict[ScheduleKey, int | None] = {}
+        self._due: dict[ScheduleKey, None] = {}
         self._firing = False
 
     # What was declared ------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Mind the ticks of everything declared; what was missed while no node ran fires now."""
-        for place in self._node.catalog.schedules:
-            self._arm(place)
+        for key in self._node.catalog.schedules:
+            self._arm(key)
 
     def slots_gone(self, slots: set[int]) -> None:
         """Where the registrar's is among them, another node fires from now on."""
         if REGISTRAR_SLOT in slots:
-            for place in self._node.catalog.schedules:
-                self._node.timers.cancel(("schedule", *place))
+            for key in self._node.catalog.schedules:
+                self._node.timers.cancel(("schedule", *key))
             self._next.clear()
             self._due.clear()
 
@@ -114,17 +114,17 @@ class Schedules:
         """The catalog was read anew after a failed commit: which ticks were fired is known only now."""
         self._next.clear()
         again_ms = self._node.clock.now_ms() + RETRY_MS
-        for place in self._node.catalog.schedules:
-            self._arm(place, again_ms)
+        for key in self._node.catalog.schedules:
+            self._arm(key, again_ms)
 
     async def declare(self, namespace: str, name: str, wanted: ScheduleDocument) -> Schedule:
         """Create a schedule, or replace the one there is. It fires at the ticks after this moment.
 
         While its timing stays the same a schedule that is replaced loses and repeats no tick.
         """
-        node, catalog, place = self._node, self._node.catalog, (namespace, name)
+        node, catalog, key = self._node, self._node.catalog, (namespace, name)
         async with node.declaring("schedule", "", ""):
-            known = catalog.schedules.get(place)
+            known = catalog.schedules.get(key)
             count = len(catalog.schedules)
             if known is None and count >= node.limits.schedules:
                 raise Forbidden(f"there are {count} schedules already, as many as may be; delete some first")
@@ -134,20 +134,20 @@ class Schedules:
             if known is None or document != known.document:
                 id = catalog.new_id() if known is None else known.id
                 row = schedule_row(id, namespace, name, document)
-                await node.commit_catalog([row], after=lambda: self._arm(place))
+                await node.commit_catalog([row], after=lambda: self._arm(key))
             return self.one(namespace, name)
 
     async def delete(self, namespace: str, name: str) -> None:
         """Forget a schedule; what it published stays."""
-        node, place = self._node, (namespace, name)
+        node, key = self._node, (namespace, name)
         async with node.declaring("schedule", "", ""):
-            known = node.catalog.schedules.get(place)
+            known = node.catalog.schedules.get(key)
             if known is None:
                 raise NotFound(f"there is no schedule {name!r}")
 
             def forget() -> None:
-                node.catalog.schedules.pop(place, None)
-                self._arm(place)
+                node.catalog.schedules.pop(key, None)
+                self._arm(key)
 
             await node.commit_catalog([], [("schedule", known.id)], forget)
 
@@ -164,28 +164,28 @@ class Schedules:
 
     def all(self, namespace: str) -> list[Schedule]:
         """The schedules of a namespace by name."""
-        return [self.one(*place) for place in sorted(self._node.catalog.schedules) if place[0] == namespace]
+        return [self.one(*key) for key in sorted(self._node.catalog.schedules) if key[0] == namespace]
 
     # When -------------------------------------------------------------------------------------------------
 
-    def _arm(self, place: _Place, not_before_ms: int = 0) -> None:
+    def _arm(self, key: ScheduleKey, not_before_ms: int = 0) -> None:
         """Set the timer for the schedule's next tick, the only one it has; none for one that is paused or gone."""
-        timers, key = self._node.timers, ("schedule", *place)
-        timers.cancel(key)
-        stored = self._node.catalog.schedules.get(place)
+        timers, timer = self._node.timers, ("schedule", *key)
+        timers.cancel(timer)
+        stored = self._node.catalog.schedules.get(key)
         if stored is None:
-            self._next.pop(place, None)
+            self._next.pop(key, None)
             return
         document = stored.document
         next_ms = None if document.paused else _timing(document).after(document.after_ms)
-        self._next[place] = next_ms
+        self._next[key] = next_ms
         if next_ms is not None:
-            timers.at(max(next_ms, not_before_ms), key, partial(self._is_due, place))
+            timers.at(max(next_ms, not_before_ms), timer, partial(self._is_due, key))
 
-    def _is_due(self, place: _Place) -> None:
+    def _is_due(self, key: ScheduleKey) -> None:
         if self._node.fenced is not None or not self._node.owns(REGISTRAR_SLOT):
             return  # the store has another owner, who fires them now
-        self._due[place] = None
+        self._due[key] = None
         if not self._firing:
             self._firing = True
             self._node.spawn(self._fire_all())
@@ -195,38 +195,38 @@ class Schedules:
             while self._due:
                 # Nothing is declared meanwhile: a schedule that is being changed must not fire as it was before.
                 async with self._node.declaring("schedule", "", ""):
-                    places = list(islice(self._due, FIRE_AT_ONCE))
-                    for place in places:
-                        del self._due[place]
-                    await asyncio.gather(*(self._fire(place) for place in places))
+                    keys = list(islice(self._due, FIRE_AT_ONCE))
+                    for key in keys:
+                        del self._due[key]
+                    await asyncio.gather(*(self._fire(key) for key in keys))
         finally:
             self._firing = False
 
     # Firing -----------------------------------------------------------------------------------------------
 
-    async def _fire(self, place: _Place) -> None:
+    async def _fire(self, key: ScheduleKey) -> None:
         """Publish for the latest tick that is due. One schedule that fails does not stop the others."""
         try:
-            await self._fire_latest(place)
+            await self._fire_latest(key)
         except Exception as error:
             node = self._node
             if not node.closed and node.fenced is None and node.owns(REGISTRAR_SLOT):
-                log.warning("schedule %r of namespace %r could not fire, trying again: %s", place[1], place[0], error)
+                log.warning("schedule %r of namespace %r could not fire, trying again: %s", key[1], key[0], error)
                 again_ms = node.clock.now_ms() + RETRY_MS
-                node.timers.at(again_ms, ("schedule", *place), partial(self._is_due, place))
+                node.timers.at(again_ms, ("schedule", *key), partial(self._is_due, key))
         else:
-            self._arm(place)
+            self._arm(key)
 
-    async def _fire_latest(self, place: _Place) -> None:
+    async def _fire_latest(self, key: ScheduleKey) -> None:
         node = self._node
-        stored = node.catalog.schedules.get(place)
+        stored = node.catalog.schedules.get(key)
         if stored is None or stored.document.paused:
             return
         document = stored.document
         tick_ms = _timing(document).latest(document.after_ms, node.clock.now_ms())
         if tick_ms is None:
             return
-        namespace, name = place
+        namespace, name = key
         try:
             await self._append(namespace, name, document, tick_ms)
         except (Unavailable, Fenced, Closed, Overloaded):

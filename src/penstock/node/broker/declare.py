@@ -198,7 +198,7 @@ class Declaring(Names):
         """Answer the claims that wait for this consumer now: with nothing, unless messages were on their way to it."""
         home = self._queue(queue)
         name = self.consumer if consumer is None else check_name(consumer, "consumer")
-        self._node.polls.stop_waiting(home, self._group(home, group), name)
+        self._node.waiters.stop_waiting(home, self._group(home, group), name)
 
     # Schedules --------------------------------------------------------------------------------------------
 

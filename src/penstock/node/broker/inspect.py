@@ -35,7 +35,7 @@ from penstock.node.observe.history import HistoryEntry
 from penstock.node.observe.stats import QueueStats
 from penstock.node.observe.survey import NodeNumbers
 from penstock.node.observe.traces import Trace
-from penstock.node.spool.spooling import SpoolNumbers
+from penstock.node.spool.spool import SpoolNumbers
 
 
 class Looking(Names):
@@ -267,4 +267,4 @@ class Looking(Names):
 
     def spool(self) -> SpoolNumbers | None:
         """What waits in the node's spool for the store to be back; None of a node without one."""
-        return self._node.spooling.numbers()
+        return self._node.spool.numbers()

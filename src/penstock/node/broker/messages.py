@@ -45,7 +45,7 @@ from penstock.node.consume.streams import StreamRead
 from penstock.node.consume.waiters import Request
 from penstock.node.publish import append, route
 from penstock.node.publish.parts import Part
-from penstock.node.spool.spooling import Unit
+from penstock.node.spool.spool import Unit
 
 WAIT_SECONDS_MAX = 3_600
 _DONE: Final = (Verdict("ack"),)
@@ -82,7 +82,7 @@ class Messages(Names):
 
         None, and nothing was done, where something must be waited for first: `publish_many` does that.
         """
-        if not messages or self._node.cluster is not None or self._node.spooling.is_on:
+        if not messages or self._node.cluster is not None or self._node.spool.is_on:
             return None
         parts = append.parts_of_messages(self._target(queue), messages)
         return append.publish_now(self._node, len(messages), parts)
@@ -100,8 +100,8 @@ class Messages(Names):
             count, parts = messages.count, append.parts_of_batch(home, messages, None, publish_id)
         else:
             count, parts = len(messages), append.parts_of_messages(home, messages, None, publish_id)
-        if self._node.spooling.is_on:
-            return self._node.spooling.begin(Unit(self._namespace, queue, None, messages, publish_id, count, parts))
+        if self._node.spool.is_on:
+            return self._node.spool.begin(Unit(self._namespace, queue, None, messages, publish_id, count, parts))
         if self._node.cluster is not None:
             remote_publish.check_owners(self._node, parts)
         return append.begin(self._node, count, parts)
@@ -153,10 +153,10 @@ class Messages(Names):
         parts: list[Part],
     ) -> Receipt:
         """Into the store or, where that is away and the node has a spool, into that."""
-        spooling = self._node.spooling
-        if not spooling.is_on:
+        spool = self._node.spool
+        if not spool.is_on:
             return await append.publish(self._node, count, parts)
-        return await spooling.publish(Unit(self._namespace, queue, exchange, messages, publish_id, count, parts))
+        return await spool.publish(Unit(self._namespace, queue, exchange, messages, publish_id, count, parts))
 
     # Consume ----------------------------------------------------------------------------------------------
 

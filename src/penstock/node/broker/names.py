@@ -45,7 +45,7 @@ class Names:
         """A queue to publish to. Anybody may answer into a session's own queue; reading it is the session's alone."""
         self._node.check_open()
         check_is_text(name, "a queue's name")
-        queue = self._node.spooling.taken_for(self._namespace, name)
+        queue = self._node.spool.taken_for(self._namespace, name)
         if queue is None:
             queue = self._node.find_queue(self._namespace, name)
         if queue.name.startswith("$"):

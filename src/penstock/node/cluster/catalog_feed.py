@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _binding_decoder = msgspec.msgpack.Decoder(Binding)
 
 
-class Following:
+class CatalogFeed:
     """Keeps the catalog up to date."""
 
     def __init__(self, node: Node) -> None:
@@ -89,8 +89,8 @@ class Following:
             group = None if queue is None else queue.groups.get(row.name)
             if queue is not None and group is not None and group.id == row.id:
                 del queue.groups[row.name]
-                node.measures.forget([group.id])
-                node.polls.group_deleted(queue, group)
+                node.counters.forget([group.id])
+                node.waiters.group_deleted(queue, group)
         elif row.kind == "exchange" and catalog.exchange_ids.get((row.namespace, row.name)) == row.id:
             dropped = catalog.router(row.namespace).delete_exchange(row.name)
             catalog.remove_bindings(row.namespace, dropped)
@@ -114,8 +114,8 @@ def forget_queue(node: Node, queue: Queue) -> None:
         node.spawn(drop_unbound(node, queue.namespace, {binding.exchange for binding in dropped}))
     node.catalog.remove_queue(queue)
     node.lanes.drop(set(queue.lanes))
-    node.measures.forget(group.id for group in queue.groups.values())
-    node.polls.queue_deleted(queue)
+    node.counters.forget(group.id for group in queue.groups.values())
+    node.waiters.queue_deleted(queue)
 
 
 async def drop_orphan_bindings(node: Node) -> None:

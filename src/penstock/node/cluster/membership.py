@@ -22,7 +22,7 @@ from penstock.model.errors import Closed, Elsewhere, Fenced, PenstockError, Unav
 from penstock.model.rows import REGISTRAR_SLOT, SLOTS, ClusterView, Member, NodeRow, SlotRow, home_slot, slot_of
 from penstock.node.clock import StoreClock
 from penstock.node.cluster import slots as holdings
-from penstock.node.cluster.catalog_feed import Following
+from penstock.node.cluster.catalog_feed import CatalogFeed
 from penstock.node.consume import sessions
 from penstock.version import VERSION
 
@@ -39,7 +39,7 @@ FIRST_SLOTS_WITHIN_S: Final = 30.0
 WATCH_S: Final = 0.05
 KEPT_S: Final = 10.0
 """How long a slot stays where it was asked for: a consumer that settles leases of two owners once does so again."""
-RELAY_EVERY: Final = 4
+OUTBOX_EVERY: Final = 4
 """Heartbeats between two looks into the outbox for what nobody has announced."""
 
 log = logging.getLogger("penstock.cluster")
@@ -117,7 +117,7 @@ class Cluster:
         self._patient_until = 0.0
         self.heard_until = 0.0
         """By the loop's clock, the machine's monotonic one: until then nobody can have taken this node's slots."""
-        self.following = Following(node)
+        self.catalog_feed = CatalogFeed(node)
         self._beating = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
@@ -144,7 +144,7 @@ class Cluster:
     @property
     def is_store_away(self) -> bool:
         """Whether publishes are kept here until the store is back, whoever owns their queues."""
-        return self._node.spooling.is_away
+        return self._node.spool.is_away
 
     def check_serving(self) -> None:
         """Raise unless this node is a member that has its share, as far as it knows."""
@@ -193,7 +193,7 @@ class Cluster:
         self._url = url
         await self._learn_time()
         await self._join()
-        await self._node.spooling.open(self.secret)
+        await self._node.spool.open(self.secret)
         self._task = asyncio.get_running_loop().create_task(self._run())
         deadline = self._loop.time() + FIRST_SLOTS_WITHIN_S
         while not self._is_settled() and self._loop.time() < deadline:
@@ -292,7 +292,7 @@ class Cluster:
                 reason = str(error) or "the store did not answer in time"
                 log.warning("no heartbeat: %s", reason)
                 if not self.is_heard:
-                    self._node.spooling.found_away(Unavailable(f"no heartbeat for the lease: {reason}"))
+                    self._node.spool.found_away(Unavailable(f"no heartbeat for the lease: {reason}"))
             except Exception:
                 self.heartbeats_failed += 1
                 log.exception("a heartbeat failed in an unexpected way")
@@ -300,8 +300,8 @@ class Cluster:
                 await asyncio.wait_for(self._wanted.wait(), self.options.heartbeat_ms / 1000)
             self._wanted.clear()
             beats += 1
-            if beats % RELAY_EVERY == 0:
-                self._node.relay.wake()  # whoever promised something to this node may have died before it said so
+            if beats % OUTBOX_EVERY == 0:
+                self._node.outbox.wake()  # whoever promised something to this node may have died before it said so
 
     def look(self) -> None:
         """Look at the store soon: something may have changed."""
@@ -345,8 +345,8 @@ class Cluster:
         lost = {slot for slot, epoch in epochs.items() if mine.get(slot) != epoch or slot not in self.owned}
         if lost:
             self._lose(lost, f"slots {sorted(lost)} are another node's now")
-        if view.catalog_version != self.following.version:
-            await self.following.refresh()
+        if view.catalog_version != self.catalog_feed.version:
+            await self.catalog_feed.refresh()
         await self._balance(view)
         if self.unminded:
             await holdings.mind(self._node, set(self.unminded))
@@ -364,7 +364,7 @@ class Cluster:
         log.warning("%s: what was in memory of them is dropped", why)
         self.owned -= lost
         self.unminded -= lost
-        self.following.forget()
+        self.catalog_feed.forget()
         holdings.lose(self._node, lost, Fenced(f"{why}; nothing of this was done unless it is found there"))
 
     async def _rejoin(self) -> None:
@@ -372,7 +372,7 @@ class Cluster:
         self._lose(set(self._node.epochs), "this node was declared dead")
         await self._join()
         self._saw(await self._node.store.heartbeat(self.incarnation))
-        await self.following.refresh()
+        await self.catalog_feed.refresh()
         await self._balance(self.view)
 
     def fenced(self) -> None:
@@ -418,7 +418,7 @@ class Cluster:
         taken = await self._node.store.take(sorted(wanted), self.incarnation)
         if not taken:
             return
-        await self.following.refresh()  # what their last owner declared
+        await self.catalog_feed.refresh()  # what their last owner declared
         await holdings.take_up(self._node, taken, self.owned)
         view = self.view
         rows = {row.slot: row for row in view.slots}
@@ -483,7 +483,7 @@ class Cluster:
     async def ask_landed(self, slot: int, landings: list[Landing]) -> list[Landed]:
         """Where these went, from whoever owns their slot now."""
         if slot in self.owned:
-            return await self._node.relay.landed(landings)
+            return await self._node.outbox.landed(landings)
         row = self.slot(slot)
         owner = None if row is None else self.node_of(row.node)
         if owner is None or not owner.url:
@@ -492,7 +492,7 @@ class Cluster:
 
     async def landed(self, landings: list[Landing]) -> list[Landed]:
         """Another node asks where these went; those of slots that this node does not own are left out."""
-        return await self._node.relay.landed([one for one in landings if slot_of(one.lane) in self.owned])
+        return await self._node.outbox.landed([one for one in landings if slot_of(one.lane) in self.owned])
 
     # Telling others ---------------------------------------------------------------------------------------
 
@@ -530,4 +530,4 @@ class Cluster:
         if self._task is None or self._node.closed:
             raise Closed("this node is not a member")
         self.look()
-        await self.following.refresh()
+        await self.catalog_feed.refresh()

@@ -1,4 +1,4 @@
-"""The relay: carries out what commits promised in the outbox, exactly once.
+"""The outbox: carries out what commits promised in the outbox, exactly once.
 
 A message that died under a group with `dead_letter_to` stays dead in place; its copy is published to the target, and
 the outbox row goes, in one commit; with it goes the message where the group does not keep its dead. A target that is
@@ -39,7 +39,7 @@ LANDED_MAX = 10_000
 LANDINGS_MAX = 100_000
 DEATHS_MAX = 16
 
-log = logging.getLogger("penstock.relay")
+log = logging.getLogger("penstock.outbox")
 
 
 class DeadLetter(msgspec.Struct, tag="dead"):
@@ -58,7 +58,7 @@ class DeadLetter(msgspec.Struct, tag="dead"):
 _decoder = msgspec.json.Decoder(DeadLetter)
 
 
-class Relay:
+class Outbox:
     """Works through the outbox in order, one commit a few rows."""
 
     def __init__(self, node: Node) -> None:
@@ -113,7 +113,7 @@ class Relay:
     def wake_later(self) -> None:
         """There may be new rows; look when the store had time to recover."""
         if self._node.fenced is None:
-            self._node.timers.at(self._node.clock.now_ms() + self._pause_ms, ("relay",), self._wake.set)
+            self._node.timers.at(self._node.clock.now_ms() + self._pause_ms, ("outbox",), self._wake.set)
 
     async def close(self) -> None:
         self._closed = True
@@ -128,7 +128,7 @@ class Relay:
             try:
                 left = await self._pass(self._slots())
             except PenstockError as error:
-                log.warning("dead letters could not be relayed yet: %s", error)
+                log.warning("dead letters could not be copied yet: %s", error)
                 left = True
             self._pause_ms = min(self._pause_ms * 2, RETRY_MS_MAX) if left else RETRY_MS
             if left:
@@ -163,7 +163,7 @@ class Relay:
         if target in blocked:  # those behind one that waits wait too: they keep their order
             return
         try:
-            await (self._land(row, check) if letter is None else self._relay(row, letter, check))
+            await (self._land(row, check) if letter is None else self._copy_dead_letter(row, letter, check))
         except PenstockError as error:
             blocked[target] = error
 
@@ -239,7 +239,7 @@ class Relay:
         """Whose rows are this node's to carry out; None for all."""
         return None if self._node.cluster is None else sorted(self._node.cluster.owned)
 
-    async def _relay(self, row: OutboxRow, letter: DeadLetter, check_kept: Callable[[], None]) -> None:
+    async def _copy_dead_letter(self, row: OutboxRow, letter: DeadLetter, check_kept: Callable[[], None]) -> None:
         """Copy one message. It is durable with the next commit, which a page of rows shares."""
         node = self._node
         message = await self._message(row)

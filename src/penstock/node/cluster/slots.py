@@ -34,7 +34,7 @@ async def take_up(node: Node, epochs: dict[int, int], owned: set[int]) -> None:
     node.epochs.update(epochs)
     node.cluster.coming |= slots
     try:
-        await node.relay.drain(slots)  # before anything newer can overtake what was on its way to them
+        await node.outbox.drain(slots)  # before anything newer can overtake what was on its way to them
     finally:
         node.cluster.coming -= slots
     owned |= slots
@@ -53,7 +53,7 @@ async def mind(node: Node, slots: set[int]) -> None:
             node.spawn(node.lanes.load(lane))
     for queue in queues:
         node.retention.watch(queue)
-    node.relay.wake()
+    node.outbox.wake()
     if REGISTRAR_SLOT in slots:
         node.schedules.open()
         await node.staging.open()
@@ -143,7 +143,7 @@ def lose(node: Node, slots: set[int], error: PenstockError) -> None:
 def _end_waits(node: Node, slots: set[int]) -> None:
     assert node.cluster is not None
     for queue in queues_of(node, slots):
-        node.polls.moved(queue, node.cluster.elsewhere(queue.slot))
+        node.waiters.moved(queue, node.cluster.elsewhere(queue.slot))
 
 
 def _forget(node: Node, slots: set[int]) -> None:
@@ -158,7 +158,7 @@ def _forget(node: Node, slots: set[int]) -> None:
     ephemeral = [queue for queue in queues_of(node, slots) if queue.id >= EPHEMERAL_FROM]
     for queue in ephemeral:  # they are in this node's memory alone
         node.catalog.remove_queue(queue)
-        node.polls.queue_deleted(queue)
+        node.waiters.queue_deleted(queue)
     lanes = [lane for queue in ephemeral for lane in queue.lanes]
     if lanes:
         node.spawn(node.memory.apply(Commit({slot_of(lane): 1 for lane in lanes}, lanes_deleted=lanes)))

@@ -18,7 +18,7 @@ from penstock.model.rows import REGISTRAR_SLOT, Commit, LaneChange, OutboxRow, T
 from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.clock import Clock
 from penstock.node.commit.pending import Pending, Promise
-from penstock.node.observe.counters import Measures
+from penstock.node.observe.counters import Counters
 from penstock.store.checks import changes_enqueued
 from penstock.store.contract import Prompt, Remote, Store
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.api.results import Receipt
     from penstock.node.commit.pending import Waiting
     from penstock.node.spool.records import Doubt
-    from penstock.node.spool.spooling import Unit
+    from penstock.node.spool.spool import Unit
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024
 COMPANY_MAX = 16
@@ -63,7 +63,7 @@ class Host(Protocol):
     def committed(self, sealed: list[tuple[Lane, Sealed]]) -> None:
         """A commit is durable."""
 
-    def mark(self, commit: Commit) -> Doubt | None:
+    def stamp(self, commit: Commit) -> Doubt | None:
         """Put into a commit what tells later whether it happened; None where that cannot be."""
 
     def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
@@ -77,10 +77,10 @@ class CommitLoop:
     """Seals, applies, answers; one commit at a time."""
 
     def __init__(
-        self, host: Host, store: Store, memory: Store, clock: Clock, epochs: dict[int, int], measures: Measures
+        self, host: Host, store: Store, memory: Store, clock: Clock, epochs: dict[int, int], counters: Counters
     ) -> None:
         self._host = host
-        self._measures = measures
+        self._counters = counters
         self._store = store
         self._prompt = store if isinstance(store, Prompt) else None
         self._turns_max = TURNS_REMOTE if isinstance(store, Remote) and store.is_remote else TURNS_MAX
@@ -334,7 +334,7 @@ class CommitLoop:
         durable.enqueued_failed = pending.enqueued_failed
         durable.enqueued_retried = pending.enqueued_retried
         if pending.publishes and (durable.lanes or durable.outbox):
-            pending.doubt = self._host.mark(durable)
+            pending.doubt = self._host.stamp(durable)
         durable.lanes.sort(key=_lane)
         slots = {slot_of(change.lane) for change in durable.lanes} | pending.slots
         slots.update(map(slot_of, durable.lanes_deleted))
@@ -365,7 +365,7 @@ class CommitLoop:
             under_way.set_result(None)
             self._end(pending, sealed, error)
             if error is None:
-                self._measures.applied(durable, seconds)
+                self._counters.applied(durable, seconds)
 
         self._is_begun(under_way, sealed, durable)
         if not self._prompt.apply_soon(durable, done, is_alone=self._is_alone()):
@@ -411,11 +411,11 @@ class CommitLoop:
         except (Exception, asyncio.CancelledError) as failure:
             return self._failed(failure)
         if store is self._store:
-            self._measures.applied(commit, perf_counter() - began)
+            self._counters.applied(commit, perf_counter() - began)
         return None
 
     def _failed(self, failure: BaseException) -> PenstockError:
-        self._measures.commits_failed += 1
+        self._counters.commits_failed += 1
         if isinstance(failure, PenstockError):
             return failure
         if isinstance(failure, asyncio.CancelledError):
@@ -466,7 +466,7 @@ class CommitLoop:
         lost |= {*pending.lanes_deleted, *behind.lanes_deleted}
         catalog = any(part.catalog or part.catalog_deleted or part.lanes_deleted for part in (pending, behind))
         self._host.lost(lost, catalog, error)
-        if pending.doubt is not None:  # of what bears no mark nobody could tell whether it happened
+        if pending.doubt is not None:  # of what bears no stamp nobody could tell whether it happened
             self._host.rescue(pending.publishes, pending.doubt, error)
         self._host.rescue(behind.publishes, None, error)  # those were never tried
         self._keep(pending.promises + behind.promises, error)

@@ -14,7 +14,7 @@ from penstock.model.rows import CatalogRow, EnqueuedFailure, LaneChange, OutboxR
 
 if TYPE_CHECKING:
     from penstock.node.spool.records import Doubt
-    from penstock.node.spool.spooling import Unit
+    from penstock.node.spool.spool import Unit
 
     Waiting = tuple[asyncio.Future[None] | "Promise", Unit]
 

@@ -16,7 +16,7 @@ from penstock.model.errors import Elsewhere, Fenced, LeaseLost, PenstockError, S
 from penstock.model.verdict import Verdict
 from penstock.node.cache import CachedBatch
 from penstock.node.commit.pending import Promise
-from penstock.node.consume.waiters import Grab, Request, give_back, is_held, is_visible
+from penstock.node.consume.waiters import Claimed, Request, give_back, is_held, is_visible
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Group, Queue
@@ -32,33 +32,33 @@ BATCHES_AHEAD = 8
 async def claim(node: Node, queue: Queue, group: Group, request: Request, wait_ms: int) -> Claim:
     """Messages for a consumer, waiting up to `wait_ms` for the first (or the request's minimum) of them."""
     deadline_ms = node.clock.now_ms() + wait_ms
-    grab = await _take_now(node, queue, group, request, patient=wait_ms > 0 and request.minimum > 1)
+    claimed = await _take_now(node, queue, group, request, patient=wait_ms > 0 and request.minimum > 1)
     while True:
-        if grab is None and wait_ms > 0:
-            grab = await node.polls.wait(queue, group, request, max(1, deadline_ms - node.clock.now_ms()))
-            if grab is None and request.minimum > 1:
-                grab = await _take_now(node, queue, group, request, patient=False)
-        if grab is None:
+        if claimed is None and wait_ms > 0:
+            claimed = await node.waiters.wait(queue, group, request, max(1, deadline_ms - node.clock.now_ms()))
+            if claimed is None and request.minimum > 1:
+                claimed = await _take_now(node, queue, group, request, patient=False)
+        if claimed is None:
             return Claim(queue.name, 0, None, 0, [])
-        is_with_its_publish = not is_visible(grab)
+        is_with_its_publish = not is_visible(claimed)
         try:
-            return await _deliver(node, queue, grab, request, is_with_its_publish)
+            return await _deliver(node, queue, claimed, request, is_with_its_publish)
         except asyncio.CancelledError:
-            give_back(node, grab)
+            give_back(node, claimed)
             raise
         except Unavailable as error:
             if not is_with_its_publish or request.settle or isinstance(error, Elsewhere | Fenced):
                 raise
             # It was the publish that failed, or what it published could not be read. Who waited for whatever comes
             # waits on.
-            grab = None
+            claimed = None
             if node.clock.now_ms() >= deadline_ms:
                 raise
 
 
-async def _take_now(node: Node, queue: Queue, group: Group, request: Request, *, patient: bool) -> Grab | None:
+async def _take_now(node: Node, queue: Queue, group: Group, request: Request, *, patient: bool) -> Claimed | None:
     """Try the queue's lanes in turn, beginning after the one that gave last."""
-    lanes, take = queue.lanes, node.polls.take
+    lanes, take = queue.lanes, node.waiters.take
     first, again = queue.rotation, True  # others turn it on while this one waits
     while again:
         node.check_open()  # a node that lost its lanes would load them again and again
@@ -66,47 +66,49 @@ async def _take_now(node: Node, queue: Queue, group: Group, request: Request, *,
         for step in range(len(lanes)):
             index = (first + step) % len(lanes)
             lane = node.lanes.get(lanes[index])
-            grab: Grab | None = None
+            claimed: Claimed | None = None
             try:
                 if lane is not None:
-                    grab = take(lane, group.id, request, patient=patient)
+                    claimed = take(lane, group.id, request, patient=patient)
             except Missing:
                 lane = None
             if lane is None:
-                grab = await node.lanes.run(lanes[index], lambda lane: take(lane, group.id, request, patient=patient))
+                claimed = await node.lanes.run(
+                    lanes[index], lambda lane: take(lane, group.id, request, patient=patient)
+                )
                 again = again or step > 0  # meanwhile something may have come to a lane that was empty
-            if grab is not None:
+            if claimed is not None:
                 queue.rotation = (index + 1) % len(lanes)
-                return grab
+                return claimed
     return None
 
 
-async def _deliver(node: Node, queue: Queue, grab: Grab, request: Request, is_with_its_publish: bool) -> Claim:
+async def _deliver(node: Node, queue: Queue, claimed: Claimed, request: Request, is_with_its_publish: bool) -> Claim:
     """Fetch the bodies while the commit is under way; answer when both are there."""
-    lane = grab.lane
+    lane = claimed.lane
     try:
         if is_with_its_publish:
-            await grab.committed  # there is nothing to read before it
-        slices = cached_slices(node, lane, grab.entries) or await slices_of(
-            node, lane, grab.entries, ahead=_is_ahead(grab)
+            await claimed.committed  # there is nothing to read before it
+        slices = cached_slices(node, lane, claimed.entries) or await slices_of(
+            node, lane, claimed.entries, ahead=_is_ahead(claimed)
         )
     except PenstockError as error:
-        await grab.committed
+        await claimed.committed
         if isinstance(error, Unavailable):
-            give_back(node, grab)  # nobody saw them
+            give_back(node, claimed)  # nobody saw them
         # Else the lease stands: what cannot be read at all comes again when it ends, until its attempts are spent.
-        if isinstance(error, StoreCorrupt) and not request.settle and not is_held(node, grab):
-            raise LeaseLost(f"lease {grab.lease_id} ended before its messages could be read") from None
+        if isinstance(error, StoreCorrupt) and not request.settle and not is_held(node, claimed):
+            raise LeaseLost(f"lease {claimed.lease_id} ended before its messages could be read") from None
         raise
     finally:
         if request.settle:
-            lane.unpin(grab.lowest)
-    _read_ahead(node, grab)
-    await grab.committed
+            lane.unpin(claimed.lowest)
+    _read_ahead(node, claimed)
+    await claimed.committed
     index = queue.index_of(lane.id)
     if request.settle:
         return Claim(queue.name, index, None, 0, slices)
-    return Claim(queue.name, index, Lease(lane.id, grab.group, grab.lease_id), grab.deadline_ms, slices)
+    return Claim(queue.name, index, Lease(lane.id, claimed.group, claimed.lease_id), claimed.deadline_ms, slices)
 
 
 # Bodies --------------------------------------------------------------------------------------------------
@@ -124,19 +126,19 @@ def cached_slices(node: Node, lane: Lane, entries: Sequence[Entry]) -> list[Slic
     return [Slice(batch.reader, start - batch.base, end - batch.base, start, batch.published_ms, attempts)]
 
 
-def _is_ahead(grab: Grab) -> bool:
+def _is_ahead(claimed: Claimed) -> bool:
     """Whether the group goes through the log in order, so that what follows is wanted next."""
-    group = grab.lane.groups.get(grab.group)
-    return group is not None and grab.entries[-1].end == group.next
+    group = claimed.lane.groups.get(claimed.group)
+    return group is not None and claimed.entries[-1].end == group.next
 
 
-def _read_ahead(node: Node, grab: Grab) -> None:
+def _read_ahead(node: Node, claimed: Claimed) -> None:
     """A group that lags and goes through the log in order: have what it needs next in memory before it asks."""
-    lane = grab.lane
-    group = lane.groups.get(grab.group)
+    lane = claimed.lane
+    group = lane.groups.get(claimed.group)
     if group is None or lane.visible_end - group.next < LAG_TO_READ_AHEAD or lane.id in node.reading_ahead:
         return
-    if grab.entries[-1].end != group.next:
+    if claimed.entries[-1].end != group.next:
         return
     ahead = lane.log.peek_some(group.next, BATCHES_AHEAD)
     if ahead and node.cache.has(lane.id, ahead[-1].base):
@@ -244,16 +246,16 @@ async def settle_and_claim(
 
 
 async def _claim_next(node: Node, queue: Queue, group: Group, request: Request) -> Claim:
-    grab: Grab | None = None
+    claimed: Claimed | None = None
     try:
-        grab = await _take_now(node, queue, group, request, patient=False)
-        if grab is not None:
-            return await _deliver(node, queue, grab, request, False)
+        claimed = await _take_now(node, queue, group, request, patient=False)
+        if claimed is not None:
+            return await _deliver(node, queue, claimed, request, False)
     except PenstockError:
         pass
     except asyncio.CancelledError:
-        if grab is not None:
-            give_back(node, grab)
+        if claimed is not None:
+            give_back(node, claimed)
         raise
     return Claim(queue.name, 0, None, 0, [])
 

@@ -251,7 +251,7 @@ def _states(lane: Lane, group: Group, start: int, end: int) -> list[ScanState]:
 def _with_states(slices: Iterable[ScanSlice], states: Sequence[ScanState]) -> list[ScanSlice]:
     """Each slice with its part of the states; both rise."""
     done = 0
-    marked: list[ScanSlice] = []
+    found: list[ScanSlice] = []
     for part in slices:
         own: list[ScanState] = []
         while done < len(states) and states[done].end <= part.offset:
@@ -261,5 +261,5 @@ def _with_states(slices: Iterable[ScanSlice], states: Sequence[ScanState]) -> li
                 break
             low, high = max(state.start, part.offset), min(state.end, part.end)
             own.append(ScanState(low, high, state.state, state.attempts, state.reason))
-        marked.append(msgspec.structs.replace(part, states=own))
-    return marked
+        found.append(msgspec.structs.replace(part, states=own))
+    return found

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from penstock.node.catalog import Group, Queue
     from penstock.node.node import Node
 
-Claimed = set[tuple[int, str, str]]
+ClaimKeys = set[tuple[int, str, str]]
 """(queue, group, consumer)"""
 
 
-async def end(node: Node, session: str, claimed: Claimed) -> None:
+async def end(node: Node, session: str, claimed: ClaimKeys) -> None:
     """End what a session has in queues that this node owns. Safe to do again."""
     mine = [queue for queue in node.catalog.by_id.values() if node.owns(queue.slot)]
     for queue in mine:

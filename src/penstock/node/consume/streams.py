@@ -92,7 +92,7 @@ async def read_group(node: Node, queue: Queue, group: Group, consumer: str, most
                 next_offset = await node.lanes.run(queue.lanes[0], lambda lane: lane.stream(group.id).next)
                 return StreamRead(queue.name, 0, [], next_offset)
             if change is None:
-                change = node.polls.listen(queue)  # and look once more
+                change = node.waiters.listen(queue)  # and look once more
                 continue
             await asyncio.wait([change], timeout=left_ms / 1000.0)
             if change.done():
@@ -100,7 +100,7 @@ async def read_group(node: Node, queue: Queue, group: Group, consumer: str, most
                 heard.result()
     finally:
         if change is not None:
-            node.polls.unlisten(queue, change)
+            node.waiters.unlisten(queue, change)
 
 
 async def _read_lanes(node: Node, queue: Queue, group: Group, consumer: str, most: int) -> StreamRead | None:
@@ -137,8 +137,8 @@ async def _read_lane(
         raise
     finally:
         lane.unpin(ranges[0][0])
-    read = _with_marks(queue, lane, slices, next_offset)
-    node.measures.read(group.id, len(read), exists=queue.group_by_id(group.id) is not None)
+    read = _with_primary(queue, lane, slices, next_offset)
+    node.counters.read(group.id, len(read), exists=queue.group_by_id(group.id) is not None)
     return read
 
 
@@ -167,20 +167,20 @@ async def read_offsets(node: Node, queue: Queue, lane_id: int, start: int, most:
         raise OffsetGone(f"offset {start} of queue {queue.name!r} is gone; its lane {index} begins at {lane.first}")
     end = min(start + most, lane.visible_end)
     if start >= end:
-        return _with_marks(queue, lane, [], start)
+        return _with_primary(queue, lane, [], start)
     lane.pin(start)
     try:
         slices = await _slices(node, lane, [(start, end)])
     finally:
         lane.unpin(start)
-    return _with_marks(queue, lane, slices, end)
+    return _with_primary(queue, lane, slices, end)
 
 
 async def _grown(node: Node, queue: Queue, lane_id: int, start: int, wait_ms: int) -> Lane:
     """The lane, once it has a message at an offset, or the time is over."""
     deadline_ms = node.clock.now_ms() + wait_ms
     while True:
-        change = node.polls.listen(queue)
+        change = node.waiters.listen(queue)
         try:
             lane = await node.lanes.run(lane_id, lambda lane: lane)
             left_ms = deadline_ms - node.clock.now_ms()
@@ -190,7 +190,7 @@ async def _grown(node: Node, queue: Queue, lane_id: int, start: int, wait_ms: in
             if change.done():
                 change.result()
         finally:
-            node.polls.unlisten(queue, change)
+            node.waiters.unlisten(queue, change)
 
 
 async def _slices(node: Node, lane: Lane, ranges: Iterable[tuple[int, int]], *, ahead: bool = False) -> list[Slice]:
@@ -200,8 +200,8 @@ async def _slices(node: Node, lane: Lane, ranges: Iterable[tuple[int, int]], *, 
     return slices
 
 
-def _with_marks(queue: Queue, lane: Lane, slices: list[Slice], next_offset: int) -> StreamRead:
-    """Mark what the primary group is done with."""
+def _with_primary(queue: Queue, lane: Lane, slices: list[Slice], next_offset: int) -> StreamRead:
+    """Say what the primary group is done with."""
     index = queue.index_of(lane.id)
     primary = queue.groups.get(queue.config.primary_group or "")
     group = None if primary is None else lane.groups.get(primary.id)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.node.catalog import Group, Queue
     from penstock.node.node import Node
 
-POLLS_MAX = 100_000
+WAITERS_MAX = 100_000
 
 
 class Request(NamedTuple):
@@ -43,7 +43,7 @@ class Request(NamedTuple):
     """Whether it asks again when it is answered; a consumer on a connection asks when it has room."""
 
 
-class Grab(NamedTuple):
+class Claimed(NamedTuple):
     """What it got, in memory: an answer only once `committed` is done."""
 
     lane: Lane
@@ -55,7 +55,7 @@ class Grab(NamedTuple):
 
     @property
     def lowest(self) -> int:
-        """Where the lane is pinned, if what was grabbed is settled at once."""
+        """Where the lane is pinned, if what was claimed is settled at once."""
         return min(entry.start for entry in self.entries)
 
 
@@ -64,13 +64,13 @@ class Waiter:
 
     __slots__ = ("future", "queue", "request")
 
-    def __init__(self, queue: Queue, request: Request, future: asyncio.Future[Grab | None]) -> None:
+    def __init__(self, queue: Queue, request: Request, future: asyncio.Future[Claimed | None]) -> None:
         self.queue = queue
         self.request = request
         self.future = future
 
 
-class Polls:
+class Waiters:
     """Who waits, by queue and group."""
 
     def __init__(self, node: Node) -> None:
@@ -82,7 +82,7 @@ class Polls:
 
     # Taking at once ---------------------------------------------------------------------------------------
 
-    def take(self, lane: Lane, group_id: int, request: Request, *, patient: bool) -> Grab | None:
+    def take(self, lane: Lane, group_id: int, request: Request, *, patient: bool) -> Claimed | None:
         """Claim from one lane now. `patient`: leave it if there are fewer than the request's minimum."""
         group = lane.groups.get(group_id)
         if not isinstance(group, WorkGroup):
@@ -98,16 +98,16 @@ class Polls:
             minimum=request.minimum if patient else 1,
         )  # fmt: skip
         if not entries:
-            self._mind(lane, group, now_ms)
+            self._rearm(lane, group, now_ms)
             return None
         lane.dirty = True
         if request.settle:
             lane.pin(min(entry.start for entry in entries))
         deadline_ms = now_ms + (group.settings.lease_ms if request.lease_ms is None else request.lease_ms)
         committed = node.commits.changed(lane, turns=TURNS_MAX if request.is_caller else 0)
-        return Grab(lane, group_id, lease_id, entries, deadline_ms, committed)
+        return Claimed(lane, group_id, lease_id, entries, deadline_ms, committed)
 
-    def _mind(self, lane: Lane, group: WorkGroup, now_ms: int) -> None:
+    def _rearm(self, lane: Lane, group: WorkGroup, now_ms: int) -> None:
         """Nothing to be had now: come back when delays are over, or the rate limit lets go; no commit tells of it."""
         self._node.schedule(lane)
         if group.events.by_key or group.cursor_dirty:
@@ -119,13 +119,13 @@ class Polls:
 
     # Waiting ----------------------------------------------------------------------------------------------
 
-    async def wait(self, queue: Queue, group: Group, request: Request, wait_ms: int) -> Grab | None:
+    async def wait(self, queue: Queue, group: Group, request: Request, wait_ms: int) -> Claimed | None:
         """Stand in line for so long; None when the time is over."""
         self._node.check_open()
         if self._node.draining:
             return None
-        if self.count >= POLLS_MAX:
-            raise Overloaded(f"{self.count} claims are waiting already; the limit is {POLLS_MAX}")
+        if self.count >= WAITERS_MAX:
+            raise Overloaded(f"{self.count} claims are waiting already; the limit is {WAITERS_MAX}")
         loop = asyncio.get_running_loop()
         waiter = Waiter(queue, request, loop.create_future())
         line = self._lines.setdefault(queue.id, {}).setdefault(group.id, deque())
@@ -136,11 +136,11 @@ class Polls:
             return await waiter.future
         except asyncio.CancelledError:
             if waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None:
-                grab = waiter.future.result()
-                if grab is not None:  # it went between the grab and the answer: nobody saw the messages
+                claimed = waiter.future.result()
+                if claimed is not None:  # it went between the claimed and the answer: nobody saw the messages
                     if request.settle:
-                        grab.lane.unpin(grab.lowest)
-                    give_back(self._node, grab)
+                        claimed.lane.unpin(claimed.lowest)
+                    give_back(self._node, claimed)
             raise
         finally:
             timer.cancel()
@@ -204,10 +204,10 @@ class Polls:
         for waiter in list(line):
             if waiter.future.done():
                 continue
-            grab = self.take(lane, group_id, waiter.request, patient=waiter.request.minimum > 1)
-            if grab is not None:
+            claimed = self.take(lane, group_id, waiter.request, patient=waiter.request.minimum > 1)
+            if claimed is not None:
                 line.remove(waiter)
-                waiter.future.set_result(grab)
+                waiter.future.set_result(claimed)
             elif waiter.request.partition is None and not self._choosy(lane, group_id, waiter):
                 break  # what one cannot have, the next cannot either
 
@@ -309,27 +309,27 @@ def _stand_in(line: deque[Waiter], waiter: Waiter) -> None:
     line.insert(place, waiter)
 
 
-def give_back(node: Node, grab: Grab) -> None:
-    """Release what was grabbed for somebody who is gone, without spending an attempt.
+def give_back(node: Node, claimed: Claimed) -> None:
+    """Release what was claimed for somebody who is gone, without spending an attempt.
 
     Its commit need not be waited for: if that fails, the lane is loaded anew, without the lease.
     """
-    lane = node.lanes.get(grab.lane.id)
-    group = None if lane is not grab.lane else grab.lane.groups.get(grab.group)
-    if not node.closed and isinstance(group, WorkGroup) and grab.lease_id in group.leases.by_id:
-        group.settle(node.clock.now_ms(), grab.lease_id, [Verdict("release")])
-        grab.lane.dirty = True
-        node.commits.touch(grab.lane)
+    lane = node.lanes.get(claimed.lane.id)
+    group = None if lane is not claimed.lane else claimed.lane.groups.get(claimed.group)
+    if not node.closed and isinstance(group, WorkGroup) and claimed.lease_id in group.leases.by_id:
+        group.settle(node.clock.now_ms(), claimed.lease_id, [Verdict("release")])
+        claimed.lane.dirty = True
+        node.commits.touch(claimed.lane)
 
 
-def is_visible(grab: Grab) -> bool:
-    """Whether what was grabbed was published before; otherwise it is published in the same commit."""
-    entries, visible_end = grab.entries, grab.lane.visible_end
+def is_visible(claimed: Claimed) -> bool:
+    """Whether what was claimed was published before; otherwise it is published in the same commit."""
+    entries, visible_end = claimed.entries, claimed.lane.visible_end
     return entries[0].end <= visible_end if len(entries) == 1 else all(entry.end <= visible_end for entry in entries)
 
 
-def is_held(node: Node, grab: Grab) -> bool:
-    """Whether the lease of a grab is still there."""
-    lane = node.lanes.get(grab.lane.id)
-    group = None if lane is None else lane.groups.get(grab.group)
-    return isinstance(group, WorkGroup) and grab.lease_id in group.leases.by_id
+def is_held(node: Node, claimed: Claimed) -> bool:
+    """Whether the lease of a claimed is still there."""
+    lane = node.lanes.get(claimed.lane.id)
+    group = None if lane is None else lane.groups.get(claimed.group)
+    return isinstance(group, WorkGroup) and claimed.lease_id in group.leases.by_id

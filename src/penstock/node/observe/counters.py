@@ -75,7 +75,7 @@ class Histogram:
         return found
 
 
-class Measures:
+class Counters:
     """Counters of one node. Lists of counts are in the order of `COUNTERS`."""
 
     def __init__(self) -> None:

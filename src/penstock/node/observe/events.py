@@ -29,7 +29,7 @@ _CONTENT_TYPE: Final = "application/json"
 log = logging.getLogger("penstock.node")
 
 
-class EventLog:
+class EventWriter:
     """This node's events and the lane that they go to."""
 
     def __init__(self, node: Node, is_on: bool) -> None:

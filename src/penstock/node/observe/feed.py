@@ -39,7 +39,7 @@ async def follow(
             events, lane_id = written, written.lanes[0]
             offset = await node.lanes.run(lane_id, lambda lane: lane.visible_end)
             offset, after = offset if after is None else min(after + 1, offset), None
-        change = node.polls.listen(events)  # before looking: what comes in between is not missed
+        change = node.waiters.listen(events)  # before looking: what comes in between is not missed
         try:
             page = await read_offsets(node, events, lane_id, offset, EVENTS_AT_ONCE)
             if not page:
@@ -53,7 +53,7 @@ async def follow(
         except Elsewhere:
             continue
         finally:
-            node.polls.unlisten(events, change)
+            node.waiters.unlisten(events, change)
         offset = page.next_offset
         deliveries = [(received.offset, decode_delivery(received.payload)) for received in page.messages]
         chosen = [

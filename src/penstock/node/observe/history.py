@@ -25,7 +25,7 @@ EVENTS_AT_ONCE = 1_000
 EVENTS_SCANNED_MAX = 1_000_000
 READ_BYTES = 2 * 1024 * 1024
 
-Place = tuple[int, int, int]
+MessageKey = tuple[int, int, int]
 """(queue id, lane as users name it, offset)"""
 
 
@@ -48,12 +48,12 @@ async def history(node: Node, queue: Queue, lane: int, offset: int) -> list[Hist
     return [entry for _, entry in await histories(node, [place], published_ms)]
 
 
-async def histories(node: Node, places: Iterable[Place], since_ms: int) -> list[tuple[Place, HistoryEntry]]:
+async def histories(node: Node, places: Iterable[MessageKey], since_ms: int) -> list[tuple[MessageKey, HistoryEntry]]:
     """The events of several messages, none published before `since_ms`, in the order in which they were written."""
     offsets: dict[tuple[int, int], list[int]] = {}
     for queue_id, index, offset in places:
         offsets.setdefault((queue_id, index), []).append(offset)
-    found: list[tuple[Place, HistoryEntry]] = []
+    found: list[tuple[MessageKey, HistoryEntry]] = []
     queues = node.events.queues()
     for queue in queues:
         async for payload in _payloads(node, queue, since_ms):
@@ -95,7 +95,7 @@ async def _page(node: Node, events: Queue, lane_id: int, start: int) -> tuple[li
     return payloads, start
 
 
-def _entries(payload: bytes, offsets: dict[tuple[int, int], list[int]]) -> list[tuple[Place, HistoryEntry]]:
+def _entries(payload: bytes, offsets: dict[tuple[int, int], list[int]]) -> list[tuple[MessageKey, HistoryEntry]]:
     delivery = decode_delivery(payload)
     place = (delivery.queue_id, delivery.lane)
     return [

@@ -50,7 +50,7 @@ class Readiness:
         return "ready"
 
     def _is_buffering(self) -> bool:
-        return self._node.spooling.is_away
+        return self._node.spool.is_away
 
     def forget(self) -> None:
         """What was last answered is not so any more."""
@@ -74,7 +74,7 @@ class Readiness:
         self._answered_at = asyncio.get_running_loop().time()
         self._error = Closed("the probe was cancelled") if probe.cancelled() else probe.exception()
         if isinstance(self._error, Unavailable):
-            self._node.spooling.found_away(self._error)
+            self._node.spool.found_away(self._error)
 
 
 def _as_unavailable(error: BaseException) -> PenstockError:

@@ -19,9 +19,9 @@ from penstock.core.lane import Group as GroupState
 from penstock.core.lane import Lane
 from penstock.model.errors import Closed, PenstockError
 from penstock.node.commit.loop import PENDING_BYTES_MAX
-from penstock.node.observe.counters import COUNTERS, Measures
+from penstock.node.observe.counters import COUNTERS, Counters
 from penstock.node.observe.stats import QueueStats, group_stats
-from penstock.node.spool.spooling import SpoolNumbers
+from penstock.node.spool.spool import SpoolNumbers
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Group, Queue
@@ -63,7 +63,7 @@ class RestNumbers(msgspec.Struct):
 class NodeNumbers(msgspec.Struct):
     """Everything a scrape shows of a node."""
 
-    measures: Measures
+    counters: Counters
     queues: list[QueueNumbers]
     rest: RestNumbers
     queues_declared: int
@@ -111,14 +111,14 @@ class Survey:
         self._heads = ages.used
         cache = node.cache
         return NodeNumbers(
-            measures=node.measures,
+            counters=node.counters,
             queues=shown,
             rest=rest,
             queues_declared=len(node.catalog.by_id),
             queues_in_memory=len(queues),
             lanes_loaded=node.lanes.count,
-            polls_waiting=node.polls.count,
-            readers_waiting=node.polls.readers,
+            polls_waiting=node.waiters.count,
+            readers_waiting=node.waiters.readers,
             pending_bytes=node.commits.pending_bytes,
             pending_bytes_max=PENDING_BYTES_MAX,
             cache_hits=cache.hits,
@@ -127,7 +127,7 @@ class Survey:
             cache_bytes_max=cache.bytes_max,
             enqueued_failed=node.enqueueing.failed,
             enqueued_lag_seconds=node.enqueueing.lag_seconds(),
-            spool=node.spooling.numbers(),
+            spool=node.spool.numbers(),
             now_ms=node.clock.now_ms(),
         )
 
@@ -188,11 +188,11 @@ class Survey:
             groups=[group_stats(lanes, group, node.clock.now_ms()) for group in groups],
             consumers=len(queue.consumers),
         )
-        counts = node.measures.groups
+        counts = node.counters.groups
         return QueueNumbers(
             stats=stats,
             oldest_seconds=await ages.oldest([(lane, 0, lane.first) for lane in lanes]),
-            lag_seconds=[await ages.oldest(_marks(lanes, group)) for group in groups],
+            lag_seconds=[await ages.oldest(_oldest_unfinished(lanes, group)) for group in groups],
             counts=[list(counts.get(group.id) or [0] * len(COUNTERS)) for group in groups],
         )
 
@@ -219,10 +219,10 @@ class _Ages:
         self._reads = 0
         self._end = asyncio.get_running_loop().time() + READS_S
 
-    async def oldest(self, marks: list[tuple[Lane, int, int]]) -> float | None:
+    async def oldest(self, places: list[tuple[Lane, int, int]]) -> float | None:
         """Age in seconds of the oldest message that (lane, group, offset) name; 0 where none is, None if unknown."""
         found = 0.0
-        for lane, group, offset in marks:
+        for lane, group, offset in places:
             if offset >= lane.visible_end:
                 continue
             published_ms = await self._published_ms(lane, group, offset)
@@ -258,13 +258,13 @@ class _Ages:
         return (heads[0].base, heads[0].end, heads[0].published_ms) if heads else None
 
 
-def _marks(lanes: list[Lane], group: Group) -> list[tuple[Lane, int, int]]:
+def _oldest_unfinished(lanes: list[Lane], group: Group) -> list[tuple[Lane, int, int]]:
     """Where the oldest message that a group is not done with is, lane by lane."""
     states = [(lane, lane.groups.get(group.id)) for lane in lanes]
-    return [(lane, group.id, _mark(lane, state)) for lane, state in states if state is not None]
+    return [(lane, group.id, _watermark(lane, state)) for lane, state in states if state is not None]
 
 
-def _mark(lane: Lane, state: GroupState) -> int:
+def _watermark(lane: Lane, state: GroupState) -> int:
     if isinstance(state, WorkGroup):
         return state.watermark()
     return max(state.committed, lane.first)
@@ -284,7 +284,7 @@ def _add(rest: RestNumbers, lanes: list[Lane], group: Group, now_ms: int) -> Non
     rest.scheduled += stats.scheduled
     rest.dead += stats.dead
     rest.lag += stats.lag
-    for lane, _, offset in _marks(lanes, group):
+    for lane, _, offset in _oldest_unfinished(lanes, group):
         segment = lane.log.look(offset) if offset < lane.visible_end else None
         if segment is not None:
             rest.lag_seconds = max(rest.lag_seconds, (now_ms - segment.published_ms) / 1000)

@@ -17,7 +17,7 @@ from penstock.batch import meta_column
 from penstock.model import ID_CHARACTERS_MAX, check_text
 from penstock.model.errors import InvalidArgument, PenstockError
 from penstock.model.rows import BatchRow, TraceRow
-from penstock.node.observe.history import Place, histories
+from penstock.node.observe.history import MessageKey, histories
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Queue
@@ -173,7 +173,7 @@ async def trace(node: Node, namespace: str, trace_id: str, most: int) -> Trace:
 
 async def _deliveries(node: Node, rows: Sequence[TraceRow]) -> list[TraceEntry]:
     """What happened to the messages that were published, from one pass over `$events`, where that is kept."""
-    names: dict[Place, str | None] = {}
+    names: dict[MessageKey, str | None] = {}
     times: list[int] = []
     for row in rows:
         if row.kind == "published" and row.lane is not None and row.offset is not None and len(names) < PLACES_MAX:

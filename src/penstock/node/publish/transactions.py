@@ -32,7 +32,7 @@ async def commit(node: Node, settles: Mapping[Lease, Sequence[Verdict]], count: 
         await remote_publish.gather(node, {slot_of(lease.lane) for lease in settles})
         if not settles:
             remote_publish.check_owners(node, parts)
-    node.spooling.check_free(parts)
+    node.spool.check_free(parts)
     await node.commits.room(check_limits(node, count, parts))
     while True:
         known = await known_ids(node, parts)

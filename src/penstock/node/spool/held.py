@@ -1,7 +1,7 @@
 """What the spool still holds, queue by queue and exchange by exchange: what is published there stays behind it.
 
 Each is held under the name of the last record for it. It is free when that record is on its way into the store, or, if
-other nodes have to append it, when it is there. Pure but for telling those who wait; `spooling.py` asks before each
+other nodes have to append it, when it is there. Pure but for telling those who wait; `spool.py` asks before each
 publish, `replay.py` says how far it has come.
 """
 

@@ -2,7 +2,7 @@
 
 Appends that come while one is being written share the next write and its fsync. Beside the segments are the dead
 letters, a file each: records that could not be replayed. It may not know a queue, nor when anything is replayed: that
-is `spooling.py`.
+is `spool.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEAD: Final = re.compile(r"dead-([0-9a-z]+)-(\d{12})\.letter")
 log = logging.getLogger("penstock.spool")
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """Where a record begins: by rising number of the segment, then of the byte."""
 
     segment: int
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
     header: Header
     record: Record
-    end: Place
+    end: LogPosition
 
 
 class _Segment:
@@ -244,14 +244,14 @@ class SpoolLog:
     # Reading ----------------------------------------------------------------------------------------------
 
     @property
-    def start(self) -> Place:
-        return Place(min(self._segments, default=self._newest + 1), 0)
+    def start(self) -> LogPosition:
+        return LogPosition(min(self._segments, default=self._newest + 1), 0)
 
-    def is_end(self, place: Place) -> bool:
+    def is_end(self, place: LogPosition) -> bool:
         """Whether nothing durable lies behind a place."""
         return all((number, segment.size) <= place for number, segment in self._segments.items())
 
-    async def read(self, place: Place) -> list[Entry]:
+    async def read(self, place: LogPosition) -> list[Entry]:
         """The next records that are durable, a bounded number of bytes of one segment; none at the end."""
         number = next((n for n in sorted(self._segments) if (n, self._segments[n].size) > place), None)
         if number is None:
@@ -276,9 +276,9 @@ class SpoolLog:
                 return
             start = found[1]
         for record, end in records.records_in(data, start, name):
-            yield Entry(header, record, Place(number, at + end))
+            yield Entry(header, record, LogPosition(number, at + end))
 
-    async def release(self, place: Place) -> None:
+    async def release(self, place: LogPosition) -> None:
         """Everything before a place is done: remove the segments that hold nothing else."""
         for number in sorted(self._segments):
             segment = self._segments[number]

@@ -5,7 +5,7 @@ same slot: it is the owner of the slot who reads the position and who writes it,
 before is refused. So it does not matter how often a record comes, nor by which way: replayed by the owner itself, or
 through the outbox from a node that does not own the lane (`node/cluster/remote_publish.py`), also out of a commit
 that was thought to be lost. For that the records of one spool must come to a lane in their order; `replay.py` and the
-relay see to it.
+outbox see to it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A segment is a header and records, each with its length and checksum before it:
 
     b"PNSPOOL1"  frame(header)  frame(record)  frame(record) …        frame(x) = length, crc32, MessagePack of x
 
-Pure: no file, no clock, no waiting. `log.py` keeps the segments, `spooling.py` decides what goes into them.
+Pure: no file, no clock, no waiting. `log.py` keeps the segments, `spool.py` decides what goes into them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Doubt(msgspec.Struct, frozen=True, array_like=True):
-    """A commit that held the publish and whose outcome is unknown: it happened if the store's mark is at `number`."""
+    """A commit that held the publish and whose outcome is unknown: it happened if the store's stamp is at `number`."""
 
     slot: int
     key: bytes

@@ -4,7 +4,7 @@ A record is appended like any publish, and how far the spool has come goes into 
 nodes goes through the outbox, in that commit too; its owner knows what is sent twice (`positions.py`), so nothing
 need be known of it here. After a failure all begins again at the last record that is known to be in the store; what a
 lost commit did is read back first. A record that can never be published goes to the dead letters of the spool, and
-blocks nobody. `spooling.py` says when.
+blocks nobody. `spool.py` says when.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from penstock.node.cluster import remote_publish
 from penstock.node.publish.append import append_all, parts_of_batch
 from penstock.node.publish.parts import Origin, Part, Results
 from penstock.node.publish.route import route_batch
-from penstock.node.spool.log import Entry, Place, SpoolLog
+from penstock.node.spool.log import Entry, LogPosition, SpoolLog
 from penstock.node.spool.positions import SPOOL_LANES
 from penstock.node.spool.records import Doubt, Header, Record
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
-    from penstock.node.spool.spooling import Spooling
+    from penstock.node.spool.spool import Spool
 
 PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 1.0
@@ -40,17 +40,17 @@ ROWS_AT_ONCE: Final = 1_000
 log = logging.getLogger("penstock.spool")
 
 
-class Replaying:
+class Replay:
     """The one who brings records back."""
 
-    def __init__(self, node: Node, spooling: Spooling) -> None:
+    def __init__(self, node: Node, spool: Spool) -> None:
         self._node = node
-        self._spooling = spooling
+        self._spool = spool
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._place: Place | None = None
+        self._place: LogPosition | None = None
         self._losses = 0
-        self._marks: dict[tuple[int, bytes], int] = {}
+        self._stamps: dict[tuple[int, bytes], int] = {}
         """What the store was found to say: (slot, key) → number. Forgotten whenever a commit fails."""
         self._clear: dict[tuple[str, int], int] = {}
         """(spool, slot) → epoch of this node's slots of which the outbox held nothing of the spool, and no more came"""
@@ -76,7 +76,7 @@ class Replaying:
     def lost(self) -> None:
         """A commit failed: what was appended may not be there."""
         self._losses += 1
-        self._marks.clear()
+        self._stamps.clear()
 
     def is_stalled(self, name: tuple[str, int]) -> bool:
         """Whether a record waits at another node for longer than a moment."""
@@ -99,7 +99,7 @@ class Replaying:
                 if self._is_over():
                     return
                 log.info("the spool waits: %s", error, exc_info=not isinstance(error, PenstockError))
-                self._marks.clear()  # what was appended last may be there by now
+                self._stamps.clear()  # what was appended last may be there by now
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, PAUSE_S_MAX)
                 self._wake.set()
@@ -109,16 +109,16 @@ class Replaying:
 
     async def _replay(self) -> None:
         """All that is in the spool, until nothing is left."""
-        spool, spooling, cluster = self._spooling.log, self._spooling, self._node.cluster
+        spool, cluster = self._spool.log, self._node.cluster
         assert spool is not None
         if cluster is not None:
             cluster.check_serving()
-        if spooling.is_away:
+        if self._spool.is_away:
             losses = self._losses
             await self._node.commits.probe()
             if losses != self._losses:
                 raise Unavailable("a commit failed meanwhile")
-            spooling.back()
+            self._spool.back()
         count = 0
         while True:
             place = spool.start if self._place is None else self._place
@@ -128,8 +128,8 @@ class Replaying:
             elif spool.is_writing:
                 await spool.written()
             elif spool.is_end(place):
-                spooling.held.emptied(self._landing)
-                spooling.oldest_ms = None
+                self._spool.held.emptied(self._landing)
+                self._spool.oldest_ms = None
                 self._refused.clear()
                 if count:
                     log.warning("the spool is empty again; %d publishes were replayed", count)
@@ -161,7 +161,7 @@ class Replaying:
             if results:
                 sent.append((entry, results))
             else:
-                self._spooling.held.passed((entry.header.spool, entry.record.sequence), entry.record)
+                self._spool.held.passed((entry.header.spool, entry.record.sequence), entry.record)
             done += 1
         await self._settle(spool, entries[:done], losses, sent)
         if failure is not None:
@@ -186,10 +186,10 @@ class Replaying:
             return
         for entry in done:
             self._refused.pop((entry.header.spool, entry.record.sequence), None)
-        self._spooling.held.stored()
+        self._spool.held.stored()
         await self._wait_for(sent)
         spool.messages -= sum(entry.record.count for entry in done)
-        self._spooling.oldest_ms = done[-1].record.spooled_ms
+        self._spool.oldest_ms = done[-1].record.spooled_ms
         self._place = done[-1].end
         await spool.release(self._place)
 
@@ -222,7 +222,7 @@ class Replaying:
     def _landed(self, names: Sequence[tuple[str, int]]) -> None:
         for name in names:
             self._stalled.discard(name)
-            self._spooling.held.landed(name, self._landing.pop(name))
+            self._spool.held.landed(name, self._landing.pop(name))
 
     async def _blame(self, spool: SpoolLog, done: Sequence[Entry], error: PenstockError) -> None:
         """The store says no to a commit: find out, one by one, to which record."""
@@ -331,7 +331,7 @@ class Replaying:
             while rows := await node.store.outbox(after, ROWS_AT_ONCE, [slot]):
                 after = rows[-1].id
                 if any(remote_publish.is_of_spool(row, spool) for row in rows):
-                    node.relay.wake()
+                    node.outbox.wake()
                     raise Unavailable(f"records of the spool are on their way to slot {slot}, and go first")
             self._clear[spool, slot] = epoch
 
@@ -340,13 +340,13 @@ class Replaying:
     async def _happened(self, header: Header, doubt: Doubt) -> bool:
         """Whether a commit whose answer was lost is in force."""
         self._check_decided(header, doubt)
-        found = self._marks.get((doubt.slot, doubt.key))
+        found = self._stamps.get((doubt.slot, doubt.key))
         if found is None:
             losses = self._losses
             rows = await self._node.store.find_dedup(SPOOL_LANES + doubt.slot, [doubt.key])
             found = rows[0].offset if rows else 0
             if losses == self._losses:
-                self._marks[doubt.slot, doubt.key] = found
+                self._stamps[doubt.slot, doubt.key] = found
         return found >= doubt.number
 
     def _check_decided(self, header: Header, doubt: Doubt) -> None:
@@ -356,7 +356,7 @@ class Replaying:
         when its slot was taken since, whoever has it now.
         """
         cluster = self._node.cluster
-        if cluster is None or header.spool == self._spooling.id:
+        if cluster is None or header.spool == self._spool.id:
             return
         row = cluster.slot(doubt.slot)
         if row is None or row.epoch <= doubt.epoch:

@@ -23,7 +23,7 @@ from penstock.node.cluster.remote_publish import nudge
 from penstock.node.publish.append import append_all, parts_of_batch
 from penstock.node.publish.parts import Part
 from penstock.node.publish.route import route_batch
-from penstock.node.staging.records import Place, StoredTransaction, transaction_row
+from penstock.node.staging.records import StoredTransaction, TransactionKey, transaction_row
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Queue
@@ -35,64 +35,64 @@ PAUSE_S_MAX: Final = 5.0
 
 log = logging.getLogger("penstock.staging")
 
-End = Callable[[Place, StoredTransaction, int], Awaitable[None]]
+End = Callable[[TransactionKey, StoredTransaction, int], Awaitable[None]]
 
 
-class Carrying:
+class Finisher:
     """Decided transactions on their way."""
 
     def __init__(self, node: Node, end: End) -> None:
         self._node = node
         self._end = end
-        self._under_way: set[Place] = set()
-        self._waiters: defaultdict[Place, list[asyncio.Future[None]]] = defaultdict(list)
+        self._under_way: set[TransactionKey] = set()
+        self._waiters: defaultdict[TransactionKey, list[asyncio.Future[None]]] = defaultdict(list)
         self.piece_bytes = PIECE_BYTES
 
-    def start(self, place: Place) -> None:
+    def start(self, key: TransactionKey) -> None:
         """Carry a decided transaction on, unless somebody does."""
-        if place not in self._under_way:
-            self._under_way.add(place)
-            self._node.spawn(self._carry(place))
+        if key not in self._under_way:
+            self._under_way.add(key)
+            self._node.spawn(self._carry(key))
 
-    async def wait(self, place: Place) -> None:
+    async def wait(self, key: TransactionKey) -> None:
         """Until nothing of a transaction is under way any more; raises why it stopped before its end."""
-        if place in self._under_way:
+        if key in self._under_way:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters[place].append(future)
+            self._waiters[key].append(future)
             await future
 
-    async def _carry(self, place: Place) -> None:
+    async def _carry(self, key: TransactionKey) -> None:
         error: PenstockError | None = Closed(
             "the broker was closed; the commit is decided, and goes on after a restart"
         )
         try:
-            await self._carry_on(place)
+            await self._carry_on(key)
             error = None
         except PenstockError as failure:  # closed, or another node has the store: it goes on where that is open
             error = failure
         finally:
-            self._under_way.discard(place)
-            for waiter in self._waiters.pop(place, ()):
+            self._under_way.discard(key)
+            for waiter in self._waiters.pop(key, ()):
                 if not waiter.done():
                     waiter.set_result(None) if error is None else waiter.set_exception(error)
 
-    async def _carry_on(self, place: Place) -> None:
+    async def _carry_on(self, key: TransactionKey) -> None:
         """Piece after piece until all is published."""
         node, pause_s, most = self._node, PAUSE_S, self.piece_bytes
-        while (transaction := node.catalog.stages.by_place.get(place)) is not None:
+        while (transaction := node.catalog.stages.by_key.get(key)) is not None:
             node.check_open()
             try:
-                await self._piece(place, transaction, most)
+                await self._piece(key, transaction, most)
                 pause_s, most = PAUSE_S, self.piece_bytes
             except PenstockError as error:
                 if node.closed or node.fenced is not None or not node.owns(REGISTRAR_SLOT):
                     raise
-                log.warning("staged transaction %r waits: %s", place[1], error)
+                log.warning("staged transaction %r waits: %s", key[1], error)
                 most = 0 if isinstance(error, QueueFull) else most  # a chunk may fit where several do not
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
-    async def _piece(self, place: Place, transaction: StoredTransaction, most: int) -> None:
+    async def _piece(self, key: TransactionKey, transaction: StoredTransaction, most: int) -> None:
         """Publish the next chunks, up to so many bytes, one at least."""
         node, document = self._node, transaction.document
         order = document.order or ()
@@ -108,17 +108,17 @@ class Carrying:
 
         def check_still_true() -> None:
             node.check_declarations()
-            node.spooling.check_free(parts)
-            if node.catalog.stages.by_place.get(place) is not transaction:
+            node.spool.check_free(parts)
+            if node.catalog.stages.by_key.get(key) is not transaction:
                 raise Unavailable("how far it came was read anew after a failed commit")
 
         # Nothing waits between the step that appends and the one that adds the progress: it is one commit.
         nudge(node, await append_all(node, parts, check_still_true))
         if done == len(order):
-            await self._end(place, transaction, published)
+            await self._end(key, transaction, published)
         else:
             further = msgspec.structs.replace(document, done=done, published=published)
-            await node.commit_catalog([transaction_row(transaction.id, place, further)])
+            await node.commit_catalog([transaction_row(transaction.id, key, further)])
 
     # Before the decision ----------------------------------------------------------------------------------
 

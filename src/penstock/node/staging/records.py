@@ -14,12 +14,12 @@ import msgspec
 
 from penstock.model.rows import CatalogRow
 
-Place = tuple[str, str]
+TransactionKey = tuple[str, str]
 """(namespace, transaction)"""
 
 
 class ChunkDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A chunk: its batch's place on the transaction's lane, and where it is to be published."""
+    """A chunk: its batch's key on the transaction's lane, and where it is to be published."""
 
     base: int
     count: int
@@ -101,8 +101,8 @@ _transaction_decoder: Final = msgspec.msgpack.Decoder(TransactionDocument)
 _chunk_decoder: Final = msgspec.msgpack.Decoder(ChunkDocument)
 
 
-def transaction_row(id: int, place: Place, document: TransactionDocument) -> CatalogRow:
-    return CatalogRow("staged", id, 0, *place, msgspec.msgpack.encode(document))
+def transaction_row(id: int, key: TransactionKey, document: TransactionDocument) -> CatalogRow:
+    return CatalogRow("staged", id, 0, *key, msgspec.msgpack.encode(document))
 
 
 def chunk_row(id: int, transaction: StoredTransaction, name: str, document: ChunkDocument) -> CatalogRow:
@@ -113,7 +113,7 @@ class Stages:
     """Every transaction that is open, or decided and not all published."""
 
     def __init__(self) -> None:
-        self.by_place: dict[Place, StoredTransaction] = {}
+        self.by_key: dict[TransactionKey, StoredTransaction] = {}
         self._by_id: dict[int, StoredTransaction] = {}
 
     def put(self, row: CatalogRow) -> None:
@@ -129,16 +129,16 @@ class Stages:
             known.document = document
 
     def add(self, transaction: StoredTransaction) -> None:
-        self.by_place[transaction.namespace, transaction.name] = transaction
+        self.by_key[transaction.namespace, transaction.name] = transaction
         self._by_id[transaction.id] = transaction
 
     def remove(self, transaction: StoredTransaction) -> None:
-        self.by_place.pop((transaction.namespace, transaction.name), None)
+        self.by_key.pop((transaction.namespace, transaction.name), None)
         self._by_id.pop(transaction.id, None)
 
     def rows(self) -> Iterator[CatalogRow]:
         """What each transaction and chunk is called."""
-        for transaction in self.by_place.values():
+        for transaction in self.by_key.values():
             yield CatalogRow("staged", transaction.id, 0, transaction.namespace, transaction.name, b"")
             for name, chunk in transaction.chunks.items():
                 yield CatalogRow("chunk", chunk.id, transaction.id, transaction.namespace, name, b"")
@@ -155,8 +155,8 @@ class Stages:
     @property
     def bytes(self) -> int:
         """What all of them hold."""
-        return sum(transaction.bytes for transaction in self.by_place.values())
+        return sum(transaction.bytes for transaction in self.by_key.values())
 
     @property
     def chunks(self) -> int:
-        return sum(len(transaction.chunks) + len(transaction.coming) for transaction in self.by_place.values())
+        return sum(len(transaction.chunks) + len(transaction.coming) for transaction in self.by_key.values())

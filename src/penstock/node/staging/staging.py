@@ -39,12 +39,12 @@ from penstock.node.cluster.remote_publish import landed
 from penstock.node.marks import MarkPut
 from penstock.node.publish.append import append_all
 from penstock.node.publish.parts import Part
-from penstock.node.staging.finish import Carrying, parts_of_chunk
+from penstock.node.staging.finish import Finisher, parts_of_chunk
 from penstock.node.staging.records import (
     ChunkDocument,
-    Place,
     StoredTransaction,
     TransactionDocument,
+    TransactionKey,
     chunk_row,
     transaction_row,
 )
@@ -75,11 +75,11 @@ class Staging:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._ending: set[Place] = set()
+        self._ending: set[TransactionKey] = set()
         """Transactions that somebody is alone with: chunks wait until that is over."""
         self._commits = asyncio.Semaphore(COMMITS_AT_ONCE)
         self.commit_bytes = COMMIT_BYTES_MAX
-        self.carrying = Carrying(node, self.end)
+        self.finisher = Finisher(node, self.end)
 
     # Life -------------------------------------------------------------------------------------------------
 
@@ -92,15 +92,15 @@ class Staging:
 
     def reloaded(self) -> None:
         """The catalog was read: what is in it is what there is."""
-        for place, transaction in self._node.catalog.stages.by_place.items():
+        for key, transaction in self._node.catalog.stages.by_key.items():
             if transaction.is_decided:
-                self.carrying.start(place)
+                self.finisher.start(key)
             else:
-                self._expire_later(place, transaction)
+                self._expire_later(key, transaction)
 
     # Staging ----------------------------------------------------------------------------------------------
 
-    async def stage(self, place: Place, target: StagedChunk, batch: EncodedBatch, payload_most: int) -> None:
+    async def stage(self, key: TransactionKey, target: StagedChunk, batch: EncodedBatch, payload_most: int) -> None:
         """Keep a chunk; nothing where it is there already, or where its transaction is committed."""
         node, name = self._node, target.chunk
         check(batch, min(payload_most, PAYLOAD_BYTES_MAX))
@@ -109,47 +109,47 @@ class Staging:
         await node.commits.room(batch.size)
         await node.reserve_ids()
         while True:
-            transaction = node.catalog.stages.by_place.get(place)
+            transaction = node.catalog.stages.by_key.get(key)
             if transaction is not None and (transaction.is_decided or name in transaction.chunks):
                 return
-            if transaction is None or place in self._ending:
-                async with self._alone(place):
-                    if place in node.catalog.stages.by_place:
+            if transaction is None or key in self._ending:
+                async with self._alone(key):
+                    if key in node.catalog.stages.by_key:
                         continue
-                    if await self._committed(place) is None:
-                        await self._keep(self._new(place), target, batch)
+                    if await self._committed(key) is None:
+                        await self._keep(self._new(key), target, batch)
                     return
             if name not in transaction.coming:
                 await self._keep(transaction, target, batch)
                 return
             await node.commits.wait()  # somebody else brings the same chunk; whether it got there is known after it
 
-    def _new(self, place: Place) -> StoredTransaction:
-        count = len(self._node.catalog.stages.by_place)
+    def _new(self, key: TransactionKey) -> StoredTransaction:
+        count = len(self._node.catalog.stages.by_key)
         if count >= TRANSACTIONS_MAX:
             raise Overloaded(f"{count} transactions are staged, as many as may be; commit or abort some")
         lane = self._node.catalog.new_lane(REGISTRAR_SLOT)
         document = TransactionDocument(created_ms=self._node.clock.now_ms(), lane=lane)
-        return StoredTransaction(transaction_row(self._node.catalog.new_id(), place, document), document)
+        return StoredTransaction(transaction_row(self._node.catalog.new_id(), key, document), document)
 
     async def _keep(self, transaction: StoredTransaction, target: StagedChunk, batch: EncodedBatch) -> None:
         """Make a chunk durable: its batch and its row, and that of its transaction where that is new."""
         node, now_ms = self._node, self._node.clock.now_ms()
         node.check_declarations()
         self._check_limits(transaction, batch.size)
-        place = (transaction.namespace, transaction.name)
+        key = (transaction.namespace, transaction.name)
         document = ChunkDocument(
             base=transaction.end, count=batch.count, size=batch.size, staged_ms=now_ms,
             queue=target.queue, exchange=target.exchange, routing_key=target.routing_key,
         )  # fmt: skip
         rows = [chunk_row(node.catalog.new_id(), transaction, target.chunk, document)]
-        if place not in node.catalog.stages.by_place:
-            rows.append(transaction_row(transaction.id, place, transaction.document))
+        if key not in node.catalog.stages.by_key:
+            rows.append(transaction_row(transaction.id, key, transaction.document))
         transaction.comes(target.chunk, document)
         change = node.commits.amend().change_of(transaction.lane)
         change.batches.append(BatchRow(document.base, batch.count, now_ms, transaction.bytes, batch.meta, batch.body))
         change.end, change.bytes_end = transaction.end, transaction.bytes
-        await node.commit_catalog(rows, after=lambda: self._kept(place))
+        await node.commit_catalog(rows, after=lambda: self._kept(key))
 
     def _check_limits(self, transaction: StoredTransaction, size: int) -> None:
         stages, most = self._node.catalog.stages, self._node.limits.staging_bytes
@@ -165,51 +165,51 @@ class Staging:
         if stages.chunks >= CHUNKS_ALL_MAX:
             raise Overloaded(f"{CHUNKS_ALL_MAX} chunks are staged, as many as may be; commit or abort some")
 
-    def _kept(self, place: Place) -> None:
-        transaction = self._node.catalog.stages.by_place.get(place)
+    def _kept(self, key: TransactionKey) -> None:
+        transaction = self._node.catalog.stages.by_key.get(key)
         if transaction is not None:
-            self._expire_later(place, transaction)
+            self._expire_later(key, transaction)
 
     # Committing -------------------------------------------------------------------------------------------
 
     async def commit(
-        self, place: Place, chunks: Sequence[str], puts: Sequence[MarkPut], publish_id: str | None
+        self, key: TransactionKey, chunks: Sequence[str], puts: Sequence[MarkPut], publish_id: str | None
     ) -> Committed:
         """Publish these chunks in this order and put the marks, all or nothing; once, however often it is asked for."""
         checked = marks.check_puts(puts)
-        async with self._alone(place), marks.alone(self._node, place[0], [put.name for put in puts]):
-            published = await self._committed(place)
+        async with self._alone(key), marks.alone(self._node, key[0], [put.name for put in puts]):
+            published = await self._committed(key)
             if published is not None:
                 return Committed(published, True)
-            await self._behind(place, {put.name for put in puts})
-            transaction = self._node.catalog.stages.by_place.get(place)
+            await self._behind(key, {put.name for put in puts})
+            transaction = self._node.catalog.stages.by_key.get(key)
             is_repeated = transaction is not None and transaction.is_decided
             if not is_repeated:
-                sizes = _sizes(place, transaction, chunks)
-                marks.rows_of(self._node, place[0], checked)  # before any work: one that has moved refuses it all
+                sizes = _sizes(key, transaction, chunks)
+                marks.rows_of(self._node, key[0], checked)  # before any work: one that has moved refuses it all
                 if transaction is None or sum(sizes) <= self.commit_bytes:
                     async with self._commits:
-                        return await self._publish(place, transaction, chunks, checked, publish_id)
-                await self._decide(place, transaction, chunks, checked, publish_id)
-        return await self._carried(place, is_repeated)
+                        return await self._publish(key, transaction, chunks, checked, publish_id)
+                await self._decide(key, transaction, chunks, checked, publish_id)
+        return await self._carried(key, is_repeated)
 
-    async def _behind(self, place: Place, names: set[str]) -> None:
+    async def _behind(self, key: TransactionKey, names: set[str]) -> None:
         """Wait for large commits that put one of these marks: what is published under a mark stays in its order."""
-        for other, transaction in list(self._node.catalog.stages.by_place.items()):
-            if other != place and other[0] == place[0] and not names.isdisjoint(transaction.document.marks):
+        for other, transaction in list(self._node.catalog.stages.by_key.items()):
+            if other != key and other[0] == key[0] and not names.isdisjoint(transaction.document.marks):
                 await self._carried(other, True)
 
-    async def _carried(self, place: Place, is_repeated: bool) -> Committed:
+    async def _carried(self, key: TransactionKey, is_repeated: bool) -> Committed:
         """The answer to a commit that is decided, when all of it is published."""
-        await self.carrying.wait(place)
-        published = await self._committed(place)
+        await self.finisher.wait(key)
+        published = await self._committed(key)
         if published is None:
-            raise Unavailable(f"the commit of transaction {place[1]!r} is decided and not all published yet; ask again")
+            raise Unavailable(f"the commit of transaction {key[1]!r} is decided and not all published yet; ask again")
         return Committed(published, is_repeated)
 
     async def _publish(
         self,
-        place: Place,
+        key: TransactionKey,
         transaction: StoredTransaction | None,
         chunks: Sequence[str],
         puts: list[tuple[MarkPut, bytes]],
@@ -223,28 +223,32 @@ class Staging:
             for name in chunks:
                 parts += await parts_of_chunk(node, transaction, name, publish_id)
                 published += transaction.chunks[name].document.count
-        node.spooling.check_free(parts)
+        node.spool.check_free(parts)
         await node.commits.room(sum(part.size for part in parts))
         rows: list[CatalogRow] = []
 
         def check_still_true() -> None:
             node.check_declarations()
-            check_same(node, place, transaction)
-            rows.extend(marks.rows_of(node, place[0], puts))
+            check_same(node, key, transaction)
+            rows.extend(marks.rows_of(node, key[0], puts))
 
         # Nothing waits between the step that appends and the one that adds the rest: it is one commit.
         results = await append_all(node, parts, check_still_true)
-        await self.end(place, transaction, published, rows)
+        await self.end(key, transaction, published, rows)
         await landed(node, results)  # what belongs to other nodes is decided with it; who asked finds it there
         return Committed(published, False)
 
     async def end(
-        self, place: Place, transaction: StoredTransaction | None, published: int, rows: Sequence[CatalogRow] = ()
+        self,
+        key: TransactionKey,
+        transaction: StoredTransaction | None,
+        published: int,
+        rows: Sequence[CatalogRow] = (),
     ) -> None:
         """With the next commit the transaction is committed: remembered as such, and what it held is freed."""
         node = self._node
         node.check_declarations()
-        remembered = DedupRow(_key(place), published, node.clock.now_ms() + REMEMBERED_MS)
+        remembered = DedupRow(_key(key), published, node.clock.now_ms() + REMEMBERED_MS)
         node.commits.amend().change_of(LEDGER_LANE).dedup.append(remembered)
         self._forget_later()
         await self._remove(transaction, rows)
@@ -263,7 +267,7 @@ class Staging:
 
     async def _decide(
         self,
-        place: Place,
+        key: TransactionKey,
         transaction: StoredTransaction,
         chunks: Sequence[str],
         puts: list[tuple[MarkPut, bytes]],
@@ -271,81 +275,79 @@ class Staging:
     ) -> None:
         """More than one step can hold: whether there is room is asked now, for afterwards there is no way back."""
         node = self._node
-        queues = await self.carrying.check_room(transaction, chunks, publish_id)
-        check_same(node, place, transaction)
+        queues = await self.finisher.check_room(transaction, chunks, publish_id)
+        check_same(node, key, transaction)
         decided = msgspec.structs.replace(
             transaction.document, order=tuple(chunks), queues=queues, publish_id=publish_id,
             marks=tuple(put.name for put, _ in puts),
         )  # fmt: skip
-        rows = [transaction_row(transaction.id, place, decided), *marks.rows_of(node, place[0], puts)]
+        rows = [transaction_row(transaction.id, key, decided), *marks.rows_of(node, key[0], puts)]
         dropped = set(transaction.chunks) - set(chunks)
 
         def forget() -> None:
             for name in dropped:
                 del transaction.chunks[name]
-            self.carrying.start(place)
+            self.finisher.start(key)
 
         await node.commit_catalog(rows, [("chunk", transaction.chunks[name].id) for name in dropped], forget)
 
     # Ending otherwise -------------------------------------------------------------------------------------
 
-    async def abort(self, place: Place) -> None:
+    async def abort(self, key: TransactionKey) -> None:
         """Drop what was staged; what is committed stays so."""
-        async with self._alone(place):
-            transaction = self._node.catalog.stages.by_place.get(place)
-            if transaction is None and await self._committed(place) is None:
+        async with self._alone(key):
+            transaction = self._node.catalog.stages.by_key.get(key)
+            if transaction is None and await self._committed(key) is None:
                 return
             if transaction is None or transaction.is_decided:
-                raise AlreadyCommitted(f"transaction {place[1]!r} is committed; what it published cannot be taken back")
+                raise AlreadyCommitted(f"transaction {key[1]!r} is committed; what it published cannot be taken back")
             await self._remove(transaction)
 
-    def _expire_later(self, place: Place, transaction: StoredTransaction) -> None:
+    def _expire_later(self, key: TransactionKey, transaction: StoredTransaction) -> None:
         due_ms = self._expires_ms(transaction)
-        self._node.timers.at(due_ms, ("staged", *place), lambda: self._node.spawn(self._expire(place)))
+        self._node.timers.at(due_ms, ("staged", *key), lambda: self._node.spawn(self._expire(key)))
 
     def _expires_ms(self, transaction: StoredTransaction) -> int:
         return transaction.touched_ms + round(self._node.limits.staging_ttl * 1000)
 
-    async def _expire(self, place: Place) -> None:
+    async def _expire(self, key: TransactionKey) -> None:
         node = self._node
         if not node.owns(REGISTRAR_SLOT):
             return
         try:
-            async with self._alone(place):
-                transaction = node.catalog.stages.by_place.get(place)
+            async with self._alone(key):
+                transaction = node.catalog.stages.by_key.get(key)
                 if transaction is None or transaction.is_decided:
                     return
                 if self._expires_ms(transaction) > node.clock.now_ms():
-                    self._expire_later(place, transaction)
+                    self._expire_later(key, transaction)
                     return
-                log.warning(
-                    "staged transaction %r of namespace %r was never committed; it is dropped", *reversed(place)
-                )
+                log.warning("staged transaction %r of namespace %r was never committed; it is dropped", *reversed(key))
                 await self._remove(transaction)
         except PenstockError:
             again_ms = node.clock.now_ms() + EXPIRE_AGAIN_MS
-            node.timers.at(again_ms, ("staged", *place), lambda: node.spawn(self._expire(place)))
+            node.timers.at(again_ms, ("staged", *key), lambda: node.spawn(self._expire(key)))
             raise
 
     # What is known ----------------------------------------------------------------------------------------
 
-    async def show(self, place: Place) -> Staged:
+    async def show(self, key: TransactionKey) -> Staged:
         """How a transaction stands."""
-        transaction = self._node.catalog.stages.by_place.get(place)
+        transaction = self._node.catalog.stages.by_key.get(key)
         if transaction is None:
-            published = await self._committed(place)
-            return Staged(place[1], "unknown" if published is None else "committed", [], published or 0, None)
+            published = await self._committed(key)
+            return Staged(key[1], "unknown" if published is None else "committed", [], published or 0, None)
         chunks = [
             StagedChunk(name, chunk.queue, chunk.exchange, chunk.routing_key, chunk.count, chunk.size)
             for name, (_, chunk) in transaction.chunks.items()
         ]
         if transaction.is_decided:
-            return Staged(place[1], "committing", chunks, transaction.document.published, None)
-        return Staged(place[1], "open", chunks, 0, self._expires_ms(transaction))
+            return Staged(key[1], "committing", chunks, transaction.document.published, None)
+        return Staged(key[1], "open", chunks, 0, self._expires_ms(transaction))
 
-    async def _committed(self, place: Place) -> int | None:
+    async def _committed(self, key: TransactionKey) -> int | None:
         """How many messages a transaction published; None unless it is known to be committed."""
-        found = await self._node.store.find_dedup(LEDGER_LANE, [_key(place)])
+        found = await self._node.store.find_dedup(LEDGER_LANE, [_key(key)])
         now_ms = self._node.clock.now_ms()
         return next((row.offset for row in found if row.expires_ms > now_ms), None)
 
@@ -367,26 +369,26 @@ class Staging:
                 self._forget_later()
 
     @asynccontextmanager
-    async def _alone(self, place: Place) -> AsyncIterator[None]:
+    async def _alone(self, key: TransactionKey) -> AsyncIterator[None]:
         """While nobody else ends a transaction or begins it, and every chunk of it that was coming is there."""
-        async with self._node.declaring("staged", *place):
-            self._ending.add(place)
+        async with self._node.declaring("staged", *key):
+            self._ending.add(key)
             try:
-                transaction = self._node.catalog.stages.by_place.get(place)
+                transaction = self._node.catalog.stages.by_key.get(key)
                 if transaction is not None and transaction.coming:
                     await self._node.commits.wait()
                 yield
             finally:
-                self._ending.discard(place)
+                self._ending.discard(key)
 
 
-def check_same(node: Node, place: Place, transaction: StoredTransaction | None) -> None:
+def check_same(node: Node, key: TransactionKey, transaction: StoredTransaction | None) -> None:
     """Raise if the catalog was read anew meanwhile: what was known of a transaction may not be true any more."""
-    if node.catalog.stages.by_place.get(place) is not transaction:
-        raise Unavailable(f"what is known of transaction {place[1]!r} was read anew after a failed commit; try again")
+    if node.catalog.stages.by_key.get(key) is not transaction:
+        raise Unavailable(f"what is known of transaction {key[1]!r} was read anew after a failed commit; try again")
 
 
-def _sizes(place: Place, transaction: StoredTransaction | None, chunks: Sequence[str]) -> list[int]:
+def _sizes(key: TransactionKey, transaction: StoredTransaction | None, chunks: Sequence[str]) -> list[int]:
     """The bytes of each chunk; raises where one is missing, or named twice."""
     if len(set(chunks)) != len(chunks):
         twice = next(name for name in chunks if list(chunks).count(name) > 1)
@@ -396,12 +398,12 @@ def _sizes(place: Place, transaction: StoredTransaction | None, chunks: Sequence
     if missing:
         others = "" if len(missing) == 1 else f" and {len(missing) - 1} others"
         raise ChunkMissing(
-            f"chunk {missing[0]!r}{others} of transaction {place[1]!r} was not staged, or has expired; "
+            f"chunk {missing[0]!r}{others} of transaction {key[1]!r} was not staged, or has expired; "
             "nothing is published"
         )
     return [known[name].document.size for name in chunks]
 
 
-def _key(place: Place) -> bytes:
-    namespace, name = place
+def _key(key: TransactionKey) -> bytes:
+    namespace, name = key
     return blake2b(f"{len(namespace)}/{namespace}/{name}".encode(), digest_size=16).digest()

@@ -11,7 +11,7 @@ Exactly once comes from the store's own atomicity, by two kinds of rows on lanes
 
 - a *position*: the commit that appends a record says in it how far this spool has come in that lane
   (`positions.py`);
-- a *mark*: each commit with publishes bears a number (`mark`). Of a commit whose answer was lost, the mark tells later,
+- a *stamp*: each commit with publishes bears a number (`stamp`). Of a commit whose answer was lost, it tells later,
   before its publishes are replayed, whether it happened.
 
 `log.py` keeps the records, `held.py` knows which queues they are for, `replay.py` brings them back.
@@ -43,7 +43,7 @@ from penstock.node.spool.held import Held, Target, targets_of
 from penstock.node.spool.log import SEGMENT_BYTES, SpoolLog
 from penstock.node.spool.positions import DAY_MS, ROWS_KEPT_MS, SPOOL_LANES
 from penstock.node.spool.records import Doubt, Header, Record
-from penstock.node.spool.replay import Replaying
+from penstock.node.spool.replay import Replay
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Queue
@@ -119,7 +119,7 @@ class SpoolNumbers(msgspec.Struct, frozen=True):
     """Dead letters of the spool."""
 
 
-class Spooling:
+class Spool:
     """What a node does while its store is away. Without settings it does nothing."""
 
     def __init__(self, node: Node, settings: SpoolSettings | None) -> None:
@@ -134,7 +134,7 @@ class Spooling:
         self._swept: set[int] = set()
         self.held = Held()
         self.oldest_ms: int | None = None
-        self.replaying = Replaying(node, self)
+        self.replay = Replay(node, self)
 
     # Life -------------------------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class Spooling:
         )
         if self.messages:
             log.warning("the spool holds %d messages of a process before this one; they are replayed", self.messages)
-        self.replaying.start()
+        self.replay.start()
 
     @property
     def messages(self) -> int:
@@ -237,7 +237,7 @@ class Spooling:
         loop = asyncio.get_running_loop()
         until = loop.time() + WAITS_S
         while self._must_wait(unit):
-            is_stalled = any(map(self.replaying.is_stalled, self.held.names(_targets(unit))))
+            is_stalled = any(map(self.replay.is_stalled, self.held.names(_targets(unit))))
             if self.is_away or self.messages > FEW_MESSAGES or is_stalled or loop.time() >= until:
                 return False
             await self.held.changed(until - loop.time())
@@ -277,7 +277,7 @@ class Spooling:
         record, stored = self.log.add(make)
         self.held.hold((self.id, record.sequence), record)
         self.oldest_ms = now_ms if self.oldest_ms is None else self.oldest_ms
-        self.replaying.wake()
+        self.replay.wake()
         return stored
 
     # Order ------------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class Spooling:
 
     # Around a commit --------------------------------------------------------------------------------------
 
-    def mark(self, commit: Commit) -> Doubt | None:
+    def stamp(self, commit: Commit) -> Doubt | None:
         """Number a commit, so that it can be asked for when its answer is lost; None for a node without any slot."""
         slot = slot_of(commit.lanes[0].lane) if commit.lanes else next(iter(self._node.epochs), None)
         if slot is None:
@@ -318,10 +318,10 @@ class Spooling:
         return Doubt(slot, key, self._number, self._node.epochs.get(slot, 0))
 
     def lost(self, error: PenstockError) -> None:
-        """A commit failed. From here on none bears this key: whether the mark is at its number stays as it is."""
+        """A commit failed. From here on none bears this key: whether the stamp is at its number stays as it is."""
         self._failures += 1
         self.held.lost()
-        self.replaying.lost()
+        self.replay.lost()
         self.found_away(error)
 
     def found_away(self, error: BaseException) -> None:
@@ -331,7 +331,7 @@ class Spooling:
                 self.is_away = True
                 log.warning("the store is away, publishes are buffered: %s", error)
                 self.held.tell()
-            self.replaying.wake()
+            self.replay.wake()
 
     def back(self) -> None:
         """The store took a commit."""
