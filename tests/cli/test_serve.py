@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import resource
-import shutil
 import signal
 import socket
 import sqlite3
@@ -15,9 +14,8 @@ import time
 import urllib.request
 from pathlib import Path
 
-import pytest
-
 from tests.cli.servers import DEADLINE_SECONDS, Server, penstock, running, until
+from tests.curl import CURL
 
 
 def test_it_serves_stops_cleanly_and_keeps_the_data(tmp_path: Path) -> None:
@@ -37,7 +35,6 @@ def test_it_serves_stops_cleanly_and_keeps_the_data(tmp_path: Path) -> None:
         assert server.request("POST", f"/v1/leases/{lease}/settle", {"verdicts": [{"action": "ack"}]})[0] == 204
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_lines_to_try_work_when_pasted(tmp_path: Path) -> None:
     for token in ("", "s3cret"):
         with running(tmp_path, PENSTOCK_HTTP_TOKEN=token) as server:
@@ -46,7 +43,7 @@ def test_the_lines_to_try_work_when_pasted(tmp_path: Path) -> None:
             environment = {"PENSTOCK_TOKEN": token, "PATH": "/usr/bin:/bin"}
             answers = [
                 subprocess.run(
-                    ["sh", "-c", f"{line} -sS -f"], env=environment, capture_output=True, text=True, check=True
+                    ["sh", "-c", f"{CURL}{line} -sS -f"], env=environment, capture_output=True, text=True, check=True
                 )
                 for line in lines
             ]

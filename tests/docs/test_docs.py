@@ -11,7 +11,6 @@ import ast
 import asyncio
 import inspect
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +22,7 @@ import pytest
 
 from penstock.cli.dev.checkout import script_environment
 from tests.cli.servers import running
+from tests.curl import CURL
 from tests.databases.django_default import django_default
 from tests.databases.postgres import fresh_database
 
@@ -32,8 +32,6 @@ FENCED: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK: Final = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 README_LINES_MAX: Final = 12
 
-
-CURL: Final = Path(__file__).with_name("curl.py")
 SERVER: Final = "http://127.0.0.1:7333"
 DATABASE: Final = "postgresql://shop@127.0.0.1:5432/shop"
 """A page that speaks of it gets an empty database, in which its server has its store."""
@@ -123,8 +121,7 @@ def play(
 def run_shell(block: Block, page: Path) -> str:
     """As somebody would paste it, the checkout's launcher being the command line of this environment."""
     launcher = f'"{sys.executable}" -m penstock'
-    curl = "" if shutil.which("curl") else f'curl() {{ "{sys.executable}" "{CURL}" "$@"; }}\n'
-    script = "set -eu -o pipefail\n" + curl + block.source.replace("./penstock", launcher)
+    script = "set -eu -o pipefail\n" + CURL + block.source.replace("./penstock", launcher)
     done = subprocess.run(
         ["bash", "-c", script], env=script_environment(), capture_output=True, text=True, timeout=60, check=False
     )

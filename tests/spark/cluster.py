@@ -123,12 +123,18 @@ class Cluster:
 
 
 def processes() -> list[tuple[int, int, str]]:
-    """All processes of this machine: id, id of the parent, command."""
-    listed = subprocess.run(
-        ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, errors="replace", check=True
-    )
-    rows = [line.split(maxsplit=2) for line in listed.stdout.splitlines()]
-    return [(int(row[0]), int(row[1]), row[2]) for row in rows if len(row) == 3]
+    """All processes of this machine that have a command line: id, id of the parent, command."""
+    folders = [folder for folder in Path("/proc").iterdir() if folder.name.isdecimal()]
+    return [found for found in map(_process, folders) if found is not None]
+
+
+def _process(folder: Path) -> tuple[int, int, str] | None:
+    try:
+        parent = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+        command = (folder / "cmdline").read_text(errors="replace").replace("\0", " ").strip()
+    except OSError:  # it ended meanwhile
+        return None
+    return (int(folder.name), int(parent), command) if command else None
 
 
 def foreign_python(folder: Path) -> Path:

@@ -15,8 +15,8 @@ from penstock.model import Message
 from penstock.spark.session import SOURCES, spark_session
 from tests.spark.rig import PATIENCE_S, Server
 
-TOOLS: Final = ("sh", "bash", "env", "dirname", "readlink", "uname", "cat", "ps", "python3")
-"""What Spark's own start scripts call."""
+TOOLS: Final = ("sh", "bash", "env", "dirname", "readlink", "uname", "cat", "python3")
+"""What Spark's start scripts need. They also ask `ps` about the terminal, and go on without it."""
 
 # The job goes through a Python worker, which must be this interpreter and find the package.
 PROGRAM: Final = """

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import ssl
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -185,23 +183,15 @@ def test_a_closed_client_refuses_and_ends_what_waits() -> None:
     run(main())
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    """(certificate, key) for 127.0.0.1 that only who is told trusts."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl to make a certificate")
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-               "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]  # fmt: skip
-    subprocess.run(command, check=True, capture_output=True)
-    return certificate, key
+CERTIFICATE = Path(__file__).with_name("self_signed_for_127.0.0.1.pem")
+"""For tests only, with its key: nobody trusts it unless told to."""
 
 
-def test_tls_speaks_only_to_whom_it_trusts(certificate: tuple[Path, Path]) -> None:
+def test_tls_speaks_only_to_whom_it_trusts() -> None:
     async def main() -> None:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        tls.load_cert_chain(*certificate)
-        trusting = ssl.create_default_context(cafile=str(certificate[0]))
+        tls.load_cert_chain(CERTIFICATE)
+        trusting = ssl.create_default_context(cafile=str(CERTIFICATE))
         async with ToldServer(lambda _: answer(QUEUE), tls) as server:
             url = f"https://127.0.0.1:{server.port}"
             async with AsyncClient(url, retry=Retry(attempts=1)) as client:

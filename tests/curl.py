@@ -1,19 +1,25 @@
-"""As much of curl as the documentation uses, for machines without it: `-s`, `-f`, `-X`, `-H`, `-d` and an address.
+"""As much of curl as the documentation and `penstock serve` show: `-s`, `-S`, `-f`, `-X`, `-H`, `-d`, an address.
 
-Only `test_docs.py` runs it, and only where there is no real one: a checkout's tests need git and Python, nothing else.
+Tests put `CURL` before a shell script. It does nothing where curl is installed, and defines a stand-in where it is not:
+the tests of a checkout need git and Python, nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import urllib.error
 import urllib.request
+from typing import Final
+
+CURL: Final = "" if shutil.which("curl") else f'curl() {{ "{sys.executable}" "{__file__}" "$@"; }}\n'
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("-s", action="store_true")
+    parser.add_argument("-S", action="store_true")
     parser.add_argument("-f", action="store_true")
     parser.add_argument("-X", dest="method")
     parser.add_argument("-H", dest="headers", action="append", default=[])
