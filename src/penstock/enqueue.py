@@ -102,9 +102,14 @@ def enqueue(
     its database.
     """
     enqueue_many(
-        connection, queue, [_message(message, fields)], exchange=exchange, mandatory=mandatory, namespace=namespace,
+        connection,
+        queue,
+        [_message(message, fields)],
+        exchange=exchange,
+        mandatory=mandatory,
+        namespace=namespace,
         schema=schema,
-    )  # fmt: skip
+    )
 
 
 def enqueue_many(
@@ -144,9 +149,14 @@ async def enqueue_async(
     AsyncConnection and AsyncSession.
     """
     await enqueue_many_async(
-        connection, queue, [_message(message, fields)], exchange=exchange, mandatory=mandatory, namespace=namespace,
+        connection,
+        queue,
+        [_message(message, fields)],
+        exchange=exchange,
+        mandatory=mandatory,
+        namespace=namespace,
         schema=schema,
-    )  # fmt: skip
+    )
 
 
 async def enqueue_many_async(

@@ -65,7 +65,7 @@ def _map(kind: pa.DataType, column: Sequence[Headers | None], names: pa.Array, i
         validity = pa.py_buffer(np.packbits(present, bitorder="little"))
     return pa.Array.from_buffers(
         kind, len(column), [validity, pa.py_buffer(offsets)], null_count=nulls, children=[entries]
-    )  # fmt: skip
+    )
 
 
 def _json(value: Any) -> str:

@@ -256,8 +256,10 @@ def _meta(run: Sequence[ScanSlice], counts: Sequence[int], names: frozenset[str]
     read = [read_columns(part.meta, part.count, names) if part.meta else {} for part in run]
     if len(run) == 1:
         part = run[0]
-        return {name: (values, True) if len(values) == 1 else (values[part.start : part.stop], False)
-                for name, values in read[0].items()}  # fmt: skip
+        return {
+            name: (values, True) if len(values) == 1 else (values[part.start : part.stop], False)
+            for name, values in read[0].items()
+        }
     joined: dict[str, tuple[list[Any], bool]] = {}
     for name in set(chain.from_iterable(read)):
         default = [_DEFAULTS.get(name)]

@@ -54,9 +54,14 @@ def server_options(command: Command) -> Command:
         "--token", envvar="PENSTOCK_TOKEN", default="", show_envvar=True, help="The server's token, if it wants one."
     )
     namespace = click.option(
-        "--namespace", "-n", envvar="PENSTOCK_NAMESPACE", default="default", show_default=True, show_envvar=True,
+        "--namespace",
+        "-n",
+        envvar="PENSTOCK_NAMESPACE",
+        default="default",
+        show_default=True,
+        show_envvar=True,
         help="Whose queues and exchanges.",
-    )  # fmt: skip
+    )
     decorated: Any = url(token(namespace(with_server)))
     made: Command = decorated
     return made

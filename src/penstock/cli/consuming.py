@@ -111,9 +111,14 @@ async def consume_work(client: AsyncClient, wishes: Wishes) -> None:
     async with holding(client, wishes) as held:
         while (size := wishes.batch_after(done)) > 0:
             claim = await client.claim(
-                wishes.queue, group=wishes.group, max=size, wait=wishes.patience, consumer=wishes.consumer,
-                lease_seconds=wishes.lease_seconds, partition=wishes.partition,
-            )  # fmt: skip
+                wishes.queue,
+                group=wishes.group,
+                max=size,
+                wait=wishes.patience,
+                consumer=wishes.consumer,
+                lease_seconds=wishes.lease_seconds,
+                partition=wishes.partition,
+            )
             if len(claim):
                 held.add(claim)
                 done += len(claim)

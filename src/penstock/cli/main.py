@@ -228,7 +228,21 @@ def torture(arguments: tuple[str, ...]) -> None:
 
 
 for command in (
-    queue, group, exchange, publish, consume, tail, dead, spool, trace, schedule, enqueued, stats, top, cluster,
-    pipeline, completion,
-):  # fmt: skip
+    queue,
+    group,
+    exchange,
+    publish,
+    consume,
+    tail,
+    dead,
+    spool,
+    trace,
+    schedule,
+    enqueued,
+    stats,
+    top,
+    cluster,
+    pipeline,
+    completion,
+):
     commands.add_command(command)

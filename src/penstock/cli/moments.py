@@ -86,8 +86,11 @@ def start(text: str) -> Start:
 def span_text(milliseconds: int) -> str:
     """Its largest unit: `12 s`."""
     for limit, unit_ms, unit in (
-        (1_000, 1, "ms"), (60_000, 1_000, "s"), (3_600_000, 60_000, "min"), (172_800_000, 3_600_000, "h")
-    ):  # fmt: skip
+        (1_000, 1, "ms"),
+        (60_000, 1_000, "s"),
+        (3_600_000, 60_000, "min"),
+        (172_800_000, 3_600_000, "h"),
+    ):
         if milliseconds < limit:
             return f"{milliseconds // unit_ms} {unit}"
     return f"{milliseconds // 86_400_000} d"

@@ -54,9 +54,13 @@ def options_of(config: str, flags: tuple[str, ...] = ()) -> Callable[[Command], 
             return command(*arguments, options=options, **others)
 
         decorated: Any = click.option(
-            "--option", "-o", "assignments", multiple=True, metavar="KEY=VALUE",
+            "--option",
+            "-o",
+            "assignments",
+            multiple=True,
+            metavar="KEY=VALUE",
             help=f"Any option of {config}; null takes an optional one away.",
-        )(with_options)  # fmt: skip
+        )(with_options)
         for name in reversed(flags):
             kind, words = FLAGS[name]
             flag = f"{_flag(name)}/--no-{_flag(name)[2:]}" if kind is bool else _flag(name)

@@ -44,8 +44,18 @@ class Row(msgspec.Struct, frozen=True):
     """How many groups are."""
 
     def cells(self) -> tuple[object, ...]:
-        return (self.queue, rate_text(self.in_rate), rate_text(self.out_rate), self.ready, self.leased, self.scheduled,
-                self.dead, self.lag, self.groups, self.paused > 0)  # fmt: skip
+        return (
+            self.queue,
+            rate_text(self.in_rate),
+            rate_text(self.out_rate),
+            self.ready,
+            self.leased,
+            self.scheduled,
+            self.dead,
+            self.lag,
+            self.groups,
+            self.paused > 0,
+        )
 
 
 class Frame(msgspec.Struct, frozen=True):

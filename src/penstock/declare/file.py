@@ -250,10 +250,18 @@ class _Reader:
         try:
             request = msgspec.convert(_with_raw_json(table), ScheduleRequest)
             checked = check_schedule(
-                DEFAULT_NAMESPACE, name, request.message.message(), queue=request.queue, exchange=request.exchange,
-                cron=request.cron, interval_ms=request.interval_ms, timezone=request.timezone, paused=request.paused,
-                description=request.description, now_ms=time.time_ns() // 1_000_000,
-            )  # fmt: skip
+                DEFAULT_NAMESPACE,
+                name,
+                request.message.message(),
+                queue=request.queue,
+                exchange=request.exchange,
+                cron=request.cron,
+                interval_ms=request.interval_ms,
+                timezone=request.timezone,
+                paused=request.paused,
+                description=request.description,
+                now_ms=time.time_ns() // 1_000_000,
+            )
         except msgspec.ValidationError as error:
             self._complain((*path, *_inner_path(str(error))), _sentence("a schedule", str(error)))
             return None

@@ -105,9 +105,14 @@ def _exchange_steps(namespace: str, wanted: World, present: Present) -> Iterator
             action: Action = "unchanged" if identity in known else "create"
             known.add(identity)
             yield Step(
-                action=action, kind="binding", namespace=namespace, name=asked.binding.target, parent=name,
-                binding=asked.binding, where=asked.where,
-            )  # fmt: skip
+                action=action,
+                kind="binding",
+                namespace=namespace,
+                name=asked.binding.target,
+                parent=name,
+                binding=asked.binding,
+                where=asked.where,
+            )
 
 
 def _changes(
@@ -140,23 +145,36 @@ def _step(
     else:
         action = "conflict" if any(change.option in fixed for change in changes) else "change"
     return Step(
-        action=action, kind=kind, namespace=namespace, name=name, parent=parent, options=wanted.options,
-        changes=changes or [], where=wanted.where,
-    )  # fmt: skip
+        action=action,
+        kind=kind,
+        namespace=namespace,
+        name=name,
+        parent=parent,
+        options=wanted.options,
+        changes=changes or [],
+        where=wanted.where,
+    )
 
 
 def _schedule_step(namespace: str, name: str, wanted: Wanted, present: Options | None) -> Step:
     """A schedule is declared whole; only a pause that the file does not speak of stays as it is."""
     paused = wanted.options.get("paused", False if present is None else present["paused"])
     options = SCHEDULE_DEFAULTS | wanted.options | {"paused": paused}
-    changes = [] if present is None else [
-        Change(option, present[option], value) for option, value in options.items() if present[option] != value
-    ]  # fmt: skip
+    changes = (
+        []
+        if present is None
+        else [Change(option, present[option], value) for option, value in options.items() if present[option] != value]
+    )
     action: Action = "create" if present is None else "change" if changes else "unchanged"
     return Step(
-        action=action, kind="schedule", namespace=namespace, name=name, options=options, changes=changes,
+        action=action,
+        kind="schedule",
+        namespace=namespace,
+        name=name,
+        options=options,
+        changes=changes,
         where=wanted.where,
-    )  # fmt: skip
+    )
 
 
 def _deletions(namespace: str, wanted: World, present: Present) -> Iterator[Step]:

@@ -108,9 +108,13 @@ def _ask(program: Path) -> tuple[Path, int] | str:
     try:
         done = subprocess.run(
             [str(program), "-XshowSettings:properties", "-version"],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
             timeout=VERSION_SECONDS,
-        )  # fmt: skip
+        )
     except OSError as failure:
         return f"it cannot be started: {failure.strerror or failure}"
     except subprocess.TimeoutExpired:

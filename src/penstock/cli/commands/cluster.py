@@ -43,13 +43,20 @@ def cluster(show_slots: bool, server: ServerAddress, as_json: bool) -> None:
     print_table(
         NODE_TITLES,
         [
-            (f"{node.name}{' (this one)' if node.is_here else ''}", node.url, node.incarnation,
-             f"{node.age_ms / 1000:.1f} s ago", "live" if node.is_live else "gone", node.slots, node.version)
+            (
+                f"{node.name}{' (this one)' if node.is_here else ''}",
+                node.url,
+                node.incarnation,
+                f"{node.age_ms / 1000:.1f} s ago",
+                "live" if node.is_live else "gone",
+                node.slots,
+                node.version,
+            )
             for node in found.nodes
         ],
         numbers=("incarnation", "slots"),
         empty="There are no servers.",
-    )  # fmt: skip
+    )
     free = sum(slot.state == "free" for slot in found.slots)
     if free:
         click.echo(f"{free} slots have no owner.")

@@ -36,17 +36,35 @@ BATCH: Final = 100
 @click.option("--partition", help="Only messages of this partition.")
 @click.option("--consumer", help="The name under which messages are claimed.")
 @click.option(
-    "--lease", "lease_ms", type=span, metavar="SPAN", default="30s", show_default=True,
+    "--lease",
+    "lease_ms",
+    type=span,
+    metavar="SPAN",
+    default="30s",
+    show_default=True,
     help="How soon others get what this command holds if it dies; it is renewed as long as it lives.",
-)  # fmt: skip
+)
 @raw_option
 @server_options
 @json_option
 def consume(
-    queue: str, group: str, most: int | None, follow: bool, wait_ms: int, no_ack: bool, nack: bool, reject: bool,
-    error: str, command: str | None, partition: str | None, consumer: str | None, lease_ms: int, raw: bool,
-    server: ServerAddress, as_json: bool,
-) -> None:  # fmt: skip
+    queue: str,
+    group: str,
+    most: int | None,
+    follow: bool,
+    wait_ms: int,
+    no_ack: bool,
+    nack: bool,
+    reject: bool,
+    error: str,
+    command: str | None,
+    partition: str | None,
+    consumer: str | None,
+    lease_ms: int,
+    raw: bool,
+    server: ServerAddress,
+    as_json: bool,
+) -> None:
     """Take messages from a queue, and print them.
 
     Each is acknowledged after it was printed. Without --max or --follow the command ends when nothing is ready any
@@ -83,9 +101,20 @@ def consume(
         from penstock.cli.consuming import Wishes, consume_stream, consume_work
 
         wishes = Wishes(
-            queue, group, most, follow, wait_ms / 1000, verdict, error, command, partition, consumer,
-            lease_ms / 1000, 1 if command is not None else BATCH, show,
-        )  # fmt: skip
+            queue,
+            group,
+            most,
+            follow,
+            wait_ms / 1000,
+            verdict,
+            error,
+            command,
+            partition,
+            consumer,
+            lease_ms / 1000,
+            1 if command is not None else BATCH,
+            show,
+        )
         kind = (await client.groups(queue)).get(group, {}).get("kind", "work")
         if kind == "stream":
             check_stream(wishes)

@@ -51,9 +51,9 @@ def choice_options(command: Command) -> Command:
     ) -> Any:
         return command(*arguments, choice=Choice(reason, error, offsets_of(offsets), condition), **others)
 
-    decorated: Any = click.option(
-        "--filter", "condition", help="Only messages whose metadata meet this condition."
-    )(with_choice)  # fmt: skip
+    decorated: Any = click.option("--filter", "condition", help="Only messages whose metadata meet this condition.")(
+        with_choice
+    )
     decorated = click.option("--offsets", metavar="FIRST:LAST", help="Only these; a single offset will do too.")(
         decorated
     )
@@ -120,10 +120,17 @@ def list_dead(queue: str, group: str, choice: Choice, most: int, server: ServerA
         print_json([dead_body(one) for one in found])
         return
     rows = [
-        (f"{one.received.lane}:{one.received.offset}", one.reason, one.error, one.attempts, when(one.dead_ms),
-         one.consumer, payload_text(one.received.payload)[:200])
+        (
+            f"{one.received.lane}:{one.received.offset}",
+            one.reason,
+            one.error,
+            one.attempts,
+            when(one.dead_ms),
+            one.consumer,
+            payload_text(one.received.payload)[:200],
+        )
         for one in found
-    ]  # fmt: skip
+    ]
     titles = ("place", "reason", "error", "attempts", "died", "consumer", "payload")
     print_table(titles, rows, numbers=("attempts",), empty="There are no such dead letters.")
     if len(found) == most:

@@ -73,8 +73,18 @@ def say(console: Console, title: str, text: str = "") -> None:
 @contextmanager
 def server(folder: Path) -> Iterator[str]:
     """`penstock serve` on a free port, until the block ends."""
-    command = [sys.executable, "-m", "penstock", "serve", "--store", str(folder / "shop.db"), "--port", "0",
-               "--log-level", "error"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "penstock",
+        "serve",
+        "--store",
+        str(folder / "shop.db"),
+        "--port",
+        "0",
+        "--log-level",
+        "error",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield _address(process)

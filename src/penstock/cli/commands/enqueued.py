@@ -57,10 +57,16 @@ def failed(after: int, most: int, server: ServerAddress, as_json: bool) -> None:
         print_json(page.failed)
         return
     rows = [
-        (one.id, f"queue {one.queue}" if one.queue is not None else f"exchange {one.exchange}", one.error,
-         when(one.enqueued_ms), when(one.failed_ms), one.size)
+        (
+            one.id,
+            f"queue {one.queue}" if one.queue is not None else f"exchange {one.exchange}",
+            one.error,
+            when(one.enqueued_ms),
+            when(one.failed_ms),
+            one.size,
+        )
         for one in page.failed
-    ]  # fmt: skip
+    ]
     titles = ("id", "target", "error", "enqueued", "failed", "bytes")
     print_table(titles, rows, numbers=("id", "bytes"), empty="Every enqueued message could be published.")
     if page.next is not None:

@@ -165,9 +165,12 @@ def binding_options(command: Command) -> Command:
         help="How many headers must fit.",
     )(command)
     decorated = click.option(
-        "--header", "headers", multiple=True, metavar="NAME=VALUE",
-        help="For a headers exchange; NAME:=JSON for what is no text."
-    )(decorated)  # fmt: skip
+        "--header",
+        "headers",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="For a headers exchange; NAME:=JSON for what is no text.",
+    )(decorated)
     decorated = click.option("--to-exchange", is_flag=True, help="TARGET is an exchange, not a queue.")(decorated)
     decorated = click.argument("pattern", default="")(decorated)
     decorated = click.argument("target")(decorated)
@@ -180,9 +183,15 @@ def binding_options(command: Command) -> Command:
 @server_options
 @json_option
 def bind(
-    exchange: str, target: str, pattern: str, to_exchange: bool, headers: tuple[str, ...],
-    match: Literal["all", "any"], server: ServerAddress, as_json: bool,
-) -> None:  # fmt: skip
+    exchange: str,
+    target: str,
+    pattern: str,
+    to_exchange: bool,
+    headers: tuple[str, ...],
+    match: Literal["all", "any"],
+    server: ServerAddress,
+    as_json: bool,
+) -> None:
     """Lead messages from an exchange to a queue, or to another exchange.
 
     PATTERN is the key (direct), the pattern (topic, mqtt) or the condition (filter); fanout needs none.
@@ -209,9 +218,15 @@ def bind(
 @server_options
 @json_option
 def unbind(
-    exchange: str, target: str, pattern: str, to_exchange: bool, headers: tuple[str, ...],
-    match: Literal["all", "any"], server: ServerAddress, as_json: bool,
-) -> None:  # fmt: skip
+    exchange: str,
+    target: str,
+    pattern: str,
+    to_exchange: bool,
+    headers: tuple[str, ...],
+    match: Literal["all", "any"],
+    server: ServerAddress,
+    as_json: bool,
+) -> None:
     """Take a binding away; say it as it was made.
 
     \b

@@ -44,9 +44,15 @@ def group() -> None:
 @server_options
 @json_option
 def create(
-    queue: str, group: str, stream: bool, start: str | None, condition: str | None, options: dict[str, Any],
-    server: ServerAddress, as_json: bool,
-) -> None:  # fmt: skip
+    queue: str,
+    group: str,
+    stream: bool,
+    start: str | None,
+    condition: str | None,
+    options: dict[str, Any],
+    server: ServerAddress,
+    as_json: bool,
+) -> None:
     """Create a group, or change the options named here of the one that exists.
 
     \b
@@ -89,10 +95,19 @@ def list_groups(queue: str, server: ServerAddress, as_json: bool) -> None:
         print_json([{"name": one.group, "options": options.get(one.group, {}), "stats": one} for one in stats.groups])
         return
     rows = [
-        (one.group, one.kind, one.ready, one.leased, one.scheduled, one.dead, one.lag, one.paused,
-         option_text(options.get(one.group, {})))
+        (
+            one.group,
+            one.kind,
+            one.ready,
+            one.leased,
+            one.scheduled,
+            one.dead,
+            one.lag,
+            one.paused,
+            option_text(options.get(one.group, {})),
+        )
         for one in stats.groups
-    ]  # fmt: skip
+    ]
     empty = f"Queue {queue!r} has no groups yet; the first consumer makes one."
     print_table((*GROUP_TITLES, "options"), rows, numbers=GROUP_NUMBERS, empty=empty)
 
@@ -162,9 +177,15 @@ def delete(queue: str, group: str, yes: bool, server: ServerAddress, as_json: bo
 @server_options
 @json_option
 def seek(
-    queue: str, group: str, to: Literal["first", "last"] | None, offset: int | None, time_ms: int | None,
-    lane: int | None, server: ServerAddress, as_json: bool,
-) -> None:  # fmt: skip
+    queue: str,
+    group: str,
+    to: Literal["first", "last"] | None,
+    offset: int | None,
+    time_ms: int | None,
+    lane: int | None,
+    server: ServerAddress,
+    as_json: bool,
+) -> None:
     """Move a group: what is before the place is done, what is from it on is new again.
 
     TIME is like 2026-05-01T12:00:00Z, or 10m for ten minutes ago. Leases that are out end.

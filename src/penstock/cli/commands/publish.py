@@ -34,18 +34,29 @@ BATCH_BYTES: Final = 8 * 1024 * 1024
 @click.option("--exchange", shell_complete=complete_exchange, help="Publish to this exchange instead of a queue.")
 @click.option("--mandatory", is_flag=True, help="With --exchange: fail where a message reaches no queue.")
 @click.option(
-    "--file", "files", multiple=True, type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    "--file",
+    "files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
     help="A file's content is the payload; - is stdin. Repeatable: one message each.",
-)  # fmt: skip
+)
 @click.option("--lines", is_flag=True, help="Every line of stdin (or of --file) is a message.")
 @click.option("--json-lines", is_flag=True, help="Every line is a message as a JSON object, with all its fields.")
 @message_options
 @server_options
 @json_option
 def publish(
-    queue: str | None, payload: str | None, exchange: str | None, mandatory: bool, files: tuple[str, ...],
-    lines: bool, json_lines: bool, fields: dict[str, Any], server: ServerAddress, as_json: bool,
-) -> None:  # fmt: skip
+    queue: str | None,
+    payload: str | None,
+    exchange: str | None,
+    mandatory: bool,
+    files: tuple[str, ...],
+    lines: bool,
+    json_lines: bool,
+    fields: dict[str, Any],
+    server: ServerAddress,
+    as_json: bool,
+) -> None:
     """Publish messages; returns when they are durable.
 
     The payload is PAYLOAD, the content of a file, or a line of stdin. With --json-lines a line is an object such as
@@ -170,9 +181,14 @@ class Total:
     def say(self, as_json: bool) -> None:
         if as_json:
             print_json(
-                {"published": self.published, "stored": self.stored, "duplicates": self.duplicates,
-                 "buffered": self.buffered, "queues": sorted(self.queues)}
-            )  # fmt: skip
+                {
+                    "published": self.published,
+                    "stored": self.stored,
+                    "duplicates": self.duplicates,
+                    "buffered": self.buffered,
+                    "queues": sorted(self.queues),
+                }
+            )
             return
         known = f", {self.duplicates:,} of them known already" if self.duplicates else ""
         known += f", {self.buffered:,} of them buffered: the store is away" if self.buffered else ""

@@ -47,10 +47,20 @@ def schedule() -> None:
 @server_options
 @json_option
 def create(
-    name: str, payload: str | None, queue: str | None, exchange: str | None, cron: str | None,
-    interval_ms: int | None, timezone: str, paused: bool, description: str, file: str | None,
-    fields: dict[str, Any], server: ServerAddress, as_json: bool,
-) -> None:  # fmt: skip
+    name: str,
+    payload: str | None,
+    queue: str | None,
+    exchange: str | None,
+    cron: str | None,
+    interval_ms: int | None,
+    timezone: str,
+    paused: bool,
+    description: str,
+    file: str | None,
+    fields: dict[str, Any],
+    server: ServerAddress,
+    as_json: bool,
+) -> None:
     """Create a schedule, or replace the one of that name.
 
     \b
@@ -70,9 +80,16 @@ def create(
 
     async def work(client: AsyncClient) -> Schedule:
         return await client.declare_schedule(
-            name, message=message, queue=queue, exchange=exchange, cron=cron, interval_ms=interval_ms,
-            timezone=timezone, paused=paused, description=description,
-        )  # fmt: skip
+            name,
+            message=message,
+            queue=queue,
+            exchange=exchange,
+            cron=cron,
+            interval_ms=interval_ms,
+            timezone=timezone,
+            paused=paused,
+            description=description,
+        )
 
     made = with_client(server, work)
     fires = "paused" if made.paused else f"fires {when(made.next_ms)}"
@@ -120,10 +137,17 @@ def list_schedules(server: ServerAddress, as_json: bool) -> None:
         print_json([data_of(one) for one in found])
         return
     rows = [
-        (one.name, timing(one), goal(one), "paused" if one.paused else when(one.next_ms), when(one.last_ms), one.fired,
-         one.last_error)
+        (
+            one.name,
+            timing(one),
+            goal(one),
+            "paused" if one.paused else when(one.next_ms),
+            when(one.last_ms),
+            one.fired,
+            one.last_error,
+        )
         for one in found
-    ]  # fmt: skip
+    ]
     titles = ("schedule", "when", "to", "next", "last", "fired", "last error")
     print_table(titles, rows, numbers=("fired",), empty="There are no schedules.")
 
@@ -217,6 +241,13 @@ def resume(schedule: str, server: ServerAddress, as_json: bool) -> None:
 async def set_paused(client: AsyncClient, name: str, paused: bool) -> Schedule:
     one = await client.schedule(name)
     return await client.declare_schedule(
-        name, message=one.message, queue=one.queue, exchange=one.exchange, cron=one.cron, interval_ms=one.interval_ms,
-        timezone=one.timezone, paused=paused, description=one.description,
-    )  # fmt: skip
+        name,
+        message=one.message,
+        queue=one.queue,
+        exchange=one.exchange,
+        cron=one.cron,
+        interval_ms=one.interval_ms,
+        timezone=one.timezone,
+        paused=paused,
+        description=one.description,
+    )

@@ -51,8 +51,10 @@ def list_letters(folder: str, as_json: bool) -> None:
       penstock spool list
       penstock spool list --folder /var/lib/penstock/spool --json
     """
-    rows = [(name, target_of(dead.record), dead.record.count, dead.record.spooled_ms, dead.reason)
-            for name, dead in letters(folder).items()]  # fmt: skip
+    rows = [
+        (name, target_of(dead.record), dead.record.count, dead.record.spooled_ms, dead.reason)
+        for name, dead in letters(folder).items()
+    ]
     if as_json:
         print_json([dict(zip(TITLES, row, strict=True)) for row in rows])
         return

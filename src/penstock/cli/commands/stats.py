@@ -67,11 +67,21 @@ def rows_of(one: QueueStats) -> list[tuple[object, ...]]:
     if not one.groups:
         return [(one.queue, None, None, one.messages, one.published, None, None, None, None, None, None)]
     return [
-        (*((one.queue, group.group, group.kind, one.messages, one.published) if index == 0
-           else ("", group.group, group.kind, "", "")),
-         group.ready, group.leased, group.scheduled, group.dead, group.lag, group.paused)
+        (
+            *(
+                (one.queue, group.group, group.kind, one.messages, one.published)
+                if index == 0
+                else ("", group.group, group.kind, "", "")
+            ),
+            group.ready,
+            group.leased,
+            group.scheduled,
+            group.dead,
+            group.lag,
+            group.paused,
+        )
         for index, group in enumerate(one.groups)
-    ]  # fmt: skip
+    ]
 
 
 async def all_stats(client: AsyncClient, prefix: str = "", *, show_all: bool = False) -> list[QueueStats]:

@@ -25,9 +25,14 @@ PAUSE_SECONDS_MAX: Final = 0.5
 @click.command()
 @queue_argument
 @click.option(
-    "--from", "place", type=start, default="now", show_default=True, metavar="PLACE",
+    "--from",
+    "place",
+    type=start,
+    default="now",
+    show_default=True,
+    metavar="PLACE",
     help="first, now, an offset, a time like 2026-05-01T12:00:00Z, or 10m for ten minutes ago.",
-)  # fmt: skip
+)
 @click.option("--lane", type=click.IntRange(min=0), help="Only this lane, from 0 on.")
 @click.option("--max", "most", type=click.IntRange(min=1), help="Stop after so many messages.")
 @click.option("--no-follow", is_flag=True, help="Stop at the end of the log.")
@@ -35,9 +40,15 @@ PAUSE_SECONDS_MAX: Final = 0.5
 @server_options
 @json_option
 def tail(
-    queue: str, place: Start, lane: int | None, most: int | None, no_follow: bool, raw: bool, server: ServerAddress,
+    queue: str,
+    place: Start,
+    lane: int | None,
+    most: int | None,
+    no_follow: bool,
+    raw: bool,
+    server: ServerAddress,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Print messages as they are published.
 
     It reads the log, and takes nothing from anyone. Of a queue with several lanes all are followed; each keeps its

@@ -44,7 +44,7 @@ def show(trace_id: str, most: int, server: ServerAddress, as_json: bool) -> None
     Examples:
       penstock trace show order-1
       penstock trace show order-1 --json
-    """  # fmt: skip
+    """
 
     async def work(client: AsyncClient) -> Trace:
         return await client.trace(trace_id, max=most)
@@ -62,10 +62,18 @@ def print_timeline(found: Trace) -> None:
     first = found.entries[0].at_ms
     click.echo(f"{printable(found.trace_id)}, from {when(first)}")
     rows = [
-        (absolute(entry.at_ms)[11:19], f"+{span_text(entry.at_ms - first)}", entry.name or entry.kind, place(entry),
-         entry.group or None, entry.consumer or None, entry.attempt or None, entry.detail)
+        (
+            absolute(entry.at_ms)[11:19],
+            f"+{span_text(entry.at_ms - first)}",
+            entry.name or entry.kind,
+            place(entry),
+            entry.group or None,
+            entry.consumer or None,
+            entry.attempt or None,
+            entry.detail,
+        )
         for entry in found.entries
-    ]  # fmt: skip
+    ]
     titles = ("time", "after", "what", "message", "group", "consumer", "attempt", "detail")
     print_table(titles, rows, numbers=("after", "attempt"))
 
@@ -85,9 +93,16 @@ def place(entry: TraceEntry) -> str | None:
 @server_options
 @json_option
 def add(
-    trace_id: str, event: str, detail: str, queue: str | None, offset: int | None, lane: int | None,
-    consumer: str | None, server: ServerAddress, as_json: bool,
-) -> None:  # fmt: skip
+    trace_id: str,
+    event: str,
+    detail: str,
+    queue: str | None,
+    offset: int | None,
+    lane: int | None,
+    consumer: str | None,
+    server: ServerAddress,
+    as_json: bool,
+) -> None:
     """Note an event on a timeline, perhaps about one message.
 
     \b

@@ -32,9 +32,13 @@ from penstock.cli.pipeline.triage import triage
 
 queues_argument = click.argument("queues", nargs=-1, shell_complete=complete_queue)
 from_option = click.option(
-    "--from", "queues", multiple=True, metavar="QUEUE", shell_complete=complete_queue,
+    "--from",
+    "queues",
+    multiple=True,
+    metavar="QUEUE",
+    shell_complete=complete_queue,
     help="A queue or a pattern such as 'orders.*'; all of them unless given. Repeatable.",
-)  # fmt: skip
+)
 events_option = click.option(
     "--events/--no-events", default=True, show_default=True, help="Delivery events ($events) too."
 )

@@ -73,9 +73,9 @@ def place_options(command: Command) -> Command:
         return command(*arguments, place=place, **others)
 
     decorated: Any = json_option(with_place)
-    decorated = click.option(
-        "--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark. Repeatable."
-    )(decorated)  # fmt: skip
+    decorated = click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark. Repeatable.")(
+        decorated
+    )
     decorated = click.option(
         "--master", metavar="URL", help="Spark's master, such as spark://host:7077; else all cores of this machine."
     )(decorated)
@@ -95,9 +95,13 @@ def lake_options(command: Command) -> Command:
         "--storage-option", multiple=True, metavar="KEY=VALUE", help="For the lake's object store. Repeatable."
     )(with_lake)
     made: Command = click.option(
-        "--lake", envvar="PENSTOCK_LAKE", default="./lake", show_default=True, show_envvar=True,
+        "--lake",
+        envvar="PENSTOCK_LAKE",
+        default="./lake",
+        show_default=True,
+        show_envvar=True,
         help="A folder, or the URL of an object store.",
-    )(decorated)  # fmt: skip
+    )(decorated)
     return made
 
 
@@ -115,7 +119,7 @@ def watch_options(command: Command) -> Command:
     )(with_watch)
     made: Command = click.option(
         "--watch/--once", help="Run again and again until stopped, or once; once unless given."
-    )(decorated)  # fmt: skip
+    )(decorated)
     return made
 
 

@@ -70,11 +70,14 @@ def stats(
     """
     asked = {
         **{name: value for name, value in options.items() if value is not None},
-        **{name: dt.datetime.fromtimestamp(value / 1000, dt.UTC) for name, value in (("start", start), ("end", end))
-           if value is not None},
+        **{
+            name: dt.datetime.fromtimestamp(value / 1000, dt.UTC)
+            for name, value in (("start", start), ("end", end))
+            if value is not None
+        },
         "queues": queues_text(queues),
         "lake": lake,
-    }  # fmt: skip
+    }
     what = f"{', '.join(queues) or 'all queues'} in {lake}"
     run_job(Job("stats", asked, short_id(lake), what, every_ms, needs_server=False, show=show), place)
 
@@ -104,16 +107,26 @@ def show(summary: Summary) -> None:
     _show_times(totals)
     bars = BARS if _can_print(BARS) else ASCII_BARS
     click.echo(f"\neach {details['by']}:")
-    print_table(("queue", "group", "what", "most", "trend"), _trends(details["series"], first, last, step_ms, bars),
-                numbers=("most",))  # fmt: skip
+    print_table(
+        ("queue", "group", "what", "most", "trend"),
+        _trends(details["series"], first, last, step_ms, bars),
+        numbers=("most",),
+    )
     if details["reasons"]:
         click.echo("\ndied of:")
         titles = ("dead", "queue", "group", "reason", "error", "first", "last")
         rows = [
-            (row["dead"], row["queue"], row["group"], row["reason"], row["error"], absolute(row["first_ms"]),
-             absolute(row["last_ms"]))
+            (
+                row["dead"],
+                row["queue"],
+                row["group"],
+                row["reason"],
+                row["error"],
+                absolute(row["first_ms"]),
+                absolute(row["last_ms"]),
+            )
             for row in details["reasons"]
-        ]  # fmt: skip
+        ]
         print_table(titles, rows, numbers=("dead",))
 
 

@@ -49,9 +49,18 @@ def status(job: str | None, forget_ms: int | None, server: ServerAddress, as_jso
         print_json(found)
         return
     rows = [
-        (one.job, one.id, one.what, "silent" if one.is_silent(now) else one.state, one.rows, f"{one.rate:,.0f}/s",
-         one.lag, None if one.eta_seconds is None else span_text(round(one.eta_seconds * 1000)),
-         when(one.updated_ms, now), one.error or one.note or None)
+        (
+            one.job,
+            one.id,
+            one.what,
+            "silent" if one.is_silent(now) else one.state,
+            one.rows,
+            f"{one.rate:,.0f}/s",
+            one.lag,
+            None if one.eta_seconds is None else span_text(round(one.eta_seconds * 1000)),
+            when(one.updated_ms, now),
+            one.error or one.note or None,
+        )
         for one in found
-    ]  # fmt: skip
+    ]
     print_table(TITLES, rows, numbers=NUMBERS, empty="No job has run yet.")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @place_options
 def triage(
     queues: tuple[str, ...], group: str | None, redrive: tuple[int, ...], yes: bool, place: Place, **options: Any
-) -> None:  # fmt: skip
+) -> None:
     """Group dead letters by reason; redrive a group.
 
     QUEUES are names or patterns; all queues unless given. Error texts that differ only in numbers, ids, quoted texts,
@@ -89,18 +89,32 @@ def show_groups(summary: Summary) -> None:
         click.echo("There are no dead letters.")
         return
     rows = [
-        (plan["number"], plan["dead"], plan["queue"], plan["group"], plan["reason"], plan["error"] or None,
-         plan["attempts"], when(plan["first_ms"]), when(plan["last_ms"]))
+        (
+            plan["number"],
+            plan["dead"],
+            plan["queue"],
+            plan["group"],
+            plan["reason"],
+            plan["error"] or None,
+            plan["attempts"],
+            when(plan["first_ms"]),
+            when(plan["last_ms"]),
+        )
         for plan in plans
-    ]  # fmt: skip
+    ]
     titles = ("number", "dead", "queue", "group", "reason", "error", "attempts", "first", "last")
     print_table(titles, rows, numbers=("number", "dead", "attempts"))
     examples = [
-        (plan["number"], f"{one['lane']}:{one['offset']}", one.get("partition"), one["error"] or None,
-         one.get("payload"))
+        (
+            plan["number"],
+            f"{one['lane']}:{one['offset']}",
+            one.get("partition"),
+            one["error"] or None,
+            one.get("payload"),
+        )
         for plan in plans
         for one in plan["examples"]
-    ]  # fmt: skip
+    ]
     if examples:
         click.echo("\nexamples:")
         print_table(("number", "place", "partition", "error", "payload"), examples, numbers=("number",))

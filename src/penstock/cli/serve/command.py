@@ -231,9 +231,12 @@ async def open_broker(config: Config) -> Broker:
             spool = spool_settings(config.spool.folder, config.spool.bytes, config.http.port)
         store = await open_engine(config.store.path)
         settings: dict[str, Any] = {
-            "cache_bytes": config.node.cache_bytes, "events": config.node.events, "limits": limits,
-            "enqueue_poll": config.node.enqueue_poll, "spool": spool,
-        }  # fmt: skip
+            "cache_bytes": config.node.cache_bytes,
+            "events": config.node.events,
+            "limits": limits,
+            "enqueue_poll": config.node.enqueue_poll,
+            "spool": spool,
+        }
         if scheme_of(config.store.path):
             options = ClusterOptions(heartbeat_ms=config.cluster.heartbeat_ms, lease_ms=config.cluster.lease_ms)
             return await open_member(store, StoreClock(), options=options, **settings)

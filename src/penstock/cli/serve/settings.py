@@ -58,9 +58,14 @@ def configuration_options(command: Command) -> Command:
 
     @functools.wraps(command)
     def with_flags(
-        *arguments: Any, config: str | None, insecure: bool, no_amqp: bool, no_mqtt: bool,
-        assignments: tuple[str, ...], **others: Any,
-    ) -> Any:  # fmt: skip
+        *arguments: Any,
+        config: str | None,
+        insecure: bool,
+        no_amqp: bool,
+        no_mqtt: bool,
+        assignments: tuple[str, ...],
+        **others: Any,
+    ) -> Any:
         values = []
         for flag, (section, option, _, _) in NAMED.items():
             text = others.pop(flag.removeprefix("--").replace("-", "_"))

@@ -116,9 +116,14 @@ def _chunks(done: Sequence[TaskDone]) -> list[str]:
 
 
 def _commit_with_ledger(
-    spec: SinkSpec, client: Client, done: Sequence[TaskDone], ledger: Ledger, report: Report, query: str,
+    spec: SinkSpec,
+    client: Client,
+    done: Sequence[TaskDone],
+    ledger: Ledger,
+    report: Report,
+    query: str,
     batch: int | None,
-) -> int:  # fmt: skip
+) -> int:
     name = secrets.token_hex(8)
     head = ledger.head
     if batch is None:
@@ -160,8 +165,9 @@ def _tell(spec: SinkSpec, report: Report) -> None:
     if skipped:
         logger.warning(
             "penstock sink to %s: rows of %d source offsets were written before and are left out",
-            spec.options.target or "targets by column", skipped,
-        )  # fmt: skip
+            spec.options.target or "targets by column",
+            skipped,
+        )
 
 
 def abort(spec: SinkSpec, done: Sequence[TaskDone | None]) -> None:

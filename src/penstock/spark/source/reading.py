@@ -62,9 +62,15 @@ class _Ahead:
         while True:
             try:
                 return client_of(spec.access).scan(
-                    wanted.queue, wanted.lane, offset, wanted.end, payload="payload" in spec.columns,
-                    columns=spec.columns, where=spec.where, group=spec.group,
-                )  # fmt: skip
+                    wanted.queue,
+                    wanted.lane,
+                    offset,
+                    wanted.end,
+                    payload="payload" in spec.columns,
+                    columns=spec.columns,
+                    where=spec.where,
+                    group=spec.group,
+                )
             except Overloaded as error:
                 # The server is there and has others to serve: a read gets slower by that, and does not fail.
                 logger.warning("the read of queue %r waits for the server: %s", wanted.queue, error)

@@ -75,10 +75,19 @@ class MessageBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_default
         else:
             payload = self.payload_base64 or b""
         return Message(
-            payload, self.partition, self.key, None if self.headers is None else plain_headers(self.headers),
-            self.priority, self.delay_ms, self.not_before_ms, self.ttl_ms, self.dedup_id, content_type,
-            self.correlation_id, self.trace_id,
-        )  # fmt: skip
+            payload,
+            self.partition,
+            self.key,
+            None if self.headers is None else plain_headers(self.headers),
+            self.priority,
+            self.delay_ms,
+            self.not_before_ms,
+            self.ttl_ms,
+            self.dedup_id,
+            content_type,
+            self.correlation_id,
+            self.trace_id,
+        )
 
 
 def message_body(message: Message) -> MessageBody:

@@ -144,9 +144,19 @@ def _state(spark: SparkSession, options: ReplayOptions) -> tuple[State, int]:
 
 def _asked(options: ReplayOptions) -> dict[str, Any]:
     named = (
-        "lake", "queues", "to_queue", "to_exchange", "routing_key", "start", "end", "partitions", "headers", "where",
-        "live", "keep_dedup_ids",
-    )  # fmt: skip
+        "lake",
+        "queues",
+        "to_queue",
+        "to_exchange",
+        "routing_key",
+        "start",
+        "end",
+        "partitions",
+        "headers",
+        "where",
+        "live",
+        "keep_dedup_ids",
+    )
     found: dict[str, Any] = msgspec.to_builtins({name: getattr(options, name) for name in named})
     return found
 

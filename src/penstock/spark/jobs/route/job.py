@@ -138,10 +138,18 @@ def _check(options: RouteOptions) -> None:
 def _reading(options: RouteOptions) -> ReplayOptions:
     """The same history as a replay of everything in it."""
     return ReplayOptions(
-        url=options.url, lake=options.lake, queues=options.queues, token=options.token, namespace=options.namespace,
-        storage_options=options.storage_options, name="route", to_queue=options.to_queue, start=options.start,
-        end=options.end, live=options.live,
-    )  # fmt: skip
+        url=options.url,
+        lake=options.lake,
+        queues=options.queues,
+        token=options.token,
+        namespace=options.namespace,
+        storage_options=options.storage_options,
+        name="route",
+        to_queue=options.to_queue,
+        start=options.start,
+        end=options.end,
+        live=options.live,
+    )
 
 
 # Which messages ------------------------------------------------------------------------------------------
@@ -158,9 +166,12 @@ def predicate(options: RouteOptions) -> Column:
         return route_column(routes_of(options.client), options.exchange, options.to_queue)
     assert options.kind is not None
     binding = Binding(
-        exchange="history", target=options.to_queue, pattern=options.pattern, headers=options.headers,
+        exchange="history",
+        target=options.to_queue,
+        pattern=options.pattern,
+        headers=options.headers,
         match="any" if options.match == "any" else "all",
-    )  # fmt: skip
+    )
     return binding_column(options.kind, binding)
 
 
@@ -242,12 +253,22 @@ def as_published(rows: DataFrame, options: RouteOptions, now_ms: int) -> DataFra
     published_ms = F.unix_millis("published_at")
     due_ms = F.greatest(F.unix_millis("not_before"), published_ms + F.col("delay_ms"))
     return rows.select(
-        "queue_id", "queue", "lane", "offset", "payload", "partition", "key", "typed_headers", "priority",
+        "queue_id",
+        "queue",
+        "lane",
+        "offset",
+        "payload",
+        "partition",
+        "key",
+        "typed_headers",
+        "priority",
         (published_ms + F.col("ttl_ms") - now_ms).alias("ttl_ms"),
         F.when(due_ms > now_ms, F.timestamp_millis(due_ms)).alias("not_before"),
         (F.col("dedup_id") if options.keep_dedup_ids else F.lit(None).cast("string")).alias("dedup_id"),
-        "content_type", "correlation_id", "trace_id",
-    )  # fmt: skip
+        "content_type",
+        "correlation_id",
+        "trace_id",
+    )
 
 
 def _counted(

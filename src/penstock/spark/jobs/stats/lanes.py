@@ -143,11 +143,15 @@ def surveyed(events: DataFrame) -> list[Block]:
     )
     return [
         Block(
-            (row["event_queue_id"], row["event_lane"]), (row["block"] + 1) * BLOCK, row["queue_id"], row["lane"],
-            row["messages"], None if row["low"] is None else Span(row["low"], row["high"]),
+            (row["event_queue_id"], row["event_lane"]),
+            (row["block"] + 1) * BLOCK,
+            row["queue_id"],
+            row["lane"],
+            row["messages"],
+            None if row["low"] is None else Span(row["low"], row["high"]),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def within(blocks: Iterable[Block], spans: Mapping[LaneKey, Span]) -> list[Block]:

@@ -105,9 +105,15 @@ def _numbers(row: Row) -> dict[str, Any]:
     found: dict[str, Any] = {"queue": row["queue"], "group": row["group"], **{name: row[name] for name in NUMBERS}}
     for name, values in TIMES.items():
         quantiles = row[f"{name}_quantiles"]
-        found[values] = None if quantiles is None else {
-            "count": row[name], **dict(zip(QUANTILES, quantiles, strict=True)), "max": row[f"{name}_max_ms"],
-        }  # fmt: skip
+        found[values] = (
+            None
+            if quantiles is None
+            else {
+                "count": row[name],
+                **dict(zip(QUANTILES, quantiles, strict=True)),
+                "max": row[f"{name}_max_ms"],
+            }
+        )
     return found | {"first_ms": row["first_ms"], "last_ms": row["last_ms"]}
 
 

@@ -72,12 +72,15 @@ def counted(events: DataFrame) -> DataFrame:
     """What became of messages. Those handed out more than once are delivered each time, and retried from the second."""
     kind, attempt = F.col("kind"), F.col("attempt")
     return events.where(kind.isin("claimed", "dead", *DONE)).select(
-        "queue", "queue_id", "group", floor_to(F.col("at"), MINUTE_MS).alias("at"),
+        "queue",
+        "queue_id",
+        "group",
+        floor_to(F.col("at"), MINUTE_MS).alias("at"),
         _messages(kind == "claimed").alias("delivered"),
         _messages(kind.isin(*DONE)).alias("acked"),
         _messages((kind == "claimed") & (attempt > 1)).alias("retried"),
         _messages(kind == "dead").alias("dead"),
-    )  # fmt: skip
+    )
 
 
 def _messages(condition: Column) -> Column:
@@ -87,10 +90,17 @@ def _messages(condition: Column) -> Column:
 def reasons(events: DataFrame) -> DataFrame:
     """Why messages died: `dead` events, with the failure in the same commit that they followed from."""
     dead = events.where("kind = 'dead'").withColumn("key", F.monotonically_increasing_id()).alias("dead")
-    causes = events.where(F.col("kind").isin(*CAUSES)).select(
-        *PLACE, "attempt", F.col("start_offset").alias("low"), F.col("end_offset").alias("high"),
-        F.col("detail").alias("cause"),
-    ).alias("cause")  # fmt: skip
+    causes = (
+        events.where(F.col("kind").isin(*CAUSES))
+        .select(
+            *PLACE,
+            "attempt",
+            F.col("start_offset").alias("low"),
+            F.col("end_offset").alias("high"),
+            F.col("detail").alias("cause"),
+        )
+        .alias("cause")
+    )
     overlap = F.least("end_offset", "high") - F.greatest("start_offset", "low")
     matched = dead.join(
         causes,
@@ -98,16 +108,32 @@ def reasons(events: DataFrame) -> DataFrame:
         + [F.col("dead.attempt").eqNullSafe(F.col("cause.attempt")), overlap > 0],
     )
     explained = matched.select(
-        "dead.key", "queue", "queue_id", "group", "at", F.col("dead.detail").alias("reason"),
-        normalised(F.col("cause")).alias("error"), overlap.alias("died"),
-    )  # fmt: skip
+        "dead.key",
+        "queue",
+        "queue_id",
+        "group",
+        "at",
+        F.col("dead.detail").alias("reason"),
+        normalised(F.col("cause")).alias("error"),
+        overlap.alias("died"),
+    )
     # What nothing in the commit explains: rejected, expired, overflown.
     known = explained.groupBy("key").agg(F.sum("died").alias("known"))
     rest = F.col("messages") - F.coalesce("known", F.lit(0))
-    unexplained = dead.join(known, "key", "left").select(
-        "key", "queue", "queue_id", "group", "at", F.col("detail").alias("reason"),
-        F.lit(None).cast("string").alias("error"), rest.alias("died"),
-    ).where("died > 0")  # fmt: skip
+    unexplained = (
+        dead.join(known, "key", "left")
+        .select(
+            "key",
+            "queue",
+            "queue_id",
+            "group",
+            "at",
+            F.col("detail").alias("reason"),
+            F.lit(None).cast("string").alias("error"),
+            rest.alias("died"),
+        )
+        .where("died > 0")
+    )
     every = explained.unionByName(unexplained)
     return every.withColumn("at", floor_to(F.col("at"), MINUTE_MS)).drop("key")
 
@@ -127,12 +153,16 @@ def worked(acks: DataFrame, claims: DataFrame) -> DataFrame:
     )
     found = pairs.groupBy(
         *(F.col(f"ack.{name}") for name in ("queue", "queue_id", "lane", "group", *PLACE, "event_index")),
-        F.col("ack.offset"), F.col("ack.at"),
-    ).agg(F.max("claim.at").alias("claimed_at"))  # fmt: skip
+        F.col("ack.offset"),
+        F.col("ack.at"),
+    ).agg(F.max("claim.at").alias("claimed_at"))
     return found.select(
-        "queue", "queue_id", "group", floor_to(F.col("at"), MINUTE_MS).alias("at"),
+        "queue",
+        "queue_id",
+        "group",
+        floor_to(F.col("at"), MINUTE_MS).alias("at"),
         milliseconds_between(F.col("claimed_at"), F.col("at")).alias("worked_ms"),
-    )  # fmt: skip
+    )
 
 
 def _precedes() -> Column:
@@ -158,9 +188,12 @@ def waited(first: DataFrame, messages: DataFrame) -> DataFrame:
     """From publishing to the first hand-out, of the messages that are in both."""
     known = messages.select("queue_id", "lane", "offset", "published_at")
     return first.join(known, ["queue_id", "lane", "offset"]).select(
-        "queue", "queue_id", "group", floor_to(F.col("at"), MINUTE_MS).alias("at"),
+        "queue",
+        "queue_id",
+        "group",
+        floor_to(F.col("at"), MINUTE_MS).alias("at"),
         milliseconds_between(F.col("published_at"), F.col("at")).alias("waited_ms"),
-    )  # fmt: skip
+    )
 
 
 def _per_offset(events: DataFrame) -> DataFrame:

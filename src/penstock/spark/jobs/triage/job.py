@@ -118,9 +118,18 @@ class _Reading:
                 if one.lane != place.lane:
                     return
                 yield (
-                    place.queue, place.queue_id, place.group, one.lane, one.start, one.end, one.reason, one.error,
-                    one.attempts, one.consumer, one.dead_ms,
-                )  # fmt: skip
+                    place.queue,
+                    place.queue_id,
+                    place.group,
+                    one.lane,
+                    one.start,
+                    one.end,
+                    one.reason,
+                    one.error,
+                    one.attempts,
+                    one.consumer,
+                    one.dead_ms,
+                )
             after = page.next
 
 
@@ -179,9 +188,13 @@ def _shown(client: Client, plan: Plan, row: dict[str, Any], *, fetch: bool) -> d
         examples.append(found)
     told = {"number": plan.number, "queue": plan.queue, "group": plan.group, "reason": plan.reason}
     return told | {
-        "error": plan.error, "dead": plan.dead, "attempts": row["attempts"], "first_ms": plan.first_ms,
-        "last_ms": plan.last_ms, "examples": examples,
-    }  # fmt: skip
+        "error": plan.error,
+        "dead": plan.dead,
+        "attempts": row["attempts"],
+        "first_ms": plan.first_ms,
+        "last_ms": plan.last_ms,
+        "examples": examples,
+    }
 
 
 def _looked_at(client: Client, plan: Plan, lane: int, offset: int) -> dict[str, Any]:
@@ -207,9 +220,17 @@ def _redriven(
         before = progress.rows
         is_whole = _redrive(spark, options, client, plan, pace, progress)
         told.append(
-            {"number": plan.number, "queue": plan.queue, "group": plan.group, "reason": plan.reason,
-             "error": plan.error, "dead": plan.dead, "redriven": progress.rows - before, "finished": is_whole}
-        )  # fmt: skip
+            {
+                "number": plan.number,
+                "queue": plan.queue,
+                "group": plan.group,
+                "reason": plan.reason,
+                "error": plan.error,
+                "dead": plan.dead,
+                "redriven": progress.rows - before,
+                "finished": is_whole,
+            }
+        )
     return progress.summary(redriven=progress.rows, plans=told)
 
 
@@ -231,9 +252,13 @@ def _redrive(
             return False
         # What is left between the ends but is not the plan's is not dead, or died later: the server looks again.
         count = client.redrive(
-            plan.queue, plan.group, reason=plan.reason, lane=piece.lane, offsets=(piece.start, piece.end),
+            plan.queue,
+            plan.group,
+            reason=plan.reason,
+            lane=piece.lane,
+            offsets=(piece.start, piece.end),
             until_ms=plan.last_ms,
-        )  # fmt: skip
+        )
         progress.add(count)
         progress.update(done=progress.rows)
         pace.wait(count)

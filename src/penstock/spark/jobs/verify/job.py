@@ -312,9 +312,13 @@ def _days(cells: Iterable[Cell]) -> list[dict[str, Any]]:
         day["hash"] ^= cell.hash
     return [
         {
-            "queue": lane.queue, "queue_id": lane.queue_id, "lane": lane.lane, "date": date, **day,
+            "queue": lane.queue,
+            "queue_id": lane.queue_id,
+            "lane": lane.lane,
+            "date": date,
+            **day,
             "contiguous": day["messages"] == day["last"] - day["first"] + 1,
             "hash": f"{day['hash'] & 0xFFFF_FFFF_FFFF_FFFF:016x}",
         }
         for (lane, date), day in sorted(found.items(), key=lambda item: (item[0][0].queue, item[0][0].lane, item[0][1]))
-    ]  # fmt: skip
+    ]

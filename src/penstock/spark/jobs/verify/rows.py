@@ -82,6 +82,13 @@ def summed(rows: DataFrame, *more: str) -> DataFrame:
 
 def cell_of(row: Any) -> Cell:
     return Cell(
-        Lane(row["queue"], row["queue_id"], row["lane"]), row["date"], row["number"], row["messages"], row["first"],
-        row["last"], row["places"], row["squares"], row["hash"],
-    )  # fmt: skip
+        Lane(row["queue"], row["queue_id"], row["lane"]),
+        row["date"],
+        row["number"],
+        row["messages"],
+        row["first"],
+        row["last"],
+        row["places"],
+        row["squares"],
+        row["hash"],
+    )
