@@ -62,7 +62,7 @@ class TextLines(_Lines):
         if request := self.request(record):
             notes.append(f"request {request}")
         note = f" ({', '.join(notes)})" if notes else ""
-        # One event, one line: whoever can put text into a message must not be able to write lines of their own.
+        # One event, one line: text from a client must not be able to forge log lines.
         message = _on_one_line(f"{record.getMessage()}{note}")
         trace = self.trace(record)
         line = f"{time} {record.levelname:<7} {record.name}: {message}"

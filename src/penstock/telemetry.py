@@ -43,7 +43,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Sent with every export, such as the collector's key."""
     service_name: str = "penstock"
     sample_ratio: float = 1.0
-    """Share of the traces that begin here which is recorded; those that began elsewhere follow their beginning."""
+    """Share of the traces that begin here which is recorded; traces begun elsewhere follow their origin's choice."""
     timeout_seconds: float = 5.0
     """Of one export, and of the flush at the end."""
 
@@ -122,7 +122,7 @@ class _Tracing:
         self.trace = trace
         self.provider = provider
         self.flush_seconds = flush_seconds
-        """How long its shutdown may take; None for a provider that is somebody else's to shut down."""
+        """How long its shutdown may take; None for a provider that we did not make."""
         self.tracer = provider.get_tracer("penstock")
         self.propagator = TraceContextTextMapPropagator()
         self.failed = trace.Status(trace.StatusCode.ERROR)
@@ -191,7 +191,7 @@ def configure(settings: Settings, *, provider: TracerProvider | None = None) -> 
 
 
 def _exporting(settings: Settings) -> TracerProvider:
-    """Spans are queued and sent by a thread of their own; when the queue is full they are dropped, nobody waits."""
+    """Spans are queued and sent by a thread of their own; when the queue is full they are dropped; no caller waits."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider

@@ -96,7 +96,7 @@ def test_a_queue_is_shown_with_all_options_and_its_groups(cli: Cli) -> None:
 def test_a_queue_is_deleted_only_when_somebody_says_yes(cli: Cli) -> None:
     cli("queue", "create", "a")
     cli("publish", "a", "hello")
-    assert "Delete queue 'a' with its 1 message? Nobody is there to answer: say --yes." in cli.fails(
+    assert "Delete queue 'a' with its 1 message? There is no terminal to ask on: pass --yes." in cli.fails(
         "queue", "delete", "a"
     )
     with cli.on_terminal("queue", "delete", "a") as terminal:

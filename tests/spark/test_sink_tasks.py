@@ -295,7 +295,7 @@ def test_two_queries_under_one_name_cannot_both_commit(server: Server, queue: st
 def test_a_commit_that_a_killed_run_still_carries_out_is_not_taken_for_ours(
     server: Server, queue: str, source: str
 ) -> None:
-    """Its transaction has the same name; ours was planned anew and has more rows."""
+    """Its transaction has the same name; ours was planned again and has more rows."""
     run = StreamRun(options(server, queue), "query-1")
     narrow, wide = [source_rows(source, range(3))], [source_rows(source, range(6))]
     old, new = run.write(0, 0, narrow), run.write(0, 0, wide)

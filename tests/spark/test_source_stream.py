@@ -106,7 +106,7 @@ def test_lost_files_of_the_checkpoint_lose_no_rows(
     assert again[2] == before
     assert len(again[3]) == 100
 
-    # Its plan was lost too: planned anew from where the batch before it ended.
+    # Its plan was lost too: planned again from where the batch before it ended.
     for batch in (2, 3):
         removed(tmp_path, "commits", batch)
         removed(tmp_path, "offsets", batch)

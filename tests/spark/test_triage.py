@@ -108,7 +108,7 @@ def test_groups_plans_and_redriving_one(spark: SparkSession, server: Server) -> 
     assert dead(client, "sick", "billing") == {(one.received.lane, one.received.offset) for one in others}
     assert dead(client, "sick", "mail") == mail_before
 
-    # Again: nothing is dead any more. What died anew since, of the same, is left alone.
+    # Again: nothing is dead any more. What died again since, of the same, is left alone.
     assert run(spark, server, queues="sick", group="billing", redrive=[plan["number"]]).rows == 0
     die(client, "sick", lambda _lane, offset: f"timeout after {offset} ms", "billing")
     assert dead(client, "sick", "billing") == {(one.received.lane, one.received.offset) for one in listed}
@@ -171,6 +171,6 @@ def test_what_cannot_be_is_told(spark: SparkSession, server: Server, queue: str)
     client.declare_queue("short-lived", max_attempts=1)
     client.publish("short-lived", Message(b"x"))
     die(client, "short-lived", lambda *_: "boom")
-    with pytest.raises(NotFound, match="was deleted and declared anew"):
+    with pytest.raises(NotFound, match="was deleted and declared again"):
         run(spark, server, queues="short-lived", redrive=[1])
     assert len(dead(client, "short-lived")) == 1

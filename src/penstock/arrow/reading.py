@@ -26,7 +26,7 @@ from penstock.model.errors import InvalidArgument, InvalidBatch, StoreCorrupt
 from penstock.wire.http.scans import META_COLUMNS, STATE_COLUMNS
 
 ROWS_TO_JOIN: Final = 8_192
-"""Batches are put together up to so many messages; one that is larger by itself stays as it is."""
+"""Batches are combined up to this many messages; a larger one stays as it is."""
 BYTES_TO_JOIN: Final = 8 * 1024 * 1024
 
 _META_NAMES: Final = {"expires_at": "ttl_ms", "not_before": "not_before_ms", "typed_headers": "headers"}

@@ -1,6 +1,6 @@
 """The columns of a message in Arrow, exactly as Spark wants them: names, order, types, all nullable.
 
-Declarations only. `wire/http/scans.py` has the same names for those who must not need Arrow.
+Declarations only. `wire/http/scans.py` has the same names for code that must not import Arrow.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ EXTRA_SCHEMA: Final = pa.schema(
         ("typed_headers", TYPED_HEADERS),
     ]
 )
-"""What is there for those who name it."""
+"""Columns that a read has only where it names them."""
 
 STATE_SCHEMA: Final = pa.schema([("state", pa.string()), ("attempts", pa.int32()), ("reason", pa.string())])
 """What a group makes of a message: only where the scan named one."""

@@ -1,4 +1,4 @@
-"""A scan as an Arrow IPC stream: what a server answers who is asked for one. Knows the format, no server."""
+"""A scan as an Arrow IPC stream. Knows the format, no server."""
 
 from __future__ import annotations
 

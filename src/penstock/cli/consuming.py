@@ -92,11 +92,11 @@ async def holding(client: AsyncClient, wishes: Wishes) -> AsyncIterator[Held]:
     try:
         yield held
     except BaseException:
-        # Ctrl+C, a reader that went away, a server that did: try, but not for ever.
+        # Ctrl+C, a reader that went away, a server that did: try, with a deadline.
         with suppress(PenstockError, TimeoutError):
             async with asyncio.timeout(LEAVE_SECONDS):
                 await held.give_back()
-                # A claim that was answered while nobody listened any more is known by its consumer's name; unless
+                # A claim answered after we stopped listening is found by its consumer's name; unless
                 # others may have that too.
                 if wishes.consumer is None:
                     await client.detach(wishes.queue, wishes.group)
@@ -181,7 +181,7 @@ async def consume_stream(client: AsyncClient, wishes: Wishes) -> None:
             elif not wishes.follow:
                 break
     finally:
-        # What was read but not committed is for whoever comes next.
+        # What was read but not committed is left to the next consumer.
         with suppress(PenstockError, TimeoutError):
             async with asyncio.timeout(LEAVE_SECONDS):
                 await client.detach(wishes.queue, wishes.group, consumer=consumer)
@@ -191,5 +191,5 @@ def stop_on_sigterm() -> None:
     """A polite end is as good as Ctrl+C: both cancel this task."""
     task = asyncio.current_task()
     assert task is not None
-    with suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread: nobody sends signals here
+    with suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread, which gets the signals
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

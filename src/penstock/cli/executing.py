@@ -102,7 +102,7 @@ def environment(received: Received) -> dict[str, str]:
         "TRACE_ID": message.trace_id or "",
         "HEADERS": json_line(json_headers(received.headers)),
     }
-    # No variable can hold a zero character; whoever needs it has it in MESSAGE_HEADERS.
+    # No variable can hold a zero character; MESSAGE_HEADERS has the value in full.
     return os.environ | {f"MESSAGE_{name}": value.replace("\0", "") for name, value in about.items()}
 
 

@@ -1,6 +1,6 @@
 """Lines of files or of stdin, read ahead by a thread: a pipe may be silent for hours while the command has work to do.
 
-Whoever takes lines gets what there is, at once, and waits only where there is nothing. Knows nothing of messages.
+The consumer gets the lines read so far at once, and waits only when there are none. Knows nothing of messages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Line(NamedTuple):
 
 
 class LinesAhead:
-    """What the thread has read and nobody has taken yet."""
+    """Lines read and not yet taken."""
 
     def __init__(self, files: tuple[str, ...]) -> None:
         self._files = files
@@ -46,7 +46,7 @@ class LinesAhead:
         self._failure: str | None = None
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
-        # A daemon: nobody could wake it from a pipe that stays silent.
+        # A daemon: nothing can wake it from a silent pipe.
         threading.Thread(target=self._read, name="penstock-lines", daemon=True).start()
 
     async def batches(self, lines_max: int, bytes_max: int) -> AsyncIterator[list[Line]]:
@@ -97,7 +97,7 @@ class LinesAhead:
             self._wake()
 
     def _wake(self) -> None:
-        with suppress(RuntimeError):  # the loop has ended: nobody waits any more
+        with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._changed.set)
 
 

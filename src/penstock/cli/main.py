@@ -75,7 +75,7 @@ def serve(flags: Flags) -> None:
     Options come from a TOML file, from variables such as PENSTOCK_HTTP_PORT, and from flags, each stronger than the one
     before. Queues, groups, exchanges and schedules that the file declares are made. Several servers may share one
     database: --nodes starts some on this machine, and those of other machines join by naming the same store. SIGTERM or
-    Ctrl+C stops the server in good order, a second one at once.
+    Ctrl+C stops the server gracefully, a second one at once.
 
     \b
     Examples:

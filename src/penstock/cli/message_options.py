@@ -28,7 +28,7 @@ FLAGS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "ttl_ms": ("--ttl", {"type": span, "metavar": "SPAN", "help": "Not delivered later than this span."}),
     "dedup_id": ("--dedup-id", {"help": "Publishing the same id again changes nothing."}),
     "content_type": ("--content-type", {"help": "What the payload is, such as application/json."}),
-    "correlation_id": ("--correlation-id", {"help": "What it belongs to, for whoever reads it."}),
+    "correlation_id": ("--correlation-id", {"help": "An id that links this message to others; consumers see it."}),
     "trace_id": ("--trace-id", {"help": "The trace whose timeline it joins; see 'penstock trace'."}),
 }
 """Field of `Message` → its flag, how it is read."""

@@ -1,6 +1,6 @@
 """Arguments that name things of a server: queues, groups, exchanges and schedules, completed by the shell.
 
-Whoever presses TAB does not wait: without a quick answer there are no suggestions, and never an error.
+Pressing TAB never hangs or fails: without a quick answer there are no suggestions.
 """
 
 from __future__ import annotations

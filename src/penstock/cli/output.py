@@ -1,7 +1,7 @@
-"""What commands print: tables for people, JSON for programs, and never a control character that somebody else wrote.
+"""What commands print: tables for people, JSON for programs, and no control character from outside.
 
-Names, payloads, headers and errors come from whoever could publish: an escape sequence among them could rewrite the
-terminal of the person who looks. Everything of that kind goes through `printable`, JSON through `json_text`. Knows
+Names, payloads, headers and errors come from any publisher: an escape sequence among them could rewrite the
+reader's terminal. Everything of that kind goes through `printable`, JSON through `json_text`. Knows
 nothing of the server.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WIDE: Final = 100_000
-"""Columns where nobody looks: what goes to a file or a program is not cut."""
+"""Width when the output is not a terminal: what goes to a file or a program is not cut."""
 
 # Direction overrides can make a text read as another; lone surrogates cannot be printed at all.
 _CONFUSING: Final = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
@@ -89,7 +89,7 @@ def print_json(value: object) -> None:
 
 
 def json_line_of(line: bytes) -> str:
-    """A line of JSON that somebody else wrote."""
+    """A line of JSON from outside, safe to print."""
     return _escaped(line)
 
 
@@ -144,7 +144,7 @@ def print_table(
 ) -> None:
     listed = list(rows)
     if listed:
-        # Rich fills every line with blanks: nobody needs them.
+        # Rich pads every line with blanks.
         place = console()
         with place.capture() as capture:
             place.print(make_table(titles, listed, numbers))
@@ -166,5 +166,5 @@ def confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.ClickException(f"{printable(question)} Nobody is there to answer: say --yes.")
+        raise click.ClickException(f"{printable(question)} There is no terminal to ask on: pass --yes.")
     click.confirm(printable(question), abort=True, err=True)

@@ -38,7 +38,7 @@ OTHER_VARIABLES: Final = frozenset(
         "PENSTOCK_COLUMN_ROUNDS",
     }
 )
-"""Variables that are somebody else's business: `serve` neither reads them nor complains of them."""
+"""Variables for other programs: `serve` neither reads them nor complains about them."""
 
 
 class Source(NamedTuple):
@@ -207,7 +207,7 @@ def _url_problems(url: str) -> list[str]:
     if not host:
         return [f"cluster.advertise is {url!r}; it must be like http://10.0.0.5:7333"]
     if is_unspecified(host):
-        return [f"cluster.advertise is {url!r}: nobody can reach a server there; name this machine's address"]
+        return [f"cluster.advertise is {url!r}: no other server can reach that; name this machine's address"]
     return []
 
 

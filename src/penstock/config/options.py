@@ -152,7 +152,7 @@ class MqttSection(msgspec.Struct, frozen=True, kw_only=True):
     max_queued_bytes: Annotated[int, Meta(ge=KIB, le=1 << 40)] = 256 * MIB
     """Bytes that wait for one session; with more, the oldest go."""
     max_session_expiry_seconds: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)] = 0xFFFFFFFF
-    """The longest that a session outlives its connection; 4294967295 is for ever."""
+    """The longest that a session outlives its connection; 4294967295 means no limit."""
     max_keep_alive_seconds: Annotated[int, Meta(ge=0, le=65_535)] = 0
     """The longest keep-alive of version 5 clients; a longer one, or none, is replaced by it. 0: any is fine."""
     max_retained: Count = 1_000_000

@@ -75,7 +75,7 @@ def declarations_of(
 ) -> Declarations:
     """What the file declares; tables that are not within [namespaces.…] belong to `namespace`.
 
-    What is wrong is added to the problems. Top-level names among `others` are somebody else's.
+    What is wrong is added to the problems. Top-level names among `others` belong to another reader.
     """
     return _Reader(toml, problems).declarations(namespace, others)
 

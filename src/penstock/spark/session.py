@@ -44,7 +44,7 @@ EVERYWHERE: Final = {
 }
 
 ON_ONE_MACHINE: Final = {
-    # Nobody but this machine talks to a session that lives on it.
+    # Only this machine talks to a session that runs on it.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "2g",
@@ -95,7 +95,7 @@ def is_running() -> bool:
 
 
 def settings(master: str | None, quick_start: bool = False, config: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Spark's configuration for a master, None being one that somebody else chose; `config` wins."""
+    """Spark's configuration for a master, None for one that Spark was given already; `config` wins."""
     chosen = EVERYWHERE | ({} if master is None else _settings_of_a_new_session(master, quick_start))
     given = dict(config or {})
     if JAVA_OPTIONS in chosen and JAVA_OPTIONS in given:

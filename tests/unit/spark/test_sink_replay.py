@@ -1,4 +1,4 @@
-"""What a batch means beside the ledger: new, replayed, planned anew, or not to be told apart."""
+"""What a batch means beside the ledger: new, replayed, planned again, or not to be told apart."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ BATCH: Final = 100
 @click.command()
 @queue_argument
 @group_option
-@click.option("--max", "most", type=click.IntRange(min=1), help="Stop after so many messages.")
+@click.option("--max", "most", type=click.IntRange(min=1), help="Stop after this many messages.")
 @click.option("--follow", "-f", is_flag=True, help="Go on when the queue is empty, until Ctrl+C.")
 @click.option("--wait", "wait_ms", type=span, metavar="SPAN", default="0s", help="How long to wait for a message.")
 @click.option("--no-ack", is_flag=True, help="Give all messages back at the end, as if never handed out.")

@@ -58,7 +58,9 @@ def choice_options(command: Command) -> Command:
         decorated
     )
     decorated = click.option("--error", metavar="TEXT", help="Only those whose error contains this.")(decorated)
-    decorated = click.option("--reason", help="Only those that died so: attempts, rejected, expired …")(decorated)
+    decorated = click.option("--reason", help="Only dead letters with this reason: attempts, rejected, expired …")(
+        decorated
+    )
     made: Command = decorated
     return made
 
@@ -96,7 +98,12 @@ def dead() -> None:
 @group_option
 @choice_options
 @click.option(
-    "--max", "most", type=click.IntRange(1, 100_000), default=LIST_MAX, show_default=True, help="At most so many."
+    "--max",
+    "most",
+    type=click.IntRange(1, 100_000),
+    default=LIST_MAX,
+    show_default=True,
+    help="Show at most this many.",
 )
 @server_options
 @json_option

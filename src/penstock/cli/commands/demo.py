@@ -98,7 +98,7 @@ def _address(process: subprocess.Popen[str]) -> str:
     for line in process.stdout:
         found = re.search(r"listens on (http://\S+)", line)
         if found:
-            # Read to the end all along: a server must not wait for somebody to read what it says.
+            # Read all along: a server must not block on a full pipe.
             threading.Thread(target=process.stdout.read, daemon=True).start()
             return found[1]
     raise click.ClickException("the server did not start; try ./penstock serve to see why")
@@ -117,7 +117,7 @@ class Shop:
         self.failed = 0
 
     def pay(self, received: Received) -> None:
-        """Now and then the bank is away; a few cards are broken for good, until somebody mends it."""
+        """Now and then the bank is away; a few cards stay broken until the bug is fixed."""
         order = json.loads(received.payload)
         if order["number"] % BROKEN_CARD == 0 and not self.card_works:
             self.failed += 1

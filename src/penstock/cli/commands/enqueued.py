@@ -37,11 +37,13 @@ def enqueued() -> None:
 
 @enqueued.command("failed")
 @click.option("--after", type=click.IntRange(0), default=0, help="Only those with a higher id.")
-@click.option("--max", "most", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
+@click.option(
+    "--max", "most", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Show at most this many."
+)
 @server_options
 @json_option
 def failed(after: int, most: int, server: ServerAddress, as_json: bool) -> None:
-    """List those that cannot be published, with the reason.
+    """List the messages that cannot be published, with the reason.
 
     \b
     Examples:

@@ -201,7 +201,7 @@ def line_reader(fields: dict[str, Any]) -> ReadLine:
 
 
 def json_line_reader(fields: dict[str, Any]) -> ReadLine:
-    """A line's own fields, and the flags for those that it does not have."""
+    """A line's own fields; the flags fill the rest."""
     import msgspec
 
     from penstock.wire.http.shapes import MessageBody, message_body

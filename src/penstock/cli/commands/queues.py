@@ -218,7 +218,7 @@ def purge(queue: str, yes: bool, server: ServerAddress, as_json: bool) -> None:
     async def work(client: AsyncClient) -> dict[str, int]:
         groups = await client.groups(queue)
         kept = [name for name, options in groups.items() if options.get("kind") != "stream"]
-        # A queue that nobody has consumed from has no group yet, but what is in it waits for the default one.
+        # A queue without a consumer so far has no group yet, but its messages wait for the default one.
         return {name: await client.purge(queue, name) for name in (kept if groups else ["default"])}
 
     counts = with_client(server, work)

@@ -1,4 +1,4 @@
-"""`penstock tail`: reads a queue's log as it grows, without a group: nobody else notices."""
+"""`penstock tail`: reads a queue's log as it grows, without a group and without effect on others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAUSE_SECONDS_MAX: Final = 0.5
     help="first, now, an offset, a time like 2026-05-01T12:00:00Z, or 10m for ten minutes ago.",
 )
 @click.option("--lane", type=click.IntRange(min=0), help="Only this lane, from 0 on.")
-@click.option("--max", "most", type=click.IntRange(min=1), help="Stop after so many messages.")
+@click.option("--max", "most", type=click.IntRange(min=1), help="Stop after this many messages.")
 @click.option("--no-follow", is_flag=True, help="Stop at the end of the log.")
 @raw_option
 @server_options
@@ -114,7 +114,7 @@ class LogReader:
             if place.offset is not None:
                 self.places[lane] = place.offset
                 continue
-            # Nothing is published at the end of time: what is there is the log's end, whatever the clocks say.
+            # No message has this time, so the offset found is the end of the log, whatever the clocks say.
             time_ms = TIME_MS_MAX if place.at_end else place.time_ms
             read = await self._client.read_from(self._queue, time_ms=time_ms, max=1, lane=lane)
             self.places[lane] = read.next_offset - len(read)

@@ -33,7 +33,12 @@ def trace() -> None:
 @trace.command("show")
 @click.argument("trace_id", metavar="ID")
 @click.option(
-    "--max", "most", type=click.IntRange(1, 100_000), default=1_000, show_default=True, help="At most so many entries."
+    "--max",
+    "most",
+    type=click.IntRange(1, 100_000),
+    default=1_000,
+    show_default=True,
+    help="Show at most this many entries.",
 )
 @server_options
 @json_option

@@ -16,7 +16,7 @@ from penstock.cli.dev import checkout
 FOLDERS: Final = ("src", "tests", "bench", "requirements", "tools", "examples")
 WORKERS_MIN: Final = 2
 WAITING_WORKERS: Final = 1
-"""Workers beyond the cores: many tests wait for a server, a lease or a killed process, and somebody else can go on."""
+"""Workers beyond the cores: many tests wait for a server, a lease or a killed process, and leave the core idle."""
 
 
 def run(fast: bool, pytest_arguments: Sequence[str]) -> int:
@@ -26,7 +26,7 @@ def run(fast: bool, pytest_arguments: Sequence[str]) -> int:
     if pytest_arguments:
         return stage(root, "pytest", ["pytest", *pytest_arguments])
     checks_failed = False if fast else run_checks(root) > 0
-    # The tests that share a Spark session go to one worker, all others to whoever is free: tests/conftest.py.
+    # The tests that share a Spark session go to one worker, all others to any free worker: tests/conftest.py.
     tests_code = stage(root, "pytest", ["pytest", "-n", str(workers()), "--dist", "loadgroup"])
     return tests_code or int(checks_failed)
 
@@ -57,7 +57,7 @@ def checks(root: Path) -> dict[str, list[str]]:
 
 def stage(root: Path, name: str, command: Sequence[str]) -> int:
     heading(name)
-    # Hundreds of servers and Spark's own processes are started: compiling us anew is more than half of each start.
+    # Hundreds of servers and Spark's own processes are started: compiling again would be half of each start.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     return subprocess.run([sys.executable, "-m", *command], cwd=root, check=False, env=environment).returncode
 

@@ -141,7 +141,7 @@ def verify(queues: tuple[str, ...], lake: str, every_ms: int | None, place: Plac
 @pipeline.command()
 @click.option("--older-than-days", type=click.IntRange(0), help="Merge files of days that ended so long ago.")
 @click.option("--target-bytes", type=click.IntRange(1), help="How large merged files should be; 128 MiB unless given.")
-@click.option("--expire-days", type=click.IntRange(0), help="Keep the last so many days; all unless given.")
+@click.option("--expire-days", type=click.IntRange(0), help="How many days to keep; all unless given.")
 @click.option("--expire-queue", "expire_queues", multiple=True, help="Only this queue's messages expire. Repeatable.")
 @click.option("--vacuum-hours", type=click.IntRange(0), help="Free files that left the lake so long ago; 168.")
 @click.option("--no-vacuum", is_flag=True, help="Free nothing.")
@@ -262,7 +262,7 @@ def route(
     """Give a queue what it would have got before it was bound.
 
     History is the lake and the log. Which messages of it reach QUEUE is decided exactly as live routing decides it.
-    They keep all that they had; those that expired since are left out. Where QUEUE is bound already, let --end be the
+    They keep all their fields; messages that have expired are left out. Where QUEUE is bound already, let --end be the
     time of that: messages since then are there.
 
     \b
@@ -292,7 +292,7 @@ pipeline.add_command(status)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """Those that were given: of the others the job knows what is best."""
+    """The options that were given; the job has defaults for the rest."""
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.spark.jobs.status import JobStatus
 
 LINE_SECONDS: Final = 5.0
-"""Between two lines where nobody looks."""
+"""Seconds between two lines when the output is not a terminal."""
 BAR_CELLS: Final = 20
 
 

@@ -43,7 +43,7 @@ TIMES: Final = ("p50", "p95", "p99", "max")
 @click.option("--end", type=moment, metavar="TIME", help="Until then.")
 @click.option("--by", type=click.Choice(list(STEPS_MS)), help="The step of the series; what suits the range else.")
 @click.option("--update/--no-update", default=True, show_default=True, help="Sum up what was archived since.")
-@click.option("--reasons", type=click.IntRange(1), help="So many reasons for dead letters; 10 unless given.")
+@click.option("--reasons", type=click.IntRange(1), help="How many reasons of dead letters to show; 10 unless given.")
 @click.option("--lookback-hours", type=click.IntRange(0), help="How long hand-outs are looked for; 24 unless given.")
 @lake_options
 @watch_options

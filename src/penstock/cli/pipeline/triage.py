@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("queues", nargs=-1, shell_complete=complete_queue)
 @click.option("--group", help="Only this group's dead letters; those of all groups unless given.")
-@click.option("--examples", type=click.IntRange(0), help="So many of each kind are shown; 3 unless given.")
+@click.option("--examples", type=click.IntRange(0), help="How many examples of each kind to show; 3 unless given.")
 @click.option(
     "--redrive",
     type=click.IntRange(1),
@@ -37,7 +37,7 @@ def triage(
 
     QUEUES are names or patterns; all queues unless given. Error texts that differ only in numbers, ids, quoted texts,
     paths and addresses count as the same. A redrive goes to the group that the letters are dead for, and to no other;
-    what is dead no more, or died anew since the triage, is left alone.
+    a message that is no longer dead, or died again since the triage, is left alone.
 
     \b
     Examples:
@@ -61,7 +61,7 @@ def triage(
 
 
 def _plans(place: Place, queues: str, group: str | None, numbers: tuple[int, ...]) -> list[Plan]:
-    """What the numbers stand for. Asked before Spark starts: nobody should wait for a question."""
+    """The groups behind these numbers. Asks before Spark starts, so that no one waits for a question."""
     from penstock.client.sync import Client
     from penstock.spark.jobs.triage.plans import load_plans, plans_id
 

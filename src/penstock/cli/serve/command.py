@@ -1,4 +1,4 @@
-"""`penstock serve`: opens the store, declares what the configuration asks for, listens, and stops in good order.
+"""`penstock serve`: opens the store, declares what the configuration asks for, listens, and stops gracefully.
 
 What goes wrong on the way is one line with advice and exit code 1; tracebacks are for mistakes of Penstock's own.
 """
@@ -166,7 +166,7 @@ async def serve(loaded: Loaded) -> None:
                 settle_memory()
                 click.echo(announcement(loaded, server.port, declared, amqp, mqtt))
                 if not scheme_of(config.store.path):
-                    sync.make_ready()  # now, rather than in the middle of somebody's commits
+                    sync.make_ready()  # now, rather than in the middle of a commit
                 await stop.wait()
                 log.info("stopping: answers under way are finished, waiting claims are answered empty")
             if broker.cluster is not None:
@@ -197,7 +197,7 @@ def stop_signal() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, caught, number)
     stop_with = os.environ.get(STOP_WITH, "")
-    if stop_with.isdigit():  # the end of a pipe, which ends when whoever started this server does
+    if stop_with.isdigit():  # a pipe that closes when the process that started this server ends
         loop.add_reader(int(stop_with), parent_gone, int(stop_with))
     return stop
 
@@ -286,7 +286,7 @@ async def listen(server: HttpServer) -> None:
 
 
 def settle_memory() -> None:
-    """What is there now stays: the collector need not look at it again, and may come less often."""
+    """Freeze the objects alive now: they stay, so the garbage collector skips them and runs less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

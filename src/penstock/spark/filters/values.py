@@ -139,7 +139,7 @@ def header_of(name: str) -> Column:
 # Arithmetic ----------------------------------------------------------------------------------------------
 
 OPERATORS_IN_PLACE_MAX: Final = 4
-"""A calculation of so many operators is written out, which Spark compiles; a longer one would grow too large."""
+"""Operators of a calculation that is written out, which Spark compiles; a longer one would grow too large."""
 
 
 def _arithmetic(operator: ArithmeticOperator, left: Parts, right: Parts) -> Parts:

@@ -36,7 +36,7 @@ ROW_SECONDS: Final = 5.0
 TICK_SECONDS: Final = 0.25
 """Between two looks at whether something is due."""
 RATE_SECONDS: Final = 30.0
-"""The rate is that of the last so many seconds."""
+"""The window of the rate, in seconds."""
 DETAIL_ROWS: Final = 20
 """Of a table of the summary, the row for `pipeline status` keeps the beginning: it must stay small."""
 STOP_SECONDS: Final = 60.0
@@ -123,7 +123,7 @@ class Progress:
             status.note = status.note if note is None else note
 
     def add(self, rows: int) -> None:
-        """So many rows more."""
+        """Count more rows."""
         with self._lock:
             self._status.rows += rows
             self._sample(self._status.rows)
@@ -139,7 +139,7 @@ class Progress:
 
     @property
     def stopping(self) -> bool:
-        """Whether to end now, in good order: look at it between two pieces of work."""
+        """Whether to stop now: check it between two pieces of work."""
         return self._stopping.is_set()
 
     def stop(self) -> None:

@@ -69,7 +69,7 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
         return QueueChoice(tuple(dict.fromkeys(names)), tuple(dict.fromkeys(patterns)), self.queues)
 
     def heads(self) -> Heads:
-        """What the server has of the chosen queues; those that are named must be there."""
+        """The chosen queues as the server has them; a queue given by name must exist."""
         heads = HeadReader(self.access, self.choice).now()
         HeadReader(self.access, queue_choice(self.queues)).check_names(heads)
         return heads

@@ -81,7 +81,7 @@ def forget_statuses(client: Client, statuses: Iterable[JobStatus]) -> int:
 
 
 def _status_of(mark: Any) -> JobStatus | None:
-    """None for a mark that is no row of ours: whoever may write marks may write any under this name."""
+    """None for a mark that is no row of ours: any writer of marks may use this name."""
     try:
         return msgspec.convert(mark.value, JobStatus)
     except msgspec.ValidationError:

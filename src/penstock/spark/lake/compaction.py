@@ -22,7 +22,7 @@ from penstock.spark.lake.table import LakeTable, LaneKey
 from penstock.spark.lake.writing import PartitionFiles
 
 TRIES: Final = 20
-"""An archive that commits at the same moment is met again and again, but not for ever."""
+"""An archive that commits at the same moment is met again and again; this bounds the retries."""
 
 
 class Merge(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ def merges(files: Iterable[DataFile], before: str, target_bytes: int) -> list[Me
 
 
 def merge(storage: Storage, schema: pa.Schema, group: Merge) -> Merged:
-    """Write the rows of a group anew; durable and invisible when this returns."""
+    """Rewrite the rows of a group; durable and invisible when this returns."""
     files = PartitionFiles(storage, schema)
     try:
         for file in group.files:
@@ -117,5 +117,5 @@ def expire(table: LakeTable, old: Sequence[DataFile], floors: Mapping[LaneKey, i
 
 
 def day_before(days: int, today: dt.date) -> str:
-    """The date so many days before today: what is earlier is older than `days`."""
+    """The date `days` before today: earlier dates are older than that."""
     return (today - dt.timedelta(days=days)).isoformat()

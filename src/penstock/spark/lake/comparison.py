@@ -1,8 +1,8 @@
 """Two sides of a lane in small pieces, and where they differ: plain numbers, no Spark, no broker.
 
-A side is summed up in cells of so many offsets: how many messages, the sum of their places and of the squares of their
-places (which betray any hole or double, whatever else makes up for it), and a hash of every row that does not depend on
-order. Only cells that differ are looked at row by row.
+A side is summed up in cells of consecutive offsets: how many messages, the sum of their places and of the squares of
+their places (which betray any hole or double, whatever else makes up for it), and a hash of every row that does not
+depend on order. Only cells that differ are looked at row by row.
 """
 
 from __future__ import annotations

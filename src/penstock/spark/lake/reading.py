@@ -47,7 +47,7 @@ class Choice(msgspec.Struct, frozen=True):
     """The table's time column."""
 
     def files(self, files: Iterable[DataFile]) -> list[DataFile]:
-        """Those that can have a wanted row."""
+        """Files that can hold a wanted row."""
         return [file for file in files if self._may_have(file)]
 
     def _may_have(self, file: DataFile) -> bool:

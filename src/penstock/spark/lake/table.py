@@ -41,7 +41,7 @@ LaneKey = tuple[int, int]
 
 logger = logging.getLogger(__name__)
 
-# The hooks of deltalake would write checkpoints that nobody fsyncs: we write them ourselves.
+# The hooks of deltalake would write checkpoints without fsync: we write them ourselves.
 _NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
@@ -223,7 +223,7 @@ class LakeTable:
         return _explained(error, f"a commit to {self.storage.url} failed")
 
     def settle(self) -> None:
-        """What this version says outlives a power cut, whoever wrote it."""
+        """Make this version survive a power cut, whichever process wrote it."""
         log_files.settle(self.storage.root, self._settled, self.version)
         self._settled = self.version
 

@@ -32,7 +32,7 @@ from penstock.spark.lake.storage import Storage
 
 GROUP_ROWS: Final = 128 * 1024
 GROUP_BYTES: Final = 48 * 1024 * 1024
-"""A row group is written when it has so many rows or bytes: what a task keeps in memory for each open file."""
+"""Rows or bytes of a row group: what a task keeps in memory for each open file."""
 FILE_BYTES: Final = 256 * 1024 * 1024
 OPEN_FILES: Final = 8
 """A batch that is spread over more partitions closes the file that waited longest."""

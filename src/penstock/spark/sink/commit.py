@@ -1,6 +1,6 @@
 """The driver's side of a write: one commit publishes what the tasks staged, together with the sink's ledger.
 
-Either all rows of a batch and the ledger that tells of them are there, or nothing is; whoever sees one sees the other.
+Either all rows of a batch and the ledger that tells of them are there, or nothing is; a reader sees both or neither.
 Knows the reports of the tasks; no rows. What a replayed or changed batch means is decided in `replay.py`.
 """
 

@@ -1,6 +1,6 @@
-"""Who is who: the name of a sink's ledger, the batch that a task works for, and the source offset that a row is of.
+"""Identities: the name of a sink's ledger, the batch that a task works for, and the source offset that a row is of.
 
-A row of a Penstock queue is known for ever by queue, lane and offset; rows that carry these are never written twice
+A row of a Penstock queue is known by queue, lane and offset; rows that carry these are never written twice
 by the same sink, whatever becomes of Spark's checkpoint. Other rows are known by the batch that they are in. Knows
 options, columns and what Spark tells a task; no ledger. Next stop: `sink.py`.
 """

@@ -140,7 +140,7 @@ def _read_head(client: Client, name: str, sink: str, identity: IdentityKind) -> 
 
 def _damaged(name: str, error: Exception) -> PenstockError:
     return PenstockError(
-        f"mark {name!r} is not a page of a sink's ledger ({error}): somebody else has written it. Nothing was "
+        f"mark {name!r} is not a page of a sink's ledger ({error}): another program wrote it. Nothing was "
         "published; put it right, or write under another sinkName"
     )
 

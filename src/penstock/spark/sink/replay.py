@@ -1,4 +1,4 @@
-"""What a batch means beside what its sink has written before: new, a replay, planned anew, or not to be told apart.
+"""What a batch means beside what its sink has written before: new, a replay, planned again, or not to be told apart.
 
 Spark repeats a batch whose commit it did not hear of, with the same rows. After it lost files of its checkpoint it may
 plan other rows under the same number; after it lost all of it, it begins at 0 as another query. Here is decided,
@@ -51,7 +51,7 @@ def add_tallies(into: dict[str, Tally], tallies: Mapping[str, Tally]) -> None:
 
 _WAYS_OUT: Final = (
     "nothing was published. If rows of one source offset come out of more than one batch (a join of streams, an outer "
-    "join's late rows), set identity=batch; if the query was changed, start it anew with another sinkName"
+    "join's late rows), set identity=batch; if the query was changed, start it again with another sinkName"
 )
 
 

@@ -1,6 +1,6 @@
 """The sink `penstock` of Spark: `df.write.format("penstock")` and `df.writeStream.format("penstock")`.
 
-Tasks stage (`task.py`), the driver publishes with one commit (`commit.py`). Spark makes these objects anew
+Tasks stage (`task.py`), the driver publishes with one commit (`commit.py`). Spark makes new ones
 for every batch, and others of them for tasks and for the commit: they hold a plan, and all that is learnt on the way
 travels in the tasks' messages.
 

@@ -129,7 +129,7 @@ class Stager:
         return self.chunks
 
     def close(self) -> None:
-        """Give up what is not durable yet: nobody waits for it any more."""
+        """Drop what is not durable yet: no one waits for it."""
         self._given_up.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
 

@@ -103,7 +103,7 @@ def write_task(spec: SinkSpec, place: TaskPlace, batches: Iterator[pa.RecordBatc
     version = 0 if ledger is None else ledger.version
     transaction = spec.transaction
     if spec.options.streaming and ledger is not None:
-        # The version keeps a batch that is planned anew apart from the one that was committed under its number.
+        # The version keeps a batch that is planned again apart from the one that was committed under its number.
         transaction = f"{ledger.name}/{place.query}/{place.batch}/{version}"
     done = TaskDone(place.partition, place.query, place.batch, transaction, version)
     stager = Stager(client, transaction, place.partition, place.attempt, spec.options.timeout_s)

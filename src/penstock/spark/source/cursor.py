@@ -61,6 +61,6 @@ class Cursor:
             client_of(self._access).commit(queue, self._name, offset, lane=lane, only_forward=True)
             self._places[queue][1][lane] = offset
         except NotFound:
-            self._places.pop(queue, None)  # somebody deleted the group: the next step declares it again
+            self._places.pop(queue, None)  # the group was deleted: the next step declares it again
         except PenstockError as error:
             logger.warning("cursor %r stays behind on lane %s of queue %r: %s", self._name, lane, queue, error)

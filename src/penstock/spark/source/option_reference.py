@@ -32,10 +32,10 @@ READ_OPTIONS: Final = {
         "The most bytes in one micro-batch, as stored (compressed), shared alike; every lane that has its turn gives "
         "one stored batch at least. `maxRowsPerTrigger` holds as well."
     ),
-    "minRowsPerTrigger": "A micro-batch waits until there are so many messages, or until `maxTriggerDelay`.",
+    "minRowsPerTrigger": "A micro-batch waits until this many messages are there, or until `maxTriggerDelay`.",
     "maxTriggerDelay": "How long the first message of a micro-batch waits at most: `500ms`, `30s`, `15m`; 15 minutes.",
     "minPartitions": (
-        "At least so many Spark partitions, by cutting lanes into slices. Without it there is one for each lane and "
+        "The least number of Spark partitions, by cutting lanes into slices. Without it there is one for each lane and "
         "250000 rows of it."
     ),
     "failOnDataLoss": (

@@ -17,7 +17,7 @@ from penstock.spark.source.offsets import Position, QueuePosition
 from penstock.spark.source.options import EARLIEST, LATEST, Place
 
 SLICE_ROWS: Final = 250_000
-"""A lane's range is cut into slices of at most so many rows, so that a large one keeps several cores busy."""
+"""Rows of a slice: a lane's range is cut into slices, so that a large one keeps several cores busy."""
 
 
 class LaneHead(msgspec.Struct, frozen=True):
@@ -282,7 +282,7 @@ def estimated_bytes(rows: Mapping[LaneKey, int], heads: Heads) -> dict[LaneKey, 
 
 
 def advanced(start: Position, rows: Mapping[LaneKey, int]) -> Position:
-    """The position so many rows further on."""
+    """The position `rows` further on."""
     return {
         name: msgspec.structs.replace(
             queue, lanes={lane: offset + rows.get((name, lane), 0) for lane, offset in queue.lanes.items()}

@@ -85,7 +85,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = ends(self._heads.now())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """So many rows a batch, unless the trigger asks for all."""
+        """Rows of a micro-batch, unless the trigger asks for all."""
         return ReadMaxRows(self._options.rows_max)
 
     # The next batch ---------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _within(self, key: LaneKey, begin: int, count: int, size: int) -> int:
-        """How many of a lane's next rows have no more than so many bytes."""
+        """How many of a lane's next rows fit into a number of bytes."""
         try:
             extent = client_of(self._spec.access).extent(*key, begin, max_rows=count, max_bytes=size)
         except (OffsetGone, NotFound):

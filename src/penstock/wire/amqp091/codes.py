@@ -16,7 +16,7 @@ FRAME_OVERHEAD: Final = 8
 FRAME_MIN_SIZE: Final = 4096
 """Every peer must take frames so large; no smaller limit can be agreed upon."""
 FRAME_SIZE_BEFORE_TUNING: Final = 8192
-"""While nothing is agreed upon and nobody has logged in."""
+"""Before tuning and login."""
 
 BASIC: Final = 60
 

@@ -9,7 +9,7 @@ from penstock.wire.amqp091.properties import NONE, locate
 
 
 class Content:
-    """Collects; the limits are kept by whoever feeds it."""
+    """Collects a message's parts; its feeder enforces the limits."""
 
     __slots__ = ("exchange", "routing_key", "bits", "size", "properties", "body")
 

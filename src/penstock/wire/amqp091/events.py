@@ -1,4 +1,4 @@
-"""What a connection reports to whoever owns its socket.
+"""What a connection reports to the owner of its socket.
 
 After every call of `receive` and `tick`, and after calls that send something, write `take()` to the socket; once the
 connection is `finished`, close the socket after that. The order of the events is the order of the frames.
@@ -8,7 +8,7 @@ connection is `finished`, close the socket after that. The order of the events i
   `tick` when it does not.
 - `ChannelClosed`: the client closed the channel, or broke a rule that costs it this channel alone. The answer is under
   way; let go of what the channel holds. No call for that channel number has an effect until it is opened again.
-- `Closed`: the client closes the connection in good order.
+- `Closed`: the client closes the connection cleanly.
 - `Lost`: nothing more will come of this connection: let go of everything, close the socket.
 
 Names are bytes, as on the wire, and are UTF-8 where the engine reports them. `properties` are the flags and the list of
@@ -60,7 +60,7 @@ class ChannelClosed(Struct, frozen=True, gc=False):
     """What the client gave as its reason, or what it was told."""
     text: str
     by_client: bool
-    """The client closed it in good order; what it sent before still counts."""
+    """The client closed it cleanly; what it sent before still counts."""
 
 
 class Closed(Struct, frozen=True, gc=False):

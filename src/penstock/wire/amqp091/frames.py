@@ -78,7 +78,7 @@ def returned(channel: int, code: int, text: bytes, exchange: bytes, routing_key:
 
 
 def content(out: list[bytes | memoryview], channel: int, properties: bytes, body: bytes, most: int) -> None:
-    """Appends the content header, and the body in frames whose payload has at most so many bytes."""
+    """Appends the content header, and the body in frames with at most that many bytes of payload."""
     size = len(body)
     out += (_CONTENT.pack(HEADER, channel, 12 + len(properties), BASIC, 0, size), properties)
     if not size:

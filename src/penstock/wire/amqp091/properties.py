@@ -1,7 +1,7 @@
 """The properties of a message: the flags and the list of its content header, kept as they came.
 
 `Properties` reads them on demand: making one finds where each property lies and checks that all is well formed; a text
-is decoded, and the headers' table read, when somebody asks for it. `build` writes them anew.
+is decoded, and the headers' table read, on first use. `build` writes new ones.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Raw(bytes):
 
 
 def build(**properties: Any) -> bytes:
-    """Flags and list; those that are None are left out. A text over 255 bytes of UTF-8 raises Malformed."""
+    """Flags and list; values that are None are left out. A text over 255 bytes of UTF-8 raises Malformed."""
     unknown = properties.keys() - _BIT.keys()
     if unknown:
         raise TypeError(f"there is no property {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")

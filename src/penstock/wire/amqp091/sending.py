@@ -1,6 +1,6 @@
 """The half of a connection that writes: what the owner of the socket calls, and which channels are open.
 
-A call for a channel that is not open has no effect: whoever answers a request may find that its channel has gone in the
+A call for a channel that is not open has no effect: the channel of a request may close before it is answered, in the
 meantime. Nothing here reads; `connection.ServerConnection` adds that.
 """
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 FORWARDED: Final = b"x-penstock-forwarded"
-"""The incarnation of the node that sends a request on: whoever gets it does not send it on again."""
+"""The incarnation of the node that forwarded the request: the receiver does not forward it again."""
 WAITED: Final = b"x-penstock-waited"
 """Seconds that a request has waited elsewhere already."""
 CONSUMER: Final = b"x-penstock-consumer"
@@ -34,7 +34,7 @@ class NodeBody(Struct, kw_only=True):
 class SlotBody(Struct, kw_only=True):
     slot: int
     owner: str
-    """Empty while nobody owns it."""
+    """Empty while no node owns it."""
     epoch: int
     state: str
     """owned, free, or stale: its owner is not heard of any more."""

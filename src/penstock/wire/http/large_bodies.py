@@ -23,9 +23,9 @@ class ArrivingBody:
 
     def __init__(self, begun: memoryview, missing: int) -> None:
         self.parts: list[bytes | memoryview] = [begun] if begun else []
-        """What is there of it."""
+        """The parts received so far."""
         self.missing = missing
-        """So many bytes are not."""
+        """Bytes still to come."""
 
     def take(self, data: bytes) -> bytes:
         """More has arrived; what of it does not belong to the body any more."""

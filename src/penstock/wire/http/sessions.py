@@ -17,7 +17,7 @@ class SessionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class SessionAnswer(Struct, frozen=True, kw_only=True):
     id: str
-    """What requests name as `session`. Whoever knows it may use the session: keep it to yourself."""
+    """What requests name as `session`. Anyone who knows it may use the session: keep it secret."""
     consumer: str
     """The name under which the session claims, for everybody to see."""
     seconds: float

@@ -236,7 +236,7 @@ class ClaimRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaul
     max: int = 1
     """1 to 100 000 messages."""
     min: int = 1
-    """Wait until so many are there, or `wait` is over."""
+    """Wait until at least this many are ready, or `wait` is over."""
     wait: float = 0.0
     """Seconds, up to 3 600; 0 answers at once."""
     lease_seconds: float | None = None
@@ -372,7 +372,7 @@ class ReadRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_default
     wait: float = 0.0
     """Seconds, up to 3 600; 0 answers at once."""
     consumer: str | None = None
-    """Who reads; without it, the connection's address."""
+    """The consumer's name; without it, the connection's address."""
 
 
 class ReadAnswer(Struct, kw_only=True, omit_defaults=True):
@@ -524,7 +524,7 @@ class QueueBody(Struct, kw_only=True):
 
     name: str
     options: dict[str, Any]
-    """Those that differ from the [defaults](options.md)."""
+    """Options that differ from the [defaults](options.md)."""
 
 
 class QueuesAnswer(Struct, kw_only=True):
@@ -584,7 +584,7 @@ class GroupStatsBody(Struct):
     ready: int
     """Could be claimed now."""
     leased: int
-    """In somebody's hands."""
+    """Leased to a consumer."""
     scheduled: int
     """Wait for a delay, a backoff or their partition."""
     dead: int
@@ -603,7 +603,7 @@ class QueueStatsBody(Struct):
     bytes_published: int
     groups: list[GroupStatsBody]
     consumers: int = 0
-    """Attached: those that said they are there."""
+    """Attached consumers."""
 
 
 class StatsAnswer(Struct, kw_only=True):
@@ -655,7 +655,7 @@ class TraceAnswer(Struct, kw_only=True):
 
 
 class ScheduleRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Publish a message again and again: at the times of a cron expression, or every so many milliseconds."""
+    """Publish a message again and again: at the times of a cron expression, or at an interval."""
 
     queue: str | None = None
     """Where to publish: a queue"""
@@ -664,7 +664,7 @@ class ScheduleRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_def
     cron: str | None = None
     """Five fields, or six with seconds first."""
     interval_ms: int | None = None
-    """Or every so many milliseconds, 100 at least."""
+    """Or an interval in milliseconds, 100 at least."""
     timezone: str = "UTC"
     """What `cron` is read in."""
     message: MessageBody

@@ -51,7 +51,7 @@ class CommitStagedRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit
     """What becomes of a transaction: these chunks are published in this order, and the marks are put."""
 
     chunks: list[str]
-    """Names of staged chunks, in the order of publication; those that are not named are dropped. May be empty."""
+    """Names of staged chunks, in the order of publication; chunks not named are dropped. May be empty."""
     marks: list[MarkPutBody] = []
     """Marks that are put together with the publication, or not at all."""
     publish_id: str | None = None

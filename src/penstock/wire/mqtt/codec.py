@@ -23,7 +23,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     maximum_packet_size: int = 17 * 1024 * 1024
     """Bytes of one packet of a client that is let in."""
     maximum_connect_size: int = 512 * 1024
-    """Bytes of a CONNECT: what somebody may send who is not let in yet."""
+    """Bytes of a CONNECT: the most that a client may send before it is accepted."""
     receive_maximum: int = 1000
     """Publishes of QoS 1 and 2 that a version 5 client may have unanswered."""
     topic_alias_maximum: int = 64

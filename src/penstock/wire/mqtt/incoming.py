@@ -95,7 +95,7 @@ class IncomingPackets:
         return 0, 0
 
     def check_waiting(self) -> None:
-        """What came while nobody reads may not grow without end."""
+        """Bound what has arrived and is not read yet."""
         waiting = len(self.data) - self._position + sum(map(len, self._chunks))
         if waiting > max(self.maximum, 1 << 20):
             raise Refused(Reason.QUOTA_EXCEEDED, f"{waiting} bytes came before CONNECT was answered")

@@ -15,7 +15,7 @@ UserProperties: TypeAlias = tuple[tuple[str, str], ...]
 """Names and values in the order in which they came; a name may come several times."""
 
 NEVER: Final = 0xFFFFFFFF
-"""A session expiry of so many seconds means: never. A 3.1.1 client without clean session has this one."""
+"""A session expiry with this value means never. A 3.1.1 client without clean session has it."""
 
 
 class PublishProperties(Struct, frozen=True, gc=False):
@@ -24,7 +24,7 @@ class PublishProperties(Struct, frozen=True, gc=False):
     payload_format: int = 0
     """1 where the publisher says that the payload is UTF-8 text."""
     message_expiry: int | None = None
-    """Seconds; on the way to a subscriber, those that remain."""
+    """Seconds; on the way to a subscriber, the seconds left."""
     content_type: str | None = None
     response_topic: str | None = None
     correlation_data: bytes | None = None
@@ -65,7 +65,7 @@ class Connect(Struct, frozen=True, gc=False):
     session_expiry: int = 0
     """Seconds that the session outlives the connection; 3.1.1: 0 with clean session, else `NEVER`."""
     receive_maximum: int = 65535
-    """So many deliveries of QoS 1 and 2 may be under way to the client at once; the front holds to it."""
+    """How many deliveries of QoS 1 and 2 may be in flight to the client; the front keeps to it."""
     maximum_packet_size: int | None = None
     """The client takes no longer packet; the engine holds to it."""
     topic_alias_maximum: int = 0

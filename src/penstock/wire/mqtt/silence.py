@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 PROGRESS_BYTES: Final = 1024
-"""So many bytes of a long packet are a sign of life as good as a short packet."""
+"""Bytes of a long packet that count as a sign of life, like a short packet."""
 
 
 class Silence:

@@ -48,7 +48,7 @@ Code = TypeVar("Code", bound=IntEnum)
 NO_TOPIC: Final = b"\0\0"
 REASON_CHARACTERS_MAX: Final = 1_000
 ALIAS_BYTES: Final = 3
-"""A topic alias costs so many bytes: shorter topics are sent as they are."""
+"""Bytes that a topic alias costs: shorter topics are sent as they are."""
 
 _ACKNOWLEDGEMENTS: Final = {
     Kind.PUBACK: (mqtt5.PubAckPacket, mqtt5.PubAckReasonCode),
@@ -274,7 +274,7 @@ class Codec5(Codec):
 
 
 def _known(codes: type[Code], reason: int, otherwise: Reason = Reason.UNSPECIFIED_ERROR) -> Code:
-    """The reason as one of those that the standard has for this packet."""
+    """The reason, or the nearest one that the standard allows in this packet."""
     try:
         return codes(reason)
     except ValueError:
@@ -282,6 +282,6 @@ def _known(codes: type[Code], reason: int, otherwise: Reason = Reason.UNSPECIFIE
 
 
 def _said(text: str) -> str | None:
-    """A reason as a client can be told it: it may hold whatever somebody sent."""
+    """A reason string made safe for a packet: it may quote what a client sent."""
     text = text[:REASON_CHARACTERS_MAX].replace("\0", "")
     return text.encode("utf-8", "replace").decode() or None

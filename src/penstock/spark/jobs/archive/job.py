@@ -49,7 +49,7 @@ class ArchiveOptions(LakeOptions, frozen=True, kw_only=True):
     """What `penstock pipeline archive` is told."""
 
     watch: bool = False
-    """Go on for ever; without it, archive what is there now and end."""
+    """Keep running; without it, archive what the queues hold now and end."""
     interval_seconds: float = 10.0
     """With `watch`: time between two micro-batches; each makes a file for each partition, so not too short."""
     rows_per_batch: int = 1_000_000
@@ -244,5 +244,5 @@ class Follower:
             if (queue, queue_id) not in self._declared:
                 self.declare(queue, queue_id)
             self._options.client.commit(queue, self._options.cursor, mark, lane=lane, only_forward=True)
-        except NotFound:  # the queue, or somebody deleted the group
+        except NotFound:  # the queue or the group was deleted
             self._declared.discard((queue, queue_id))

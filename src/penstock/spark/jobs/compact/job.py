@@ -1,7 +1,7 @@
-"""`compact`: small files of the lake become large ones, days past their retention go, and so do files nobody needs.
+"""`compact`: small files of the lake become large ones, days past their retention go, and so do unused files.
 
 The order matters: what is merged or expired only leaves the table; the vacuum at the end frees the space of what left
-it long ago, so that whoever reads meanwhile goes on undisturbed. Needs no server.
+it long ago, so that readers are not disturbed. Needs no server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MERGES_PER_CORE: Final = 4
-"""A commit puts so many merges for each core in place: large enough to be few, small enough to lose little work."""
+"""Merges per core and commit: enough that commits are few, few enough that a failure loses little work."""
 VACUUM_HOURS: Final = 7 * 24
 
 
@@ -42,7 +42,7 @@ class CompactOptions(msgspec.Struct, frozen=True, kw_only=True):
     target_bytes: int = 128 * 1024 * 1024
     """How large merged files should be."""
     expire_days: int | None = None
-    """Keep the last so many days; None keeps everything."""
+    """How many days to keep; None keeps everything."""
     expire_queues: list[str] | None = None
     """Only these queues' messages expire; None: those of all, and all delivery events."""
     vacuum_hours: int | None = VACUUM_HOURS

@@ -1,7 +1,7 @@
 """`replay`: messages of the lake, and of the log beyond it, → a queue or an exchange, once.
 
 A replay has a name. Its plan, ranges of offsets for each lane, is settled when it first runs and kept as a mark on the
-server, with how far it has come. It runs in units of so many offsets: each is one write of the public sink, whose
+server, with how far it has come. It runs in units of offsets: each is one write of the public sink, whose
 transaction is named after the replay and the unit, so that a unit that runs again publishes nothing again. Where a
 message is read from, lake or log, is decided when its unit runs; its offset decides that it is read once.
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MARK: Final = "replay/"
 UNIT_ROWS: Final = 200_000
 PACED_SECONDS: Final = 2.0
-"""With a rate, a unit is what may be published in so many seconds."""
+"""With a rate, a unit is what may be published in this many seconds."""
 
 
 class ReplayOptions(LakeOptions, frozen=True, kw_only=True):

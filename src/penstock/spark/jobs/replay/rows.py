@@ -151,7 +151,7 @@ def _value(kind: str, *, text: Column | None = None, integer: Column | None = No
 def counted(seen: Observation, rows: DataFrame, counts: Mapping[str, Column]) -> dict[str, int]:
     """What an observation of `rows` counted while they were written.
 
-    Where nothing was left to write, Spark may have dropped the plan, with the counters in it: then it is counted anew.
+    Where nothing was left to write, Spark may have dropped the plan, with the counters in it: then it is counted again.
     """
     try:
         found = seen.get

@@ -192,13 +192,13 @@ class Counts(msgspec.Struct):
     looked_at: int = 0
     matched: int = 0
     expired: int = 0
-    """Of those that matched."""
+    """Of the messages that matched."""
     routed: int = 0
-    """Of the others, those that were not routed under this name before."""
+    """Of the rest, messages not routed under this name before."""
 
 
 def _route(options: RouteOptions, unit: list[Slice], rows: DataFrame | None) -> Counts:
-    """One unit, as one write of the sink; `rows` are those that match."""
+    """One unit, as one write of the sink; `rows` are the matching ones."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 

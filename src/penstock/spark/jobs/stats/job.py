@@ -41,7 +41,7 @@ class StatsOptions(msgspec.Struct, frozen=True, kw_only=True):
     update: bool = True
     """Sum up what was archived since; without it, only show."""
     reasons: int = 10
-    """So many reasons for dead letters are shown."""
+    """How many reasons of dead letters to show."""
     lookback_hours: int = 24
     """How long before its ack, or before another hand-out, a message's hand-out is looked for."""
     unit_messages: int = 2_000_000

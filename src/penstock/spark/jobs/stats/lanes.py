@@ -87,7 +87,7 @@ def message_lanes(spark: SparkSession, table: LakeTable | None) -> dict[LaneKey,
             continue
         known.append(file.path)
         found |= {(file.queue_ids[0], lane) for lane in range(file.lanes[0], file.lanes[1] + 1)}
-    if len(known) < len(table.files()):  # a queue that was declared anew shares a file with its namesake
+    if len(known) < len(table.files()):  # a queue that was declared again shares a file with its namesake
         rest = frame(spark, table, IDENTITY[:2], Choice(), known).distinct().collect()
         found |= {(row["queue_id"], row["lane"]) for row in rest}
     marks = {lane: table.mark(*lane) for lane in found}

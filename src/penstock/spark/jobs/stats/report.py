@@ -28,7 +28,7 @@ STEPS_MS: Final[dict[By, int]] = {"minute": 60_000, "hour": 3_600_000, "day": 86
 STEPS_MAX: Final = 10_000
 """Of one series: more would be nothing that anybody looks at."""
 STEPS_USUAL: Final = 240
-"""Where no step is asked for, it is the smallest that gives at most so many."""
+"""The most rows of a series; without a given step, the smallest one that stays below this is taken."""
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 NUMBERS: Final = tuple(name for name in COUNTS if name != "died")
 

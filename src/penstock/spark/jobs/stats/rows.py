@@ -33,7 +33,7 @@ CLAIM_COLUMNS: Final = ("event_queue_id", "event_lane", "event_offset", "queue_i
 PLACE: Final = ("event_queue_id", "event_lane", "event_offset")
 MINUTE_MS: Final = 60_000
 BUCKET: Final = 1_000
-"""Ranges meet offsets by buckets of so many: a join by equality, however long the ranges are."""
+"""Offsets per bucket: ranges and offsets are joined by bucket, an equality join however long the ranges are."""
 
 KEYS: Final = ("queue", "queue_id", "group", "at", "reason", "error")
 COUNTS: Final = ("published", "bytes", "delivered", "acked", "retried", "dead", "died")
@@ -173,7 +173,7 @@ def _precedes() -> Column:
 
 
 def first_claims(claims: DataFrame, earlier: DataFrame | None = None) -> DataFrame:
-    """The first hand-out of each message to each group, without those that `earlier` claims have handed out before."""
+    """The first hand-out of each message to each group, without messages that `earlier` claims handed out."""
     place = ("queue", "queue_id", "lane", "group", "offset", "bucket")
     first = _per_offset(claims.where("attempt = 1").select(*EVENT_COLUMNS)).groupBy(*place).agg(F.min("at").alias("at"))
     if earlier is None:

@@ -6,7 +6,7 @@ leaves nothing behind that counts, and an event that is archived late is a part 
 
 The time in the queue needs an event and a message, which are archived independently of each other. A pair is summed up
 when the second of the two is: new messages meet the events below the mark, new events the messages below theirs. That
-is only right if nobody moves the one mark while the other is worked with: so every commit also moves a mark that all
+is only right if no one moves the one mark while the other is worked with: so every commit also moves a mark that all
 have in common, and the second of two runs finds that the table has changed, and looks again.
 
 May not know: how numbers are made of events (`rows.py`), or how they are shown.
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 TRIES: Final = 20
-"""Another run that is at work is met again and again, but not for ever."""
+"""Another run that is at work is met again and again; this bounds the retries."""
 HOUR_US: Final = 3_600_000_000
 SLACK_US: Final = 60_000_000
 """Clocks of several nodes: an event may seem to be earlier than the message that it is about."""
@@ -65,7 +65,7 @@ class Done(msgspec.Struct):
     """Messages of events queues, each with all that happened in one commit."""
     commits: int = 0
     missed_events: int = 0
-    """Those that left the lake before they were summed up."""
+    """Events that left the lake before they were summed up."""
 
 
 class Update:

@@ -37,7 +37,7 @@ PIECE: Final = 10_000
 """Letters that one request redrives at most."""
 PAYLOAD_CHARACTERS: Final = 120
 EXAMPLE_PLANS: Final = 100
-"""Examples are fetched for so many groups; the others tell where theirs are."""
+"""How many groups get examples; the others say where theirs are."""
 
 
 class TriageOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,11 +51,11 @@ class TriageOptions(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None = None
     """Only this group's dead letters."""
     examples: int = 3
-    """So many of each group are shown."""
+    """How many examples of each group to show."""
     redrive: list[int] = []
     """Run these plans of the last triage of the same queues and group, and look for nothing new."""
     rate: float | None = None
-    """Redrive so many letters a second at most."""
+    """At most this many letters a second."""
 
     @property
     def access(self) -> Access:
@@ -216,7 +216,7 @@ def _redriven(
     told = []
     for plan in plans:
         if client.lanes(plan.queue).queue_id != plan.queue_id:
-            raise NotFound(f"queue {plan.queue!r} was deleted and declared anew since plan {plan.number} was made")
+            raise NotFound(f"queue {plan.queue!r} was deleted and declared again since plan {plan.number} was made")
         before = progress.rows
         is_whole = _redrive(spark, options, client, plan, pace, progress)
         told.append(
@@ -275,7 +275,7 @@ class Pace:
         self.piece = PIECE if rate is None else max(1, min(PIECE, int(rate)))
 
     def wait(self, count: int) -> None:
-        """Until so many may be followed by more; not beyond a stop."""
+        """Wait until the rate allows more; a stop ends the wait."""
         if self._rate is None:
             return
         self._due = max(self._due, time.monotonic()) + count / self._rate

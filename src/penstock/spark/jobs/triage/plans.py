@@ -1,8 +1,8 @@
 """Redrive plans: the groups of dead letters that a triage found, kept on the server so that one can be run later.
 
 A plan is a question, not a list: the dead letters of a queue and group with this reason and this kind of error, which
-died no later than the last one that the triage saw. So it is small however many they are, and whoever runs it, once or
-again, redrives only what is still dead since then; what was redriven and died anew died later, and is left alone.
+died no later than the last one that the triage saw. So it is small however many they are, and running it, once or
+again, redrives only what is still dead since then; what was redriven and died again died later, and is left alone.
 
 May not know: Spark, or how plans are shown. The command line reads them before it starts Spark.
 """
@@ -31,7 +31,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     queue: str
     queue_id: int
-    """A queue that was deleted and declared anew is another one."""
+    """A queue that was deleted and declared again is another one."""
     group: str
     reason: str
     error: str

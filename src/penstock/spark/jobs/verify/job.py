@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 TRIES: Final = 3
 """Retention may remove messages while they are compared: then it is done again with what is left."""
 CELLS_MAX: Final = 50
-"""So many pieces that differ are looked at row by row; of more, only the pieces are told."""
+"""How many differing pieces are compared row by row; of the rest only the pieces are reported."""
 
 
 class VerifyOptions(LakeOptions, frozen=True, kw_only=True):
