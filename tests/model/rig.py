@@ -343,7 +343,6 @@ class Rig:
 
     def consumer_left(self, group: int, consumer: str) -> None:
         core = self.lane.groups[group]
-        self.lane.dirty = True
         core.consumer_left(self.now_ms, consumer)
         self.reference.consumer_left(self.reference.groups[group], self.now_ms, consumer)
 
@@ -359,7 +358,6 @@ class Rig:
 
     def seek(self, group: int, offset: int) -> None:
         core = self.lane.groups[group]
-        self.lane.dirty = True
         core.seek(self.now_ms, offset)
         kept = min(max(offset, self.lane.first), self.lane.end)
         self.reference.seek(self.reference.groups[group], kept)

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock import Message
-from penstock.core.group.work import CLAIM_BYTES_MAX
+from penstock.core.group.claim import CLAIM_BYTES_MAX
 
 MEGABYTE = 1024 * 1024
 

@@ -15,9 +15,13 @@ import msgspec
 
 from penstock.api.results import Claim, Receipt
 from penstock.core.dedup import Dedup
+from penstock.core.group import claim as claiming
+from penstock.core.group import settle as settling
 from penstock.core.group.dead import Dead
 from penstock.core.group.entries import Entry
 from penstock.core.group.leases import Leases
+from penstock.core.group.limits import room_for
+from penstock.core.group.state import WorkState
 from penstock.core.group.stream import StreamGroup
 from penstock.core.group.waiting import Waiting
 from penstock.core.group.walk import Walk
@@ -86,14 +90,14 @@ def verdict_on_a_lost_lease_is_accepted() -> Any:
 
 @mutation
 def attempts_are_not_counted_when_a_lease_expires() -> Any:
-    original = WorkGroup._fail
+    original = WorkState.fail
 
-    def fail(group: WorkGroup, now_ms: int, entries: list[Entry], consumer: str, kind: Any, *rest: Any) -> None:
+    def fail(group: WorkState, now_ms: int, entries: list[Entry], consumer: str, kind: Any, *rest: Any) -> None:
         if kind == "expired":
             entries = [entry.moved(entry.attempts - 1, 0) for entry in entries]
         original(group, now_ms, entries, consumer, kind, *rest)
 
-    return patch.object(WorkGroup, "_fail", fail)
+    return patch.object(WorkState, "fail", fail)
 
 
 @mutation
@@ -112,46 +116,46 @@ def leases_are_not_stored() -> Any:
 
 @mutation
 def nack_drops_the_message() -> Any:
-    original = WorkGroup._judge
+    original = settling._judge
 
-    def judge(group: WorkGroup, now_ms: int, verdict: Verdict, entries: list[Entry], consumer: str) -> None:
+    def judge(group: WorkState, now_ms: int, verdict: Verdict, entries: list[Entry], consumer: str) -> None:
         changed = Verdict("ack") if verdict.action == "nack" else verdict
         original(group, now_ms, changed, entries, consumer)
 
-    return patch.object(WorkGroup, "_judge", judge)
+    return patch.object(settling, "_judge", judge)
 
 
 @mutation
 def release_spends_an_attempt() -> Any:
-    original = WorkGroup._judge
+    original = settling._judge
 
-    def judge(group: WorkGroup, now_ms: int, verdict: Verdict, entries: list[Entry], consumer: str) -> None:
+    def judge(group: WorkState, now_ms: int, verdict: Verdict, entries: list[Entry], consumer: str) -> None:
         if verdict.action == "release":
             entries = [entry.moved(entry.attempts + 1, 0) for entry in entries]
         original(group, now_ms, verdict, entries, consumer)
 
-    return patch.object(WorkGroup, "_judge", judge)
+    return patch.object(settling, "_judge", judge)
 
 
 @mutation
 def postpone_comes_back_at_once() -> Any:
-    original = WorkGroup._judge
+    original = settling._judge
 
-    def judge(group: WorkGroup, now_ms: int, verdict: Verdict, entries: list[Entry], consumer: str) -> None:
+    def judge(group: WorkState, now_ms: int, verdict: Verdict, entries: list[Entry], consumer: str) -> None:
         changed = Verdict("release") if verdict.action == "postpone" else verdict
         original(group, now_ms, changed, entries, consumer)
 
-    return patch.object(WorkGroup, "_judge", judge)
+    return patch.object(settling, "_judge", judge)
 
 
 @mutation
 def max_in_flight_is_ignored() -> Any:
-    original = WorkGroup._room
+    original = room_for
 
-    def room(group: WorkGroup, now_ms: int, most: int, consumer: str) -> int:
+    def room(group: WorkState, now_ms: int, most: int, consumer: str) -> int:
         return min(original(group, now_ms, most, consumer) or most, most)
 
-    return patch.object(WorkGroup, "_room", room)
+    return patch.object(claiming, "room_for", room)
 
 
 # Order and time ------------------------------------------------------------------------------------------
@@ -337,7 +341,6 @@ def redrive_also_reaches_other_groups() -> Any:
         for lane in await node.lanes.together(queue.lanes):
             for other in lane.works():
                 if other.id != group.id:
-                    lane.dirty = True
                     other.seek(node.clock.now_ms(), lane.first)
         return await original(node, queue, group, choice)
 

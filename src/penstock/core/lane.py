@@ -155,16 +155,14 @@ class Lane:
                     group.waiting.debounced = settings.debounce_ms > 0
 
     def work(self, id: int) -> WorkGroup:
-        """A work group, to be changed: the next seal looks at it."""
-        self.dirty = True
+        """A work group; raises if there is none, or it is a stream."""
         group = self._group(id)
         if not isinstance(group, WorkGroup):
             raise WrongKind("this group is a stream: read and commit it; claims and settles are for work groups")
         return group
 
     def stream(self, id: int) -> StreamGroup:
-        """A stream group, to be changed: the next seal looks at it."""
-        self.dirty = True
+        """A stream group; raises if there is none, or it is a work group."""
         group = self._group(id)
         if not isinstance(group, StreamGroup):
             raise WrongKind("this is a work group: claim and settle it; reads and commits are for stream groups")
@@ -487,6 +485,11 @@ class Lane:
             self.log.forget_before(base)
             self.dirty = True
 
+    def trim_again(self) -> None:
+        """The heads that `trim_wants` asked for are in memory: let the next seal trim."""
+        self.trim_wants = None
+        self.dirty = True
+
     def trim_by_limits(self, now_ms: int, heads: Sequence[BatchHead]) -> bool:
         """Let go of the oldest batches past the queue's limits; `heads` begin at `first`. Whether any went."""
         config, needed_from, target = self.config, self.needed_from(), self.first
@@ -543,7 +546,6 @@ class Lane:
             if isinstance(group, WorkGroup):
                 due_ms = group.next_due_ms()
                 if due_ms is not None and due_ms <= now_ms:
-                    self.dirty = True
                     group.tick(now_ms)
         marks = len(self.done_marks)
         self._pass_marks(now_ms)

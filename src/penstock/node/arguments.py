@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeGuard
 
 from penstock.core.filters import parse
-from penstock.core.group.work import ERROR_CHARACTERS_MAX
+from penstock.core.group.settle import ERROR_CHARACTERS_MAX
 from penstock.model import ID_CHARACTERS_MAX, INTEGER_MAX, SPAN_MS_MAX, check_integer, check_name, check_text
 from penstock.model.errors import InvalidArgument
 from penstock.model.verdict import Action, Verdict

@@ -511,7 +511,6 @@ class Node:
         for group in lane.groups.values():
             held_by = list(group.leases.by_consumer) if isinstance(group, WorkGroup) else []
             for consumer in [name for name in held_by if holdings.has_ended(self, name)]:
-                lane.dirty = True
                 group.consumer_left(self.clock.now_ms(), consumer)
                 self.commits.touch(lane)
 

@@ -332,7 +332,7 @@ def test_what_trimming_needs_to_know_is_asked_for() -> None:
     assert bench.lane.first == 0
     assert bench.lane.trim_wants == 2
     bench.lane.log.feed(bench.store.heads(2, 1))
-    bench.lane.dirty = True
+    bench.lane.trim_again()
     bench.commit(NOW)
     assert bench.lane.first == 2
     assert bench.lane.trim_wants is None

@@ -11,7 +11,7 @@ import pytest
 from penstock.core import log
 from penstock.core.group import walk
 from penstock.core.group.settings import backoff_ms, settings_of
-from penstock.core.group.work import ERROR_CHARACTERS_MAX
+from penstock.core.group.settle import ERROR_CHARACTERS_MAX
 from penstock.model import GroupConfig, Message, QueueConfig
 from penstock.model.errors import InvalidArgument, LeaseLost, WrongKind
 from penstock.model.verdict import Verdict

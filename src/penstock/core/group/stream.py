@@ -11,7 +11,7 @@ from penstock.batch import COLUMN_TTL_MS
 from penstock.core.events import Events
 from penstock.core.group.entries import Entry, merged, ranges_of
 from penstock.core.group.settings import Settings
-from penstock.core.group.work import LogView
+from penstock.core.group.state import LaneView
 from penstock.core.log import Missing, Segment
 from penstock.model.errors import InvalidArgument
 from penstock.model.rows import GroupRow, LaneChange
@@ -22,7 +22,7 @@ class StreamGroup:
 
     __slots__ = ("committed", "cursor_dirty", "events", "handed", "id", "lane", "next", "settings")
 
-    def __init__(self, id: int, settings: Settings, lane: LogView, committed: int) -> None:
+    def __init__(self, id: int, settings: Settings, lane: LaneView, committed: int) -> None:
         self.id = id
         self.settings = settings
         self.lane = lane
@@ -95,7 +95,7 @@ class StreamGroup:
             low, high = sorted((offset, self.committed))
             self.events.add("committed", low, high, now_ms)
             self.committed = offset
-            self.cursor_dirty = True
+            self._mark()
 
     def seek(self, now_ms: int, offset: int) -> None:
         """Read from this offset on (no lower than what is kept), and count all below it as processed."""
@@ -103,7 +103,11 @@ class StreamGroup:
         self.handed.clear()
         self.events.add("sought", offset, max(offset, self.next), now_ms)
         self.next = self.committed = offset
+        self._mark()
+
+    def _mark(self) -> None:
         self.cursor_dirty = True
+        self.lane.dirty = True
 
     def consumer_left(self, now_ms: int, consumer: str) -> None:  # noqa: ARG002 - the time is for work groups
         """A reader is gone: what it read and did not commit is read again, by whoever comes next."""

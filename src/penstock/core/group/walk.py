@@ -8,14 +8,12 @@ the end of what is committed, when too much is parked, or where heads are missin
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.batch import COLUMN_DELAY_MS, COLUMN_NOT_BEFORE_MS, COLUMN_PARTITION, COLUMN_PRIORITY, COLUMN_TTL_MS
 from penstock.core.group.entries import Entry, merged
+from penstock.core.group.state import WorkState
 from penstock.core.log import Missing, Segment
-
-if TYPE_CHECKING:
-    from penstock.core.group.work import WorkGroup
 
 PARKED_MAX: Final = 100_000
 """Entries a group keeps waiting before a claim stops looking further: the bound on its memory."""
@@ -29,7 +27,7 @@ class Walk:
 
     __slots__ = ("group", "mine", "now_ms", "only", "room", "taken", "watched")
 
-    def __init__(self, group: WorkGroup, now_ms: int, room: int, only: str | None) -> None:
+    def __init__(self, group: WorkState, now_ms: int, room: int, only: str | None) -> None:
         settings = group.settings
         self.group = group
         self.now_ms = now_ms
@@ -45,7 +43,6 @@ class Walk:
         """Walk until there is no more room (or, parking all, no more to see)."""
         group, lane = self.group, self.group.lane
         while (park_all or self.room > 0) and group.next < lane.visible_end:
-            before = group.next
             try:
                 segment = lane.log.find(group.next)
             except Missing:
@@ -53,13 +50,11 @@ class Walk:
                     break
                 raise
             end = min(segment.end, lane.visible_end)
-            if self._is_plain(segment):
-                group.next = self._take_range(segment, group.next, end, park_all)
-            else:
-                group.next = self._take_each(segment, group.next, end, park_all)
-            if group.next == before:
+            take = self._take_range if self._is_plain(segment) else self._take_each
+            stop = take(segment, group.next, end, park_all)
+            if stop == group.next:
                 break
-            group.cursor_dirty = True
+            group.move_to(stop)
 
     def _is_plain(self, segment: Segment) -> bool:
         return not segment.columns & self.watched and self.group.settings.filter is None
@@ -71,7 +66,7 @@ class Walk:
         group, settings = self.group, self.group.settings
         expires_ms = 0 if settings.ttl_ms is None else segment.published_ms + settings.ttl_ms
         if expires_ms and expires_ms <= self.now_ms:
-            group.expire_entry(Entry(start, end), self.now_ms)
+            group.expire(Entry(start, end), self.now_ms)
             return end
         due_ms = segment.published_ms + settings.delay_ms if settings.delay_ms else 0
         if park_all or due_ms > self.now_ms or self.only is not None:
@@ -99,7 +94,7 @@ class Walk:
                 stop = entry.start
                 break
             if entry.expires_ms and entry.expires_ms <= now_ms:
-                group.expire_entry(entry, now_ms)
+                group.expire(entry, now_ms)
                 continue
             partition = entry.partition
             locked = (

@@ -45,8 +45,7 @@ class Retention:
     async def _feed_and_trim(self, lane: Lane, offset: int) -> None:
         await self._node.lanes.feed(lane.id, offset)
         if self._node.lanes.get(lane.id) is lane:
-            lane.trim_wants = None
-            lane.dirty = True
+            lane.trim_again()
             self._node.commits.touch(lane)
 
     def _start(self, lane: Lane) -> None:

@@ -72,7 +72,6 @@ class Looking(Names):
         def command(lane: Lane) -> asyncio.Future[None]:
             if not lane.first <= offset <= lane.visible_end:
                 raise InvalidArgument(f"offset is {offset}; the lane has {lane.first} to {lane.visible_end}")
-            lane.dirty = True
             lane.groups[group.id].seek(self._node.clock.now_ms(), offset)
             return self._node.commits.changed(lane)
 

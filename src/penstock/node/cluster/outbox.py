@@ -279,7 +279,6 @@ class Outbox:
         state = None if lane is None else lane.groups.get(group.id)
         if lane is not None and isinstance(state, WorkGroup):
             state.purge_dead(self._node.clock.now_ms(), [(row.offset, row.offset + 1)], "moved")
-            lane.dirty = True
             self._node.commits.touch(lane)
 
     async def _message(self, row: OutboxRow) -> Message | None:

@@ -44,7 +44,6 @@ async def consumer_left(node: Node, queue: Queue, group: Group | None, consumer:
         queue.only_consumer = None
     if group is not None and not keep:
         for lane in await node.lanes.together(queue.lanes):
-            lane.dirty = True
             lane.groups[group.id].consumer_left(node.clock.now_ms(), consumer)
             node.commits.touch(lane)
         await node.commits.wait()

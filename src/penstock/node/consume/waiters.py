@@ -100,7 +100,6 @@ class Waiters:
         if not entries:
             self._rearm(lane, group, now_ms)
             return None
-        lane.dirty = True
         if request.settle:
             lane.pin(min(entry.start for entry in entries))
         deadline_ms = now_ms + (group.settings.lease_ms if request.lease_ms is None else request.lease_ms)
@@ -110,8 +109,7 @@ class Waiters:
     def _rearm(self, lane: Lane, group: WorkGroup, now_ms: int) -> None:
         """Nothing to be had now: come back when delays are over, or the rate limit lets go; no commit tells of it."""
         self._node.schedule(lane)
-        if group.events.by_key or group.cursor_dirty:
-            lane.dirty = True
+        if group.has_unsealed():
             self._node.commits.touch(lane)  # the claim passed over messages that had expired or are not for the group
         ready_ms = group.rate_ready_ms(now_ms)
         if ready_ms is not None and group.available():
@@ -318,7 +316,6 @@ def give_back(node: Node, claimed: Claimed) -> None:
     group = None if lane is not claimed.lane else claimed.lane.groups.get(claimed.group)
     if not node.closed and isinstance(group, WorkGroup) and claimed.lease_id in group.leases.by_id:
         group.settle(node.clock.now_ms(), claimed.lease_id, [Verdict("release")])
-        claimed.lane.dirty = True
         node.commits.touch(claimed.lane)
 
 

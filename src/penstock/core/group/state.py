@@ -1,0 +1,160 @@
+"""The delivery state of a work group on one lane, and the steps that its commands share.
+
+`claim.py`, `settle.py`, `expiry.py` and `admin.py` are the commands: functions that change a `WorkState`. `work.py`
+binds them to one class. Time comes in as an argument; nothing here is random, waits, or knows a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from penstock.core.events import Events, Kind
+from penstock.core.group.dead import Dead
+from penstock.core.group.entries import Entry
+from penstock.core.group.leases import Lease, Leases
+from penstock.core.group.settings import Settings, backoff_ms
+from penstock.core.group.waiting import Waiting
+from penstock.core.log import Log
+from penstock.model.errors import LeaseLost
+from penstock.model.rows import DeadRow
+
+
+class LaneView(Protocol):
+    """What a group knows of its lane."""
+
+    log: Log
+    first: int
+    end: int
+    visible_end: int
+    dirty: bool
+    """A command that changes a group sets it, and the next seal looks at the lane."""
+
+
+class WorkState:
+    """What is stored of a work group, and what is derived from it.
+
+    An offset below `next` that is neither leased, waiting nor dead is done; there is no other record of it.
+    """
+
+    __slots__ = (
+        "active_consumer",
+        "active_until_ms",
+        "cursor_dirty",
+        "dead",
+        "died",
+        "events",
+        "head_expiry",
+        "id",
+        "lane",
+        "leases",
+        "next",
+        "rate_at_ms",
+        "rate_tokens",
+        "redriven",
+        "settings",
+        "waiting",
+    )
+
+    def __init__(self, id: int, settings: Settings, lane: LaneView, next_offset: int) -> None:
+        self.id = id
+        self.settings = settings
+        self.lane = lane
+        self.next = next_offset
+        """The first offset never handed out."""
+        self.leases = Leases()
+        self.waiting = Waiting(ordered=settings.ordered, debounced=settings.debounce_ms > 0)
+        self.dead = Dead()
+        self.events = Events()
+        self.died: list[DeadRow] = []
+        """Messages that died since the last seal and are copied to `dead_letter_to`."""
+        self.cursor_dirty = False
+        """Whether `next` moved since the last seal."""
+        self.active_consumer: str | None = None
+        self.active_until_ms = 0
+        self.rate_tokens = max(1.0, settings.rate or 1.0)
+        self.rate_at_ms = 0
+        self.head_expiry: tuple[int, int | None, int | None] = (-1, None, None)
+        """Cached by `expiry.py`: (offset, the group's ttl, when the message at that offset expires)."""
+        self.redriven = 0
+        """Messages that the redrive under way has given back so far."""
+
+    # Cursor and leases ------------------------------------------------------------------------------------
+
+    def move_to(self, offset: int) -> None:
+        """Move the cursor: what lies below it was handed out, parked, dropped or filtered out."""
+        self.next = offset
+        self.cursor_dirty = True
+        self.lane.dirty = True
+
+    def lease(self, lease_id: int) -> Lease:
+        """The lease; raises `LeaseLost` if it is gone."""
+        lease = self.leases.by_id.get(lease_id)
+        if lease is None:
+            raise LeaseLost(f"lease {lease_id} is gone: it expired, was settled, passed on, or was reset by a seek")
+        return lease
+
+    # What becomes of offsets that leave a lease, the waiting or the log -----------------------------------
+
+    def park(self, entry: Entry, now_ms: int) -> None:
+        """Let messages wait until they are due, unless they have expired."""
+        if entry.expires_ms and entry.expires_ms <= now_ms:
+            self.expire(entry, now_ms)
+        else:
+            self.waiting.put(entry)
+
+    def fail(
+        self, now_ms: int, entries: list[Entry], consumer: str, kind: Kind, error: str, delay_ms: int | None
+    ) -> None:
+        """End an attempt without success: park the messages for the next one, or bury them after the last.
+
+        `delay_ms` of None is the group's backoff.
+        """
+        settings = self.settings
+        for entry in entries:
+            self.events.add(kind, entry.start, entry.end, now_ms, consumer, entry.attempts, error)
+            if settings.max_attempts and entry.attempts >= settings.max_attempts:
+                self.die(entry, now_ms, "attempts", error, consumer)
+                continue
+            span_ms = delay_ms
+            if span_ms is None:
+                span_ms = backoff_ms(settings, self.id, entry.start, entry.attempts)
+            self.park(entry.moved(entry.attempts, now_ms + span_ms if span_ms else 0), now_ms)
+
+    def die(self, entry: Entry, now_ms: int, reason: str, error: str, consumer: str = "") -> None:
+        """Make messages dead letters: kept in place, copied, or neither, as the group says."""
+        self.events.add("dead", entry.start, entry.end, now_ms, consumer, entry.attempts, reason)
+        is_copied = self.settings.dead_letter_to is not None
+        if not is_copied and not self.settings.dead_kept:
+            return
+        row = DeadRow(self.id, entry.start, entry.end, entry.attempts, reason, error, consumer, now_ms)
+        self.dead.add(row)
+        if is_copied:
+            self.died.append(row)
+
+    def expire(self, entry: Entry, now_ms: int) -> None:
+        """Drop messages that are past their ttl, or make them dead letters, as the group says."""
+        if self.settings.expired == "dead":
+            self.die(entry, now_ms, "expired", "time to live is over")
+        else:
+            self.events.add("dropped", entry.start, entry.end, now_ms, "", entry.attempts, "expired")
+
+    # Partitions of an ordered group -----------------------------------------------------------------------
+
+    def lock(self, entries: Iterable[Entry]) -> None:
+        """Lock the partitions of leased entries."""
+        if self.waiting.ordered:
+            for entry in entries:
+                if entry.partition:
+                    self.waiting.lock(entry.partition, entry.count)
+
+    def unlock(self, entries: Iterable[Entry]) -> None:
+        """Unlock the partitions of entries that left their lease; call after parking those that must wait."""
+        if self.waiting.ordered:
+            for entry in entries:
+                if entry.partition:
+                    self.waiting.unlock(entry.partition, entry.count)
+
+    def parks_first(self) -> bool:
+        """Whether the order of delivery depends on messages further on: then all are parked before one is taken."""
+        return self.settings.prioritized or self.settings.debounce_ms > 0
