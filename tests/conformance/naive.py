@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from penstock.store.contract import (
+from penstock.model.rows import (
     BatchHead,
     BatchRow,
     CatalogRow,

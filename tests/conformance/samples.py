@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.store.contract import (
+from penstock.model.rows import (
     SLOTS,
     BatchRow,
     CatalogRow,
@@ -16,11 +16,11 @@ from penstock.store.contract import (
     LaneImage,
     LeaseRow,
     OutboxRow,
-    Store,
     TraceRow,
     WaitingRow,
     slot_of,
 )
+from penstock.store.contract import Store
 
 LANE = 5
 EVERYTHING = 1 << 40

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from penstock.model.errors import Fenced
-from penstock.store.contract import (
+from penstock.model.rows import (
     SLOTS,
     BatchRow,
     CatalogRow,
@@ -33,10 +33,10 @@ from penstock.store.contract import (
     LaneChange,
     LeaseRow,
     OutboxRow,
-    Store,
     TraceRow,
     WaitingRow,
 )
+from penstock.store.contract import Store
 from tests.conformance.engines import Engine
 from tests.conformance.naive import Naive
 from tests.conformance.samples import in_order

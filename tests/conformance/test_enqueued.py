@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from penstock.model.errors import Fenced, InvalidArgument
-from penstock.store.contract import EnqueuedFailure, EnqueuedRow, EnqueuedTarget, FailedRow, Store
+from penstock.model.rows import EnqueuedFailure, EnqueuedRow, EnqueuedTarget, FailedRow
+from penstock.store.contract import Enqueueing, Store
 from tests.conformance.conftest import prepared
 from tests.conformance.engines import ENGINES, Engine
 from tests.conformance.samples import EVERYTHING, LANE, all_batches, batches, change, commit, load_one, own_all
@@ -33,10 +34,15 @@ async def put(engine: Engine, store: Store, folder: Path, *rows: EnqueuedRow) ->
     await engine.enqueue(store, folder, rows)
 
 
+def rows_of(store: Store) -> Enqueueing:
+    assert store.enqueueing is not None
+    return store.enqueueing
+
+
 async def ids(
     store: Store, most: int = 100, bytes_most: int = EVERYTHING, passing: Sequence[EnqueuedTarget] = ()
 ) -> list[int]:
-    return [found.id for found in await store.enqueued(most, bytes_most, passing)]
+    return [found.id for found in await rows_of(store).rows(most, bytes_most, passing)]
 
 
 def test_a_row_comes_back_as_it_was_put(engine: Engine, tmp_path: Path) -> None:
@@ -47,7 +53,7 @@ def test_a_row_comes_back_as_it_was_put(engine: Engine, tmp_path: Path) -> None:
 
     async def scenario(store: Store) -> None:
         await put(engine, store, tmp_path, full, row(8, b""))
-        found = await store.enqueued(10, EVERYTHING)
+        found = await rows_of(store).rows(10, EVERYTHING)
         assert [msgspec.structs.replace(one, enqueued_ms=0) for one in found] == [full, row(8, b"")]
 
     engine.run(tmp_path, scenario)
@@ -117,16 +123,16 @@ def test_rows_that_failed_are_passed_over_and_kept(engine: Engine, tmp_path: Pat
         failures = [EnqueuedFailure(2, "no\0queue", 1_700_000_000_123), EnqueuedFailure(4, "no", 5)]
         await store.apply(msgspec.structs.replace(commit({}), epochs=epochs, enqueued_failed=failures))
         assert await ids(store) == [1, 3]
-        assert await store.count_failed_enqueued() == 2
-        [failed] = await store.failed_enqueued("default", 0, 10)
+        assert await rows_of(store).count_failed() == 2
+        [failed] = await rows_of(store).failed("default", 0, 10)
         wanted = FailedRow(2, "default", "mail", None, "k", 3, failed.enqueued_ms, "no\0queue", 1_700_000_000_123)
         assert failed == wanted
-        assert await store.failed_enqueued("default", 2, 10) == []
-        assert await store.failed_enqueued("default", 0, 0) == []
+        assert await rows_of(store).failed("default", 2, 10) == []
+        assert await rows_of(store).failed("default", 0, 0) == []
         await store.apply(msgspec.structs.replace(commit({}), epochs=epochs, enqueued_retried=[2]))
         assert await ids(store) == [1, 2, 3]
         await store.apply(msgspec.structs.replace(commit({}), epochs=epochs, enqueued_deleted=[4, 1]))
-        assert await store.count_failed_enqueued() == 0
+        assert await rows_of(store).count_failed() == 0
         assert await ids(store) == [2, 3]
 
     engine.run(tmp_path, scenario)
@@ -149,7 +155,7 @@ def test_rows_for_some_targets_can_be_passed_over(engine: Engine, tmp_path: Path
 def test_whoever_watches_is_woken(engine: Engine, tmp_path: Path) -> None:
     async def scenario(store: Store) -> None:
         woken = asyncio.Event()
-        assert await store.watch_enqueued(woken.set)
+        await rows_of(store).watch(woken.set)
         await asyncio.sleep(0)
         if engine.durable:
             await asyncio.wait_for(woken.wait(), 30)  # the engine says so once when it has begun to listen
@@ -174,19 +180,16 @@ def test_rows_outlive_the_process(engine: Engine, tmp_path: Path) -> None:
 
     async def check(store: Store) -> None:
         assert await ids(store) == [3]
-        assert [failed.id for failed in await store.failed_enqueued("default", 0, 10)] == [2]
+        assert [failed.id for failed in await rows_of(store).failed("default", 0, 10)] == [2]
 
     engine.run(tmp_path, write, check)
 
 
 @pytest.mark.parametrize("engine", REFUSING, ids=lambda engine: engine.name)
-def test_where_applications_cannot_enqueue_nothing_is_ever_found(engine: Engine, tmp_path: Path) -> None:
+def test_where_applications_cannot_enqueue_the_engine_has_no_such_part(engine: Engine, tmp_path: Path) -> None:
     async def scenario(store: Store) -> None:
         epochs = {0: (await own_all(store))[0]}
-        assert not await store.watch_enqueued(lambda: None)
+        assert store.enqueueing is None
         await store.apply(msgspec.structs.replace(commit({}), epochs=epochs, enqueued_deleted=[1]))
-        assert await ids(store) == []
-        assert await store.failed_enqueued("default", 0, 10) == []
-        assert await store.count_failed_enqueued() == 0
 
     engine.run(tmp_path, scenario)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.store.contract import BatchRow, DeadRow, DedupRow, LaneImage
+from penstock.model.rows import BatchRow, DeadRow, DedupRow, LaneImage
 from penstock.store.mysql.engine import MysqlStore
 from penstock.store.mysql.literals import filled
 from penstock.store.mysql.schema import SLICE

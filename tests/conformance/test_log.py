@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import AlreadyExists, Fenced, NotFound, StoreCorrupt, Unavailable
-from penstock.store.contract import Commit, DedupRow, GroupRow, LeaseRow
+from penstock.model.rows import Commit, DedupRow, GroupRow, LeaseRow
 from penstock.store.sqlite import backup, index
 from penstock.store.sqlite.backup import back_up
 from penstock.store.sqlite.engine import SqliteStore

@@ -13,8 +13,7 @@ import pymysql
 import pytest
 
 from penstock.model.errors import Fenced, InvalidArgument, Unavailable
-from penstock.model.rows import DEDUP_KEY_BYTES_MAX
-from penstock.store.contract import BatchRow, CatalogRow, Commit, DedupRow, Member, OutboxRow, TraceRow
+from penstock.model.rows import DEDUP_KEY_BYTES_MAX, BatchRow, CatalogRow, Commit, DedupRow, Member, OutboxRow, TraceRow
 from penstock.store.mysql import commit as mysql_commit
 from penstock.store.mysql import schema as sql
 from penstock.store.mysql.engine import MysqlStore

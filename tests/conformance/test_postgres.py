@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock import Message, encode
 from penstock.model.errors import Fenced, InvalidArgument, PenstockError, Unavailable
-from penstock.store.contract import CatalogRow, Commit, DeadRow, DedupRow, GroupRow, Member, OutboxRow
+from penstock.model.rows import CatalogRow, Commit, DeadRow, DedupRow, GroupRow, Member, OutboxRow
 from penstock.store.postgres import schema as sql
 from penstock.store.postgres import vacuum
 from penstock.store.postgres.engine import PostgresStore, commit_values

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from penstock.model.errors import Closed, Fenced, InvalidArgument
-from penstock.model.rows import DEDUP_KEY_BYTES_MAX
-from penstock.store.contract import (
+from penstock.model.rows import (
+    DEDUP_KEY_BYTES_MAX,
     BatchRow,
     CatalogRow,
     Commit,
@@ -21,10 +21,10 @@ from penstock.store.contract import (
     LaneImage,
     LeaseRow,
     OutboxRow,
-    Store,
     TraceRow,
     WaitingRow,
 )
+from penstock.store.contract import Store
 from tests.conformance.engines import Engine
 from tests.conformance.samples import (
     CATALOG,
@@ -702,12 +702,15 @@ def test_a_closed_store_says_so(engine: Engine, tmp_path: Path) -> None:
             lambda: store.outbox(0, 1),
             lambda: store.find_trace("", "", 1),
             lambda: store.oldest_trace(),
-            lambda: store.watch_enqueued(lambda: None),
-            lambda: store.enqueued(1, 1),
-            lambda: store.failed_enqueued("", 0, 1),
-            lambda: store.count_failed_enqueued(),
             lambda: store.lanes_in_use(),
         ]
+        if (enqueueing := store.enqueueing) is not None:
+            calls += [
+                lambda: enqueueing.watch(lambda: None),
+                lambda: enqueueing.rows(1, 1),
+                lambda: enqueueing.failed("", 0, 1),
+                lambda: enqueueing.count_failed(),
+            ]
         for call in calls:
             with pytest.raises(Closed):
                 await call()

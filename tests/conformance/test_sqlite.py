@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from penstock.model.errors import Fenced, InvalidArgument, PenstockError, StoreCorrupt, Unavailable
-from penstock.store.contract import Commit, GroupRow, LaneChange, LaneImage, LeaseRow, OutboxRow
+from penstock.model.rows import Commit, GroupRow, LaneChange, LaneImage, LeaseRow, OutboxRow
 from penstock.store.sqlite import engine, index, schema, threads
 from penstock.store.sqlite import file as sqlite_file
 from penstock.store.sqlite.engine import SqliteStore

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from penstock.model.errors import Fenced, Unavailable
-from penstock.store.contract import Commit
+from penstock.model.rows import Commit
 from penstock.store.sqlite import index
 from penstock.store.sqlite.engine import SqliteStore
 from penstock.store.sqlite.log import sync

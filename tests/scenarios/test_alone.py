@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.model.rows import Commit
 from penstock.node.commit.loop import ALONE_COMMITS
-from penstock.store.contract import Commit
 from penstock.store.sqlite.engine import SqliteStore
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from penstock import Broker, Message
 from penstock.node.commit.loop import PLENTY_BYTES, TURNS_MAX, TURNS_REMOTE
+from penstock.store.contract import Capabilities
 from penstock.store.mysql.engine import MysqlStore
 from penstock.store.postgres.engine import PostgresStore
 from tests.scenarios.rig import turns
@@ -16,7 +17,7 @@ from tests.scenarios.shaky import Machine, ShakyStore, play
 
 
 class RemoteStore(ShakyStore):
-    is_remote = True
+    capabilities = Capabilities(is_remote=True)
 
 
 async def publish(broker: Broker, after_turns: int) -> None:
@@ -84,5 +85,5 @@ def test_who_has_plenty_to_write_waits_for_nobody() -> None:
 
 
 def test_databases_say_that_they_are_remote() -> None:
-    assert PostgresStore.is_remote
-    assert MysqlStore.is_remote
+    assert PostgresStore.capabilities.is_remote
+    assert MysqlStore.capabilities.is_remote

@@ -14,6 +14,7 @@ from penstock.model.rows import Commit, EnqueuedRow
 from penstock.node.background import enqueued
 from penstock.node.publish import append
 from penstock.store.checks import changes_enqueued
+from penstock.store.memory.enqueued import MemoryEnqueueing
 from tests.scenarios.rig import texts
 from tests.scenarios.shaky import Machine, ShakyStore, play
 
@@ -35,10 +36,15 @@ async def published(broker: Broker, queue: str = "work") -> list[str]:
     return texts(await broker.read_from(queue, max=100_000))
 
 
+def rows_of(store: ShakyStore) -> MemoryEnqueueing:
+    assert store.enqueueing is not None
+    return store.enqueueing
+
+
 async def settled(store: ShakyStore) -> None:
     """Until no row waits any more; virtual time costs nothing."""
     for _ in range(20_000):
-        if not await store.enqueued(1, 0):
+        if not await rows_of(store).rows(1, 0):
             return
         await asyncio.sleep(0.01)
     raise AssertionError("rows still wait")
@@ -252,7 +258,7 @@ def test_a_node_that_lost_the_store_takes_nothing_any_more() -> None:
         first, store = await opened(machine)
         await first._node.enqueueing.close()  # it stands still with rows in its hands
         store.enqueue(*(row(id) for id in range(1, 11)))
-        rows = await store.enqueued(100, 10**9)
+        rows = await rows_of(store).rows(100, 10**9)
         second = await machine.open(store)
         await settled(store)
         taken, failures = first._node.enqueueing._looked_at(rows)
@@ -285,7 +291,7 @@ def test_a_node_that_is_not_the_registrar_leaves_rows_alone() -> None:
 def test_without_a_call_rows_are_found_by_looking() -> None:
     async def story(machine: Machine) -> None:
         broker, store = await opened(machine, enqueue_poll=2.0)
-        store._wake = lambda: None
+        await rows_of(store).watch(lambda: None)
         await asyncio.sleep(0.1)
         store.enqueue(row(1))
         await asyncio.sleep(1.5)

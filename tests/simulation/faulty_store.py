@@ -8,7 +8,7 @@ that lands is shown to the host, with the node that made it: from there the chec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Final, Protocol
 
@@ -23,15 +23,13 @@ from penstock.model.rows import (
     ClusterView,
     Commit,
     DedupRow,
-    EnqueuedRow,
-    EnqueuedTarget,
-    FailedRow,
     Joined,
     LaneImage,
     Member,
     OutboxRow,
     TraceRow,
 )
+from penstock.store.contract import CallbackLog, Capabilities, Enqueueing
 from penstock.store.memory.engine import MemoryStore
 
 DELAYS_MS: Final = (0, 0, 1, 2, 5, 20)
@@ -82,6 +80,10 @@ class Host(Protocol):
 
 class FaultyStore:
     """One node's way to the disk."""
+
+    capabilities = Capabilities()
+    callback_log: CallbackLog | None = None
+    enqueueing: Enqueueing | None = None
 
     def __init__(self, host: Host, disk: MemoryStore, index: int) -> None:
         self._host = host
@@ -173,22 +175,6 @@ class FaultyStore:
     async def oldest_trace(self) -> int | None:
         await self._before("oldest_trace")
         return await self._disk.oldest_trace()
-
-    async def watch_enqueued(self, wake: Callable[[], object]) -> bool:
-        return await self._disk.watch_enqueued(wake)
-
-    async def enqueued(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
-        await self._before("enqueued")
-        rows = await self._disk.enqueued(most, bytes_most, passing)
-        await self._after("enqueued")
-        return rows
-
-    async def failed_enqueued(self, namespace: str, after: int, most: int) -> list[FailedRow]:
-        await self._before("failed_enqueued")
-        return await self._disk.failed_enqueued(namespace, after, most)
-
-    async def count_failed_enqueued(self) -> int:
-        return await self._disk.count_failed_enqueued()
 
     async def lanes_in_use(self) -> list[int]:
         await self._before("lanes_in_use")

@@ -7,7 +7,7 @@ It may not know any engine, nor what is stored: a commit is judged by itself. Ne
 from __future__ import annotations
 
 from penstock.model.errors import InvalidArgument
-from penstock.store.contract import REGISTRAR_SLOT, Commit, slot_of
+from penstock.model.rows import REGISTRAR_SLOT, Commit, slot_of
 
 
 def check_commit(commit: Commit) -> None:

@@ -1,126 +1,70 @@
 """The store contract: everything that an engine must do, and all that the node may ask of it.
 
-An engine keeps rows and returns them; it knows nothing of leases that expire or messages that are due. The
-promises that the rest of Penstock stands on, each checked for every engine by `tests/conformance`:
+An engine keeps rows and returns them; it knows nothing of leases that expire or messages that are due. It has four
+parts: the log, the catalog, coordination between nodes and, as an option, enqueueing by applications. `Capabilities`
+say what an engine can do beyond the minimum. The rest of Penstock relies on nine promises, each checked for every
+engine by `tests/conformance`:
 
 1. `apply` is atomic: all of a commit is in force, or nothing of it, through any crash.
 2. `apply` is durable before it returns.
 3. `apply` is fenced: if the epoch of any slot that it names is not the store's, it raises `Fenced` and changes
-   nothing. `acquire` raises a slot's epoch, so whoever held it before can no longer write.
-4. What `apply` has returned is seen by every read that starts after it.
+   nothing. `acquire` raises a slot's epoch, so the owner before can no longer write.
+4. A read sees every commit whose `apply` returned before the read started.
 5. When `apply` raises anything but `Fenced` the outcome is unknown: the caller reads back with `load`.
 6. Offsets, names, keys and bytes come back as they were put: nothing is trimmed, folded or re-encoded.
-7. A commit without rows is a question whether the store can commit: it is fenced, and fails where a commit with rows
-   would, so a durable engine writes something durable for it too.
-8. Membership (`join` to `leave`) is atomic, each call by itself, and judged by the store's clock alone. No incarnation
-   and no reserved id is ever given twice. A slot has one owner; `take` gets only those that nobody has or whose owner
-   was not heard of for its lease, and then that owner is no member any more: it must join again.
-9. Every commit that changes the catalog raises its version, in the order in which such commits come into force: who has
-   read up to a version misses nothing before it.
+7. A commit without rows probes whether the store can commit: it is fenced, and fails where a commit with rows would.
+   A durable engine writes something durable for it too.
+8. Membership (`join` to `leave`) is atomic per call, and the store's clock alone decides. No incarnation and no
+   reserved id is given twice. A slot has one owner; `take` gets only slots without an owner, or whose owner's lease has
+   run out. That owner is no member any more: it must join again.
+9. Every commit that changes the catalog raises its version, and versions come into force in order: a node that has read
+   up to a version has missed nothing before it.
 
-Rows of a message's way: `batches` hold the log; `groups` one cursor per lane and group; `leases`, `waiting` and
-`dead` what of it is not done; `dedup` the ids; `outbox` what must still be copied elsewhere; `traces` what
-happened under an id that a message was given; `catalog` what was declared; `enqueued` what applications have put there
-themselves, within transactions of their own, where the engine lets them. Entries of leases and waiting rows are
-opaque bytes made by `core/group/entries.py`.
+The rows are in `model/rows.py`: `batches` hold the log; `groups` one cursor per lane and group; `leases`, `waiting` and
+`dead` what is not done; `dedup` the ids; `outbox` what must still be copied elsewhere; `traces` what happened under a
+trace id; `catalog` what was declared; `enqueued` what applications wrote in their own transactions. Entries of leases
+and waiting rows are opaque bytes made by `core/group/entries.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
+
+import msgspec
 
 from penstock.model.rows import (
-    REGISTRAR_SLOT,
-    SLOTS,
     BatchHead,
     BatchRow,
     CatalogChanges,
     CatalogRow,
     ClusterView,
     Commit,
-    DeadRow,
     DedupRow,
-    EnqueuedFailure,
     EnqueuedRow,
     EnqueuedTarget,
     FailedRow,
-    GroupRow,
     Joined,
-    LaneChange,
     LaneImage,
-    LeaseRow,
     Member,
-    NodeRow,
     OutboxRow,
-    SlotRow,
     TraceRow,
-    WaitingRow,
-    slot_of,
 )
 
-__all__ = [
-    "REGISTRAR_SLOT",
-    "SLOTS",
-    "BatchHead",
-    "BatchRow",
-    "CatalogChanges",
-    "CatalogRow",
-    "ClusterView",
-    "Commit",
-    "DeadRow",
-    "DedupRow",
-    "EnqueuedFailure",
-    "EnqueuedRow",
-    "EnqueuedTarget",
-    "FailedRow",
-    "GroupRow",
-    "Joined",
-    "LaneChange",
-    "LaneImage",
-    "LeaseRow",
-    "Member",
-    "NodeRow",
-    "OutboxRow",
-    "Prompt",
-    "Remote",
-    "SlotRow",
-    "Store",
-    "TraceRow",
-    "WaitingRow",
-    "slot_of",
-]
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """What an engine can do. The commit loop follows it."""
+
+    spans_slots: bool = True
+    """One commit may change lanes of several slots. Otherwise each commit names one epoch at the most."""
+    commits_under_way: int = 1
+    """How many `apply` calls may run at once. Those of one slot never overlap."""
+    is_remote: bool = False
+    """A commit is a round trip to another process: it takes longer than answering a request."""
 
 
-@runtime_checkable
-class Prompt(Protocol):
-    """What an engine may have beside the rest of the contract: a way to commit that needs no task and no thread."""
-
-    def apply_soon(self, commit: Commit, done: Callable[[Exception | None], None], *, is_alone: bool = False) -> bool:
-        """Begin to `apply`, where that needs nobody else; whether it did. Counts as an `apply` under way.
-
-        `done` is then called once, on the event loop, perhaps before this returns: with None when the commit is
-        durable, else with what `apply` would have raised. False says that nothing was done: `apply` is still to be
-        called. `is_alone`: nobody but the caller of this commit asks for anything, so the event loop may be kept.
-        """
-
-
-@runtime_checkable
-class Remote(Protocol):
-    """What an engine may say of itself: its commits are another process's work, and take longer than an answer does."""
-
-    is_remote: bool
-
-
-class Store(Protocol):
-    """An open engine. Every method may be called from one event loop, reads while an `apply` is under way.
-
-    `apply` and `acquire` are called one at a time. A failure of the engine is raised as `Unavailable` (or
-    `StoreCorrupt` where rows cannot be understood), with what the engine said.
-    """
-
-    async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
-        """Take the slots: raise and return their epochs."""
+class Log(Protocol):
+    """Lanes and what commits change. Reads may run while commits are under way."""
 
     async def apply(self, commit: Commit) -> None:
         """Make the commit durable, atomically and fenced."""
@@ -131,7 +75,7 @@ class Store(Protocol):
     async def read(self, lane: int, start: int, end: int, bytes_most: int) -> list[BatchRow]:
         """Batches that overlap [start, end), in order; at least one where there is one, then up to bytes_most.
 
-        An engine may look at the checksums of bodies and say so in `is_intact`; a damaged body is no error here.
+        An engine that verified a body's checksum sets `is_intact`; a damaged body is no error here.
         """
 
     async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
@@ -141,65 +85,110 @@ class Store(Protocol):
         """The base of the first batch published at or after a time; None where there is none."""
 
     async def find_dedup(self, lane: int, keys: Sequence[bytes]) -> list[DedupRow]:
-        """The rows of those keys that are there, in any order."""
+        """The rows of these keys, in any order."""
 
-    async def catalog(self) -> list[CatalogRow]:
-        """Everything declared, by rising id."""
+    async def lanes_in_use(self) -> list[int]:
+        """Lanes that have leases or waiting rows: a new owner must run their timers."""
 
     async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
         """Outbox rows with an id above `after`, of these slots unless of all, by rising id."""
 
     async def find_trace(self, namespace: str, trace_id: str, most: int) -> list[TraceRow]:
-        """The oldest rows of a trace, `most` of them, by rising time and id."""
+        """The oldest `most` rows of a trace, by rising time and id."""
 
     async def oldest_trace(self) -> int | None:
         """The time of the oldest trace row of all; None where there is none."""
 
-    async def watch_enqueued(self, wake: Callable[[], object]) -> bool:
-        """Whether applications can enqueue here. If so, `wake` is called when they have, as soon and as often as the
-        engine can tell; who wants to miss nothing looks now and then all the same. Called once.
+
+class CallbackLog(Protocol):
+    """A way to commit that needs no task and no thread. Optional: `Store.callback_log`."""
+
+    def apply_soon(self, commit: Commit, done: Callable[[Exception | None], None], *, is_alone: bool = False) -> bool:
+        """Begin to `apply`; False where the engine would need a thread: nothing is done, call `apply`.
+
+        `done` is called once, on the event loop, perhaps before this returns: with None when the commit is durable,
+        else with what `apply` would have raised. `is_alone`: only one caller is active, so the event loop may block.
         """
 
-    async def enqueued(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
-        """Enqueued rows with the lowest ids that are there now; at least one, then up to the limits (of payloads).
 
-        Rows that have failed are passed over, and so are those for the targets in `passing`.
-        """
+class Catalog(Protocol):
+    """What was declared. Commits change it; here it is read."""
 
-    async def failed_enqueued(self, namespace: str, after: int, most: int) -> list[FailedRow]:
-        """Enqueued rows of a namespace that have failed, with ids above `after`, by rising id."""
+    async def catalog(self) -> list[CatalogRow]:
+        """Everything declared, by rising id."""
 
-    async def count_failed_enqueued(self) -> int:
-        """How many enqueued rows have failed, in all namespaces."""
+    async def catalog_since(self, version: int) -> CatalogChanges:
+        """What was declared and deleted since a version; everything where that is too long ago, or 0."""
 
-    async def lanes_in_use(self) -> list[int]:
-        """Lanes that have leases or waiting rows: those whose timers a new owner must mind."""
 
-    # Several nodes: may be called at any time, also while an `apply` is under way -----------------------------
+class Coordination(Protocol):
+    """Members, slots and ids. May be called at any time, also while commits are under way."""
+
+    async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
+        """Take the slots, whoever owns them: raise and return their epochs. Never while an `apply` is under way."""
 
     async def join(self, member: Member) -> Joined:
         """Become a member, without any slots."""
 
     async def heartbeat(self, incarnation: int) -> ClusterView:
-        """Say that this member is there, and see who else is and who owns what. 0 only looks."""
+        """Renew this member's lease, and see all members and slots. 0 only looks."""
 
     async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
-        """Own those of these slots that nobody has: raise and return their epochs. Nothing for one who is no member.
+        """Own those of these slots that are free: raise and return their epochs. Nothing for one who is no member.
 
-        Members that were not heard of for their lease are none any more, and their slots nobody's, before that.
+        Before that, members whose lease has run out lose their membership and their slots.
         """
 
     async def release(self, slots: Sequence[int], incarnation: int, to: int = 0) -> None:
-        """Let go of those of these slots that this member owns; meant for the member `to` where one is named."""
+        """Release those of these slots that this member owns; meant for the member `to` where one is named."""
 
     async def leave(self, incarnation: int) -> None:
-        """Let go of everything, and be no member any more."""
+        """Release all slots and end the membership."""
 
     async def reserve_ids(self, count: int, above: int = 0) -> int:
-        """The first of so many consecutive ids, all above a number, that are given to nobody else ever."""
+        """The first of `count` consecutive ids above a number; none of them is ever reserved again."""
 
-    async def catalog_since(self, version: int) -> CatalogChanges:
-        """What was declared and deleted since a version; everything where that is too long ago, or 0."""
+
+class Enqueueing(Protocol):
+    """What applications put into the store, in transactions of their own. Optional: `Store.enqueueing`."""
+
+    async def watch(self, wake: Callable[[], object]) -> None:
+        """Call `wake` when applications have enqueued, as soon as the engine can tell. Called once.
+
+        Wake-ups may get lost: a caller that wants to miss nothing polls too.
+        """
+
+    async def rows(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
+        """Enqueued rows with the lowest ids; at least one where there is one, then up to the limits (of payloads).
+
+        Skips rows that have failed and those for the targets in `passing`.
+        """
+
+    async def failed(self, namespace: str, after: int, most: int) -> list[FailedRow]:
+        """Enqueued rows of a namespace that have failed, with ids above `after`, by rising id."""
+
+    async def count_failed(self) -> int:
+        """How many enqueued rows have failed, in all namespaces."""
+
+
+class Store(Log, Catalog, Coordination, Protocol):
+    """An open engine, used from one event loop.
+
+    A failure of the engine is raised as `Unavailable` (`StoreCorrupt` where rows cannot be understood), with the
+    engine's own message.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this engine can do."""
+
+    @property
+    def callback_log(self) -> CallbackLog | None:
+        """Commits by callback; None where the engine has none."""
+
+    @property
+    def enqueueing(self) -> Enqueueing | None:
+        """What applications enqueue; None where they cannot."""
 
     async def close(self) -> None:
         """Release everything. Nothing more is called after it."""

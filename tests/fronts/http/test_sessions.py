@@ -8,7 +8,7 @@ import pytest
 
 from penstock.fronts.http.sessions import NAMESPACES_KEPT
 from penstock.model.errors import Unavailable
-from penstock.store.contract import Commit
+from penstock.model.rows import Commit
 from tests.fronts.http.rig import Front, over_http, until
 
 

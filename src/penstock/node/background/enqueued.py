@@ -78,6 +78,7 @@ class Enqueueing:
 
     def __init__(self, node: Node, poll_s: float = POLL_S) -> None:
         self._node = node
+        self._source = node.store.enqueueing
         self._poll_s = poll_s
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -94,8 +95,9 @@ class Enqueueing:
 
     async def open(self) -> None:
         """Begin to take rows, where the store lets applications put any."""
-        if await self._node.store.watch_enqueued(self.wake):
-            self.failed = await self._node.store.count_failed_enqueued()
+        if self._source is not None:
+            await self._source.watch(self.wake)
+            self.failed = await self._source.count_failed()
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def wake(self) -> None:
@@ -149,10 +151,11 @@ class Enqueueing:
     # Taking -----------------------------------------------------------------------------------------------
 
     async def _take_all(self) -> None:
+        assert self._source is not None
         while self._takes_rows():
             now_s = asyncio.get_running_loop().time()
             self._full = {target: until_s for target, until_s in self._full.items() if until_s > now_s}
-            rows = await self._node.store.enqueued(ROWS_AT_ONCE, BYTES_AT_ONCE, list(self._full))
+            rows = await self._source.rows(ROWS_AT_ONCE, BYTES_AT_ONCE, list(self._full))
             self._oldest_ms = rows[0].enqueued_ms if rows else None
             if not rows:
                 return
@@ -267,8 +270,11 @@ class Enqueueing:
 
     async def page(self, namespace: str, after: int, most: int) -> FailedPage:
         """Rows of a namespace that have failed, from behind an id on."""
-        rows = await self._node.store.failed_enqueued(namespace, after, most + 1)
+        rows = await self._failed_rows(namespace, after, most + 1)
         return FailedPage(rows[:most], rows[most - 1].id if len(rows) > most else None)
+
+    async def _failed_rows(self, namespace: str, after: int, most: int) -> list[FailedRow]:
+        return [] if self._source is None else await self._source.failed(namespace, after, most)
 
     async def retry(self, namespace: str, ids: Sequence[int] | None) -> int:
         """Try rows again that have failed, all of a namespace where none are named; how many."""
@@ -283,7 +289,7 @@ class Enqueueing:
             self._node.cluster.check(REGISTRAR_SLOT)
         wanted = None if ids is None else set(ids)
         count = after = 0
-        while rows := await self._node.store.failed_enqueued(namespace, after, FAILED_AT_ONCE):
+        while rows := await self._failed_rows(namespace, after, FAILED_AT_ONCE):
             after = rows[-1].id
             chosen = [row.id for row in rows if wanted is None or row.id in wanted]
             count += len(chosen)
@@ -296,7 +302,8 @@ class Enqueueing:
             pending.slots.add(REGISTRAR_SLOT)
             (pending.enqueued_retried if is_retry else pending.enqueued_deleted).extend(ids)
             await self._node.commits.wait()
-            self.failed = await self._node.store.count_failed_enqueued()
+            if self._source is not None:
+                self.failed = await self._source.count_failed()
             self.wake()
 
     async def _retry_declared(self) -> None:
@@ -306,7 +313,7 @@ class Enqueueing:
             if not self.failed:
                 continue
             after = 0
-            while rows := await self._node.store.failed_enqueued(namespace, after, FAILED_AT_ONCE):
+            while rows := await self._failed_rows(namespace, after, FAILED_AT_ONCE):
                 after = rows[-1].id
                 await self._settle_some([row.id for row in rows if row.queue in names], is_retry=True)
 

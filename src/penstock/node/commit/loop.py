@@ -20,7 +20,7 @@ from penstock.node.clock import Clock
 from penstock.node.commit.pending import Pending, Promise
 from penstock.node.observe.counters import Counters
 from penstock.store.checks import changes_enqueued
-from penstock.store.contract import Prompt, Remote, Store
+from penstock.store.contract import Store
 
 if TYPE_CHECKING:
     from penstock.api.results import Receipt
@@ -82,8 +82,8 @@ class CommitLoop:
         self._host = host
         self._counters = counters
         self._store = store
-        self._prompt = store if isinstance(store, Prompt) else None
-        self._turns_max = TURNS_REMOTE if isinstance(store, Remote) and store.is_remote else TURNS_MAX
+        self._callback_log = store.callback_log
+        self._turns_max = TURNS_REMOTE if store.capabilities.is_remote else TURNS_MAX
         self._memory = memory
         self._clock = clock
         self._epochs = epochs
@@ -352,7 +352,7 @@ class CommitLoop:
 
     def _apply_soon(self, pending: Pending, sealed: list[tuple[Lane, Sealed]], durable: Commit) -> bool:
         """Apply without a task, where the store can; whether it was begun."""
-        if self._prompt is None:
+        if self._callback_log is None:
             return False
         began = perf_counter()
         under_way: asyncio.Future[None] = self._loop.create_future()
@@ -368,7 +368,7 @@ class CommitLoop:
                 self._counters.applied(durable, seconds)
 
         self._is_begun(under_way, sealed, durable)
-        if not self._prompt.apply_soon(durable, done, is_alone=self._is_alone()):
+        if not self._callback_log.apply_soon(durable, done, is_alone=self._is_alone()):
             self._is_over()
             return False
         return True

@@ -14,8 +14,7 @@ from time import time_ns
 from typing import TypeVar
 
 from penstock.model.errors import Closed, Fenced
-from penstock.store.checks import check_commit
-from penstock.store.contract import (
+from penstock.model.rows import (
     BatchHead,
     BatchRow,
     CatalogChanges,
@@ -24,10 +23,7 @@ from penstock.store.contract import (
     Commit,
     DeadRow,
     DedupRow,
-    EnqueuedFailure,
     EnqueuedRow,
-    EnqueuedTarget,
-    FailedRow,
     GroupRow,
     Joined,
     LaneChange,
@@ -38,13 +34,19 @@ from penstock.store.contract import (
     TraceRow,
     WaitingRow,
 )
+from penstock.store.checks import check_commit
+from penstock.store.contract import CallbackLog, Capabilities
 from penstock.store.memory.coordination import CatalogTable, Members
+from penstock.store.memory.enqueued import MemoryEnqueueing
 
 Row = TypeVar("Row")
 
 
 class MemoryStore:
     """A store that lives as long as its object; `now_ms` is its clock, by which members are judged."""
+
+    capabilities = Capabilities()
+    callback_log: CallbackLog | None = None
 
     def __init__(self, now_ms: Callable[[], int] | None = None, *, enqueues: bool = False) -> None:
         """With `enqueues`, rows put by `enqueue` are what an application has committed."""
@@ -54,28 +56,24 @@ class MemoryStore:
         self._catalog = CatalogTable()
         self._outbox: dict[int, OutboxRow] = {}
         self._traces = _Traces()
-        self._enqueued: dict[int, EnqueuedRow] = {}
-        self._failed: dict[int, EnqueuedFailure] = {}
-        self._enqueues = enqueues
-        self._wake: Callable[[], object] = lambda: None
+        self.enqueueing = MemoryEnqueueing(self._check_open) if enqueues else None
         self._closed = False
 
     def clone(self) -> MemoryStore:
         """An open copy that shares nothing that changes: a crash image, or what a restart finds."""
-        copy = MemoryStore(self._now_ms, enqueues=self._enqueues)
+        copy = MemoryStore(self._now_ms)
         copy._members = self._members.clone()
         copy._lanes = {number: lane.clone() for number, lane in self._lanes.items()}
         copy._catalog = self._catalog.clone()
         copy._outbox = dict(self._outbox)
         copy._traces = self._traces.clone()
-        copy._enqueued = dict(self._enqueued)
-        copy._failed = dict(self._failed)
+        copy.enqueueing = self.enqueueing.clone(copy._check_open) if self.enqueueing else None
         return copy
 
     def enqueue(self, *rows: EnqueuedRow) -> None:
         """What the commit of an application's transaction does."""
-        self._enqueued.update((row.id, row) for row in rows)
-        self._wake()
+        assert self.enqueueing is not None, "open it with enqueues=True"
+        self.enqueueing.put(rows)
 
     async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
         self._check_open()
@@ -104,17 +102,8 @@ class MemoryStore:
             self._traces.expire(commit.traces_expired_ms)
         for happened in commit.traces:
             self._traces.put(happened)
-        self._settle_enqueued(commit)
-
-    def _settle_enqueued(self, commit: Commit) -> None:
-        for number in commit.enqueued_deleted:
-            self._enqueued.pop(number, None)
-            self._failed.pop(number, None)
-        for failure in commit.enqueued_failed:
-            if failure.id in self._enqueued:
-                self._failed[failure.id] = failure
-        for number in commit.enqueued_retried:
-            self._failed.pop(number, None)
+        if self.enqueueing is not None:
+            self.enqueueing.settle(commit)
 
     async def load(self, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
         self._check_open()
@@ -174,40 +163,6 @@ class MemoryStore:
     async def oldest_trace(self) -> int | None:
         self._check_open()
         return self._traces.oldest()
-
-    async def watch_enqueued(self, wake: Callable[[], object]) -> bool:
-        self._check_open()
-        self._wake = wake
-        return self._enqueues
-
-    async def enqueued(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
-        self._check_open()
-        found: list[EnqueuedRow] = []
-        size = 0
-        for number in sorted(self._enqueued.keys() - self._failed.keys()):
-            row = self._enqueued[number]
-            if row.target in passing:
-                continue
-            size += len(row.payload)
-            if found and (len(found) >= most or size > bytes_most):
-                break
-            found.append(row)
-        return found
-
-    async def failed_enqueued(self, namespace: str, after: int, most: int) -> list[FailedRow]:
-        self._check_open()
-        rows = [self._enqueued[number] for number in sorted(self._failed) if number > after]
-        return [
-            FailedRow(
-                row.id, row.namespace, row.queue, row.exchange, row.key, len(row.payload), row.enqueued_ms,
-                self._failed[row.id].error, self._failed[row.id].failed_ms,
-            )
-            for row in rows if row.namespace == namespace
-        ][: max(most, 0)]  # fmt: skip
-
-    async def count_failed_enqueued(self) -> int:
-        self._check_open()
-        return len(self._failed)
 
     async def lanes_in_use(self) -> list[int]:
         self._check_open()

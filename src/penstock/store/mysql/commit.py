@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from penstock.model.rows import BatchRow, Commit, slot_of
 from penstock.store.checks import changes_enqueued
-from penstock.store.contract import BatchRow, Commit, slot_of
 from penstock.store.mysql.coordination import NEW_VERSION, catalog_deletions
 from penstock.store.mysql.enqueued import settled
 from penstock.store.mysql.literals import filled, literals, numbers

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from penstock.model.errors import Closed, Fenced, InvalidArgument, StoreCorrupt, Unavailable
-from penstock.store.checks import check_commit
-from penstock.store.contract import (
+from penstock.model.rows import (
     BatchHead,
     BatchRow,
     CatalogChanges,
@@ -23,19 +22,18 @@ from penstock.store.contract import (
     ClusterView,
     Commit,
     DedupRow,
-    EnqueuedRow,
-    EnqueuedTarget,
-    FailedRow,
     Joined,
     LaneImage,
     Member,
     OutboxRow,
     TraceRow,
 )
+from penstock.store.checks import check_commit
+from penstock.store.contract import CallbackLog, Capabilities
 from penstock.store.mysql import commit as writing
 from penstock.store.mysql import coordination as cluster
-from penstock.store.mysql import enqueued as enqueued_sql
 from penstock.store.mysql import schema as sql
+from penstock.store.mysql.enqueueing import MysqlEnqueueing
 from penstock.store.mysql.images import find_time, joined, load
 from penstock.store.mysql.literals import filled, filled_by_name
 from penstock.store.mysql.pool import GOODBYE_SECONDS, OUT_OF_RANGE, Connection, Pool, StoreAddress, all_of, number_of
@@ -52,7 +50,8 @@ Result = TypeVar("Result")
 class MysqlStore:
     """An open database of a MySQL or MariaDB server. Made by `MysqlStore.open`."""
 
-    is_remote = True
+    capabilities = Capabilities(is_remote=True)
+    callback_log: CallbackLog | None = None
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -64,7 +63,7 @@ class MysqlStore:
         self._deciding = asyncio.Lock()
         self._writing = asyncio.Lock()
         self._sweeper = Sweeper(self._sweep)
-        self._watcher: enqueued_sql.Watcher | None = None
+        self.enqueueing = MysqlEnqueueing(lambda statement: self._read(lambda connection: connection.fetch(statement)))
         self._closed = False
 
     @classmethod
@@ -255,30 +254,6 @@ class MysqlStore:
     async def lanes_in_use(self) -> list[int]:
         return [lane for (lane,) in await self._fetch(sql.LANES_IN_USE)]
 
-    # What applications enqueue ----------------------------------------------------------------------------
-
-    async def watch_enqueued(self, wake: Callable[[], object]) -> bool:
-        async def newest() -> int:
-            found: int = (await self._fetch(enqueued_sql.NEWEST))[0][0]
-            return found
-
-        self._check_open()
-        self._watcher = enqueued_sql.Watcher(newest, wake)
-        return True
-
-    async def enqueued(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
-        statement = enqueued_sql.enqueued(max(most, 1), bytes_most, passing)
-        rows = await self._read(lambda connection: connection.fetch(statement))
-        return [enqueued_sql.enqueued_row(row) for row in rows]
-
-    async def failed_enqueued(self, namespace: str, after: int, most: int) -> list[FailedRow]:
-        rows = await self._fetch(enqueued_sql.FAILED, namespace.encode(), after, max(most, 0))
-        return [FailedRow(*row) for row in rows]
-
-    async def count_failed_enqueued(self) -> int:
-        count: int = (await self._fetch(enqueued_sql.COUNT_FAILED))[0][0]
-        return count
-
     # Several nodes ----------------------------------------------------------------------------------------
 
     async def join(self, member: Member) -> Joined:
@@ -319,8 +294,7 @@ class MysqlStore:
             return
         self._closed = True
         await self._sweeper.close()
-        if self._watcher is not None:
-            await self._watcher.close()
+        await self.enqueueing.close()
         async with self._writing:  # behind the last commit
             await self._say_goodbye()
         await self._pool.close()

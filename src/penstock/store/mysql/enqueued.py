@@ -3,13 +3,12 @@
 An application puts rows into `enqueued` inside its own transaction; a node takes them out in the commit that publishes
 them. What can be checked is checked by the table itself, so that a mistake is the application's error and not a row
 that waits for somebody to look at it. Texts have no length of their own: a session that is not strict would cut them
-without a word. Neither database tells anybody of a commit, so `Watcher` looks. Next stop: `engine.py`.
+without a word. Next stop: `enqueueing.py`.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from penstock.model import (
@@ -22,15 +21,9 @@ from penstock.model import (
     SPAN_MS_MAX,
     TIME_MS_MAX,
 )
-from penstock.model.errors import PenstockError
 from penstock.model.rows import Commit, EnqueuedRow, EnqueuedTarget
 from penstock.store.mysql.coordination import NOW_MS
 from penstock.store.mysql.literals import filled, numbers
-
-LOOK_S: Final = 0.2
-"""Between two looks whether there is a row that was not there before."""
-AGAIN_S: Final = 5.0
-"""After one that failed."""
 
 HEADERS_TEXT_MAX: Final = 4 * HEADERS_BYTES_MAX
 """JSON writes some values longer than they are."""
@@ -133,32 +126,3 @@ def settled(commit: Commit) -> Iterator[bytes]:
 def _these(ids: Sequence[int]) -> bytes:
     found = numbers([[id] for id in sorted(set(ids))], 1)
     return found + b" STRAIGHT_JOIN enqueued AS e FORCE INDEX (PRIMARY) ON e.id = k.a"
-
-
-# Watching ------------------------------------------------------------------------------------------------
-
-
-class Watcher:
-    """Calls `wake` when it begins and whenever the newest row is one that was not there before."""
-
-    def __init__(self, newest: Callable[[], Awaitable[int]], wake: Callable[[], object]) -> None:
-        self._newest = newest
-        self._wake = wake
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
-
-    async def _run(self) -> None:
-        known = -1
-        while True:
-            try:
-                newest = await self._newest()
-            except PenstockError:  # the node looks by itself meanwhile
-                await asyncio.sleep(AGAIN_S)
-                continue
-            if newest > known:
-                known = newest
-                self._wake()
-            await asyncio.sleep(LOOK_S)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from penstock.model.errors import StoreCorrupt
-from penstock.store.contract import BatchRow, DeadRow, DedupRow, GroupRow, LaneImage, LeaseRow, WaitingRow
+from penstock.model.rows import BatchRow, DeadRow, DedupRow, GroupRow, LaneImage, LeaseRow, WaitingRow
 from penstock.store.mysql import schema as sql
 from penstock.store.mysql.literals import filled, filled_by_name
 from penstock.store.mysql.pool import Connection

@@ -14,8 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.model.errors import Closed, Fenced, InvalidArgument, StoreCorrupt
-from penstock.store.checks import changes_enqueued, check_commit
-from penstock.store.contract import (
+from penstock.model.rows import (
     BatchHead,
     BatchRow,
     CatalogChanges,
@@ -24,9 +23,6 @@ from penstock.store.contract import (
     Commit,
     DeadRow,
     DedupRow,
-    EnqueuedRow,
-    EnqueuedTarget,
-    FailedRow,
     GroupRow,
     Joined,
     LaneImage,
@@ -37,10 +33,11 @@ from penstock.store.contract import (
     WaitingRow,
     slot_of,
 )
+from penstock.store.checks import changes_enqueued, check_commit
+from penstock.store.contract import CallbackLog, Capabilities
 from penstock.store.postgres import coordination as cluster
-from penstock.store.postgres import enqueued as enqueued_sql
 from penstock.store.postgres import schema as sql
-from penstock.store.postgres.listening import Listener
+from penstock.store.postgres.enqueueing import PostgresEnqueueing, settle_values
 from penstock.store.postgres.pool import Pool, StoreAddress
 from penstock.store.postgres.vacuum import Vacuum
 from penstock.store.sql.sweeping import Sweeper, apply_swept
@@ -60,15 +57,14 @@ Row = tuple[Any, ...]
 class PostgresStore:
     """An open schema of a PostgreSQL database. Made by `PostgresStore.open`."""
 
-    is_remote = True
+    capabilities = Capabilities(is_remote=True)
+    callback_log: CallbackLog | None = None
 
     def __init__(self, pool: Pool, address: StoreAddress, url: str, seconds: float) -> None:
         self._pool = pool
         self._members = MemberCalls(url, seconds)
         self._schema = address.schema
-        self._address = address
-        self._seconds = seconds
-        self._listener: Listener | None = None
+        self.enqueueing = PostgresEnqueueing(self._fetch, address, seconds)
         self._writer = secrets.token_hex(16)
         self._generation = 1
         self._is_unsure = False
@@ -130,7 +126,7 @@ class PostgresStore:
     async def apply(self, commit: Commit) -> None:
         check_commit(commit)
         values = commit_values(commit)
-        settled = enqueued_values(commit) if changes_enqueued(commit) else ()
+        settled = settle_values(commit) if changes_enqueued(commit) else ()
         self._check_open()
         async with self._writing:
             await self._decide()
@@ -224,28 +220,6 @@ class PostgresStore:
         found: int | None = (await self._fetch(sql.OLDEST_TRACE))[0][0]
         return found
 
-    async def watch_enqueued(self, wake: Callable[[], object]) -> bool:
-        self._check_open()
-        if self._address.is_listening:
-            self._listener = Listener(self._address, self._seconds, wake)
-        return True
-
-    async def enqueued(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
-        columns = [[getattr(target, name) for target in passing] for name in EnqueuedTarget._fields]
-        rows = await self._fetch(enqueued_sql.ENQUEUED, max(most, 1), bytes_most, *columns)
-        return [EnqueuedRow(*row) for row in rows]
-
-    async def failed_enqueued(self, namespace: str, after: int, most: int) -> list[FailedRow]:
-        rows = await self._fetch(enqueued_sql.FAILED, namespace, after, max(most, 0))
-        return [
-            FailedRow(id, of, queue, exchange, key, size, enqueued_ms, restored(error), failed_ms)
-            for id, of, queue, exchange, key, size, enqueued_ms, error, failed_ms in rows
-        ]
-
-    async def count_failed_enqueued(self) -> int:
-        count: int = (await self._fetch(enqueued_sql.COUNT_FAILED))[0][0]
-        return count
-
     async def lanes_in_use(self) -> list[int]:
         return [lane for (lane,) in await self._fetch(sql.LANES_IN_USE)]
 
@@ -301,8 +275,7 @@ class PostgresStore:
         self._closed = True
         await self._sweeper.close()
         await self._vacuum.close()
-        if self._listener is not None:
-            await self._listener.close()
+        await self.enqueueing.close()
         async with self._writing:  # behind the last commit
             await self._pool.say_goodbye(self._sql(sql.END_WRITER), self._writer)
         await self._members.close()
@@ -431,18 +404,6 @@ def commit_values(commit: Commit) -> Row:
         ], 4),
     )  # fmt: skip
     return tuple(None if value == [] else value for value in values)
-
-
-def enqueued_values(commit: Commit) -> Row:
-    """The arguments of `settle_enqueued`."""
-    failed = {failure.id: failure for failure in commit.enqueued_failed}.values()
-    return (
-        commit.enqueued_deleted,
-        [failure.id for failure in failed],
-        [kept(failure.error) for failure in failed],
-        [failure.failed_ms for failure in failed],
-        commit.enqueued_retried,
-    )
 
 
 def _latest(rows: list[Row], key: int) -> list[Row]:

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from penstock.model.errors import Closed, StoreCorrupt
-from penstock.store.checks import check_commit
-from penstock.store.contract import (
+from penstock.model.rows import (
     BatchHead,
     BatchRow,
     CatalogChanges,
@@ -26,15 +25,14 @@ from penstock.store.contract import (
     ClusterView,
     Commit,
     DedupRow,
-    EnqueuedRow,
-    EnqueuedTarget,
-    FailedRow,
     Joined,
     LaneImage,
     Member,
     OutboxRow,
     TraceRow,
 )
+from penstock.store.checks import check_commit
+from penstock.store.contract import CallbackLog, Capabilities, Enqueueing
 from penstock.store.sqlite import coordination as cluster
 from penstock.store.sqlite import reads
 from penstock.store.sqlite import schema as sql
@@ -56,6 +54,10 @@ Result = TypeVar("Result")
 
 class SqliteStore:
     """An open store. Made by `SqliteStore.open`."""
+
+    capabilities = Capabilities()
+    enqueueing: Enqueueing | None = None
+    """The file is the node's own: no application can put a row into it."""
 
     def __init__(self, file: File, readers: int) -> None:
         self._file = file
@@ -93,6 +95,10 @@ class SqliteStore:
 
     async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
         return await self._change_slots(lambda connection: cluster.acquire(connection, slots, owner))
+
+    @property
+    def callback_log(self) -> CallbackLog | None:
+        return self
 
     def apply_soon(self, commit: Commit, done: Callable[[Exception | None], None], *, is_alone: bool = False) -> bool:
         sizes = [len(row.body) for change in commit.lanes for row in change.batches]
@@ -187,24 +193,6 @@ class SqliteStore:
 
         await self._indexed(_changes_traces)
         return await self._read(find)
-
-    # The file is the node's own: no application can put a row into it.
-
-    async def watch_enqueued(self, wake: Callable[[], object]) -> bool:  # noqa: ARG002
-        self._check_open()
-        return False
-
-    async def enqueued(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:  # noqa: ARG002
-        self._check_open()
-        return []
-
-    async def failed_enqueued(self, namespace: str, after: int, most: int) -> list[FailedRow]:  # noqa: ARG002
-        self._check_open()
-        return []
-
-    async def count_failed_enqueued(self) -> int:
-        self._check_open()
-        return 0
 
     async def lanes_in_use(self) -> list[int]:
         def find(connection: Connection) -> list[int]:

@@ -1,0 +1,78 @@
+"""Enqueueing on MySQL and MariaDB: reads the rows that applications have committed. Its SQL is in `enqueued.py`.
+
+Neither database notifies anybody of a commit, so `Watcher` polls. It may not know commits. Next stop: `engine.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from penstock.model.errors import PenstockError
+from penstock.model.rows import EnqueuedRow, EnqueuedTarget, FailedRow
+from penstock.store.mysql import enqueued as sql
+from penstock.store.mysql.literals import filled
+
+POLL_S: Final = 0.2
+"""Between two polls for a row that was not there before."""
+RETRY_S: Final = 5.0
+"""After a poll that failed."""
+
+
+class MysqlEnqueueing:
+    """The enqueueing part of the contract. `fetch` runs one statement, and raises `Closed` after the store's end."""
+
+    def __init__(self, fetch: Callable[[bytes], Awaitable[Any]]) -> None:
+        self._fetch = fetch
+        self._watcher: Watcher | None = None
+
+    async def watch(self, wake: Callable[[], object]) -> None:
+        await self._newest()  # a closed store says so
+        self._watcher = Watcher(self._newest, wake)
+
+    async def rows(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
+        rows = await self._fetch(sql.enqueued(max(most, 1), bytes_most, passing))
+        return [sql.enqueued_row(row) for row in rows]
+
+    async def failed(self, namespace: str, after: int, most: int) -> list[FailedRow]:
+        rows = await self._fetch(filled(sql.FAILED, namespace.encode(), after, max(most, 0)))
+        return [FailedRow(*row) for row in rows]
+
+    async def count_failed(self) -> int:
+        count: int = (await self._fetch(sql.COUNT_FAILED.encode()))[0][0]
+        return count
+
+    async def close(self) -> None:
+        if self._watcher is not None:
+            await self._watcher.close()
+
+    async def _newest(self) -> int:
+        found: int = (await self._fetch(sql.NEWEST.encode()))[0][0]
+        return found
+
+
+class Watcher:
+    """Calls `wake` when it begins and whenever the newest row is one that was not there before."""
+
+    def __init__(self, newest: Callable[[], Awaitable[int]], wake: Callable[[], object]) -> None:
+        self._newest = newest
+        self._wake = wake
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        known = -1
+        while True:
+            try:
+                newest = await self._newest()
+            except PenstockError:  # the node polls by itself meanwhile
+                await asyncio.sleep(RETRY_S)
+                continue
+            if newest > known:
+                known = newest
+                self._wake()
+            await asyncio.sleep(POLL_S)
