@@ -20,12 +20,12 @@ from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get
 import msgspec
 from msgspec import Meta, Raw, Struct, UnsetType
 
-from penstock.fronts.http.failures import STATUS
+from penstock.fronts.http.errors import FAULTS
 from penstock.fronts.http.handlers import all_routes
 from penstock.fronts.http.openapi import COMMON, tag
 from penstock.fronts.http.routes import Route
 from penstock.model import ExchangeConfig, GroupConfig, QueueConfig
-from penstock.model.errors import PenstockError
+from penstock.model.errors import CLASSES, Elsewhere, PenstockError, UnknownError
 from penstock.wire.http.scans import ARROW_TYPE, NEXT_OFFSET_HEADER
 from penstock.wire.http.shapes import BATCH_TYPE, BATCHES_TYPE, JSON_TYPE, ErrorAnswer
 
@@ -48,22 +48,9 @@ PATH_WORDS: Final = {
     "lane": "The lane's place in its queue; 0 is the first.",
     "offset": "The message's place in its lane.",
 }
-HTTP_LEVEL: Final = [
-    (400, "malformed", "not HTTP, or a body that is not JSON"),
-    (401, "unauthorized", "the server has a token, and the request has not"),
-    (403, "forbidden", "a browser sent it for a page of another site, or what it asks for is not its to have"),
-    (404, "no_such_path", "no operation has this path"),
-    (405, "method_not_allowed", "the path takes other methods: `Allow` names them"),
-    (406, "not_acceptable", "`Accept` asks for a form that the operation does not give, or the server cannot make"),
-    (408, "timeout", "the request did not arrive within `http.request_seconds`"),
-    (413, "too_large", "the body is larger than `http.max_body_bytes`"),
-    (415, "unsupported_media_type", "`Content-Type` is missing or another, or the body is compressed"),
-    (431, "headers_too_large", "the headers are larger than `http.max_header_bytes`, or more than 100"),
-    (500, "internal", "the server failed; its log has the request's id"),
-    (503, "too_many_connections", "there are `http.max_connections` already"),
-]
-
-COMMON_CODES: Final = ", ".join(f"{STATUS[kind]} `{kind.code}`" for kind in COMMON)
+HIDDEN: Final = (PenstockError.code, Elsewhere.code, UnknownError.code)
+"""Errors that no answer has."""
+COMMON_CODES: Final = ", ".join(f"{kind.row.http} `{kind.code}`" for kind in COMMON)
 
 INTRODUCTION: Final = f"""# The HTTP API
 
@@ -109,7 +96,7 @@ Where a server has a **token**, every request but those to `/healthz`, `/readyz`
 
 Every answer that is not a success is `{{"error": {{"code", "message", "detail"}}}}`: the code is stable and for
 programs, the message says what was wrong, with which value, and what to do. Answers 429 and 503 have `Retry-After`
-in seconds.
+in seconds. [Errors](errors.md) has what each means and its answer in the other protocols.
 
 Any operation under `/v1` may answer {COMMON_CODES}
 and what is wrong with HTTP itself; which errors it has beyond these is said with it.
@@ -173,11 +160,9 @@ def render() -> str:
 
 
 def error_rows() -> list[str]:
-    rows = [(status, code, words) for status, code, words in HTTP_LEVEL]
-    for kind, status in STATUS.items():
-        if kind is not PenstockError:
-            words = (inspect.getdoc(kind) or "").split("\n")[0].rstrip(".")
-            rows.append((status, kind.code, words[0].lower() + words[1:]))
+    """What a server can answer: the catalogue's errors and those of HTTP itself."""
+    rows = [(fault.status, fault.code, f"{fault.words[0].upper()}{fault.words[1:]}.") for fault in FAULTS]
+    rows += [(kind.row.http, code, inspect.getdoc(kind) or "") for code, kind in CLASSES.items() if code not in HIDDEN]
     return [f"| {status} | `{code}` | {words} |\n" for status, code, words in sorted(rows)]
 
 
@@ -195,7 +180,7 @@ def operation(route: Route) -> str:
     lines.append(f"Answers: {', '.join(answers)}.")
     own = [kind for kind in dict.fromkeys(route.errors) if kind not in COMMON]
     if own:
-        codes = ", ".join(f"{STATUS[kind]} `{kind.code}`" for kind in own)
+        codes = ", ".join(f"{kind.row.http} `{kind.code}`" for kind in own)
         lines.append(f" Errors beyond the common ones: {codes}.")
     lines.append("\n")
     return "".join(lines)

@@ -604,4 +604,4 @@ def test_errors_are_told_apart_where_django_uses_the_driver_too(monkeypatch: pyt
     failure = translated(pymysql.OperationalError(1213, "Deadlock found"), "here")
     assert isinstance(failure, Unavailable)
     assert "error 1213" in str(failure)
-    assert failure.is_refused  # type: ignore[attr-defined]
+    assert failure.is_refused

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.fronts.http.failures import STATUS
 from penstock.fronts.http.handlers import all_routes
 from penstock.fronts.http.routes import Route
+from penstock.model.errors import CLASSES
 from tools import make_http_reference
 
 ROUTES = all_routes()
@@ -39,9 +39,8 @@ def test_every_field_of_a_request_has_words() -> None:
 
 def test_every_error_is_on_the_page() -> None:
     text = make_http_reference.render()
-    for kind, status in STATUS.items():
-        if kind.code != "error":
-            assert f"| {status} | `{kind.code}` |" in text
+    for code, kind in CLASSES.items():
+        assert (f"| {kind.row.http} | `{code}` |" in text) == (code not in ("error", "elsewhere", "unknown_error"))
 
 
 def test_shapes_are_listed_once_and_linked() -> None:

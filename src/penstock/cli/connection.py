@@ -103,12 +103,12 @@ def run(work: Coroutine[Any, Any, Result], server: ServerAddress | None = None) 
 def error_text(error: PenstockError, server: ServerAddress | None) -> str:
     """What to tell; where no server answered, how to start one, and where it wants a token, how to give it."""
     from penstock.client.transport.connection import ConnectFailed
-    from penstock.model.errors import Unavailable
+    from penstock.model.errors import Unauthorized, Unavailable
 
     if isinstance(error, Unavailable) and isinstance(error.__cause__, ConnectFailed):
         place = f" at {server.url}" if server is not None else ""
         return printable_lines(f"there is no server{place} ({error.__cause__}); start one with: penstock serve")
-    if error.code == "unauthorized":
+    if isinstance(error, Unauthorized):
         given = "the token is not the server's" if server is not None and server.token else "the server wants a token"
         return f"{given}; give it with --token, or in the variable PENSTOCK_TOKEN"
     return printable_lines(str(error))

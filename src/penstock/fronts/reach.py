@@ -16,7 +16,7 @@ from penstock.batch import EncodedBatch
 from penstock.client.client import AsyncClient, client_over
 from penstock.fronts.http.inside import Inside
 from penstock.model import DEFAULT_GROUP, Headers, Message, check_name, options_of
-from penstock.model.errors import Elsewhere, Forbidden
+from penstock.model.errors import Elsewhere, ExclusiveQueue
 from penstock.model.verdict import Verdict
 from penstock.node.broker import Broker, LeaseLike, Transaction
 from penstock.node.consume.extents import QueueLanes
@@ -78,7 +78,7 @@ class Reach(Broker):
         self._node.check_open()
         queue = self._node.catalog.queue(self._namespace, name)
         if queue.session is not None and queue.session != self._session:
-            raise Forbidden(f"queue {name!r} is exclusive to another session")
+            raise ExclusiveQueue(f"queue {name!r} is exclusive to another session")
         return queue
 
     def queue_options(self, name: str) -> dict[str, Any]:

@@ -24,9 +24,9 @@ from penstock import (
     encode,
 )
 from penstock.api.results import Lease
-from penstock.client.operations.errors import BY_CODE
 from penstock.client.transport.channel import OutcomeUnknown, is_repeat
 from penstock.model import errors
+from penstock.model.errors import CLASSES
 from tests.clients.http.rig import Asked, Responder, ToldServer, answer, refusal, run
 
 FAST = Retry(attempts=5, pause_seconds=0.001, pause_seconds_max=0.002)
@@ -136,7 +136,7 @@ def test_a_server_that_is_away_is_asked_again(status: int) -> None:
 )
 def test_a_refusal_is_final(status: int, code: str) -> None:
     error, asked = told(lambda _: refusal(status, code, "because"), lambda client: client.queue_options("q"))
-    assert (type(error), str(error), len(asked)) == (BY_CODE[code], "because", 1)
+    assert (type(error), str(error), len(asked)) == (CLASSES[code], "because", 1)
     assert not getattr(error, "__notes__", [])
 
 
@@ -287,14 +287,14 @@ def test_a_read_that_was_lost_is_given_back_before_it_is_repeated() -> None:
 
 
 def test_every_error_comes_back_as_itself() -> None:
-    for code, kind in BY_CODE.items():
+    for code, kind in CLASSES.items():
         error, _ = told(
             lambda _, code=code: refusal(400, code, "why"),  # type: ignore[misc]
             lambda client: client.queue_options("q"),
         )
         assert type(error) is kind
         assert (str(error), error.code) == ("why", code)
-    assert len(BY_CODE) == len(
+    assert len(CLASSES) == len(
         [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PenstockError)]
     )
 
@@ -309,8 +309,9 @@ def test_a_filters_column_comes_along() -> None:
 @pytest.mark.parametrize(
     ("said", "kind", "code"),
     [
-        (refusal(401, "unauthorized", "token"), errors.Forbidden, "unauthorized"),
-        (refusal(418, "teapot", "no"), PenstockError, "teapot"),
+        (refusal(401, "unauthorized", "token"), errors.Unauthorized, "unauthorized"),
+        (refusal(418, "teapot", "no"), errors.UnknownError, "teapot"),
+        (refusal(503, "newer", "no"), Unavailable, "unavailable"),
         (answer("<html>", 413), errors.MessageTooLarge, "too_large"),
         (answer(None, 500), PenstockError, "error"),
     ],

@@ -23,10 +23,11 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from penstock import Message, encode
-from penstock.fronts.http.failures import STATUS
+from penstock.fronts.http.errors import FAULTS
 from penstock.fronts.http.handlers import all_routes
 from penstock.fronts.http.openapi import MEANING, document
 from penstock.fronts.http.page import render
+from penstock.model.errors import CLASSES
 from penstock.store.memory.engine import MemoryStore
 from tests.fronts.http.rig import Front, front_on, over_http
 
@@ -111,7 +112,7 @@ def test_every_schema_is_a_json_schema() -> None:
 
 
 def test_every_error_has_a_meaning() -> None:
-    assert set(STATUS.values()) <= set(MEANING)
+    assert {kind.row.http for kind in CLASSES.values()} | {fault.status for fault in FAULTS} <= set(MEANING)
 
 
 @over_http()

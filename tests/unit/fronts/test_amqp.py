@@ -14,7 +14,7 @@ from penstock.api.results import Lease
 from penstock.core.filters import parse
 from penstock.fronts.amqp091 import deaths
 from penstock.fronts.amqp091.arguments import queue_options, span_ms
-from penstock.fronts.amqp091.faults import ChannelFault
+from penstock.fronts.amqp091.errors import ChannelFault
 from penstock.fronts.amqp091.mapping import Reader, outgoing, routing_key, with_headers
 from penstock.fronts.amqp091.names import address_of, filter_of, namespace_of
 from penstock.fronts.amqp091.settling import Held, Place, Settling, runs

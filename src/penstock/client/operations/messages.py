@@ -29,7 +29,7 @@ from penstock.client.operations.codec import (
 )
 from penstock.client.operations.requests import SENDS_BATCH, TAKES_BATCHES, TAKES_JSON, PublishIds, Requests, decoded
 from penstock.client.publish_coalescer import LARGE_BYTES, Sharing, size_of
-from penstock.client.transport.channel import REPEATED, OutcomeUnknown, Reply, Request, Retry, Sender, is_repeat
+from penstock.client.transport.channel import OutcomeUnknown, Reply, Request, Retry, Sender, is_repeat, mark_repeated
 from penstock.model import DEFAULT_GROUP, SPAN_MS_MAX, Message, check_message
 from penstock.model.errors import InvalidArgument, InvalidBatch, LeaseLost
 from penstock.model.verdict import Verdict
@@ -373,7 +373,7 @@ def unsure_of(error: LeaseLost, done: str) -> LeaseLost:
         f"{error}; the request was sent before and its answer was lost, so it is not known whether this call {done} it "
         "or the lease had ended"
     )
-    unsure.add_note(REPEATED)
+    mark_repeated(unsure)
     return unsure
 
 

@@ -22,7 +22,7 @@ from penstock.client.operations.errors import error_of
 from penstock.client.transport.connection import BODY_BYTES_MAX, Answer, ConnectFailed, ConnectionLost
 from penstock.client.transport.pool import NodePool, Nodes, addresses_of
 from penstock.model import INTEGER_MAX, check_integer
-from penstock.model.errors import Closed, InvalidArgument, Overloaded, PenstockError, Unavailable
+from penstock.model.errors import Closed, InvalidArgument, PenstockError, Unavailable
 from penstock.version import VERSION
 
 
@@ -53,6 +53,8 @@ NO_RETRY: Final = Retry(attempts=1)
 
 class OutcomeUnknown(Unavailable):
     """A request that must not be repeated was sent, and its answer was lost: it was carried out, or it was not."""
+
+    code = "outcome_unknown"
 
 
 class Request(Struct, frozen=True):
@@ -172,17 +174,7 @@ class _Refused(Exception):
     def __init__(self, answer: Answer) -> None:
         super().__init__()
         self.error = error_of(answer)
-        self.status = answer.status
         self.pause_s = _seconds(answer.headers.get(b"retry-after", b""))
-
-    @property
-    def asks_for_another(self) -> bool:
-        return self.status in (502, 503, 504) or isinstance(self.error, Overloaded)
-
-    @property
-    def is_certain(self) -> bool:
-        """Nothing was done: the server turned the request away before it began."""
-        return isinstance(self.error, Overloaded) or self.error.code == "too_many_connections"
 
 
 class _Attempts:
@@ -226,9 +218,9 @@ class _Attempts:
         """Raise where there is nothing to be gained, or something to be spoilt, by another attempt."""
         failure = self._failure
         if isinstance(failure, _Refused):
-            if not failure.asks_for_another:
+            if not failure.error.row.retryable:
                 raise _marked(failure.error, self._is_unsure)
-            self._is_unsure = self._is_unsure or not failure.is_certain
+            self._is_unsure = self._is_unsure or failure.error.row.may_be_done
             if self._is_unsure and not self._request.is_repeatable:
                 raise failure.error
         elif isinstance(failure, ConnectionLost):
@@ -267,13 +259,19 @@ class _Attempts:
 
 def _marked(error: PenstockError, is_unsure: bool) -> PenstockError:
     if is_unsure:
-        error.add_note(REPEATED)
+        mark_repeated(error)
     return error
+
+
+def mark_repeated(error: PenstockError) -> None:
+    """Say of an error, to programs and to people, that an earlier attempt may have succeeded."""
+    error.is_repeat = True
+    error.add_note(REPEATED)
 
 
 def is_repeat(error: BaseException) -> bool:
     """Whether the error is the answer to a repeated request, of which an earlier attempt may have succeeded."""
-    return REPEATED in getattr(error, "__notes__", ())
+    return isinstance(error, PenstockError) and error.is_repeat
 
 
 REPEATED: Final = "an earlier attempt of the same request may have been carried out before its answer was lost"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.fronts.amqp091.faults import ChannelFault, ConnectionFault, precondition
+from penstock.fronts.amqp091.errors import ChannelFault, ConnectionFault, precondition
 from penstock.model import ATTEMPTS_MAX, INTEGER_MAX, PRIORITY_MAX, SPAN_MS_MAX, ExchangeConfig, QueueConfig
 from penstock.wire.amqp091 import codes
 

@@ -20,7 +20,7 @@ from pamqp.commands import Channel as Flow
 
 from penstock.fronts.amqp091 import declaring, subscribing
 from penstock.fronts.amqp091.consuming import Standing
-from penstock.fronts.amqp091.faults import (
+from penstock.fronts.amqp091.errors import (
     ChannelFault,
     ConnectionFault,
     fault_of,
@@ -176,8 +176,7 @@ class Channel:
         try:
             answer = await found(self, method)
         except PenstockError as error:
-            fault = fault_of(error)
-            raise ChannelFault(fault.code, fault.text) from None
+            raise fault_of(error) from None
         # AMQP never answers an ack: the answer to what was asked after it says that it is stored.
         if answer is not None and not self.is_closed and await self.settling.finish():
             self.connection.wire.send(self.number, answer)

@@ -19,7 +19,7 @@ from penstock.fronts.amqp091.arguments import (
     queue_options,
     text,
 )
-from penstock.fronts.amqp091.faults import ChannelFault, not_found, precondition
+from penstock.fronts.amqp091.errors import ChannelFault, not_found, precondition
 from penstock.fronts.amqp091.mapping import plain_headers
 from penstock.fronts.amqp091.names import BUILT_IN, check_not_reserved, new_queue_name, queue_of
 from penstock.model import DEFAULT_GROUP, ExchangeConfig, Headers, QueueConfig, make_config

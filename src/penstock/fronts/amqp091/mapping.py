@@ -11,7 +11,7 @@ import datetime as dt
 from typing import Any, Final, NamedTuple
 
 from penstock.fronts.amqp091 import deaths
-from penstock.fronts.amqp091.faults import precondition
+from penstock.fronts.amqp091.errors import precondition
 from penstock.model import INTEGER_MAX, SPAN_MS_MAX, Headers, Message, check_headers
 from penstock.model.errors import InvalidArgument
 from penstock.wire.amqp091.properties import Properties, Raw, build, locate

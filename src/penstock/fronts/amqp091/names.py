@@ -11,7 +11,7 @@ import secrets
 from base64 import urlsafe_b64encode
 from typing import Final, NamedTuple
 
-from penstock.fronts.amqp091.faults import ChannelFault, precondition
+from penstock.fronts.amqp091.errors import ChannelFault, precondition
 from penstock.model import DEFAULT_NAMESPACE
 from penstock.wire.amqp091 import codes
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.api.results import Receipt
 from penstock.batch import encode
 from penstock.fronts.amqp091 import streams
-from penstock.fronts.amqp091.faults import ChannelFault, fault_of, not_found, not_implemented
+from penstock.fronts.amqp091.errors import ChannelFault, fault_of, not_found, not_implemented
 from penstock.fronts.amqp091.names import BUILT_IN, COMMIT, QUEUE_PREFIX, address_of
 from penstock.fronts.amqp091.replies import REPLY_TO_BYTES, addressed
 from penstock.model import Message

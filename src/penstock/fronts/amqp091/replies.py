@@ -11,7 +11,7 @@ import secrets
 from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING, Final
 
-from penstock.fronts.amqp091.faults import precondition
+from penstock.fronts.amqp091.errors import precondition
 from penstock.wire.amqp091.properties import Properties
 
 if TYPE_CHECKING:

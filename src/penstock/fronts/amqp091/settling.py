@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from penstock.api.results import Lease
-from penstock.fronts.amqp091.faults import precondition
+from penstock.fronts.amqp091.errors import precondition
 from penstock.model.errors import LeaseLost, NotFound, PenstockError
 from penstock.model.verdict import Verdict
 

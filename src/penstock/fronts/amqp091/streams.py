@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.fronts.amqp091.arguments import span_ms
 from penstock.fronts.amqp091.consuming import LOOK_SECONDS, PAUSE_SECONDS, WAIT_SECONDS, Standing
-from penstock.fronts.amqp091.faults import precondition
+from penstock.fronts.amqp091.errors import precondition
 from penstock.fronts.amqp091.mapping import outgoing, routing_key, with_headers
 from penstock.fronts.amqp091.names import Filter
 from penstock.fronts.amqp091.settling import Action, Holder, Place

@@ -15,12 +15,12 @@ from penstock.fronts.amqp091 import replies, streams
 from penstock.fronts.amqp091.arguments import NOT_HONOURED, Arguments, flag, text, whole
 from penstock.fronts.amqp091.consuming import Consumer, Standing
 from penstock.fronts.amqp091.declaring import make_reply_queue, ready_in
-from penstock.fronts.amqp091.faults import ChannelFault, ConnectionFault, not_implemented, precondition
+from penstock.fronts.amqp091.errors import ChannelFault, ConnectionFault, not_implemented, precondition
 from penstock.fronts.amqp091.mapping import counted, outgoing, routing_key
 from penstock.fronts.amqp091.names import Filter, address_of, filter_of, new_consumer_tag
 from penstock.fronts.amqp091.settling import LEASE_SECONDS, Held, Place
 from penstock.model import DEFAULT_GROUP, NAME_CHARACTERS_MAX, QueueConfig, make_config
-from penstock.model.errors import Forbidden, PenstockError
+from penstock.model.errors import ExclusiveConsumer, PenstockError
 from penstock.wire.amqp091 import codes
 from penstock.wire.amqp091.methods import make
 
@@ -102,11 +102,9 @@ def _check_no_local(options: dict[str, Any], method: Basic.Consume) -> bool:
 async def _attach(channel: Channel, place: Place, exclusive: bool) -> None:
     try:
         await channel.broker.attach(place.queue, place.group, consumer=place.consumer, exclusive=exclusive)
-    except Forbidden as error:
-        if "exclusive to another session" in str(error):
-            raise
+    except ExclusiveConsumer as error:
         text = f"queue '{place.queue}' in vhost '{channel.vhost}' in exclusive use"
-        raise ChannelFault(codes.ACCESS_REFUSED, text) from None
+        raise ChannelFault(error.row.amqp091, text) from None
 
 
 async def _reader(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.fronts.amqp091.faults import fault_of, not_found, precondition
+from penstock.fronts.amqp091.errors import fault_of, not_found, precondition
 from penstock.fronts.amqp091.names import BUILT_IN
 from penstock.fronts.amqp091.publishing import Run, reached_by
 from penstock.fronts.amqp091.settling import Action, Delivered

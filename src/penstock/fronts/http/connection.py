@@ -16,13 +16,15 @@ from typing import Final, Protocol, cast
 
 import httptools
 
-from penstock.fronts.http.failures import HttpError, answer_to
+from penstock.fronts.http.errors import HEADERS_TOO_LARGE, MALFORMED, TIMEOUT, HttpError, answer_to
 from penstock.fronts.http.heads import Arriving, Heads
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
+from penstock.model.errors import MessageTooLarge, PenstockError, TooManyConnections
 from penstock.node.commit.pending import Promise
 from penstock.wire.http.cluster import CONSUMER, FORWARDED, SECRET, SESSION_NAME, WAITED
 
+REFUSALS: Final = (HttpError, PenstockError)
 WANTED: Final = frozenset(
     (b"accept", b"authorization", b"content-encoding", b"content-type", b"host", b"last-event-id", b"origin",
      b"traceparent", b"x-request-id", CONSUMER, FORWARDED, SECRET, SESSION_NAME, WAITED)
@@ -76,7 +78,7 @@ class Connection(asyncio.Protocol):
         self._head_bytes_max = host.options.max_header_bytes
         self._transport: asyncio.Transport
         self._parser = httptools.HttpRequestParser(self)
-        self._requests: deque[Request | HttpError] = deque()
+        self._requests: deque[Request | HttpError | PenstockError] = deque()
         self._current: Request | None = None
         """The request that is being answered."""
         self._task: asyncio.Task[None] | None = None
@@ -124,8 +126,7 @@ class Connection(asyncio.Protocol):
         self.deadline = self._host.now() + self._host.options.request_seconds
         if not self._host.opened(self):
             most = self._host.options.max_connections
-            self._refuse(HttpError(503, "too_many_connections", f"there are {most} connections already; try later",
-                                   (("Retry-After", "1"),)))  # fmt: skip
+            self._refuse(TooManyConnections(f"there are {most} connections already; try later"))
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._closing = True
@@ -187,9 +188,9 @@ class Connection(asyncio.Protocol):
             return data[upgrade.args[0] :]
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
-            self._refuse(cause if isinstance(cause, HttpError) else HttpError(400, "malformed", str(error)))
+            self._refuse(cause if isinstance(cause, REFUSALS) else HttpError(MALFORMED, str(error)))
         except httptools.HttpParserError as error:
-            self._refuse(HttpError(400, "malformed", f"this is not HTTP/1.1: {error}"))
+            self._refuse(HttpError(MALFORMED, f"this is not HTTP/1.1: {error}"))
         else:
             if self._loose_bytes > self._head_bytes_max:
                 self._refuse(self._head_too_large())
@@ -219,7 +220,7 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_count += 1
         if self._header_count > HEADERS_MAX:
-            raise HttpError(431, "headers_too_large", f"a request may have {HEADERS_MAX} headers")
+            raise HttpError(HEADERS_TOO_LARGE, f"a request may have {HEADERS_MAX} headers")
         self._parsed_bytes += len(name) + len(value)
         if self._parsed_bytes > self._head_bytes_max:
             raise self._head_too_large()
@@ -232,30 +233,30 @@ class Connection(asyncio.Protocol):
             elif name == b"accept":
                 self._headers[name] += b", " + value
             else:
-                raise HttpError(400, "malformed", f"the header {name.decode()} is given twice")
+                raise HttpError(MALFORMED, f"the header {name.decode()} is given twice")
         elif name == b"content-length":
             self._has_body = int(value) > 0
             if int(value) > self._host.options.max_body_bytes:
                 raise self._body_too_large()
         elif name == b"transfer-encoding":
             if value.lower() != b"chunked" or self._parser.get_http_version() != "1.1":
-                raise HttpError(400, "malformed", "a body may be sent in chunks, by HTTP/1.1, and in no other encoding")
+                raise HttpError(MALFORMED, "a body may be sent in chunks, by HTTP/1.1, and in no other encoding")
             self._has_body = True
         elif name == b"expect":
             self._expects = value.lower() == b"100-continue"
 
     def _head_too_large(self) -> HttpError:
         most = self._head_bytes_max
-        return HttpError(431, "headers_too_large", f"a request's line and headers may have {most} bytes")
+        return HttpError(HEADERS_TOO_LARGE, f"a request's line and headers may have {most} bytes")
 
     def on_headers_complete(self) -> None:
         self._is_head = False
         self._loose_bytes = 0
         self._version = self._parser.get_http_version()
         if self._version not in ("1.1", "1.0"):
-            raise HttpError(400, "malformed", "this server speaks HTTP/1.1")
+            raise HttpError(MALFORMED, "this server speaks HTTP/1.1")
         if b"host" not in self._headers and self._version == "1.1":
-            raise HttpError(400, "malformed", "the request has no Host header")
+            raise HttpError(MALFORMED, "the request has no Host header")
         if self._expects and not self._is_busy:
             self._say_continue()
 
@@ -270,9 +271,9 @@ class Connection(asyncio.Protocol):
             raise self._body_too_large()
         self._body.append(body)
 
-    def _body_too_large(self) -> HttpError:
+    def _body_too_large(self) -> MessageTooLarge:
         most = self._host.options.max_body_bytes
-        return HttpError(413, "too_large", f"a request's body may have {most} bytes")
+        return MessageTooLarge(f"a request's body may have {most} bytes")
 
     def on_message_complete(self) -> None:
         parser, parts = self._parser, self._body
@@ -287,9 +288,9 @@ class Connection(asyncio.Protocol):
             self._whole = b""
         self._begin()
         if method == "CONNECT":
-            self._refuse(HttpError(400, "malformed", "this server is no proxy"))
+            self._refuse(HttpError(MALFORMED, "this server is no proxy"))
         elif has_lost_body:  # the parser takes what follows for the other protocol
-            self._refuse(HttpError(400, "malformed", "this server speaks HTTP/1.1 only: send a body without Upgrade"))
+            self._refuse(HttpError(MALFORMED, "this server speaks HTTP/1.1 only: send a body without Upgrade"))
         else:
             self._put(request)
 
@@ -314,7 +315,7 @@ class Connection(asyncio.Protocol):
         elif not self._idle.done():
             self._idle.set_result(None)
 
-    def _refuse(self, error: HttpError) -> None:
+    def _refuse(self, error: HttpError | PenstockError) -> None:
         """Nothing that follows on this connection can be understood: say why after what was asked before, and close."""
         if not self._closing:
             self._closing = True
@@ -368,7 +369,7 @@ class Connection(asyncio.Protocol):
             if not self._requests and not self._closing:
                 self._transport.resume_reading()  # what comes next, and whether the client goes
             self.deadline = 0.0
-            if isinstance(item, HttpError):
+            if isinstance(item, REFUSALS):
                 answer = answer_to(item)
                 self._transport.write(answer.head(self._host.new_request_id(), False) + answer.body)
                 self._linger()
@@ -462,7 +463,7 @@ class Connection(asyncio.Protocol):
         if self._is_busy and self._room is None and not self._closing:
             self.deadline = 0.0  # it waits for us, and the request behind it has time until then
         elif not self._is_busy and self._is_arriving() and not self._closing:
-            self._refuse(HttpError(408, "timeout", "the request did not arrive in time"))
+            self._refuse(HttpError(TIMEOUT, "the request did not arrive in time"))
         else:
             self.abort()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import asdict
 
-from penstock.fronts.http.failures import failure
+from penstock.fronts.http.errors import failure
 from penstock.fronts.http.peers import Broken, NotSent, PeerAnswer, Peers
 from penstock.fronts.http.request import Answer, Request, Stream
 from penstock.model.errors import Elsewhere, PenstockError, Unavailable

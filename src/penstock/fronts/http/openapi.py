@@ -8,7 +8,6 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from penstock.fronts.http.failures import STATUS
 from penstock.fronts.http.routes import Route
 from penstock.model.errors import (
     Closed,
@@ -164,7 +163,7 @@ def _responses(route: Route, by_kind: dict[int, Schema]) -> Schema:
                 content[route.or_gives] = {"schema": {"type": "string", "contentMediaType": route.or_gives}}
             responses[str(status)]["content"] = content
     errors = (*COMMON, *route.errors) if route.path.startswith("/v1/") else tuple(route.errors)
-    statuses = {STATUS[error] for error in errors} | set(HTTP_LEVEL)
+    statuses = {error.row.http for error in errors} | set(HTTP_LEVEL)
     if route.or_gives is not None:
         statuses.add(406)
     for status in sorted(statuses):

@@ -23,9 +23,13 @@ IDLE_S: Final = 10.0
 class NotSent(Unavailable):
     """Nothing of the request has reached the other node."""
 
+    code = "peer_unreachable"
+
 
 class Broken(Unavailable):
     """The connection broke after the request was sent: it was carried out, or it was not."""
+
+    code = "peer_lost"
 
 
 class PeerAnswer(NamedTuple):

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from penstock.fronts.http.failures import HttpError
+from penstock.fronts.http.errors import MALFORMED, MEDIA_TYPE, METHOD_NOT_ALLOWED, NO_SUCH_PATH, HttpError
 from penstock.fronts.http.request import Answer, Request, Stream
 from penstock.model.errors import InvalidArgument, PenstockError
 from penstock.node.broker import Broker
@@ -136,11 +136,11 @@ class Route:
             return None
         if media_type != JSON_TYPE:
             known = f"{JSON_TYPE} or {BATCH_TYPE}" if self.takes_batch else JSON_TYPE
-            raise HttpError(415, "unsupported_media_type", f"Content-Type is {media_type!r}; {self.name} takes {known}")
+            raise HttpError(MEDIA_TYPE, f"Content-Type is {media_type!r}; {self.name} takes {known}")
         try:
             return self._decoder.decode(request.body or b"{}")
         except UnicodeDecodeError as error:
-            raise HttpError(400, "malformed", f"the body is not UTF-8: {error}") from None
+            raise HttpError(MALFORMED, f"the body is not UTF-8: {error}") from None
 
 
 def _convert(query: dict[str, str], kind: type[Kind]) -> Kind:
@@ -203,17 +203,15 @@ class Router:
             if following is None:
                 following = branch.named
                 if following is None:
-                    raise HttpError(
-                        404, "no_such_path", f"there is nothing at {path[:200]!r}; see /docs for what there is"
-                    )
+                    raise HttpError(NO_SUCH_PATH, f"there is nothing at {path[:200]!r}; see /docs for what there is")
                 values.append(_name(part))
             branch = following
         route = branch.routes.get("GET" if method == "HEAD" else method)
         if route is None:
             if not branch.routes:
-                raise HttpError(404, "no_such_path", f"there is nothing at {path[:200]!r}; see /docs for what there is")
+                raise HttpError(NO_SUCH_PATH, f"there is nothing at {path[:200]!r}; see /docs for what there is")
             allowed = ", ".join(sorted(branch.routes))
-            raise HttpError(405, "method_not_allowed", f"{method} is not for {path[:200]!r}; it takes {allowed}",
+            raise HttpError(METHOD_NOT_ALLOWED, f"{method} is not for {path[:200]!r}; it takes {allowed}",
                             (("Allow", allowed),))  # fmt: skip
         return route, dict(zip(route.parameters, values, strict=True))
 
@@ -232,12 +230,12 @@ def _path(raw: bytes) -> str:
     try:
         path = raw.decode("ascii")
     except UnicodeDecodeError:
-        raise HttpError(400, "malformed", "the path has bytes that are not ASCII; percent-encode them") from None
+        raise HttpError(MALFORMED, "the path has bytes that are not ASCII; percent-encode them") from None
     if not path.startswith("/"):
         _, separator, rest = path.partition("://")
         path = "/" + rest.partition("/")[2] if separator else path
     if not path.startswith("/"):
-        raise HttpError(400, "malformed", f"{path[:100]!r} is not a path")
+        raise HttpError(MALFORMED, f"{path[:100]!r} is not a path")
     return path
 
 

@@ -23,7 +23,7 @@ from penstock.fronts import metrics
 from penstock.fronts.http import page
 from penstock.fronts.http.busy_poll import Alertness
 from penstock.fronts.http.connection import Connection
-from penstock.fronts.http.failures import HttpError, answer_to
+from penstock.fronts.http.errors import MEDIA_TYPE, NO_SUCH_PATH, HttpError, answer_to
 from penstock.fronts.http.forwarding import Forwarding
 from penstock.fronts.http.handlers import all_routes
 from penstock.fronts.http.handlers.cluster import check_secret
@@ -35,7 +35,7 @@ from penstock.fronts.http.routes import NAMESPACE, SESSION, Call, Route, Router
 from penstock.fronts.http.sessions import Sessions
 from penstock.logs import request_id
 from penstock.model import DEFAULT_NAMESPACE
-from penstock.model.errors import Elsewhere, InvalidArgument, Overloaded, PenstockError
+from penstock.model.errors import Elsewhere, Forbidden, InvalidArgument, Overloaded, PenstockError, Unauthorized
 from penstock.node.broker import Broker, broker_of_session
 from penstock.wire.http.cluster import CONSUMER, SECRET, SESSION_NAME
 from penstock.wire.http.shapes import encode_json
@@ -239,7 +239,7 @@ class HttpServer:
         elif not route.is_open:
             self._check_token(request)
         if request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise HttpError(415, "unsupported_media_type", "the body is compressed; send it as it is")
+            raise HttpError(MEDIA_TYPE, "the body is compressed; send it as it is")
 
     def _failed(self, route: Route | None, request: Request, error: Exception) -> Answer:
         """The answer to a request for which an error was raised."""
@@ -347,8 +347,7 @@ class HttpServer:
     def _check_token(self, request: Request) -> None:
         scheme, _, token = request.headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
-            raise HttpError(401, "unauthorized", "this server wants a token: send Authorization: Bearer TOKEN",
-                            (("WWW-Authenticate", "Bearer"),))  # fmt: skip
+            raise Unauthorized("this server wants a token: send Authorization: Bearer TOKEN")
 
     def _namespaced(self, namespace: str) -> Broker:
         broker = self._brokers.get(namespace)
@@ -374,7 +373,7 @@ class HttpServer:
 
     async def render_metrics(self) -> bytes:
         if not self._is_measured:
-            raise HttpError(404, "no_such_path", "metrics are turned off: [metrics] enabled = false")
+            raise HttpError(NO_SUCH_PATH, "metrics are turned off: [metrics] enabled = false")
         cluster = self.broker.cluster
         if cluster is not None and self.forwarding is not None:
             self.measures.cluster = metrics.ClusterNumbers(
@@ -418,9 +417,7 @@ def _check_origin(request: Request) -> None:
     if origin is None or request.method in ("GET", "HEAD"):
         return
     if origin.partition(b"://")[2] != request.headers.get(b"host"):
-        raise HttpError(
-            403, "forbidden", f"Origin is {request.header(b'origin')[:100]!r}: a page of another site may not"
-        )
+        raise Forbidden(f"Origin is {request.header(b'origin')[:100]!r}: a page of another site may not")
 
 
 def check_exposure(options: HttpOptions) -> None:

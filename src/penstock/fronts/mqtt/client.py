@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from penstock.fronts.mqtt.delivering import SessionSource, Source
-from penstock.fronts.mqtt.faults import Refusal, log
+from penstock.fronts.mqtt.errors import Refusal, log
 from penstock.fronts.mqtt.incoming import Incoming
 from penstock.fronts.mqtt.session.connected import Session, check_client_id
 from penstock.fronts.mqtt.session.window import Window

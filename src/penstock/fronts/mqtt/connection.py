@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock.fronts.mqtt.client import Client
-from penstock.fronts.mqtt.faults import log
+from penstock.fronts.mqtt.errors import log
 from penstock.fronts.mqtt.mapping import properties_of
 from penstock.wire.mqtt.connection import ServerConnection
 from penstock.wire.mqtt.packets import NO_PROPERTIES, Connect, Event, Lost, UserProperties

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.api.results import Lease, Received
-from penstock.fronts.mqtt.faults import log
+from penstock.fronts.mqtt.errors import log
 from penstock.fronts.mqtt.mapping import ORIGIN, STORED, SUBSCRIPTION, Origin, for_subscription, origin_of
 from penstock.fronts.mqtt.session.window import Flight, Window, packet_id_of
 from penstock.fronts.mqtt.settling import Settling

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.fronts.mqtt.faults import Refusal, refusal_of
+from penstock.fronts.mqtt.errors import Refusal, refusal_of
 from penstock.fronts.mqtt.mapping import Publisher
 from penstock.fronts.mqtt.publishing import Wanted, address
 from penstock.fronts.mqtt.queues import Settlement, settlement_of

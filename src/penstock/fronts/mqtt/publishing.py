@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.api.results import Receipt
 from penstock.batch import encode
-from penstock.fronts.mqtt.faults import Refusal, log, refusal_of
+from penstock.fronts.mqtt.errors import Refusal, log, refusal_of
 from penstock.fronts.mqtt.measures import MqttMeasures
 from penstock.fronts.mqtt.queues import ACTIONS
 from penstock.fronts.mqtt.retained import RetainedMessages

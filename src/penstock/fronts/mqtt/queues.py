@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.api.results import Lease, Received
 from penstock.fronts.key_filter import KeyFilter, key_filter
 from penstock.fronts.mqtt.delivering import LEASE_SECONDS, WAIT_SECONDS, Outgoing, Source
-from penstock.fronts.mqtt.faults import Refusal
+from penstock.fronts.mqtt.errors import Refusal
 from penstock.fronts.mqtt.session.window import Flight, Window
 from penstock.fronts.mqtt.settling import Settling
 from penstock.fronts.mqtt.subscription.subscriptions import QUEUE_PREFIX, Subscription

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.fronts.mqtt.faults import Refusal
+from penstock.fronts.mqtt.errors import Refusal
 from penstock.fronts.mqtt.subscription.topic_tree import TopicTree
 from penstock.fronts.mqtt.table import COMPACT_AFTER, Table
 from penstock.model import Message

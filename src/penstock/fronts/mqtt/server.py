@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.fronts.mqtt.connection import Connection
 from penstock.fronts.mqtt.delivering import RENEW_SECONDS
-from penstock.fronts.mqtt.faults import log
+from penstock.fronts.mqtt.errors import log
 from penstock.fronts.mqtt.measures import MqttMeasures, MqttNumbers, families
 from penstock.fronts.mqtt.options import MqttOptions, check_exposure
 from penstock.fronts.mqtt.publishing import EXCHANGE, Publishing

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from penstock.api.results import Lease
-from penstock.fronts.mqtt.faults import log
+from penstock.fronts.mqtt.errors import log
 from penstock.fronts.mqtt.session.documents import SessionDocuments
 from penstock.model.errors import Closed, LeaseLost, PenstockError
 from penstock.node.broker import Broker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from penstock.model import DEFAULT_GROUP, Binding, Headers, Message, check_headers, check_name, options_of
-from penstock.model.errors import Forbidden, InvalidArgument
+from penstock.model.errors import ExclusiveConsumer, Forbidden, InvalidArgument
 from penstock.model.rows import home_slot
 from penstock.node import declarations
 from penstock.node.arguments import check_is_text
@@ -172,9 +172,10 @@ class Declaring(Names):
             await self._work_group(home, group)
         place = (group, name)
         if home.only_consumer not in (None, place):
-            raise Forbidden(f"queue {queue!r} has a consumer that is there alone, by its own wish")
+            raise ExclusiveConsumer(f"queue {queue!r} has a consumer that asked to be alone")
         if exclusive and home.consumers - {place}:
-            raise Forbidden(f"queue {queue!r} has {len(home.consumers - {place})} consumers; none can be alone there")
+            others = len(home.consumers - {place})
+            raise ExclusiveConsumer(f"queue {queue!r} has {others} consumers; none can be alone there")
         home.consumers |= {place}
         home.had_consumer = True
         home.only_consumer = place if exclusive else None

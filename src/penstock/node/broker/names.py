@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 
 from penstock.model import DEFAULT_GROUP, INTEGER_MAX, TIME_MS_MAX, check_integer
-from penstock.model.errors import Forbidden, NotFound
+from penstock.model.errors import ExclusiveQueue, Forbidden, NotFound
 from penstock.model.rows import REGISTRAR_SLOT
 from penstock.node import declarations
 from penstock.node.arguments import check_is_text
@@ -38,7 +38,7 @@ class Names:
         check_is_text(name, "a queue's name")
         queue = self._node.find_queue(self._namespace, name)
         if queue.session is not None and queue.session != self._session:
-            raise Forbidden(f"queue {name!r} is exclusive to another session")
+            raise ExclusiveQueue(f"queue {name!r} is exclusive to another session")
         return queue
 
     def _target(self, name: str) -> Queue:

@@ -53,6 +53,8 @@ class Folder(Protocol):
 class FolderInUse(InvalidArgument):
     """Another process has the folder."""
 
+    code = "folder_in_use"
+
 
 class DiskFolder:
     """A real folder. Made by `DiskFolder.open`."""

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from penstock.model.errors import Closed, Fenced, InvalidArgument, StoreCorrupt, Unavailable
+from penstock.model.errors import Closed, Fenced, InvalidArgument, PenstockError, StoreCorrupt, Unavailable
 from penstock.model.rows import (
     BatchHead,
     BatchRow,
@@ -122,7 +122,7 @@ class MysqlStore:
             except (Fenced, InvalidArgument, StoreCorrupt):
                 raise  # the database said no
             except BaseException as error:
-                self._is_unsure = not getattr(error, "is_refused", False)
+                self._is_unsure = not (isinstance(error, PenstockError) and error.is_refused)
                 raise
 
     async def _apply(self, commit: Commit) -> None:

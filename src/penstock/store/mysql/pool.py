@@ -173,7 +173,7 @@ class Threads:
             connection = self._take()
         except Exception as error:
             refused = translated(error, self._label)
-            refused.is_refused = True  # type: ignore[attr-defined]  # nothing was sent
+            refused.is_refused = True  # nothing was sent
             raise refused from error
         try:
             result = work(connection)
@@ -288,7 +288,7 @@ def translated(error: Exception, label: str) -> PenstockError:
         if number in _TABLES:
             return StoreCorrupt(text)
         failure = Unavailable(text)
-        failure.is_refused = number in _REFUSED  # type: ignore[attr-defined]
+        failure.is_refused = number in _REFUSED
         return failure
     if isinstance(error, UnicodeEncodeError | OverflowError):
         return InvalidArgument(f"{label}: a value that the server cannot keep: {error}")

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.model.errors import Closed, Fenced, InvalidArgument, StoreCorrupt
+from penstock.model.errors import Closed, Fenced, InvalidArgument, PenstockError, StoreCorrupt
 from penstock.model.rows import (
     BatchHead,
     BatchRow,
@@ -139,7 +139,7 @@ class PostgresStore:
             except (Fenced, InvalidArgument, StoreCorrupt):
                 raise  # the database said no
             except BaseException as error:
-                self._is_unsure = not getattr(error, "is_refused", False)
+                self._is_unsure = not (isinstance(error, PenstockError) and error.is_refused)
                 raise
 
     async def _apply(self, commit: Commit, values: Row) -> None:

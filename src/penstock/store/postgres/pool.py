@@ -131,7 +131,7 @@ class Pool:
             return await self._pool.acquire(timeout=self._seconds)
         except Exception as error:
             refused = translated(error, self.label)
-            refused.is_refused = True  # type: ignore[attr-defined]  # nothing was sent
+            refused.is_refused = True  # nothing was sent
             raise refused from error
 
     async def _release(self, connection: asyncpg.Connection[Any]) -> None:
@@ -240,7 +240,7 @@ def translated(error: Exception, label: str) -> PenstockError:
         failure = Unavailable(text)
         # An error of a statement has undone its transaction; of a connection or a server that ends, who knows. One of
         # another generation is undone too, but what the generation is has to be asked for.
-        failure.is_refused = state != SUPERSEDED and state[:2] not in ("08", "57", "58", "XX")  # type: ignore[attr-defined]
+        failure.is_refused = state != SUPERSEDED and state[:2] not in ("08", "57", "58", "XX")
         return failure
     if isinstance(error, UnicodeEncodeError | OverflowError | asyncpg.DataError):
         return InvalidArgument(f"{label}: a value that PostgreSQL cannot keep: {error}")

@@ -31,6 +31,7 @@ log = logging.getLogger("penstock.store")
 class LeftOver(Unavailable):
     """A commit writes where rows are that nobody sees any more: they have to go first. Nothing of it is done."""
 
+    code = "left_over"
     is_refused = True
 
 

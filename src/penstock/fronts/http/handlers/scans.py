@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.api.results import Scan
-from penstock.fronts.http.failures import HttpError
+from penstock.fronts.http.errors import NOT_ACCEPTABLE, HttpError
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.inspect import path_number
 from penstock.fronts.http.request import Answer, Stream, json_answer
@@ -173,9 +173,7 @@ def _wants_arrow(call: Call) -> bool:
         return True
     if not accept or BATCHES_TYPE in accept or "*/*" in accept or "application/*" in accept:
         return False
-    raise HttpError(
-        406, "not_acceptable", f"Accept is {accept[:100]!r}; a scan is given as {BATCHES_TYPE} or {ARROW_TYPE}"
-    )
+    raise HttpError(NOT_ACCEPTABLE, f"Accept is {accept[:100]!r}; a scan is given as {BATCHES_TYPE} or {ARROW_TYPE}")
 
 
 def _arrow() -> Callable[[Scan, list[str]], bytes]:
@@ -183,7 +181,7 @@ def _arrow() -> Callable[[Scan, list[str]], bytes]:
         from penstock.arrow.stream import stream_of
     except ImportError as error:
         raise HttpError(
-            406, "not_acceptable",
+            NOT_ACCEPTABLE,
             f"this server cannot make Arrow: {error}; install it with pip install 'penstock[spark]', or ask for "
             f"{BATCHES_TYPE}",
         ) from None  # fmt: skip

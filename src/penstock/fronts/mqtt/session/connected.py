@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
-from penstock.fronts.mqtt.faults import Refusal
+from penstock.fronts.mqtt.errors import Refusal
 from penstock.fronts.mqtt.subscription.subscribing import session_queue
 from penstock.fronts.mqtt.subscription.subscriptions import Subscriptions
 from penstock.wire.mqtt.packets import Will

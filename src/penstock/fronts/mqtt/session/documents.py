@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.fronts.mqtt.faults import log
+from penstock.fronts.mqtt.errors import log
 from penstock.fronts.mqtt.subscription.subscriptions import Subscription
 from penstock.fronts.mqtt.table import COMPACT_AFTER, Table
 from penstock.model import Message

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from penstock.fronts.mqtt.faults import log
+from penstock.fronts.mqtt.errors import log
 from penstock.fronts.mqtt.options import MqttOptions
 from penstock.fronts.mqtt.publishing import Publishing
 from penstock.fronts.mqtt.session.connected import Session

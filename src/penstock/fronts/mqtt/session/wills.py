@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.fronts.mqtt.faults import Refusal
+from penstock.fronts.mqtt.errors import Refusal
 from penstock.fronts.mqtt.mapping import Publisher
 from penstock.fronts.mqtt.publishing import Wanted, address
 from penstock.model import Message

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from penstock.fronts.mqtt.delivering import SharedSource
-from penstock.fronts.mqtt.faults import Refusal, log, refusal_of
+from penstock.fronts.mqtt.errors import Refusal, log, refusal_of
 from penstock.fronts.mqtt.mapping import for_subscription, origin_of
 from penstock.fronts.mqtt.queues import QueueSource, StreamSource, prepare
 from penstock.fronts.mqtt.subscription import subscriptions

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
-from penstock.fronts.mqtt.faults import Refusal
+from penstock.fronts.mqtt.errors import Refusal
 from penstock.fronts.mqtt.options import MqttOptions
 from penstock.fronts.mqtt.publishing import EXCHANGE
 from penstock.fronts.mqtt.session.documents import SessionDocuments

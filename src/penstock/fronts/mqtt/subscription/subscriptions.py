@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from penstock.fronts.mqtt.faults import Refusal
+from penstock.fronts.mqtt.errors import Refusal
 from penstock.fronts.mqtt.mapping import Origin
 from penstock.model import NAME_CHARACTERS_MAX, check_name
 from penstock.model.errors import InvalidArgument

@@ -1,0 +1,87 @@
+"""Every error of the catalogue, raised by the broker, comes out of every front as the catalogue says."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import mqtt5
+import pytest
+import uvloop
+from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
+
+from penstock import Broker
+from penstock.model.errors import CATALOGUE, CLASSES, Closed, PenstockError, error_classes
+from tests.fronts.amqp091.rig import served
+from tests.fronts.http.rig import Front, over_http
+from tests.fronts.mqtt.rig import opened
+
+KINDS = list(CLASSES.values())
+
+
+class Raising:
+    """In the place of a broker's method: raises what it is told to."""
+
+    def __init__(self) -> None:
+        self.error = PenstockError("nothing yet")
+
+    async def __call__(self, *_: Any, **__: Any) -> Any:
+        raise self.error
+
+
+def instead_of(monkeypatch: pytest.MonkeyPatch, method: str) -> Raising:
+    raising = Raising()
+
+    async def call(self: Broker, *arguments: Any, **options: Any) -> Any:
+        return await raising(self, *arguments, **options)
+
+    monkeypatch.setattr(Broker, method, call)
+    return raising
+
+
+def test_the_catalogue_is_looked_through() -> None:
+    own = {kind.code for kind in error_classes() if kind.__module__ == "penstock.model.errors"}
+    assert {kind.code for kind in KINDS} == own <= {row.code for row in CATALOGUE}
+
+
+@over_http()
+async def test_http(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    raising = instead_of(monkeypatch, "pause")
+    for kind in KINDS:
+        raising.error = kind("the reason")
+        reply = await front.call("POST", "/v1/queues/q/pause")
+        assert (reply.status, reply.code, reply.message) == (kind.row.http, kind.code, "the reason")
+        assert ("retry-after" in reply.headers) == (kind.row.http in (429, 503)), kind
+        assert ("www-authenticate" in reply.headers) == (kind.row.http == 401), kind
+
+
+def test_amqp091(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served() as place:
+        place.channel().queue_declare("q")
+        raising = instead_of(monkeypatch, "purge")
+        for kind in KINDS:
+            raising.error = kind("the reason")
+            closed = ConnectionClosedByBroker if kind.row.closes == "connection" else ChannelClosedByBroker
+            with pytest.raises(closed) as caught:
+                place.channel().queue_purge("q")
+            assert caught.value.reply_code == kind.row.amqp091, kind
+            assert caught.value.reply_text.endswith(" - the reason")
+
+
+def test_mqtt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_over_mqtt(tmp_path, monkeypatch))
+
+
+async def _over_mqtt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path) as front:
+        raising = instead_of(monkeypatch, "publish_to")
+        client = await front.connect()
+        for kind in KINDS:
+            raising.error = kind("the reason")
+            if kind is not Closed:
+                assert await client.publish("a/b") == kind.row.mqtt, kind
+        raising.error = Closed("the broker is closed")
+        client.send(mqtt5.PublishPacket("a/b", b"", qos=mqtt5.QoS.AT_LEAST_ONCE, packet_id=1))
+        await client.closed()
