@@ -82,14 +82,14 @@ def test_nodes_share_a_store_behind_a_pooler() -> None:
                 one, two = first.cluster, second.cluster
 
                 async def shared() -> bool:
-                    return len(one.owned) == len(two.owned) == 32
+                    return len(one.ownership.owned) == len(two.ownership.owned) == 32
 
                 await until(shared)
                 await asyncio.gather(*(_through(queue, [first, second], 20) for queue in QUEUES))
                 await (await _owner("q0", [first, second])).publish("q0", Message(b"kept"))
 
             async def alone() -> bool:
-                return len(one.owned) == 64
+                return len(one.ownership.owned) == 64
 
             await until(alone)
             assert (await first.claim("q0")).payloads() == [b"kept"]

@@ -275,12 +275,12 @@ def test_a_node_that_lost_the_store_takes_nothing_any_more() -> None:
 def test_a_node_that_is_not_the_registrar_leaves_rows_alone() -> None:
     async def story(machine: Machine) -> None:
         broker, store = await opened(machine)
-        owns = broker._node.owns
-        broker._node.owns = lambda slot: slot != 0  # type: ignore[method-assign]
+        owns = broker._node.ownership.owns
+        broker._node.ownership.owns = lambda slot: slot != 0  # type: ignore[method-assign]
         store.enqueue(row(1))
         await asyncio.sleep(5)
         assert await published(broker) == []
-        broker._node.owns = owns  # type: ignore[method-assign]
+        broker._node.ownership.owns = owns  # type: ignore[method-assign]
         await asyncio.sleep(5)
         assert await published(broker) == ["1"]
         await broker.close()

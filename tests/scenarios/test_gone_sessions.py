@@ -39,14 +39,14 @@ def test_in_a_cluster_a_session_lives_as_long_as_its_node() -> None:
                 # A session of the first node holds something of the second's, which is then handed to the first.
                 session = second.begin_session(first.new_session_name())
                 assert (await session.claim("work", lease_seconds=600)).payloads() == [b"m"]
-                to = taking.node_of(giving.incarnation)
+                to = taking.ownership.node_of(giving.ownership.incarnation)
                 assert to is not None
                 await taking.hand_over({SLOT}, to)
                 await giving.beat()
-                assert SLOT in giving.owned
+                assert SLOT in giving.ownership.owned
                 assert (await first.claim("work", wait=0.05)).payloads() == []
             await taking.beat()
-            assert SLOT in taking.owned
+            assert SLOT in taking.ownership.owned
             assert (await second.claim("work", wait=10)).payloads() == [b"m"]
 
     asyncio.run(story())

@@ -45,7 +45,7 @@ def play(story: Story) -> None:
         async with reaching(store, "one") as (first, one), reaching(store, "two") as (second, two):
 
             async def shared() -> bool:
-                return len(one.owned) == len(two.owned) == 32
+                return len(one.ownership.owned) == len(two.ownership.owned) == 32
 
             await until(shared)
             assert isinstance(first, Reach)
@@ -61,7 +61,7 @@ def test_what_a_front_asks_is_done_by_whoever_owns_it() -> None:
         for number in range(8):  # some are the first's, some the second's
             name = f"q{number}"
             await first.declare_queue(name, max_attempts=0)
-            owners.add(first._node.catalog.queue("default", name).slot in one.owned)
+            owners.add(first._node.catalog.queue("default", name).slot in one.ownership.owned)
             await second.bind("x", name, "a.#")
             assert second.queue_options(name) == {"max_attempts": 0}
             await first.publish_many(name, [Message(b"1"), Message(b"2")])
@@ -120,7 +120,7 @@ def test_a_session_ends_at_every_node() -> None:
 
 def test_a_consumer_that_waits_at_another_node_is_woken_and_when_cancelled_takes_nothing() -> None:
     async def story(first: Broker, one: Cluster, second: Broker, two: Cluster) -> None:
-        name = next(name for name in map(str, range(99)) if _slot(name) in two.owned)
+        name = next(name for name in map(str, range(99)) if _slot(name) in two.ownership.owned)
         await first.declare_queue(name)
         waiting = asyncio.ensure_future(first.claim(name, wait=30, lease_seconds=600))
         await asyncio.sleep(0.2)

@@ -63,9 +63,9 @@ def test_who_waits_for_a_slot_that_is_handed_on_is_told_where_it_went() -> None:
             claiming = asyncio.ensure_future(first.claim("work", wait=30))
             await asyncio.sleep(0.05)
             await giving.beat()  # knows of the second now
-            to = giving.node_of(taking.incarnation)
+            to = giving.ownership.node_of(taking.ownership.incarnation)
             assert to is not None
-            if SLOT in giving.owned:
+            if SLOT in giving.ownership.owned:
                 await giving.hand_over({SLOT}, to)
             with pytest.raises(Elsewhere) as raised:
                 await claiming
@@ -73,7 +73,7 @@ def test_who_waits_for_a_slot_that_is_handed_on_is_told_where_it_went() -> None:
             with pytest.raises(Elsewhere):
                 await first.publish("work", Message(b"m"))
             await taking.beat()
-            assert SLOT in taking.owned
+            assert SLOT in taking.ownership.owned
             await second.publish("work", Message(b"m"))
             assert (await second.claim("work", ack=True)).payloads() == [b"m"]
 
@@ -115,16 +115,16 @@ class SlowStore(SharedStore):
 
 async def passed_on(store: MemoryStore, giving: Cluster, taking: Cluster) -> None:
     """A slot that the first has lost is taken by the second."""
-    await store.release([SLOT], giving.incarnation, taking.incarnation)
+    await store.release([SLOT], giving.ownership.incarnation, taking.ownership.incarnation)
     await taking.beat()
-    assert SLOT in taking.owned
+    assert SLOT in taking.ownership.owned
 
 
 def test_a_lane_that_was_read_before_another_node_had_it_is_read_again() -> None:
     async def story() -> None:
         store = SlowStore()
         async with member(store, "one") as (first, giving), member(store, "two") as (second, taking):
-            if SLOT in taking.owned:
+            if SLOT in taking.ownership.owned:
                 first, giving, second, taking = second, taking, first, giving
             await first.declare_queue("work")
             await first.declare_group("work", "default")
@@ -139,11 +139,11 @@ def test_a_lane_that_was_read_before_another_node_had_it_is_read_again() -> None
             giving._lose({SLOT}, "for the test")
             await passed_on(store, giving, taking)
             assert (await second.claim("work", ack=True)).payloads() == [b"m"]
-            to = taking.node_of(giving.incarnation)
+            to = taking.ownership.node_of(giving.ownership.incarnation)
             assert to is not None
             await taking.hand_over({SLOT}, to)
             await giving.beat()
-            assert SLOT in giving.owned
+            assert SLOT in giving.ownership.owned
             gate.set()
             assert (await claiming).payloads() == []
 
@@ -154,23 +154,23 @@ def test_what_a_refused_commit_would_have_stored_is_not_handed_out() -> None:
     async def story() -> None:
         store = SharedStore()
         async with member(store, "one") as (first, giving), member(store, "two") as (second, taking):
-            if SLOT in taking.owned:
+            if SLOT in taking.ownership.owned:
                 first, giving, second, taking = second, taking, first, giving
             await first.declare_queue("work")
             await first.declare_group("work", "default")
             await taking.beat()
             await giving.beat()
-            await store.release([SLOT], giving.incarnation, taking.incarnation)
+            await store.release([SLOT], giving.ownership.incarnation, taking.ownership.incarnation)
             await taking.beat()
             with pytest.raises(Fenced):
                 await first.publish("work", Message(b"refused"))
             giving._lose({SLOT}, "for the test")
             await second.publish("work", Message(b"stored"))
-            to = taking.node_of(giving.incarnation)
+            to = taking.ownership.node_of(giving.ownership.incarnation)
             assert to is not None
             await taking.hand_over({SLOT}, to)
             await giving.beat()
-            assert SLOT in giving.owned
+            assert SLOT in giving.ownership.owned
             assert (await first.claim("work", ack=True)).payloads() == [b"stored"]
 
     asyncio.run(story())
@@ -202,8 +202,8 @@ def test_slots_whose_release_failed_are_not_left_without_an_owner() -> None:
             for _ in range(30):
                 await giving.beat()
                 await taking.beat()
-            assert giving.owned | taking.owned == set(range(SLOTS))
-            assert (len(giving.owned), len(taking.owned)) == (SLOTS // 2, SLOTS // 2)
+            assert giving.ownership.owned | taking.ownership.owned == set(range(SLOTS))
+            assert (len(giving.ownership.owned), len(taking.ownership.owned)) == (SLOTS // 2, SLOTS // 2)
 
     asyncio.run(story())
 

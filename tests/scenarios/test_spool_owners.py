@@ -117,11 +117,11 @@ class World:
 
     async def move(self, slot: int, giving: str, taking: str) -> None:
         """Hand a slot on in good order."""
-        to = self.clusters[giving].node_of(self.clusters[taking].incarnation)
+        to = self.clusters[giving].ownership.node_of(self.clusters[taking].ownership.incarnation)
         assert to is not None
         await self.clusters[giving].hand_over({slot}, to)
         await self.clusters[taking].beat()
-        assert slot in self.clusters[taking].owned
+        assert slot in self.clusters[taking].ownership.owned
 
     async def log(self, broker: Broker, queue: str) -> list[bytes]:
         """The payloads of a queue as they are stored."""
@@ -164,8 +164,8 @@ async def two_nodes(world: World) -> tuple[Broker, Broker, Way]:
     for _ in range(20):  # until each has its share
         for cluster in world.clusters.values():
             await cluster.beat()
-    if SLOT in world.clusters["first"].owned:
-        await world.move(max(world.clusters["second"].owned), "second", "first")
+    if SLOT in world.clusters["first"].ownership.owned:
+        await world.move(max(world.clusters["second"].ownership.owned), "second", "first")
         await world.move(SLOT, "first", "second")
     for cluster in world.clusters.values():
         await cluster.beat()
@@ -182,7 +182,7 @@ async def declared(world: World, broker: Broker, queue: str, **options: Any) -> 
 def homed(cluster: Cluster) -> Iterator[str]:
     """Names of queues that a node owns, and owns longest: it is the highest slots that are handed on."""
     slots = {home_slot("default", name): name for name in map(str, range(999))}
-    return (slots[slot] for slot in sorted(cluster.owned))
+    return (slots[slot] for slot in sorted(cluster.ownership.owned))
 
 
 def test_records_that_wait_for_room_at_another_node_go_before_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,9 +368,9 @@ def test_a_commit_of_a_dead_process_is_decided_before_its_publishes_are_replayed
         assert spooled(again) == 1
         if arrives:
             await world.disk.apply(sent[0])
-        await world.disk.leave(world.clusters["first"].incarnation)  # its lease is over
+        await world.disk.leave(world.clusters["first"].ownership.incarnation)  # its lease is over
         await world.clusters["again"].beat()
-        assert SLOT in world.clusters["again"].owned
+        assert SLOT in world.clusters["again"].ownership.owned
         await come(lambda: not spooled(again))
         assert await world.log(again, "work") == [b"zero", b"one"]
 

@@ -265,8 +265,8 @@ class ClusterWorld:
             except Elsewhere as elsewhere:
                 cluster = member.node.cluster
                 assert cluster is not None
-                row = cluster.slot(elsewhere.slot)
-                owner = None if row is None else cluster.node_of(row.node)
+                row = cluster.ownership.slot(elsewhere.slot)
+                owner = None if row is None else cluster.ownership.node_of(row.node)
                 following = None if owner is None else self.by_url(owner.url)
                 if following is None or following is member:
                     cluster.look()

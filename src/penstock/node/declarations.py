@@ -59,7 +59,7 @@ async def _create_queue(node: Node, namespace: str, name: str, config: QueueConf
         raise Forbidden(f"queue {name!r} is exclusive; only a session can declare it")
     await node.reserve_ids(config.lanes + 1)
     slot = home_slot(namespace, name)
-    node.check_slot(slot)
+    node.ownership.check(slot)
     lanes = tuple(node.catalog.new_lane(slot, ephemeral=config.ephemeral) for _ in range(config.lanes))
     queue = Queue(node.catalog.new_id(ephemeral=config.ephemeral), namespace, name, config, lanes)
     queue.session = session if config.exclusive else None
@@ -262,7 +262,7 @@ async def bind(node: Node, namespace: str, binding: Binding) -> None:
         router.unbind(binding)
         target = node.catalog.queues.get((namespace, binding.target)) if binding.target_kind == "queue" else None
         ephemeral = target is not None and target.config.ephemeral
-        if ephemeral and node.cluster is not None:
+        if ephemeral and not node.ownership.is_sole:
             raise Forbidden(
                 f"queue {binding.target!r} is ephemeral, so only its owner knows it; among several nodes it cannot be "
                 "bound: publish to it by name, or bind one that is stored"

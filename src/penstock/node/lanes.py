@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from penstock.core.dedup import IDS_IN_MEMORY_MAX
@@ -16,6 +16,7 @@ from penstock.core.log import Missing
 from penstock.model.errors import NotFound, PenstockError, StoreCorrupt, Unavailable
 from penstock.model.rows import LaneImage, slot_of
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog
+from penstock.node.cluster.ownership import Ownership
 from penstock.store.contract import Store
 
 PAGE_BATCHES = 256
@@ -39,20 +40,16 @@ class LaneSet:
         loaded: Callable[[Lane], None],
         idle: Callable[[Lane], bool],
         declared: Callable[[], Awaitable[None]],
-        epochs: Mapping[int, int],
-        check_owned: Callable[[int], None] = lambda _lane: None,
+        ownership: Ownership,
     ) -> None:
-        """`epochs` are those of the slots that this node owns now; `check_owned` raises for a lane that another owns:
-        what is loaded is changed by this node alone.
-        """
+        """`ownership` says which lanes are this node's: what is loaded is changed by this node alone."""
         self._catalog = catalog
         self._store = store
         self._memory = memory
         self._on_loaded = loaded
         self._is_idle = idle
         self._wait_for_declarations = declared
-        self._epochs = epochs
-        self._check_owned = check_owned
+        self._ownership = ownership
         self._loaded: dict[int, Lane] = {}
         self._loading: dict[int, asyncio.Future[None]] = {}
         self._pins: dict[int, dict[int, int]] = {}
@@ -60,8 +57,8 @@ class LaneSet:
         self._wanted: list[int] = []
         self._loader: asyncio.Task[None] | None = None
 
-    def _epoch_of(self, lane: int) -> int | None:
-        return self._epochs.get(slot_of(lane))
+    def _epoch_of(self, lane: int) -> int:
+        return self._ownership.epoch(slot_of(lane))
 
     def store_of(self, lane: int) -> Store:
         return self._memory if lane >= EPHEMERAL_FROM else self._store
@@ -133,7 +130,7 @@ class LaneSet:
         """Load a lane; many asked for at once are loaded together."""
         if id not in self._catalog.by_lane:
             raise NotFound(f"there is no lane {id}: its queue was deleted")
-        self._check_owned(id)
+        self._ownership.check_taken(slot_of(id))
         if id in self._loaded:
             return  # an image read meanwhile would be old by the time it is wanted
         future = self._loading.get(id)
@@ -162,7 +159,7 @@ class LaneSet:
                 if (
                     image.lane in self._catalog.by_lane
                     and image.lane not in self._loaded
-                    and self._is_owned(image.lane)
+                    and self._ownership.has_taken(slot_of(image.lane))
                     # Otherwise another node may have had it since it was read: whoever wants it asks again.
                     and self._epoch_of(image.lane) == epochs[image.lane]
                 ):
@@ -181,13 +178,6 @@ class LaneSet:
             else:
                 future.set_exception(error)
                 future.exception()  # seen: a caller that was cancelled meanwhile leaves nobody to ask
-
-    def _is_owned(self, id: int) -> bool:
-        try:
-            self._check_owned(id)
-        except PenstockError:
-            return False
-        return True
 
     def _make(self, image: LaneImage) -> Lane:
         queue = self._catalog.by_lane[image.lane]

@@ -25,6 +25,7 @@ from penstock.model.rows import (
     Member,
     OutboxRow,
     TraceRow,
+    home_slot,
     slot_of,
 )
 from penstock.node import declarations
@@ -37,6 +38,7 @@ from penstock.node.clock import Clock
 from penstock.node.cluster import slots as holdings
 from penstock.node.cluster.membership import Cluster, ClusterOptions
 from penstock.node.cluster.outbox import Outbox
+from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.loop import CommitLoop
 from penstock.node.consume.scan_limit import ScanLimit
 from penstock.node.consume.waiters import Waiters
@@ -105,11 +107,9 @@ class Node:
         self.timers = Timers(clock)
         self.cluster: Cluster | None = None
         """None where this node is alone on its store, and owns everything."""
-        self.epochs: dict[int, int] = {}
-        """slot → the epoch under which this node has it"""
+        self.ownership = Ownership(asyncio.get_running_loop().time)
         self.lanes = LaneSet(
-            self.catalog, store, self.memory, self._lane_loaded, self._is_idle, self._declared, self.epochs,
-            self._check_lane,
+            self.catalog, store, self.memory, self._lane_loaded, self._is_idle, self._declared, self.ownership
         )  # fmt: skip
         self.waiters = Waiters(self)
         self.retention = Retention(self)
@@ -146,14 +146,14 @@ class Node:
         """Own every slot, know what was declared, and mind the timers of lanes that have something under way."""
         joined = await self.store.join(Member(owner, "", VERSION, SOLO_LEASE_MS))
         await self.store.take((), joined.incarnation)  # clears away who ended without a word
-        self.epochs.update(await self.store.acquire(range(SLOTS), owner))
+        self.ownership.own_all(await self.store.acquire(range(SLOTS), owner))
         await self._begin()
         self.joined(joined.incarnation)
         self.catalog.put(await self.store.catalog())
         await self.reserve_ids()
         await self.traces.open()
         await declarations.drop_ephemeral_exchanges(self)
-        await holdings.mind(self, set(self.epochs))
+        await holdings.mind(self, set(self.ownership.epochs))
         self.outbox.start()
         await self.enqueueing.open()
         await self.spool.open(joined.secret)
@@ -170,11 +170,12 @@ class Node:
 
     async def _begin(self) -> None:
         await self.memory.acquire(range(SLOTS), "memory")
-        self.commits = CommitLoop(self, self.store, self.memory, self.clock, self.epochs, self.counters)
+        self.commits = CommitLoop(self, self.store, self.memory, self.clock, self.ownership, self.counters)
 
     def joined(self, incarnation: int) -> None:
         """This node has a number that none had before: what it numbers from here on is unique."""
         self.incarnation = incarnation
+        self.ownership.joined(incarnation)
         self._next_lease = incarnation * LEASES_PER_EPOCH
         self.outbox.number_from(self._next_lease)
         self.traces.number_from(self._next_lease)
@@ -223,27 +224,11 @@ class Node:
 
     # Who owns what ----------------------------------------------------------------------------------------
 
-    def owns(self, slot: int) -> bool:
-        return self.cluster is None or slot in self.cluster.owned
-
     def find_queue(self, namespace: str, name: str) -> Queue:
-        """A queue that this node owns; raises `Elsewhere` where another does."""
-        if self.cluster is not None:
-            return self.cluster.queue(namespace, name)
+        """A queue that this node owns. Of one that it does not know, the owner of its home slot knows the truth."""
+        queue = self.catalog.queues.get((namespace, name))
+        self.ownership.check(home_slot(namespace, name) if queue is None else queue.slot)
         return self.catalog.queue(namespace, name)
-
-    def check_slot(self, slot: int) -> None:
-        """Raise `Elsewhere` unless this node owns the slot."""
-        if self.cluster is not None:
-            self.cluster.check(slot)
-
-    def check_taken(self, slot: int) -> None:
-        """Raise `Elsewhere` unless this node owns the slot, or is just about to."""
-        if self.cluster is not None and slot not in self.cluster.owned and slot not in self.cluster.coming:
-            raise self.cluster.elsewhere(slot)
-
-    def _check_lane(self, id: int) -> None:
-        self.check_taken(slot_of(id))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something in the background; a failure is logged, and ends nothing else."""
@@ -282,7 +267,7 @@ class Node:
     def check_declarations(self, slot: int = REGISTRAR_SLOT) -> None:
         """Raise while it is not known what a failed commit has left declared, or where this slot is another node's."""
         self.check_catalog()
-        self.check_slot(slot)
+        self.ownership.check(slot)
 
     def check_catalog(self) -> None:
         """Raise while it is not known what a failed commit has left declared."""
@@ -333,7 +318,7 @@ class Node:
         router = self.catalog.router(queue.namespace)
         bindings = router.queue_deleted(queue.name)
         deleted = [("queue", queue.id), *(("group", group.id) for group in queue.groups.values())]
-        is_registrar = self.owns(REGISTRAR_SLOT)
+        is_registrar = self.ownership.owns(REGISTRAR_SLOT)
         for binding in bindings if is_registrar else ():  # otherwise the registrar deletes them, when it hears of it
             id = self.catalog.binding_id(queue.namespace, binding)
             if id is not None:
@@ -454,7 +439,7 @@ class Node:
             # Memory answers at once. What is due on it, and failed because the store is away, would fail without end.
             await asyncio.sleep(pause_s)
         while not self.closed and self.lanes.get(id) is None and id in self.catalog.by_lane and self.fenced is None:
-            if not self.owns(slot_of(id)):
+            if not self.ownership.owns(slot_of(id)):
                 return
             try:
                 await self.lanes.load(id)
@@ -492,7 +477,7 @@ class Node:
             lane.configure(queue.config, queue.settings())
         if self.cluster is not None:
             self.cluster.catalog_feed.forget()  # what others declared since this was read
-        if self.owns(REGISTRAR_SLOT):
+        if self.ownership.owns(REGISTRAR_SLOT):
             self.schedules.reloaded()
             self.staging.reloaded()
         self.enqueueing.declared(rows)

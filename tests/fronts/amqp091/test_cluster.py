@@ -39,7 +39,7 @@ def play(story: Story) -> list[Broker]:
                 servers.append(server)
                 clusters.append(cluster)
                 brokers.append(broker)
-            await until_true(lambda: all(len(one.owned) == 32 for one in clusters))
+            await until_true(lambda: all(len(one.ownership.owned) == 32 for one in clusters))
             ports = [server.port for server in servers]
             await asyncio.to_thread(_told, story, ports)
 

@@ -87,7 +87,7 @@ class Forwarding:
                 if isinstance(reason, Broken) and not is_repeatable(request):
                     self.failed += 1
                     raise Unavailable(f"{reason}; whether it was done is not known")
-            if self._cluster.is_store_away or (url is None and error.slot in self._cluster.owned):
+            if self._cluster.is_store_away or (url is None and error.slot in self._cluster.ownership.owned):
                 # This node is the owner, or it keeps what is published until the store is back.
                 try:
                     return await again()
@@ -104,17 +104,17 @@ class Forwarding:
         """Where the owner is; None while there is none, or where it is this node."""
         incarnation = error.incarnation
         if error.slot >= 0:
-            row = self._cluster.slot(error.slot)
+            row = self._cluster.ownership.slot(error.slot)
             incarnation = 0 if row is None else row.node
-        node = self._cluster.node_of(incarnation)
-        if node is None or incarnation == self._cluster.incarnation:
+        node = self._cluster.ownership.node_of(incarnation)
+        if node is None or incarnation == self._cluster.ownership.incarnation:
             return None
         return node.url or None
 
     async def _try(
         self, error: Elsewhere, url: str, request: Request, peer: str, session: str | None
     ) -> tuple[Answer | None, PenstockError]:
-        hop = TO_SESSION if error.slot < 0 else b"%d" % self._cluster.incarnation
+        hop = TO_SESSION if error.slot < 0 else b"%d" % self._cluster.ownership.incarnation
         raw = self._raw(url, request, peer, session, hop)
         try:
             found = await self._while_owner(error, url, self.peers.send(url, raw, ANSWER_WITHIN_S))
@@ -179,7 +179,7 @@ class Forwarding:
 
     async def ask(self, url: str, method: str, target: bytes, body: bytes, seconds: float = 5.0) -> PeerAnswer:
         """A request of this node's own; raises unless it was carried out."""
-        headers = {SECRET: self._cluster.secret.encode(), FORWARDED: b"%d" % self._cluster.incarnation}
+        headers = {SECRET: self._cluster.secret.encode(), FORWARDED: b"%d" % self._cluster.ownership.incarnation}
         if body:
             headers[b"content-type"] = b"application/json"
         if self._token:

@@ -377,8 +377,8 @@ class HttpServer:
         cluster = self.broker.cluster
         if cluster is not None and self.forwarding is not None:
             self.measures.cluster = metrics.ClusterNumbers(
-                len(cluster.owned), cluster.heartbeat_age_s, cluster.heartbeats_failed, self.forwarding.forwarded,
-                self.forwarding.failed,
+                len(cluster.ownership.owned), cluster.heartbeat_age_s, cluster.heartbeats_failed,
+                self.forwarding.forwarded, self.forwarding.failed,
             )  # fmt: skip
         return await metrics.render(self.broker, self._metrics_queues_max, self.measures)
 

@@ -59,7 +59,10 @@ class Sessions:
         cluster = self._broker.cluster
         id, name = secrets.token_urlsafe(24), f"session-{secrets.token_hex(8)}"
         if cluster is not None:  # both say which node has it
-            id, name = f"{cluster.incarnation}.{id}", session_name(cluster.incarnation, secrets.token_hex(8))
+            id, name = (
+                f"{cluster.ownership.incarnation}.{id}",
+                session_name(cluster.ownership.incarnation, secrets.token_hex(8)),
+            )
         # Its name as a consumer is another one: everybody sees that, and whoever knows the id may use the session.
         session = Session(id, self._broker.begin_session(name), seconds)
         session.deadline = self._now() + seconds
@@ -80,14 +83,14 @@ class Sessions:
         """Raise `Elsewhere` for a session that another node has."""
         cluster, holder = self._broker.cluster, id.partition(".")[0]
         if cluster is not None and holder.isascii() and holder.isdigit() and len(holder) < 20:
-            node = cluster.node_of(int(holder))
-            if node is not None and node.is_live and node.incarnation != cluster.incarnation:
+            node = cluster.ownership.node_of(int(holder))
+            if node is not None and node.is_live and node.incarnation != cluster.ownership.incarnation:
                 raise Elsewhere(f"the session is at {node.name}", incarnation=node.incarnation)
 
     def _is_of_this_life(self, id: str) -> bool:
         """Whether it began since this node last joined: others have ended those from before."""
         cluster = self._broker.cluster
-        return cluster is None or id.startswith(f"{cluster.incarnation}.")
+        return cluster is None or id.startswith(f"{cluster.ownership.incarnation}.")
 
     @contextmanager
     def used(self, id: str, namespace: str = DEFAULT_NAMESPACE) -> Iterator[Broker]:

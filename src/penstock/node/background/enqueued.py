@@ -127,7 +127,7 @@ class Enqueueing:
     def _takes_rows(self) -> bool:
         """Whether this node is the one that takes rows now."""
         node = self._node
-        return node.fenced is None and not node.closed and node.owns(REGISTRAR_SLOT)
+        return node.fenced is None and not node.closed and node.ownership.owns(REGISTRAR_SLOT)
 
     async def _run(self) -> None:
         pause_s = PAUSE_S
@@ -285,8 +285,7 @@ class Enqueueing:
         return await self._settle(namespace, ids, is_retry=False)
 
     async def _settle(self, namespace: str, ids: Sequence[int] | None, *, is_retry: bool) -> int:
-        if self._node.cluster is not None:
-            self._node.cluster.check(REGISTRAR_SLOT)
+        self._node.ownership.check(REGISTRAR_SLOT)
         wanted = None if ids is None else set(ids)
         count = after = 0
         while rows := await self._failed_rows(namespace, after, FAILED_AT_ONCE):

@@ -96,7 +96,7 @@ class Retention:
         span_ms = queue.config.unused_ms
         if span_ms is None or queue.deleting or self._node.catalog.by_id.get(queue.id) is not queue:
             return
-        if not self._node.owns(queue.slot):
+        if not self._node.ownership.owns(queue.slot):
             return  # its owner looks
         is_held = any(group.config.holds for group in queue.groups.values())
         if queue.consumers or is_held or self._node.waiters.has_waiters(queue):

@@ -183,7 +183,7 @@ class Schedules:
             timers.at(max(next_ms, not_before_ms), timer, partial(self._is_due, key))
 
     def _is_due(self, key: ScheduleKey) -> None:
-        if self._node.fenced is not None or not self._node.owns(REGISTRAR_SLOT):
+        if self._node.fenced is not None or not self._node.ownership.owns(REGISTRAR_SLOT):
             return  # the store has another owner, who fires them now
         self._due[key] = None
         if not self._firing:
@@ -210,7 +210,7 @@ class Schedules:
             await self._fire_latest(key)
         except Exception as error:
             node = self._node
-            if not node.closed and node.fenced is None and node.owns(REGISTRAR_SLOT):
+            if not node.closed and node.fenced is None and node.ownership.owns(REGISTRAR_SLOT):
                 log.warning("schedule %r of namespace %r could not fire, trying again: %s", key[1], key[0], error)
                 again_ms = node.clock.now_ms() + RETRY_MS
                 node.timers.at(again_ms, ("schedule", *key), partial(self._is_due, key))

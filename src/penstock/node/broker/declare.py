@@ -25,7 +25,7 @@ class Declaring(Names):
         if (self._namespace, name) in self._node.catalog.queues:
             self._queue(name)
         else:
-            self._node.check_slot(home_slot(self._namespace, name))
+            self._node.ownership.check(home_slot(self._namespace, name))
         await declarations.declare_queue(self._node, self._namespace, name, options, self._session)
 
     async def delete_queue(self, name: str) -> None:

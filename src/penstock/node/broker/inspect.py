@@ -126,7 +126,7 @@ class Looking(Names):
         From now on, or after an offset. Without an event for `pause` seconds an empty list comes, so that whoever
         passes them on can say that it is still there. Ends when the broker does.
         """
-        if self._node.cluster is None:
+        if self._node.ownership.is_sole:
             self._node.catalog.queue(DEFAULT_NAMESPACE, EVENTS_QUEUE)  # raises where events are not kept
         return feed.follow(self._node, self._namespace, queue, group, after, pause)
 

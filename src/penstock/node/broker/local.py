@@ -57,8 +57,7 @@ class Broker(Declaring, Messages, Looking, Scanning, Marking, Staging, Enqueued)
 
     def new_session_name(self) -> str:
         """A name for a session that tells whose it is: what it holds returns at once where this process is gone."""
-        cluster, token = self._node.cluster, secrets.token_hex(8)
-        return holdings.session_name(self._node.incarnation if cluster is None else cluster.incarnation, token)
+        return holdings.session_name(self._node.ownership.incarnation, secrets.token_hex(8))
 
     async def end_session(self) -> None:
         """Delete the session's exclusive queues and give back what it has leased. Safe to do again."""

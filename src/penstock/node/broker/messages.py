@@ -82,7 +82,7 @@ class Messages(Names):
 
         None, and nothing was done, where something must be waited for first: `publish_many` does that.
         """
-        if not messages or self._node.cluster is not None or self._node.spool.is_on:
+        if not messages or not self._node.ownership.is_sole or self._node.spool.is_on:
             return None
         parts = append.parts_of_messages(self._target(queue), messages)
         return append.publish_now(self._node, len(messages), parts)
@@ -102,7 +102,7 @@ class Messages(Names):
             count, parts = len(messages), append.parts_of_messages(home, messages, None, publish_id)
         if self._node.spool.is_on:
             return self._node.spool.begin(Unit(self._namespace, queue, None, messages, publish_id, count, parts))
-        if self._node.cluster is not None:
+        if not self._node.ownership.is_sole:
             remote_publish.check_owners(self._node, parts)
         return append.begin(self._node, count, parts)
 
@@ -272,7 +272,7 @@ class Messages(Names):
 
     def _lease(self, lease: LeaseLike) -> Lease:
         found = self._known_lease(lease)
-        self._node.check_slot(slot_of(found.lane))
+        self._node.ownership.check(slot_of(found.lane))
         return found
 
     def _known_lease(self, lease: LeaseLike) -> Lease:

@@ -63,7 +63,7 @@ class Names:
 
     def _check_registrar(self) -> None:
         self._node.check_open()
-        self._node.check_slot(REGISTRAR_SLOT)
+        self._node.ownership.check(REGISTRAR_SLOT)
 
     def _check_exchange(self, name: str) -> None:
         self._node.check_open()

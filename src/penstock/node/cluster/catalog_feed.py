@@ -56,12 +56,12 @@ class CatalogFeed:
         self._node.catalog.put(rows)
         self._node.enqueueing.declared(rows)
         gone = [row for row in deleted if row.kind == "queue"]
-        if self._node.owns(REGISTRAR_SLOT) and gone:
+        if self._node.ownership.owns(REGISTRAR_SLOT) and gone:
             self._node.spawn(drop_orphan_bindings(self._node))
 
     def _is_own(self, row: CatalogRow) -> bool:
         """Whether this node is the one that changes such rows."""
-        return self._node.owns(self._slot(row))
+        return self._node.ownership.owns(self._slot(row))
 
     def _slot(self, row: CatalogRow) -> int:
         catalog = self._node.catalog
@@ -110,7 +110,7 @@ def forget_queue(node: Node, queue: Queue) -> None:
     """A queue is gone: from the catalog, from memory, and from whoever waits for it."""
     dropped = node.catalog.router(queue.namespace).queue_deleted(queue.name)
     node.catalog.orphan_bindings(queue.namespace, dropped)
-    if dropped and node.owns(REGISTRAR_SLOT):
+    if dropped and node.ownership.owns(REGISTRAR_SLOT):
         node.spawn(drop_unbound(node, queue.namespace, {binding.exchange for binding in dropped}))
     node.catalog.remove_queue(queue)
     node.lanes.drop(set(queue.lanes))

@@ -14,12 +14,13 @@ import logging
 import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from penstock.model.errors import Closed, Elsewhere, Fenced, PenstockError, Unavailable
-from penstock.model.rows import REGISTRAR_SLOT, SLOTS, ClusterView, Member, NodeRow, SlotRow, home_slot, slot_of
+from penstock.model.errors import Closed, Fenced, PenstockError, Unavailable
+from penstock.model.rows import SLOTS, ClusterView, Member, NodeRow, slot_of
 from penstock.node.clock import StoreClock
 from penstock.node.cluster import slots as holdings
 from penstock.node.cluster.catalog_feed import CatalogFeed
@@ -27,7 +28,6 @@ from penstock.node.consume import sessions
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
-    from penstock.node.catalog import Queue
     from penstock.node.cluster.remote_publish import Landed, Landing
     from penstock.node.node import Node
 
@@ -98,25 +98,11 @@ class Cluster:
         self._is_alone = is_alone
         self._url = ""
         self.peers: Peers = NoPeers()
-        self.incarnation = 0
+        self.ownership = node.ownership
+        self.ownership.lease_for(inf if is_alone else options.lease_ms / 1000)
         self.secret = ""
-        self.owned: set[int] = set()
-        """Slots whose commands are carried out here. The commit loop's epochs also have those that are being let go."""
-        self._kept: dict[int, float] = {}
-        """slot → until when it is kept although others should have it: it was asked for"""
-        self.unminded: set[int] = set()
-        """Slots that are served, and whose timers and schedules are still to be looked after."""
-        self.coming: set[int] = set()
-        """Slots that were just taken, and are served as soon as what was on its way to them is there."""
-        self.view = ClusterView(0, False, 0, [], [])
-        self.had_company = False
-        """Whether there was ever another node since this one started: then there may be one again any time."""
-        self.newest = 0
-        """The highest incarnation that was ever seen among the nodes: one that is lower and not there is gone."""
         self._heard_at = 0.0
         self._patient_until = 0.0
-        self.heard_until = 0.0
-        """By the loop's clock, the machine's monotonic one: until then nobody can have taken this node's slots."""
         self.catalog_feed = CatalogFeed(node)
         self._beating = asyncio.Lock()
         self._wanted = asyncio.Event()
@@ -125,21 +111,7 @@ class Cluster:
         self._is_leaving = False
         self.heartbeats_failed = 0
 
-    # Questions, of which every operation asks one ---------------------------------------------------------
-
-    def check(self, slot: int) -> None:
-        """Raise unless this node owns the slot and knows that it does."""
-        if slot not in self.owned:
-            raise self.elsewhere(slot)
-        if not self.is_heard:
-            raise Unavailable(
-                "this node has not heard from the store for its lease; others may own its queues; try again"
-            )
-
-    @property
-    def is_heard(self) -> bool:
-        """Whether this node has heard from the store within its lease."""
-        return self._is_alone or self._loop.time() <= self.heard_until
+    # Questions --------------------------------------------------------------------------------------------
 
     @property
     def is_store_away(self) -> bool:
@@ -148,43 +120,13 @@ class Cluster:
 
     def check_serving(self) -> None:
         """Raise unless this node is a member that has its share, as far as it knows."""
-        if not (self.view.is_member and self.is_heard and self._is_settled()):
+        if not (self.ownership.view.is_member and self.ownership.is_heard and self._is_settled()):
             raise Unavailable("this node has not joined the others yet, or not again")
-
-    def elsewhere(self, slot: int) -> PenstockError:
-        if slot < 0:
-            return Unavailable(
-                "the lanes of this queue are in several slots, as versions before clusters made them: it can be used "
-                "by a single node that owns everything; publish to a new queue instead"
-            )
-        row = self.slot(slot)
-        owner = None if row is None else self.node_of(row.node)
-        return Elsewhere(f"slot {slot} is owned by {'nobody now' if owner is None else owner.name}; try again", slot)
-
-    def queue(self, namespace: str, name: str) -> Queue:
-        """A queue that this node owns. Of one that it does not know, the owner of its home slot knows the truth."""
-        queue = self._node.catalog.queues.get((namespace, name))
-        self.check(home_slot(namespace, name) if queue is None else queue.slot)
-        return self._node.catalog.queue(namespace, name)
 
     @property
     def heartbeat_age_s(self) -> float:
         """Since the store last heard of this node."""
         return max(0.0, self._loop.time() - self._heard_at)
-
-    @property
-    def is_registrar(self) -> bool:
-        return REGISTRAR_SLOT in self.owned
-
-    def slot(self, slot: int) -> SlotRow | None:
-        return next((row for row in self.view.slots if row.slot == slot), None)
-
-    def node_of(self, incarnation: int) -> NodeRow | None:
-        return next((row for row in self.view.nodes if row.incarnation == incarnation), None)
-
-    def others(self) -> list[NodeRow]:
-        """The live nodes beside this one that can be reached."""
-        return [row for row in self.view.nodes if row.is_live and row.incarnation != self.incarnation and row.url]
 
     # Life -------------------------------------------------------------------------------------------------
 
@@ -200,7 +142,7 @@ class Cluster:
             deadline = min(deadline, self._loop.time() + self._patience_s())
             await self.changed(self.options.heartbeat_ms / 1000)
         if not self._is_settled():
-            names = ", ".join(sorted({row.name for row in self.view.nodes if row.incarnation != self.incarnation}))
+            names = ", ".join(sorted({row.name for row in self._other_rows()}))
             why = "a broker inside of a program" if self._is_alone else "a server"
             raise Unavailable(
                 f"the store is in use by {names or 'nobody, but it gave no slots'}: {why} cannot have it beside that; "
@@ -227,17 +169,18 @@ class Cluster:
     def _is_settled(self) -> bool:
         """Whether this node serves its share, or others have all that there is and will give it some."""
         if self._is_alone:
-            return len(self.owned) == SLOTS
-        holders = {row.node for row in self.view.slots}
-        others = [row for row in self.view.nodes if row.incarnation in holders and row.incarnation != self.incarnation]
-        return bool(self.owned) or (bool(others) and all(row.url for row in others) and 0 not in holders)
+            return len(self.ownership.owned) == SLOTS
+        holders = {row.node for row in self.ownership.view.slots}
+        others = [row for row in self._other_rows() if row.incarnation in holders]
+        return bool(self.ownership.owned) or (bool(others) and all(row.url for row in others) and 0 not in holders)
+
+    def _other_rows(self) -> list[NodeRow]:
+        """All that have joined and not left, also those that cannot be reached."""
+        return [row for row in self.ownership.view.nodes if row.incarnation != self.ownership.incarnation]
 
     def _patience_s(self) -> float:
         """How long those who are in the way may still be there although they are dead."""
-        in_the_way = [
-            row for row in self.view.nodes
-            if row.incarnation != self.incarnation and (self._is_alone or not row.url)
-        ]  # fmt: skip
+        in_the_way = [row for row in self._other_rows() if self._is_alone or not row.url]
         if not in_the_way:
             return FIRST_SLOTS_WITHIN_S
         return max(row.lease_ms for row in in_the_way) / 1000 + 2 * self.options.heartbeat_ms / 1000
@@ -246,11 +189,11 @@ class Cluster:
         member = Member(self._name, self._url, VERSION, self.options.lease_ms)
         began = self._loop.time()
         joined = await self._node.store.join(member)
-        self.incarnation, self.secret = joined.incarnation, joined.secret
+        self.secret = joined.secret
         self._node.joined(joined.incarnation)
         self._heard_at = began
-        self.heard_until = began + self.options.lease_ms / 1000
-        log.info("%s joined as node %d", self._name, self.incarnation)
+        self.ownership.heard(began)
+        log.info("%s joined as node %d", self._name, self.ownership.incarnation)
 
     async def leave(self) -> None:
         """Let go of everything in good order; requests are somebody else's from then on."""
@@ -262,11 +205,11 @@ class Cluster:
             await asyncio.wait([self._task])
         async with self._beating:
             try:
-                await holdings.hand_on(self._node, set(self.owned))
-                await self._node.store.leave(self.incarnation)
+                await holdings.hand_on(self._node, set(self.ownership.owned))
+                await self._node.store.leave(self.ownership.incarnation)
             except PenstockError as error:
                 log.warning("this node could not say that it leaves: %s", error)
-        self.incarnation = 0
+        self.ownership.joined(0)
         self._node.spawn(self._watch())
         await self.poke_all()
 
@@ -274,7 +217,7 @@ class Cluster:
         """Who owns what after this node has left: requests that still come are sent on until it stops."""
         while not self._node.closed:
             try:
-                self._saw(await self._node.store.heartbeat(0))
+                self.ownership.saw(await self._node.store.heartbeat(0))
             except PenstockError:
                 await asyncio.sleep(WATCH_S)
             self._tell()
@@ -291,7 +234,7 @@ class Cluster:
                 self.heartbeats_failed += 1
                 reason = str(error) or "the store did not answer in time"
                 log.warning("no heartbeat: %s", reason)
-                if not self.is_heard:
+                if not self.ownership.is_heard:
                     self._node.spool.found_away(Unavailable(f"no heartbeat for the lease: {reason}"))
             except Exception:
                 self.heartbeats_failed += 1
@@ -321,7 +264,7 @@ class Cluster:
         async with self._beating:
             began, asked_at = self._loop.time(), time.monotonic()
             view = await asyncio.wait_for(
-                self._node.store.heartbeat(self.incarnation), max(1.0, self.options.lease_ms / 1000)
+                self._node.store.heartbeat(self.ownership.incarnation), max(1.0, self.options.lease_ms / 1000)
             )
             if isinstance(self._node.clock, StoreClock):
                 self._node.clock.follow(view.now_ms, asked_at, time.monotonic())
@@ -329,8 +272,8 @@ class Cluster:
         self._tell()
 
     async def _take_in(self, view: ClusterView, began: float) -> None:
-        before = {row.incarnation for row in self.view.nodes if row.is_live}
-        self._saw(view)
+        before = {row.incarnation for row in self.ownership.view.nodes if row.is_live}
+        self.ownership.saw(view)
         if not view.is_member:
             await self._rejoin()
             return
@@ -338,121 +281,105 @@ class Cluster:
         if began - self._heard_at > lease_s:
             self._patient_until = began + lease_s  # the store was away, for the others too: let them be heard of first
         self._heard_at = began
-        self.heard_until = began + lease_s
-        epochs = self._node.epochs
-        mine = {row.slot: row.epoch for row in view.slots if row.node == self.incarnation}
-        # Also those whose taking or giving broke off halfway: they are this node's for the store, and served by nobody.
-        lost = {slot for slot, epoch in epochs.items() if mine.get(slot) != epoch or slot not in self.owned}
+        self.ownership.heard(began)
+        lost = self.ownership.lost_in(view)
         if lost:
             self._lose(lost, f"slots {sorted(lost)} are another node's now")
         if view.catalog_version != self.catalog_feed.version:
             await self.catalog_feed.refresh()
         await self._balance(view)
-        if self.unminded:
-            await holdings.mind(self._node, set(self.unminded))
-        gone = before - {row.incarnation for row in self.view.nodes if row.is_live}
+        if self.ownership.unminded:
+            await holdings.mind(self._node, set(self.ownership.unminded))
+        gone = before - {row.incarnation for row in self.ownership.view.nodes if row.is_live}
         if gone:
             await holdings.end_sessions(self._node, gone)
-
-    def _saw(self, view: ClusterView) -> None:
-        self.view = view
-        self.newest = max(self.newest, *(row.incarnation for row in view.nodes), 0)
-        self.had_company = self.had_company or bool(self.others())
 
     def _lose(self, lost: set[int], why: str) -> None:
         """The store has given these to others: nothing that is in memory of them may be used."""
         log.warning("%s: what was in memory of them is dropped", why)
-        self.owned -= lost
-        self.unminded -= lost
         self.catalog_feed.forget()
         holdings.lose(self._node, lost, Fenced(f"{why}; nothing of this was done unless it is found there"))
 
     async def _rejoin(self) -> None:
         log.warning("%s was declared dead while it was not heard of; it joins again", self._name)
-        self._lose(set(self._node.epochs), "this node was declared dead")
+        self._lose(set(self.ownership.epochs), "this node was declared dead")
         await self._join()
-        self._saw(await self._node.store.heartbeat(self.incarnation))
+        self.ownership.saw(await self._node.store.heartbeat(self.ownership.incarnation))
         await self.catalog_feed.refresh()
-        await self._balance(self.view)
+        await self._balance(self.ownership.view)
 
     def fenced(self) -> None:
         """A commit was refused: until the store has said what is still this node's, nothing is."""
-        self.heard_until = 0.0
+        self.ownership.doubt()
         self.look()
 
     # Fair share -------------------------------------------------------------------------------------------
 
     async def _balance(self, view: ClusterView) -> None:
-        live = [row for row in view.nodes if row.is_live and (row.url or row.incarnation == self.incarnation)]
+        ownership = self.ownership
+        live = [row for row in view.nodes if row.is_live and (row.url or row.incarnation == ownership.incarnation)]
         incarnations = {row.incarnation for row in view.nodes if row.is_live}
         if self._is_alone and len(incarnations) > 1:
             return
         if self._loop.time() < self._patient_until and len(incarnations) < len(view.nodes):
             return
-        if any(not row.url for row in live if row.incarnation != self.incarnation) and not self.owned:
+        if any(not row.url for row in live if row.incarnation != ownership.incarnation) and not ownership.owned:
             return
         share = -(-SLOTS // max(len(live), 1))
         known = {row.slot: row for row in view.slots}
         # Also those whose taking or giving broke off: for the store they are this node's, so nobody else can take them.
         meant = {
             slot for slot, row in known.items()
-            if slot not in self._node.epochs and self.incarnation == (row.node or row.meant_for)
+            if slot not in ownership.epochs and ownership.incarnation == (row.node or row.meant_for)
         }  # fmt: skip
         free = [
             slot for slot in range(SLOTS)
-            if slot not in self._node.epochs and slot not in meant and (
+            if slot not in ownership.epochs and slot not in meant and (
                 slot not in known
                 or (known[slot].node not in incarnations and known[slot].meant_for not in incarnations)
             )
         ]  # fmt: skip
-        wanted = [*meant, *free[: max(0, share - len(self._node.epochs) - len(meant))]]
+        wanted = [*meant, *free[: max(0, share - len(ownership.epochs) - len(meant))]]
         if wanted:
             await self.take(wanted)
-        elif len(self.owned) > share and len(live) > 1:
-            now = self._loop.time()
-            self._kept = {slot: until for slot, until in self._kept.items() if until > now}
-            await self._shed(len(self.owned) - share, live)
+        elif len(ownership.owned) > share and len(live) > 1:
+            await self._shed(len(ownership.owned) - share, live)
 
     async def take(self, wanted: Collection[int]) -> None:
         """Take what can be had of these, and serve it."""
-        taken = await self._node.store.take(sorted(wanted), self.incarnation)
+        taken = await self._node.store.take(sorted(wanted), self.ownership.incarnation)
         if not taken:
             return
         await self.catalog_feed.refresh()  # what their last owner declared
-        await holdings.take_up(self._node, taken, self.owned)
-        view = self.view
-        rows = {row.slot: row for row in view.slots}
-        for slot, epoch in taken.items():
-            rows[slot] = SlotRow(slot, epoch, self.incarnation, 0, view.now_ms, f"taken by {self._name}")
-        self.view = msgspec.structs.replace(view, slots=[rows[slot] for slot in sorted(rows)])
+        await holdings.take_up(self._node, taken)
+        self.ownership.saw_taken(taken, f"taken by {self._name}")
         log.info("took slots %s", sorted(taken))
 
     async def _shed(self, excess: int, live: list[NodeRow]) -> None:
-        """Hand some on to whoever has the fewest; the highest first, so that the registrar moves last."""
+        """Hand some on to whoever has the fewest."""
         counts = {row.incarnation: 0 for row in live}
-        for row in self.view.slots:
+        for row in self.ownership.view.slots:
             holder = row.node or row.meant_for
             if holder in counts:
                 counts[holder] += 1
-        others = [row for row in live if row.incarnation != self.incarnation]
+        others = [row for row in live if row.incarnation != self.ownership.incarnation]
         to = min(others, key=lambda row: (counts[row.incarnation], row.incarnation))
         room = -(-SLOTS // len(live)) - counts[to.incarnation]
-        movable = sorted(self.owned - set(self._kept), reverse=True)
-        chosen = set(movable[: max(0, min(excess, SHED_AT_ONCE, room))])
+        chosen = set(self.ownership.movable()[: max(0, min(excess, SHED_AT_ONCE, room))])
         if chosen:
             await self.hand_over(chosen, to)
 
     async def hand_over(self, chosen: set[int], to: NodeRow) -> None:
         await holdings.hand_on(self._node, chosen)
-        await self._node.store.release(sorted(chosen), self.incarnation, to.incarnation)
+        await self._node.store.release(sorted(chosen), self.ownership.incarnation, to.incarnation)
         log.info("handed slots %s on to %s", sorted(chosen), to.name)
         self._node.spawn(self._poke(to.url))
 
     async def give(self, wanted: Iterable[int], to: int) -> None:
         """Hand these slots on to a node that asks for them, if they are this node's."""
         async with self._beating:
-            chosen = set(wanted) & self.owned
-            taker = self.node_of(to)
+            chosen = set(wanted) & self.ownership.owned
+            taker = self.ownership.node_of(to)
             if chosen and taker is not None and taker.is_live:
                 await self.hand_over(chosen, taker)
         self.look()
@@ -461,48 +388,46 @@ class Cluster:
 
     async def ask_for(self, slots: list[int]) -> None:
         """Have slots handed to this node, by who owns them or from nobody, and keep them for a while."""
-        self._kept |= dict.fromkeys(slots, self._loop.time() + KEPT_S)
+        self.ownership.keep(slots, KEPT_S)
         by_url: dict[str, list[int]] = {}
         free: list[int] = []
         for slot in slots:
-            row = self.slot(slot)
-            owner = None if row is None else self.node_of(row.node)
+            owner = self.ownership.owner(slot)
             if owner is None:
                 free.append(slot)
-            elif owner.url and owner.incarnation != self.incarnation:
+            elif owner.url and owner.incarnation != self.ownership.incarnation:
                 by_url.setdefault(owner.url, []).append(slot)
         for url, wanted in by_url.items():
             with suppress(PenstockError):
-                await self.peers.hand_over(url, wanted, self.incarnation)
+                await self.peers.hand_over(url, wanted, self.ownership.incarnation)
                 free += wanted
         if free:
             async with self._beating:
-                await self.take([slot for slot in free if slot not in self._node.epochs])
+                await self.take([slot for slot in free if slot not in self.ownership.epochs])
         self.look()
 
     async def ask_landed(self, slot: int, landings: list[Landing]) -> list[Landed]:
         """Where these went, from whoever owns their slot now."""
-        if slot in self.owned:
+        if slot in self.ownership.owned:
             return await self._node.outbox.landed(landings)
-        row = self.slot(slot)
-        owner = None if row is None else self.node_of(row.node)
+        owner = self.ownership.owner(slot)
         if owner is None or not owner.url:
-            raise self.elsewhere(slot)
+            raise self.ownership.not_owner(slot)
         return await self.peers.landed(owner.url, landings)
 
     async def landed(self, landings: list[Landing]) -> list[Landed]:
         """Another node asks where these went; those of slots that this node does not own are left out."""
-        return await self._node.outbox.landed([one for one in landings if slot_of(one.lane) in self.owned])
+        return await self._node.outbox.landed([one for one in landings if slot_of(one.lane) in self.ownership.owned])
 
     # Telling others ---------------------------------------------------------------------------------------
 
     async def declared(self) -> None:
         """Something was declared here: let every node read it before whoever declared it goes on to use it."""
-        if self.others():
+        if self.ownership.others():
             await self.poke_all()
 
     async def poke_all(self) -> None:
-        pokes = [asyncio.ensure_future(self._poke(row.url)) for row in self.others()]
+        pokes = [asyncio.ensure_future(self._poke(row.url)) for row in self.ownership.others()]
         if pokes:
             await asyncio.wait(pokes, timeout=TOLD_WITHIN_S)
             for poke in pokes:
@@ -516,7 +441,7 @@ class Cluster:
 
     async def session_ended(self, session: str) -> None:
         """Let every node end what a session of this one has there; raises where one cannot be told."""
-        await asyncio.gather(*(self.peers.end_session(row.url, session) for row in self.others()))
+        await asyncio.gather(*(self.peers.end_session(row.url, session) for row in self.ownership.others()))
 
     async def end_session(self, session: str) -> None:
         """End what a session of another node has here."""

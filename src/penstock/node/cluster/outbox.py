@@ -201,18 +201,18 @@ class Outbox:
             part = carried_part(node, row)
         except NotFound as error:
             log.warning("what another node has published is dropped: %s", error)
-            node.check_slot(row.slot)
+            node.ownership.check(row.slot)
             self._done(row)
             return
         origin, positions = part.origin, node.positions
         if origin is not None and await positions.read(origin.spool, row.lane) >= origin.sequence:
-            node.check_taken(row.slot)
+            node.ownership.check_taken(row.slot)
             self._done(row)  # it was sent twice, and is there
             return
 
         def check() -> None:
             check_kept()
-            node.check_taken(row.slot)
+            node.ownership.check_taken(row.slot)
             if origin is not None:
                 positions.check(origin, row.lane)
 
@@ -237,7 +237,7 @@ class Outbox:
 
     def _slots(self) -> list[int] | None:
         """Whose rows are this node's to carry out; None for all."""
-        return None if self._node.cluster is None else sorted(self._node.cluster.owned)
+        return self._node.ownership.queried()
 
     async def _copy_dead_letter(self, row: OutboxRow, letter: DeadLetter, check_kept: Callable[[], None]) -> None:
         """Copy one message. It is durable with the next commit, which a page of rows shares."""
@@ -269,7 +269,7 @@ class Outbox:
         return None if group is None or group.settings.dead_kept else group
 
     def _check_taken(self, row: OutboxRow, group: Group | None) -> None:
-        self._node.check_slot(row.slot)
+        self._node.ownership.check(row.slot)
         if group is not None and self._node.lanes.get(row.lane) is None:
             raise Unavailable(f"lane {row.lane} was let go of just now")  # the row is tried again
 

@@ -74,8 +74,7 @@ _decoder: Final = msgspec.msgpack.Decoder(Carried)
 
 
 def is_elsewhere(node: Node, part: Part) -> bool:
-    cluster, slot = node.cluster, slot_of(part.lane)
-    return cluster is not None and slot not in cluster.owned and slot not in cluster.coming
+    return not node.ownership.has_taken(slot_of(part.lane))
 
 
 def is_carried(row: OutboxRow) -> bool:
@@ -107,30 +106,27 @@ def carried_part(node: Node, row: OutboxRow) -> Part:
 
 def check_owners(node: Node, parts: Sequence[Part]) -> None:
     """Raise `Elsewhere` where all of it is another node's: that can do it in one commit."""
-    cluster = node.cluster
-    if cluster is None or not parts or any(not is_elsewhere(node, part) for part in parts):
+    if not parts or any(not is_elsewhere(node, part) for part in parts):
         return
     slots = {slot_of(part.lane) for part in parts}
-    owners = {None if (row := cluster.slot(slot)) is None else row.node for slot in slots}
-    if len(owners) == 1:
-        raise cluster.elsewhere(min(slots))
+    if len(node.ownership.owners(slots)) == 1:
+        raise node.ownership.not_owner(min(slots))
 
 
 async def gather(node: Node, slots: Collection[int]) -> None:
     """Own these slots: those of leases that are settled together. `Elsewhere` where one other node has all of them."""
-    cluster = node.cluster
-    if cluster is None or all(node.owns(slot) for slot in slots):
+    cluster, ownership = node.cluster, node.ownership
+    if cluster is None or all(map(ownership.owns, slots)):
         return
-    owners = {None if (row := cluster.slot(slot)) is None else row.node for slot in slots}
-    if len(owners) == 1:
-        raise cluster.elsewhere(min(slots))
+    if len(ownership.owners(slots)) == 1:
+        raise ownership.not_owner(min(slots))
     deadline = asyncio.get_running_loop().time() + GATHERED_WITHIN_S
-    while not all(node.owns(slot) for slot in slots):
+    while not all(map(ownership.owns, slots)):
         if asyncio.get_running_loop().time() > deadline:
             raise Unavailable(
                 "these leases are of several nodes, whose queues could not be brought together; try again"
             )
-        await cluster.ask_for([slot for slot in slots if not node.owns(slot)])
+        await cluster.ask_for([slot for slot in slots if not ownership.owns(slot)])
         await cluster.changed(AGAIN_S)
 
 

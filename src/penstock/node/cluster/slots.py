@@ -27,18 +27,16 @@ def queues_of(node: Node, slots: set[int]) -> list[Queue]:
 # Getting -------------------------------------------------------------------------------------------------
 
 
-async def take_up(node: Node, epochs: dict[int, int], owned: set[int]) -> None:
+async def take_up(node: Node, epochs: dict[int, int]) -> None:
     """These slots are this node's, and what their last owner declared is known: serve them."""
     slots = set(epochs)
-    assert node.cluster is not None
-    node.epochs.update(epochs)
-    node.cluster.coming |= slots
+    node.ownership.take(epochs)
     try:
         await node.outbox.drain(slots)  # before anything newer can overtake what was on its way to them
-    finally:
-        node.cluster.coming -= slots
-    owned |= slots
-    node.cluster.unminded |= slots
+    except BaseException:
+        node.ownership.abandon(slots)
+        raise
+    node.ownership.serve(slots)
     await mind(node, slots)
 
 
@@ -58,8 +56,7 @@ async def mind(node: Node, slots: set[int]) -> None:
         node.schedules.open()
         await node.staging.open()
         node.spawn(drop_orphan_bindings(node))
-    if node.cluster is not None:
-        node.cluster.unminded -= slots
+    node.ownership.minded(slots)
 
 
 async def _drop_exclusive(node: Node, slots: set[int]) -> None:
@@ -80,32 +77,18 @@ def incarnation_of(session: str) -> int:
 
 
 def is_session_alive(node: Node, session: str) -> bool:
-    """Whether the node that has it is there: a session ends with it. Alone, a node has none when it begins."""
-    if node.cluster is None:
-        return False
-    holder = node.cluster.node_of(incarnation_of(session))
-    return holder is not None and holder.is_live
+    """Whether the node that has it is there: a session ends with it."""
+    return node.ownership.is_alive(incarnation_of(session))
 
 
 def has_ended(node: Node, consumer: str) -> bool:
-    """Whether a consumer was a session's whose process is gone, so that nobody will settle what it holds.
-
-    A process that joined after this node last looked at the others is not known here: it is not taken for gone.
-    """
+    """Whether a consumer was a session's whose process is gone, so that nobody will settle what it holds."""
     incarnation = incarnation_of(consumer.partition("/")[0])
-    if not incarnation:
-        return False
-    if node.cluster is None:
-        return incarnation != node.incarnation
-    holder = node.cluster.node_of(incarnation)
-    if holder is not None:
-        return not holder.is_live
-    return incarnation <= node.cluster.newest
+    return bool(incarnation) and not node.ownership.is_alive(incarnation)
 
 
 async def end_sessions(node: Node, gone: set[int]) -> None:
     """These nodes are gone, and with them their sessions: what they had here ends."""
-    assert node.cluster is not None
     names = {queue.session for queue in node.catalog.by_id.values() if queue.session} | set(node.session_claims)
     for name in names:
         if incarnation_of(name) in gone:
@@ -117,9 +100,7 @@ async def end_sessions(node: Node, gone: set[int]) -> None:
 
 async def hand_on(node: Node, slots: set[int]) -> None:
     """Finish what is under way in these slots and forget them; from the first moment on they are `Elsewhere`."""
-    assert node.cluster is not None
-    node.cluster.owned -= slots
-    node.cluster.unminded -= slots
+    node.ownership.shed(slots)
     await node.events.move()
     _end_waits(node, slots)
     node.schedules.slots_gone(slots)
@@ -133,6 +114,7 @@ async def hand_on(node: Node, slots: set[int]) -> None:
 
 def lose(node: Node, slots: set[int], error: PenstockError) -> None:
     """These slots are another's already: whatever was not committed of them was not done."""
+    node.ownership.shed(slots)
     node.commits.give_up(slots, error)
     _end_waits(node, slots)
     node.schedules.slots_gone(slots)
@@ -141,15 +123,13 @@ def lose(node: Node, slots: set[int], error: PenstockError) -> None:
 
 
 def _end_waits(node: Node, slots: set[int]) -> None:
-    assert node.cluster is not None
     for queue in queues_of(node, slots):
-        node.waiters.moved(queue, node.cluster.elsewhere(queue.slot))
+        node.waiters.moved(queue, node.ownership.not_owner(queue.slot))
 
 
 def _forget(node: Node, slots: set[int]) -> None:
     node.positions.forget()
-    for slot in slots:
-        node.epochs.pop(slot, None)
+    node.ownership.lose(slots)
     loaded = {lane.id for lane in node.lanes.loaded() if slot_of(lane.id) in slots}
     node.lanes.drop(loaded)
     for id in loaded:

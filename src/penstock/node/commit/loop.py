@@ -9,6 +9,7 @@ up through `node/consume/waiters.py` to whoever waits for it.
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +18,7 @@ from penstock.model.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.model.rows import REGISTRAR_SLOT, Commit, LaneChange, OutboxRow, TraceRow, slot_of
 from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.clock import Clock
+from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.pending import Pending, Promise
 from penstock.node.observe.counters import Counters
 from penstock.store.checks import changes_enqueued
@@ -77,7 +79,7 @@ class CommitLoop:
     """Seals, applies, answers; one commit at a time."""
 
     def __init__(
-        self, host: Host, store: Store, memory: Store, clock: Clock, epochs: dict[int, int], counters: Counters
+        self, host: Host, store: Store, memory: Store, clock: Clock, ownership: Ownership, counters: Counters
     ) -> None:
         self._host = host
         self._counters = counters
@@ -86,8 +88,7 @@ class CommitLoop:
         self._turns_max = TURNS_REMOTE if store.capabilities.is_remote else TURNS_MAX
         self._memory = memory
         self._clock = clock
-        self._epochs = epochs
-        """Those of the slots that this node has, as they are now: they come and go with them."""
+        self._ownership = ownership
         self._slots_under_way: set[int] = set()
         self._lost: PenstockError | None = None
         self._loop = asyncio.get_running_loop()
@@ -320,7 +321,7 @@ class CommitLoop:
         has_ephemeral = len(kept) < len(sealed) or bool(pending.lanes_deleted)
         if pending.is_plain and not (has_ephemeral or outbox or traces or pending.publishes):
             kept.sort(key=_lane)
-            epochs = {slot: self._epochs.get(slot, 0) for slot in [slot_of(change.lane) for change in kept]}
+            epochs = {slot: self._ownership.epoch(slot) for slot in [slot_of(change.lane) for change in kept]}
             return (Commit(epochs=epochs, lanes=kept) if kept else None, None)
         kept += pending.raw.values()
         durable = Commit(lanes=kept, outbox=pending.outbox + outbox, traces=pending.traces + traces)
@@ -342,13 +343,13 @@ class CommitLoop:
             # Who is no longer the registrar has read rows that another one takes too.
             slots.add(REGISTRAR_SLOT)
         # A slot that was lost meanwhile has no epoch here, and epoch 0 is nobody's: the store refuses it.
-        durable.epochs = {slot: self._epochs.get(slot, 0) for slot in slots} or self._any_epoch()
+        durable.epochs = {slot: self._ownership.epoch(slot) for slot in slots} or self._any_epoch()
         ephemeral = _ephemeral(pending, sealed) if has_ephemeral else None
         return (durable if _has_rows(durable) else None, ephemeral)
 
     def _any_epoch(self) -> dict[int, int]:
         """A commit about no slot is fenced all the same where this node has any."""
-        return {slot: self._epochs[slot] for slot in list(self._epochs)[:1]}
+        return dict(islice(self._ownership.epochs.items(), 1))
 
     def _apply_soon(self, pending: Pending, sealed: list[tuple[Lane, Sealed]], durable: Commit) -> bool:
         """Apply without a task, where the store can; whether it was begun."""

@@ -19,14 +19,19 @@ ClaimKeys = set[tuple[int, str, str]]
 
 async def end(node: Node, session: str, claimed: ClaimKeys) -> None:
     """End what a session has in queues that this node owns. Safe to do again."""
-    mine = [queue for queue in node.catalog.by_id.values() if node.owns(queue.slot)]
+    mine = [queue for queue in node.catalog.by_id.values() if node.ownership.owns(queue.slot)]
     for queue in mine:
         if queue.session == session and not queue.deleting:
             await declarations.delete_queue(node, queue)
     attached = {(queue.id, *place) for queue in mine for place in queue.consumers if _is_of(place[1], session)}
     for id, group, consumer in sorted(attached | claimed | node.session_claims.get(session, set())):
         known = node.catalog.by_id.get(id)
-        if known is not None and node.owns(known.slot) and not known.deleting and group in ("", *known.groups):
+        if (
+            known is not None
+            and node.ownership.owns(known.slot)
+            and not known.deleting
+            and group in ("", *known.groups)
+        ):
             await consumer_left(node, known, known.groups.get(group), consumer)
     node.session_claims.pop(session, None)
 

@@ -40,7 +40,7 @@ class EventWriter:
 
     async def move(self) -> None:
         """Have a lane that this node owns."""
-        if not self._is_on or (self.lane is not None and self._node.owns(slot_of(self.lane))):
+        if not self._is_on or (self.lane is not None and self._node.ownership.owns(slot_of(self.lane))):
             return
         self.lane = None
         slot = self._home()
@@ -51,7 +51,7 @@ class EventWriter:
             await self._node.lanes.load(queue.lanes[0])
             self.lane = queue.lanes[0]
         except PenstockError as error:
-            if self._node.cluster is None:
+            if self._node.ownership.is_sole:
                 raise
             log.warning("events wait, for their queue cannot be had: %s", error)
 
@@ -65,7 +65,7 @@ class EventWriter:
         """The slot to write to: that of `$events` where it is this node's, else the lowest."""
         known = self._node.catalog.queues.get((DEFAULT_NAMESPACE, EVENTS_QUEUE))
         first = home_slot(DEFAULT_NAMESPACE, EVENTS_QUEUE) if known is None else slot_of(known.lanes[0])
-        return next((slot for slot in (first, *range(SLOTS)) if self._node.owns(slot)), None)
+        return next((slot for slot in (first, *range(SLOTS)) if self._node.ownership.owns(slot)), None)
 
     async def _queue(self, slot: int) -> Queue:
         node = self._node

@@ -84,7 +84,7 @@ async def _payloads(node: Node, events: Queue, since_ms: int) -> AsyncIterator[b
 
 async def _page(node: Node, events: Queue, lane_id: int, start: int) -> tuple[list[bytes], int]:
     """Some payloads from an offset on, and where to go on."""
-    if node.owns(events.slot):
+    if node.ownership.owns(events.slot):
         page = await read_offsets(node, events, lane_id, start, EVENTS_AT_ONCE)
         return [received.payload for received in page.messages], page.next_offset
     payloads: list[bytes] = []

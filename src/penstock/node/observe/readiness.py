@@ -38,7 +38,7 @@ class Readiness:
             raise _as_unavailable(self._node.fenced)
         if self._is_buffering():
             return "buffering"
-        if self._node.cluster is not None and not self._node.cluster.view.is_member:
+        if not (self._node.ownership.is_sole or self._node.ownership.view.is_member):
             raise Unavailable("not ready: this node has not joined the others yet")
         now = asyncio.get_running_loop().time()
         if self._answered_at is None or now - self._answered_at >= SHARED_S:

@@ -152,11 +152,11 @@ def _rotate(queue: Queue) -> None:
 async def publish(node: Node, count: int, parts: Sequence[Part]) -> Receipt:
     """Append parts to their lanes, all of them or none; returns when they are durable."""
     size = check_limits(node, count, parts)
-    if node.cluster is not None:
+    if not node.ownership.is_sole:
         remote_publish.check_owners(node, parts)
     results = await append_checked(node, parts, size)
     await node.commits.wait()
-    return Receipt(count, results if node.cluster is None else await remote_publish.landed(node, results))
+    return Receipt(count, results if node.ownership.is_sole else await remote_publish.landed(node, results))
 
 
 def publish_now(node: Node, count: int, parts: Sequence[Part]) -> asyncio.Future[None] | None:

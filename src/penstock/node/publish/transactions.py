@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 async def commit(node: Node, settles: Mapping[Lease, Sequence[Verdict]], count: int, parts: Sequence[Part]) -> Receipt:
     """Check everything, then do everything, without a wait between the two."""
-    if node.cluster is not None:
+    if not node.ownership.is_sole:
         await remote_publish.gather(node, {slot_of(lease.lane) for lease in settles})
         if not settles:
             remote_publish.check_owners(node, parts)
@@ -42,7 +42,7 @@ async def commit(node: Node, settles: Mapping[Lease, Sequence[Verdict]], count: 
             known.close()
         if results is not None:
             await node.commits.wait()
-            return Receipt(count, results if node.cluster is None else await remote_publish.landed(node, results))
+            return Receipt(count, results if node.ownership.is_sole else await remote_publish.landed(node, results))
 
 
 async def _try(

@@ -42,7 +42,7 @@ class Positions:
         """The number of the last record of a spool that is in a lane of this node, or on its way there."""
         while (known := self._known.get((spool, lane))) is None:
             forgets = self._forgets
-            self._node.check_taken(slot_of(lane))
+            self._node.ownership.check_taken(slot_of(lane))
             found = await self._node.store.find_dedup(SPOOL_LANES + slot_of(lane), [_key(spool, lane)])
             if forgets == self._forgets:
                 self._known.setdefault((spool, lane), found[0].offset if found else 0)

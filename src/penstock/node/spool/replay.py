@@ -318,7 +318,7 @@ class Replay:
     # What is on its way through the outbox ----------------------------------------------------------------
 
     def _is_clear(self, spool: str, slot: int) -> bool:
-        return self._node.cluster is None or self._clear.get((spool, slot), 0) == self._node.epochs.get(slot, -1)
+        return self._node.ownership.is_sole or self._clear.get((spool, slot), -1) == self._node.ownership.epoch(slot)
 
     async def _check_clear(self, spool: str, slot: int) -> None:
         """Raise while records of the spool are in the outbox for a slot that has become this node's: they go first."""
@@ -326,8 +326,8 @@ class Replay:
         while not self._is_clear(spool, slot):
             if (spool, slot) in self._unsettled:
                 raise Unavailable(f"records of the spool for slot {slot} are not in the outbox yet, and go first")
-            epoch, after = node.epochs.get(slot, 0), 0
-            node.check_taken(slot)
+            epoch, after = node.ownership.epoch(slot), 0
+            node.ownership.check_taken(slot)
             while rows := await node.store.outbox(after, ROWS_AT_ONCE, [slot]):
                 after = rows[-1].id
                 if any(remote_publish.is_of_spool(row, spool) for row in rows):
@@ -355,10 +355,10 @@ class Replay:
         One of this process is decided by the store before it is asked for anything else. One of an earlier process is
         when its slot was taken since, whoever has it now.
         """
-        cluster = self._node.cluster
-        if cluster is None or header.spool == self._spool.id:
+        ownership = self._node.ownership
+        if ownership.is_sole or header.spool == self._spool.id:
             return
-        row = cluster.slot(doubt.slot)
+        row = ownership.slot(doubt.slot)
         if row is None or row.epoch <= doubt.epoch:
             raise Unavailable(f"slot {doubt.slot} was not taken yet since a commit of an earlier process")
 

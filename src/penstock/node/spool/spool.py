@@ -255,8 +255,7 @@ class Spool:
 
     def _ordered_elsewhere(self, unit: Unit) -> Queue | None:
         """A queue whose order this node's spool could not keep: another node may be published to meanwhile."""
-        cluster = self._node.cluster
-        if cluster is None or not (cluster.had_company or cluster.others()):
+        if not self._node.ownership.had_company:
             return None
         return next((part.queue for part in unit.parts if is_ordered(part.queue)), None)
 
@@ -299,7 +298,7 @@ class Spool:
 
     def stamp(self, commit: Commit) -> Doubt | None:
         """Number a commit, so that it can be asked for when its answer is lost; None for a node without any slot."""
-        slot = slot_of(commit.lanes[0].lane) if commit.lanes else next(iter(self._node.epochs), None)
+        slot = slot_of(commit.lanes[0].lane) if commit.lanes else next(iter(self._node.ownership.epochs), None)
         if slot is None:
             return None
         self._number += 1
@@ -315,7 +314,7 @@ class Spool:
         if slot not in self._swept:  # once in a while, those of processes that are long gone go
             self._swept.add(slot)
             change.dedup_expired_ms = now_ms
-        return Doubt(slot, key, self._number, self._node.epochs.get(slot, 0))
+        return Doubt(slot, key, self._number, self._node.ownership.epoch(slot))
 
     def lost(self, error: PenstockError) -> None:
         """A commit failed. From here on none bears this key: whether the stamp is at its number stays as it is."""

@@ -85,7 +85,7 @@ class Finisher:
                 await self._piece(key, transaction, most)
                 pause_s, most = PAUSE_S, self.piece_bytes
             except PenstockError as error:
-                if node.closed or node.fenced is not None or not node.owns(REGISTRAR_SLOT):
+                if node.closed or node.fenced is not None or not node.ownership.owns(REGISTRAR_SLOT):
                     raise
                 log.warning("staged transaction %r waits: %s", key[1], error)
                 most = 0 if isinstance(error, QueueFull) else most  # a chunk may fit where several do not

@@ -312,7 +312,7 @@ class Staging:
 
     async def _expire(self, key: TransactionKey) -> None:
         node = self._node
-        if not node.owns(REGISTRAR_SLOT):
+        if not node.ownership.owns(REGISTRAR_SLOT):
             return
         try:
             async with self._alone(key):
@@ -358,7 +358,7 @@ class Staging:
     async def _forget(self) -> None:
         """Let go of transactions that were committed long ago."""
         node = self._node
-        if not node.owns(REGISTRAR_SLOT):
+        if not node.ownership.owns(REGISTRAR_SLOT):
             return
         node.commits.amend().change_of(LEDGER_LANE).dedup_expired_ms = node.clock.now_ms()
         try:

@@ -33,12 +33,12 @@ async def show_cluster(call: Call) -> Answer:
     cluster = call.server.broker.cluster
     if cluster is None:
         return json_answer(ClusterAnswer(is_clustered=False, nodes=[], slots=[]))
-    view = cluster.view
+    view = cluster.ownership.view
     owners = {row.slot: row for row in view.slots}
     nodes = [
         NodeBody(
             name=row.name, url=row.url, incarnation=row.incarnation, age_ms=row.age_ms, is_live=row.is_live,
-            is_here=row.incarnation == cluster.incarnation, version=row.version,
+            is_here=row.incarnation == cluster.ownership.incarnation, version=row.version,
             slots=sum(slot.node == row.incarnation for slot in view.slots),
         )
         for row in view.nodes
@@ -46,7 +46,7 @@ async def show_cluster(call: Call) -> Answer:
     slots: list[SlotBody] = []
     for slot in range(SLOTS):
         row = owners.get(slot)
-        node = None if row is None else cluster.node_of(row.node)
+        node = None if row is None else cluster.ownership.node_of(row.node)
         state = "free" if node is None else "owned" if node.is_live else "stale"
         slots.append(
             SlotBody(

@@ -72,7 +72,7 @@ class Sessions:
     def node(self) -> str:
         """How documents name this node; another life of it, or another membership, has another name."""
         cluster = self._broker.cluster
-        return self._life if cluster is None else str(cluster.incarnation)
+        return self._life if cluster is None else str(cluster.ownership.incarnation)
 
     # Opening ------------------------------------------------------------------------------------------------
 
@@ -277,13 +277,15 @@ class Sessions:
         if node == self.node:
             return True
         cluster = self._broker.cluster
-        row = None if cluster is None else cluster.node_of(int(node) if node.isdigit() else -1)
+        row = None if cluster is None else cluster.ownership.node_of(int(node) if node.isdigit() else -1)
         return row is not None and row.is_live
 
     def _is_eldest(self) -> bool:
         """Whether it is on this node to look after what nobody else does."""
         cluster = self._broker.cluster
-        return cluster is None or all(row.incarnation > cluster.incarnation for row in cluster.others())
+        return cluster is None or all(
+            row.incarnation > cluster.ownership.incarnation for row in cluster.ownership.others()
+        )
 
     def _is_mine(self, document: SessionDocument) -> bool:
         return document.node == self.node or (not self._is_alive(document.node) and self._is_eldest())
