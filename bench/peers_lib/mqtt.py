@@ -47,7 +47,7 @@ class PenstockMqtt(Peer):
     name = "penstock-mqtt"
     library = LIBRARY
     confirm = (
-        "SQLite in WAL mode with synchronous=FULL: a PUBACK is sent after the commit that holds the message was forced "
+        "An SQLite file and its synced log: a PUBACK is sent after the commit that holds the message was forced "
         "to disk, and a client's PUBACK is carried out in such a commit."
     )
 

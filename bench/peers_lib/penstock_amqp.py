@@ -15,7 +15,7 @@ class PenstockAmqp(Penstock):
     name = "penstock-amqp"
     library = RabbitMQ.library
     confirm = (
-        "The AMQP port of `penstock serve` on SQLite in WAL mode with synchronous=FULL: a confirm is sent after the "
+        "The AMQP port of `penstock serve` on an SQLite file and its synced log: a confirm is sent after the "
         "commit that holds the message was forced to disk. Acknowledgements are committed too, but AMQP confirms none."
     )
 

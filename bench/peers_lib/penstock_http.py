@@ -28,7 +28,7 @@ class Penstock(Peer):
         "publishes that overlap share requests; consumers of batches claim the next and acknowledge the last at once"
     )
     confirm = (
-        "SQLite in WAL mode with synchronous=FULL: a publish, a lease and an acknowledgement are each answered after "
+        "An SQLite file and its synced log: a publish, a lease and an acknowledgement are each answered after "
         "the commit that holds them was forced to disk."
     )
 
