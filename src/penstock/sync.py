@@ -17,9 +17,9 @@ from typing import Any, Literal
 from penstock import embedded
 from penstock.api.results import Claim, Published, Receipt, Scan
 from penstock.batch import EncodedBatch
-from penstock.core.events import Delivery
 from penstock.loop_thread import LoopThread
 from penstock.model import DEFAULT_GROUP, Binding, Headers, Message
+from penstock.model.events import Delivery
 from penstock.model.verdict import Verdict
 from penstock.node.arguments import Ranges
 from penstock.node.background.enqueued import FailedPage

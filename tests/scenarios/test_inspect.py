@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Forbidden, Message, NotFound
-from penstock.core.events import Delivery, decode_delivery
+from penstock.model.events import Delivery, decode_delivery
 from penstock.node.observe import events
 from tests.scenarios.rig import Home, claim_all, group_stats, messages, numbered, play, texts, until
 

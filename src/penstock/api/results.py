@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from penstock.batch import EncodedBatch, Reader
-from penstock.core.lane import Appended
 from penstock.model import Headers, Message
+from penstock.model.appended import Appended
 from penstock.model.errors import InvalidArgument
 
 

@@ -7,7 +7,7 @@ C-level passes. The layout is in `docs/batch-format.md`.
 This package knows `model` and `errors` only: no lane, offset, store, socket or clock. Whatever bytes it is given, it
 answers with data or with `InvalidBatch`, in bounded memory. Fields of messages handed to `encode` were checked by
 `model.check_message`; bytes from an untrusted producer go through `check`. The next stop of a message is
-`core/lane.py`, where its batch gets offsets.
+`core/lane/append.py`, where its batch gets offsets.
 
 `layout` and `guards` are below `body` and `columns`; on these two stand `messages`, `reader`, `reshape` and `checks`,
 and `frame` beside them. All others import from the package, which is this list of names and nothing else.

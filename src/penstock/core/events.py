@@ -1,58 +1,12 @@
-"""Delivery events: what happened to a group's messages in one commit, as ranges. They become `$events`.
-
-Events of one kind, consumer and attempt are one record with several ranges, so a commit with a thousand acks is
-still one small message.
-"""
+"""Collects a group's delivery events between two seals. Their shape is in `model/events.py`."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
-
-import msgspec
-
-Kind = Literal[
-    "claimed", "acked", "nacked", "released", "postponed", "expired", "left", "dead", "dropped", "redriven", "purged",
-    "sought", "committed",
-]  # fmt: skip
-
-
-class Event(msgspec.Struct, omit_defaults=True):
-    """Ranges [start, end) to which the same thing happened at about the same time."""
-
-    kind: Kind
-    ranges: list[tuple[int, int]]
-    at_ms: int
-    consumer: str = ""
-    attempt: int = 0
-    detail: str = ""
-
-
-class Delivery(msgspec.Struct):
-    """The payload of one `$events` message: one group's events on one lane in one commit."""
-
-    namespace: str
-    queue: str
-    lane: int
-    """The lane's place in its queue, from 0 on."""
-    group: str
-    events: list[Event]
-    queue_id: int = 0
-    """Tells a queue from one of the same name that was deleted before it: their lanes and offsets are alike."""
-
-
-_encoder: Final = msgspec.json.Encoder()
-
-
-def encode_delivery(delivery: Delivery) -> bytes:
-    return _encoder.encode(delivery)
-
-
-def decode_delivery(payload: bytes) -> Delivery:
-    return msgspec.json.decode(payload, type=Delivery)
+from penstock.model.events import Event, Kind
 
 
 class Events:
-    """Collects what happens between two commits."""
+    """Events by kind, consumer, attempt and detail: each is one record with several ranges."""
 
     __slots__ = ("by_key",)
 
@@ -62,6 +16,7 @@ class Events:
     def add(
         self, kind: Kind, start: int, end: int, at_ms: int, consumer: str = "", attempt: int = 0, detail: str = ""
     ) -> None:
+        """Note what happened to the offsets [start, end)."""
         key = (kind, consumer, attempt, detail)
         event = self.by_key.get(key)
         if event is None:
@@ -72,6 +27,7 @@ class Events:
             event.ranges.append((start, end))
 
     def seal(self) -> list[Event]:
+        """Hand over all that was collected."""
         events = list(self.by_key.values())
         self.by_key.clear()
         return events

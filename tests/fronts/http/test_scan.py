@@ -18,7 +18,7 @@ from penstock import Message
 from penstock.api.results import Scan, ScanState
 from penstock.arrow import MESSAGE_SCHEMA, record_batches, schema_of
 from penstock.batch import encode
-from penstock.core.events import decode_delivery
+from penstock.model.events import decode_delivery
 from penstock.node.clock import SystemClock
 from penstock.store.sqlite.engine import SqliteStore
 from penstock.wire.http.scans import ARROW_TYPE, NEXT_OFFSET_HEADER

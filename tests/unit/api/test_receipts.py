@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.results import Receipt
-from penstock.core.lane import Appended
+from penstock.model.appended import Appended
 
 
 @st.composite

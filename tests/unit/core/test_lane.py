@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.batch import check, encode
-from penstock.core import lane as module
 from penstock.core import log
 from penstock.core.group.settings import settings_of
+from penstock.core.lane import retention
+from penstock.core.lane import seal as sealing
 from penstock.model import GroupConfig, Message, QueueConfig
 from penstock.model.errors import NotFound, QueueFull
 from tests.unit.core.lanes import GROUP, Bench, keyed, plain
@@ -33,8 +34,8 @@ def test_messages_and_batches_share_one_numbering() -> None:
 
 
 def test_single_messages_are_stored_together_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ROW_MESSAGES_MAX", 4)
-    monkeypatch.setattr(module, "ROW_BYTES_MAX", 10)
+    monkeypatch.setattr(sealing, "ROW_MESSAGES_MAX", 4)
+    monkeypatch.setattr(sealing, "ROW_BYTES_MAX", 10)
     bench = Bench()
     bench.lane.append(NOW, [Message(b"x")] * 5 + [Message(b"y" * 10), Message(b""), Message(b"z" * 99)])
     sealed = bench.commit(NOW)
@@ -238,7 +239,7 @@ def test_kept_after_done() -> None:
 
 
 def test_marks_of_what_is_done_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "DONE_MARKS_MAX", 10)
+    monkeypatch.setattr(retention, "DONE_MARKS_MAX", 10)
     bench = Bench(keep_done_ms=1_000)
     for step in range(1_000):
         bench.publish(NOW + step, *plain(1))

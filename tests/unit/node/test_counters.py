@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock import Broker, Message
-from penstock.core.events import Event
+from penstock.model.events import Event
 from penstock.model.rows import BatchRow, Commit, LaneChange
 from penstock.node.observe.counters import COUNTERS, Counters, Histogram
 

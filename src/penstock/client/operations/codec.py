@@ -16,8 +16,8 @@ import msgspec
 
 from penstock.api.results import Claim, Lease, Published, Receipt, Received, Slice
 from penstock.batch import EncodedBatch, Reader, encode, to_bytes, to_parts
-from penstock.core.lane import Appended
 from penstock.model import BATCH_MESSAGES_MAX, Message, check_message
+from penstock.model.appended import Appended
 from penstock.model.errors import InvalidArgument, MessageTooLarge, PenstockError
 from penstock.model.verdict import Verdict
 from penstock.node.consume.streams import StreamRead

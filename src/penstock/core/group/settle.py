@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.core.events import Kind
 from penstock.core.group.entries import Entry, covers, runs_of
 from penstock.core.group.leases import Lease
 from penstock.core.group.state import WorkState
 from penstock.model.errors import InvalidArgument, LeaseLost
+from penstock.model.events import Kind
 from penstock.model.verdict import Verdict
 
 ERROR_CHARACTERS_MAX: Final = 2_048

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from penstock.core.events import Events, Kind
+from penstock.core.events import Events
 from penstock.core.group.dead import Dead
 from penstock.core.group.entries import Entry
 from penstock.core.group.leases import Lease, Leases
@@ -17,6 +17,7 @@ from penstock.core.group.settings import Settings, backoff_ms
 from penstock.core.group.waiting import Waiting
 from penstock.core.log import Log
 from penstock.model.errors import LeaseLost
+from penstock.model.events import Kind
 from penstock.model.rows import DeadRow
 
 

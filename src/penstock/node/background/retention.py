@@ -1,6 +1,6 @@
 """What goes by itself: batches past a queue's limits, dedup ids past their window, queues nobody uses.
 
-What every group is done with goes with the commits themselves (`core/lane.py`); this is the rest, each on a
+What every group is done with goes with the commits themselves (`core/lane/retention.py`); this is the rest, each on a
 timer of its own lane or queue. Nothing here looks at a queue that did not change.
 """
 

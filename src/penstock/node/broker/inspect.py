@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Literal
 
-from penstock.core.events import Delivery
 from penstock.core.filters import parse
 from penstock.core.lane import Lane
 from penstock.model import (
@@ -21,6 +20,7 @@ from penstock.model import (
     check_text,
 )
 from penstock.model.errors import InvalidArgument
+from penstock.model.events import Delivery
 from penstock.node import declarations
 from penstock.node.arguments import choice_of, lane_of, place_after
 from penstock.node.broker.names import Names

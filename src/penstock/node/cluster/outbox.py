@@ -19,8 +19,8 @@ import msgspec
 from penstock.batch import EncodedBatch, decode
 from penstock.core.dedup import publish_key
 from penstock.core.group.work import WorkGroup
-from penstock.core.lane import Appended
 from penstock.model import Message, dead_letter_target
+from penstock.model.appended import Appended
 from penstock.model.errors import InvalidArgument, NotFound, PenstockError, Unavailable, Unroutable
 from penstock.model.rows import DeadRow, OutboxRow, slot_of
 from penstock.node.cluster.remote_publish import Landed, Landing, carried_part, is_carried, nudge

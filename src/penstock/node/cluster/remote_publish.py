@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.batch import EncodedBatch, decode, decode_meta, encode
-from penstock.core.lane import Appended
+from penstock.model.appended import Appended
 from penstock.model.errors import Elsewhere, NotFound, PenstockError, Unavailable
 from penstock.model.rows import OutboxRow, slot_of
 from penstock.node.publish.parts import ENCODE_FROM, Origin, Part, Results

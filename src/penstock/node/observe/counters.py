@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.core.events import Event
+from penstock.model.events import Event
 from penstock.model.rows import Commit
 
 COUNTERS: Final = (

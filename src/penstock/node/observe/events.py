@@ -10,10 +10,10 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.batch import encode_alike
-from penstock.core.events import Delivery, encode_delivery
 from penstock.core.lane import ROW_BYTES_MAX, ROW_MESSAGES_MAX, Lane, Sealed
 from penstock.model import DEFAULT_NAMESPACE, EVENTS_QUEUE, Message, QueueConfig
 from penstock.model.errors import PenstockError
+from penstock.model.events import Delivery, encode_delivery
 from penstock.model.rows import SLOTS, home_slot, slot_of
 from penstock.node.catalog import EPHEMERAL_FROM, Queue, queue_row
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from penstock.core.events import Delivery, decode_delivery
 from penstock.model.errors import Elsewhere, OffsetGone
+from penstock.model.events import Delivery, decode_delivery
 from penstock.node.consume.streams import read_offsets
 
 if TYPE_CHECKING:

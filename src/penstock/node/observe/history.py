@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.batch import EncodedBatch, decode
-from penstock.core.events import Kind, decode_delivery
 from penstock.model.errors import OffsetGone
+from penstock.model.events import Kind, decode_delivery
 from penstock.node.consume.streams import read_offsets
 
 if TYPE_CHECKING:

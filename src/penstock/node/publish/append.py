@@ -10,9 +10,10 @@ from zlib import crc32
 from penstock.api.results import Receipt
 from penstock.batch import EncodedBatch, Meta, check, decode, decode_meta, decode_single, encode, select
 from penstock.core.dedup import Dedup, dedup_key, publish_key
-from penstock.core.lane import Appended, Lane
+from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.model import BATCH_MESSAGES_MAX, Message, check_message
+from penstock.model.appended import Appended
 from penstock.model.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 from penstock.model.rows import DedupRow
 from penstock.node.cluster import remote_publish

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from penstock.batch import EncodedBatch, Meta
-from penstock.core.lane import Appended
 from penstock.model import Message
+from penstock.model.appended import Appended
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Queue

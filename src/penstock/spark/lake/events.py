@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.core.events import decode_delivery
+from penstock.model.events import decode_delivery
 from penstock.spark.lake.errors import LakeError
 from penstock.spark.lake.files import EPOCH
 from penstock.spark.lake.layout import EVENTS_SCHEMA, data_schema

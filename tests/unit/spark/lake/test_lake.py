@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.events import Delivery, Event, encode_delivery
+from penstock.model.events import Delivery, Event, encode_delivery
 from penstock.spark.lake import landing, log_files, table, writing
 from penstock.spark.lake.checking import problem
 from penstock.spark.lake.errors import (

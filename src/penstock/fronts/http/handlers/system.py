@@ -7,13 +7,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from penstock.core.events import encode_delivery
 from penstock.fronts import metrics
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import Answer, Stream, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import INTEGER_MAX
 from penstock.model.errors import Unavailable
+from penstock.model.events import encode_delivery
 from penstock.wire.http.shapes import Status
 
 ROUTES = Routes()
