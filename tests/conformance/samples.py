@@ -66,7 +66,7 @@ def full_change(lane: int = LANE) -> LaneChange:
         lane,
         batches=batches(3, 4),
         groups=[GroupRow(1, 7, 0), GroupRow(2, 3, 2)],
-        leases=[LeaseRow(1, 10, 5000, "worker", b"\x01"), LeaseRow(2, 10, 6000, "other", b"\x02")],
+        leases=[LeaseRow(1, 10, 5000, "worker", b"\x01", "session-1"), LeaseRow(2, 10, 6000, "other", b"\x02")],
         waiting=[WaitingRow(1, 0, b"w1"), WaitingRow(2, 0, b"w2")],
         dead=[DeadRow(1, 2, 3, 4, "attempts", "boom", "worker", 99), DeadRow(2, 2, 3, 1, "ttl", "", "", 98)],
         dedup=[DedupRow(b"a", 0, 1000), DedupRow(b"b", 1, 2000)],

@@ -74,7 +74,7 @@ CREATE TABLE leases (
     lease_id INTEGER NOT NULL,
     deadline_ms INTEGER NOT NULL,
     consumer TEXT NOT NULL,
-    entries BLOB NOT NULL,
+    entries BLOB NOT NULL, session TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (lane, group_id, lease_id)
 ) STRICT, WITHOUT ROWID;
 

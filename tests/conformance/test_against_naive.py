@@ -71,7 +71,7 @@ def lane_changes(draw: st.DrawFn, lane: int) -> LaneChange:
         bytes_end=0,
         batches=draw(some(st.builds(BatchRow, st.just(0), st.integers(1, 5), small, st.just(0), blobs, blobs))),
         groups=draw(some(st.builds(GroupRow, groups, small, small))),
-        leases=draw(some(st.builds(LeaseRow, groups, small, small, texts, blobs))),
+        leases=draw(some(st.builds(LeaseRow, groups, small, small, texts, blobs, texts))),
         waiting=draw(some(st.builds(WaitingRow, groups, small, blobs))),
         dead=draw(some(st.builds(DeadRow, groups, small, small, small, texts, texts, texts, small))),
         dedup=draw(some(st.builds(DedupRow, keys, small, times))),

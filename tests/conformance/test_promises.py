@@ -240,7 +240,7 @@ def test_reads_are_answered_while_a_commit_is_under_way(engine: Engine, tmp_path
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_come_back_as_they_were_put(engine: Engine, tmp_path: Path, name: str) -> None:
-    lease = LeaseRow(1, 1, 1, name, b"")
+    lease = LeaseRow(1, 1, 1, name, b"", name)
     dead = DeadRow(1, 0, 1, 1, name, name, name, 1)
     declared = CatalogRow(name, 1, 0, name, name, b"")
     happened = TraceRow(name, name, 1, 1, name, name, 1, 0, 0, name, name, name)

@@ -91,6 +91,8 @@ class LeaseRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     deadline_ms: Integer
     consumer: str
     entries: bytes
+    session: str = ""
+    """The session that holds the lease; empty for none. The lease ends with it."""
 
 
 class WaitingRow(msgspec.Struct, frozen=True, gc=False, array_like=True):

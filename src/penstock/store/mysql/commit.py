@@ -94,11 +94,11 @@ def changes(commit: Commit, writer: str) -> Iterator[bytes]:
         [(lane.lane, row.group, row.next, row.committed) for lane in lanes for row in lane.groups],
     )
     yield from _put(
-        "leases (lane, group_id, lease_id, deadline_ms, consumer, entries)",
-        "deadline_ms, consumer, entries",
+        "leases (lane, group_id, lease_id, deadline_ms, consumer, entries, session)",
+        "deadline_ms, consumer, entries, session",
         3,
         [
-            (lane.lane, row.group, row.lease, row.deadline_ms, row.consumer, row.entries)
+            (lane.lane, row.group, row.lease, row.deadline_ms, row.consumer, row.entries, row.session)
             for lane in lanes
             for row in lane.leases
         ],

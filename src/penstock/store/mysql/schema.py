@@ -88,7 +88,19 @@ _VERSION_1: Final[Migration] = (
     enqueued.table(_TEXT, _TABLE),
 )
 
-MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1,)
+# MySQL has no ADD COLUMN IF NOT EXISTS.
+_VERSION_2: Final[Migration] = (
+    f"""SET @statement = (
+        SELECT if(count(*), 'DO 0', 'ALTER TABLE leases ADD COLUMN session {_TEXT} NOT NULL DEFAULT ('''')')
+        FROM information_schema.columns
+        WHERE table_schema = DATABASE() AND table_name = 'leases' AND column_name = 'session'
+    )""",
+    "PREPARE migration FROM @statement",
+    "EXECUTE migration",
+    "DEALLOCATE PREPARE migration",
+)
+
+MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2)
 """Entry n brings a database from version n to n + 1. Entries are only ever added: databases made by each are out there.
 
 A statement that makes or changes a table commits by itself, so one that was interrupted is run again: each must be fine
@@ -120,7 +132,7 @@ SELECT lane, `first`, `end`, bytes_end, coalesce((
 GROUPS: Final = """
 SELECT lane, group_id, `next`, committed FROM `groups` WHERE lane IN (%s) ORDER BY lane, group_id"""
 LEASES: Final = """
-SELECT lane, group_id, lease_id, deadline_ms, consumer, entries FROM leases WHERE lane IN (%s)
+SELECT lane, group_id, lease_id, deadline_ms, consumer, entries, session FROM leases WHERE lane IN (%s)
 ORDER BY lane, group_id, lease_id"""
 WAITING: Final = """
 SELECT lane, group_id, chunk, entries FROM waiting WHERE lane IN (%s) ORDER BY lane, group_id, chunk"""

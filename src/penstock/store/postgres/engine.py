@@ -372,7 +372,7 @@ def commit_values(commit: Commit) -> Row:
         [(lane.lane, slot_of(lane.lane), lane.first, lane.end, lane.bytes_end) for lane in lanes],
         _latest([(lane.lane, row.group, row.next, row.committed) for lane in lanes for row in lane.groups], 2),
         _latest([
-            (lane.lane, row.group, row.lease, row.deadline_ms, kept(row.consumer), row.entries)
+            (lane.lane, row.group, row.lease, row.deadline_ms, kept(row.consumer), row.entries, kept(row.session))
             for lane in lanes for row in lane.leases
         ], 3),
         _latest([(lane.lane, row.group, row.chunk, row.entries) for lane in lanes for row in lane.waiting], 3),
@@ -428,8 +428,10 @@ async def _load(
         image.first, image.end, image.bytes_end, image.published_ms = first, end, bytes_end, published_ms
     for lane, *values in await connection.fetch(named(sql.GROUPS), wanted):
         images[lane].groups.append(GroupRow(*values))
-    for lane, group, lease, deadline_ms, consumer, entries in await connection.fetch(named(sql.LEASES), wanted):
-        images[lane].leases.append(LeaseRow(group, lease, deadline_ms, restored(consumer), entries))
+    for row in await connection.fetch(named(sql.LEASES), wanted):
+        lane, group, lease, deadline_ms, consumer, entries, session = row
+        held = LeaseRow(group, lease, deadline_ms, restored(consumer), entries, restored(session))
+        images[lane].leases.append(held)
     for lane, *values in await connection.fetch(named(sql.WAITING), wanted):
         images[lane].waiting.append(WaitingRow(*values))
     for row in await connection.fetch(named(sql.DEAD), wanted):

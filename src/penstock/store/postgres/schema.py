@@ -132,6 +132,8 @@ _VERSION_6: Final[Migration] = ()
 # Room on each page for the new version of a row that every commit updates, the mark of the node's last one.
 _VERSION_7: Final[Migration] = ("ALTER TABLE {s}.dedup SET (fillfactor = 90)",)
 
+_VERSION_8: Final[Migration] = ("ALTER TABLE {s}.leases ADD COLUMN IF NOT EXISTS session text NOT NULL DEFAULT ''",)
+
 # Who commits holds the locks of his slots together with others; who takes a slot over, or gives up on a commit whose
 # answer was lost, holds them alone: he waits for those that have begun, and later ones see what he changed. What is
 # called in an assignment costs a tenth of what it costs in a statement of its own.
@@ -273,7 +275,8 @@ FUNCTIONS: Final[Migration] = (
         END IF;
         IF cardinality(new_leases) > 0 THEN
             INSERT INTO {{s}}.leases SELECT * FROM unnest(new_leases) ON CONFLICT (lane, group_id, lease_id) DO UPDATE
-            SET deadline_ms = excluded.deadline_ms, consumer = excluded.consumer, entries = excluded.entries;
+            SET deadline_ms = excluded.deadline_ms, consumer = excluded.consumer, entries = excluded.entries,
+                session = excluded.session;
         END IF;
         IF cardinality(new_waiting) > 0 THEN
             INSERT INTO {{s}}.waiting SELECT * FROM unnest(new_waiting) ON CONFLICT (lane, group_id, chunk) DO UPDATE
@@ -396,7 +399,7 @@ FUNCTIONS: Final[Migration] = (
 """Made anew after any migration: they are always those of the newest version."""
 
 MIGRATIONS: Final[Sequence[Migration]] = (
-    _VERSION_1, _VERSION_2, enqueued.MIGRATION, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7
+    _VERSION_1, _VERSION_2, enqueued.MIGRATION, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7, _VERSION_8
 )  # fmt: skip
 """Entry n brings a schema from version n to n + 1. Entries are only ever added: schemas made by each are out there."""
 
@@ -455,7 +458,8 @@ GONE_LANES: Final = f"SELECT lane FROM {{s}}.leftovers WHERE lane = ANY ($1::big
 GROUPS: Final = """
 SELECT lane, group_id, next, committed FROM {s}.groups WHERE lane = ANY ($1::bigint[]) ORDER BY lane, group_id"""
 LEASES: Final = """
-SELECT lane, group_id, lease_id, deadline_ms, consumer, entries FROM {s}.leases WHERE lane = ANY ($1::bigint[])
+SELECT lane, group_id, lease_id, deadline_ms, consumer, entries, session FROM {s}.leases
+WHERE lane = ANY ($1::bigint[])
 ORDER BY lane, group_id, lease_id"""
 WAITING: Final = """
 SELECT lane, group_id, chunk, entries FROM {s}.waiting WHERE lane = ANY ($1::bigint[])

@@ -185,7 +185,9 @@ _VERSION_4: Final[Migration] = (
     f"UPDATE outbox SET slot = lane % {SLOTS}",  # noqa: S608 - a number of ours
 )
 
-MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
+_VERSION_5: Final[Migration] = ("ALTER TABLE leases ADD COLUMN session TEXT NOT NULL DEFAULT ''",)
+
+MIGRATIONS: Final[Sequence[Migration]] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
 """Entry n brings a file from version n to n + 1. Entries are only ever added: files made by each are out there."""
 
 
@@ -330,9 +332,8 @@ PUT_BATCH: Final = """
 INSERT INTO batches (lane, base, count, published_ms, bytes_end, size, meta, segment, position, body)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, x'')"""
 PUT_GROUP: Final = "REPLACE INTO groups (lane, group_id, next, committed) VALUES (?, ?, ?, ?)"
-PUT_LEASE: Final = (
-    "REPLACE INTO leases (lane, group_id, lease_id, deadline_ms, consumer, entries) VALUES (?, ?, ?, ?, ?, ?)"
-)
+PUT_LEASE: Final = """
+REPLACE INTO leases (lane, group_id, lease_id, deadline_ms, consumer, entries, session) VALUES (?, ?, ?, ?, ?, ?, ?)"""
 PUT_WAITING: Final = "REPLACE INTO waiting (lane, group_id, chunk, entries) VALUES (?, ?, ?, ?)"
 PUT_DEAD: Final = """
 REPLACE INTO dead (lane, group_id, start, end, attempts, reason, error, consumer, dead_ms)
@@ -354,7 +355,7 @@ GROUPS: Final = """
 SELECT lane, group_id, next, committed FROM groups WHERE lane IN (SELECT value FROM json_each(?))
 ORDER BY lane, group_id"""
 LEASES: Final = """
-SELECT lane, group_id, lease_id, deadline_ms, consumer, entries FROM leases
+SELECT lane, group_id, lease_id, deadline_ms, consumer, entries, session FROM leases
 WHERE lane IN (SELECT value FROM json_each(?)) ORDER BY lane, group_id, lease_id"""
 WAITING: Final = """
 SELECT lane, group_id, chunk, entries FROM waiting WHERE lane IN (SELECT value FROM json_each(?))

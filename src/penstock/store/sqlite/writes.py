@@ -142,7 +142,7 @@ def _group_values(lane: int, row: GroupRow) -> Row:
 
 
 def _lease_values(lane: int, row: LeaseRow) -> Row:
-    return (lane, row.group, row.lease, row.deadline_ms, row.consumer, row.entries)
+    return (lane, row.group, row.lease, row.deadline_ms, row.consumer, row.entries, row.session)
 
 
 def _waiting_values(lane: int, row: WaitingRow) -> Row:
