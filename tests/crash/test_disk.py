@@ -169,7 +169,7 @@ async def snapshot(broker: Broker) -> dict[str, Any]:
     def counted(stats: QueueStats) -> Any:
         return stats.messages, stats.published, stats.groups
 
-    await until(lambda: broker._node._catalog_reload is None)
+    await broker._node.writer.known()
     names = sorted(set(broker.queues()) - {"$events"})
     return {
         "queues": {name: broker.queues()[name] for name in names},

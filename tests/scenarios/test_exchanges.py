@@ -195,7 +195,7 @@ def test_bindings_of_ephemeral_queues_outlive_a_reload_of_the_catalog(memory_hom
         await broker.declare_exchange("x", kind="fanout")
         await broker.declare_queue("e", ephemeral=True)
         await broker.bind("x", "e")
-        broker._node._replace_catalog(await broker._node.store.catalog())
+        broker._node.writer.replace(await broker._node.store.catalog())
         assert await reached(broker, "x", Message(b"m")) == {"e"}
         await broker.unbind("x", "e")
         assert await reached(broker, "x", Message(b"m")) == set()

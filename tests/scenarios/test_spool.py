@@ -59,7 +59,7 @@ class Away:
 
     async def kill(self, broker: Broker, **options: Any) -> Broker:
         """The node dies where it stands; the next one finds its files."""
-        broker._node.closed = True
+        broker._node.lifecycle.closed = True
         await broker._node.spool.replay.stop()
         self.folder.sever()
         self.folder = self.folder.again()

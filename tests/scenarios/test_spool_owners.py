@@ -380,7 +380,7 @@ def test_a_commit_of_a_dead_process_is_decided_before_its_publishes_are_replayed
 async def kill(broker: Broker, folder: MemoryFolder) -> None:
     """The process dies where it stands."""
     node = broker._node
-    node.closed = True
+    node.lifecycle.closed = True
     folder.sever()
     await node.spool.replay.stop()
     node.timers.close()

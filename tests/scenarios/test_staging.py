@@ -29,9 +29,9 @@ from penstock import (
     encode,
 )
 from penstock.model.rows import SLOTS, BatchRow, CatalogRow, Commit
+from penstock.node.catalog_writer import IDS_AT_ONCE
 from penstock.node.limits import Limits
-from penstock.node.node import IDS_AT_ONCE
-from penstock.node.staging import staging
+from penstock.node.staging import ledger, staging
 from tests.scenarios import shaky
 from tests.scenarios.rig import Home, claim_all, messages, numbered, play, soon, turns, until
 
@@ -138,12 +138,12 @@ def test_a_repeated_commit_answers_the_same_and_does_nothing(home: Home) -> None
         assert await claim_all(broker, "q") == counted(0)
         with pytest.raises(AlreadyCommitted):
             await broker.abort_staged("t")
-        clock.time_ms += staging.REMEMBERED_MS - 60_000
+        clock.time_ms += ledger.REMEMBERED_MS - 60_000
         assert (await broker.staged("t")).state == "committed"
         home.pass_time(broker, 2 * 3600 * 1000)
 
         async def forgotten() -> bool:
-            return (await broker._node.store.load([staging.LEDGER_LANE], 10))[0].dedup == []
+            return (await broker._node.store.load([ledger.LEDGER_LANE], 10))[0].dedup == []
 
         await until(forgotten)
         assert (await broker.staged("t")).state == "unknown"

@@ -9,8 +9,7 @@ import pytest
 
 from penstock import Broker, EncodedBatch, InvalidArgument, Message, NotFound, TraceEntry, encode
 from penstock.model.rows import Commit
-from penstock.node.consume import streams
-from penstock.node.observe import history, traces
+from penstock.node.observe import traces
 from penstock.node.observe.traces import EXPIRE_SPAN_MS, PLACES_MAX, TRACE_RETAIN_MS
 from tests.scenarios.rig import Home
 from tests.scenarios.rig import play as play_at_home
@@ -177,13 +176,15 @@ def test_events_are_read_once_for_a_bounded_number_of_messages(monkeypatch: pyte
         await broker.publish_many("work", [Message(b"x", trace_id="t")] * (PLACES_MAX + 1))
         await broker.ack(await broker.claim("work", max=100))
         reads = 0
+        histories = broker._node.histories
+        read = histories._read
 
         async def counted(*arguments: Any) -> Any:
             nonlocal reads
             reads += 1
-            return await streams.read_offsets(*arguments)
+            return await read(*arguments)
 
-        monkeypatch.setattr(history, "read_offsets", counted)
+        monkeypatch.setattr(histories, "_read", counted)
         entries = (await broker.trace("t")).entries
         assert len(places(entries)) == PLACES_MAX + 1
         assert places(entries, "acked") == [("work", 0, offset) for offset in range(PLACES_MAX)]

@@ -41,8 +41,6 @@ Result = TypeVar("Result")
 class BrokenOff(PenstockError):
     """The node died, or the client hung up, while a call was under way: its outcome is unknown."""
 
-    code = "broken_off"
-
 
 class Process:
     """One node with its way to the disk, and the calls of clients that it has not answered."""

@@ -10,7 +10,7 @@ is durable, a change here: nobody is told of a queue that a crash could take bac
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -199,6 +199,12 @@ class Catalog:
         self._next_id = 0
         self._ids_end = 0
         self._last_ephemeral_id = 0
+        self.on_put: list[Callable[[Sequence[CatalogRow]], None]] = []
+        """Told of rows that were taken in."""
+        self.on_queue_removed: list[Callable[[Queue], None]] = []
+        self.on_group_removed: list[Callable[[Queue, Group], None]] = []
+        self.on_replaced: list[Callable[[], None]] = []
+        """Told that everything was read anew from the store, after a failed commit."""
 
     # Ids --------------------------------------------------------------------------------------------------
 
@@ -239,6 +245,9 @@ class Catalog:
             raise NotFound(f"there is no queue {name!r}{where}; declare it first")
         return queue
 
+    def group_ids(self) -> set[int]:
+        return {group.id for queue in self.by_id.values() for group in queue.groups.values()}
+
     def router(self, namespace: str) -> Router:
         router = self.routers.get(namespace)
         if router is None:
@@ -260,7 +269,7 @@ class Catalog:
 
     # Changes, after their commit --------------------------------------------------------------------------
 
-    def put(self, rows: Iterable[CatalogRow]) -> None:
+    def put(self, rows: Sequence[CatalogRow]) -> None:
         """Take rows in: those of queues and exchanges before what hangs on them."""
         ranked = sorted(rows, key=lambda row: (_RANK.get(row.kind, 9), row.id))
         for row in ranked:
@@ -268,6 +277,8 @@ class Catalog:
                 self._put(row)
             except (msgspec.DecodeError, msgspec.ValidationError, KeyError) as error:
                 raise StoreCorrupt(f"the {row.kind} {row.name!r} (id {row.id}) cannot be read: {error}") from None
+        for tell in self.on_put:
+            tell(rows)
 
     def _put(self, row: CatalogRow) -> None:
         self.saw_id(row.id)
@@ -369,6 +380,16 @@ class Catalog:
         del self.by_id[queue.id]
         for lane in queue.lanes:
             del self.by_lane[lane]
+        for tell in self.on_queue_removed:
+            tell(queue)
+
+    def remove_group(self, queue: Queue, group: Group) -> None:
+        """Unless another has its name by now."""
+        known = queue.groups.get(group.name)
+        if known is not None and known.id == group.id:
+            del queue.groups[group.name]
+            for tell in self.on_group_removed:
+                tell(queue, group)
 
     def replace(self, fresh: Catalog, ephemeral: Iterable[Queue]) -> None:
         """Become what was read from the store, with the ephemeral queues that only this node knows.
@@ -407,6 +428,8 @@ class Catalog:
                 self.binding_ids[namespace, binding_document(binding)] = id
         self.orphans = fresh.orphans
         self.saw_id(fresh.last_id)
+        for tell in self.on_replaced:
+            tell()
 
     def _unstored_bindings(self) -> list[tuple[str, Binding, int]]:
         """(namespace, binding, id) of those to ephemeral queues: only this node knows them."""

@@ -1,107 +1,228 @@
-"""Declare, change and delete queues, groups, exchanges and bindings. Declaring the same thing twice is fine."""
+"""Declare, change and delete queues and groups. Declaring the same thing twice is fine.
+
+Next stop: `catalog_writer.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from collections.abc import Callable
+from typing import Any, Final
 
 from penstock.core.group.settings import settings_of
-from penstock.core.routing.router import Router
-from penstock.model import (
-    DEFAULT_GROUP,
-    Binding,
-    ExchangeConfig,
-    GroupConfig,
-    QueueConfig,
-    Start,
-    check_name,
-    make_config,
-)
-from penstock.model.errors import AlreadyExists, Forbidden, NotFound
-from penstock.model.rows import home_slot
-from penstock.node.catalog import Group, Queue, binding_row, exchange_row, group_row, queue_row
+from penstock.core.lane import Lane
+from penstock.model import DEFAULT_GROUP, Binding, GroupConfig, QueueConfig, check_name, make_config
+from penstock.model.errors import AlreadyExists, Forbidden, NotFound, PenstockError
+from penstock.model.rows import REGISTRAR_SLOT, home_slot
+from penstock.node.catalog import Catalog, Group, Queue, group_row, queue_row
+from penstock.node.catalog_writer import CatalogWriter
+from penstock.node.clock import Clock
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.exchanges import Exchanges
+from penstock.node.lanes import LaneSet
 
-if TYPE_CHECKING:
-    from penstock.node.node import Node
-
-GROUPS_MAX = 1_000
-FIXED_QUEUE_OPTIONS = ("lanes", "ordered", "prioritized", "priority_max", "stream", "ephemeral", "exclusive",
-                       "debounce_ms")  # fmt: skip
-FIXED_GROUP_OPTIONS = ("kind", "start", "ordered", "prioritized")
+GROUPS_MAX: Final = 1_000
+FIXED_QUEUE_OPTIONS: Final = (
+    "lanes", "ordered", "prioritized", "priority_max", "stream", "ephemeral", "exclusive", "debounce_ms",
+)  # fmt: skip
+FIXED_GROUP_OPTIONS: Final = ("kind", "start", "ordered", "prioritized")
 
 
-# Queues --------------------------------------------------------------------------------------------------
+class Declarations:
+    """Queues and groups of every namespace."""
 
+    def __init__(
+        self,
+        catalog: Catalog,
+        writer: CatalogWriter,
+        exchanges: Exchanges,
+        lanes: LaneSet,
+        commits: CommitLoop,
+        clock: Clock,
+        ownership: Ownership,
+        queues_max: int,
+    ) -> None:
+        self._catalog = catalog
+        self._writer = writer
+        self._exchanges = exchanges
+        self._lanes = lanes
+        self._commits = commits
+        self._clock = clock
+        self._ownership = ownership
+        self._queues_max = queues_max
+        self.on_declared: list[Callable[[Queue], None]] = []
+        """Told of a queue that was created or whose options changed."""
+        self.on_reconfigured: list[Callable[[Lane], None]] = []
+        """Told of a loaded lane whose queue's or groups' options changed."""
 
-async def declare_queue(node: Node, namespace: str, name: str, options: dict[str, Any], session: str | None) -> Queue:
-    """Create a queue, or merge options into the one there is."""
-    check_name(name, "a queue's name")
-    check_name(namespace, "a namespace")
-    if name.startswith("$"):
-        raise Forbidden(f"queue {name!r}: names that begin with $ are the system's")
-    async with node.declaring("queue", namespace, name):
-        queue = node.catalog.queues.get((namespace, name))
-        if queue is None:
-            return await _create_queue(node, namespace, name, make_config(QueueConfig, options), session)
-        if queue.deleting:
-            raise NotFound(f"the queue {name!r} is being deleted; declare it again in a moment")
-        await _update_queue(node, queue, options)
-        return queue
+    # Queues -----------------------------------------------------------------------------------------------
 
+    async def declare_queue(self, namespace: str, name: str, options: dict[str, Any], session: str | None) -> Queue:
+        """Create a queue, or merge options into the one there is."""
+        check_name(name, "a queue's name")
+        check_name(namespace, "a namespace")
+        if name.startswith("$"):
+            raise Forbidden(f"queue {name!r}: names that begin with $ are the system's")
+        async with self._writer.declaring("queue", namespace, name):
+            queue = self._catalog.queues.get((namespace, name))
+            if queue is None:
+                return await self._create_queue(namespace, name, make_config(QueueConfig, options), session)
+            if queue.deleting:
+                raise NotFound(f"the queue {name!r} is being deleted; declare it again in a moment")
+            await self._update_queue(queue, options)
+            return queue
 
-async def _create_queue(node: Node, namespace: str, name: str, config: QueueConfig, session: str | None) -> Queue:
-    if len(node.catalog.queues) >= node.limits.queues:
-        raise Forbidden(f"there are {len(node.catalog.queues)} queues already, as many as may be; delete some first")
-    if config.exclusive and session is None:
-        raise Forbidden(f"queue {name!r} is exclusive; only a session can declare it")
-    await node.reserve_ids(config.lanes + 1)
-    slot = home_slot(namespace, name)
-    node.ownership.check(slot)
-    lanes = tuple(node.catalog.new_lane(slot, ephemeral=config.ephemeral) for _ in range(config.lanes))
-    queue = Queue(node.catalog.new_id(ephemeral=config.ephemeral), namespace, name, config, lanes)
-    queue.session = session if config.exclusive else None
+    async def _create_queue(self, namespace: str, name: str, config: QueueConfig, session: str | None) -> Queue:
+        catalog = self._catalog
+        if len(catalog.queues) >= self._queues_max:
+            raise Forbidden(f"there are {len(catalog.queues)} queues already, as many as may be; delete some first")
+        if config.exclusive and session is None:
+            raise Forbidden(f"queue {name!r} is exclusive; only a session can declare it")
+        await self._writer.reserve_ids(config.lanes + 1)
+        slot = home_slot(namespace, name)
+        self._ownership.check(slot)
+        lanes = tuple(catalog.new_lane(slot, ephemeral=config.ephemeral) for _ in range(config.lanes))
+        queue = Queue(catalog.new_id(ephemeral=config.ephemeral), namespace, name, config, lanes)
+        queue.session = session if config.exclusive else None
 
-    def created() -> None:
-        for lane in lanes:
-            node.lanes.add_new(lane)
+        def created() -> None:
+            for lane in lanes:
+                self._lanes.add_new(lane)
 
-    await node.commit_catalog([queue_row(queue, config)], after=created, slot=slot)
-    made = node.catalog.queue(namespace, name)
-    await _count_for_limits(node, made)
-    made.used_ms = node.clock.now_ms()
-    node.retention.watch(made)
-    return made
+        await self._writer.commit([queue_row(queue, config)], after=created, slot=slot)
+        made = catalog.queue(namespace, name)
+        await self._count_for_limits(made)
+        made.used_ms = self._clock.now_ms()
+        self._declared(made)
+        return made
 
+    async def _update_queue(self, queue: Queue, options: dict[str, Any]) -> None:
+        config = make_config(QueueConfig, options, queue.config)
+        _check_fixed(f"queue {queue.name!r}", queue.config, config, FIXED_QUEUE_OPTIONS)
+        queue.used_ms = self._clock.now_ms()
+        if config != queue.config:
+            self._check_there(queue)
+            row, slot = queue_row(queue, config), max(queue.slot, 0)
+            await self._writer.commit([row], after=lambda: self._reconfigured(queue), slot=slot)
+            await self._count_for_limits(queue)
+            self._declared(queue)
 
-async def _update_queue(node: Node, queue: Queue, options: dict[str, Any]) -> None:
-    config = make_config(QueueConfig, options, queue.config)
-    _check_fixed(f"queue {queue.name!r}", queue.config, config, FIXED_QUEUE_OPTIONS)
-    queue.used_ms = node.clock.now_ms()
-    if config != queue.config:
-        _check_there(node, queue)
-        slot = max(queue.slot, 0)
-        await node.commit_catalog([queue_row(queue, config)], after=lambda: _reconfigured(node, queue), slot=slot)
-        await _count_for_limits(node, queue)
-        node.retention.watch(queue)
+    async def _count_for_limits(self, queue: Queue) -> None:
+        """Limits are about what a group has not consumed: there must be one to count for."""
+        limited = queue.config.max_length is not None or queue.config.max_bytes is not None
+        if limited and not any(group.config.kind == "work" for group in queue.groups.values()):
+            await self.declare_group(queue, DEFAULT_GROUP, {})
 
+    def _declared(self, queue: Queue) -> None:
+        for tell in self.on_declared:
+            tell(queue)
 
-async def _count_for_limits(node: Node, queue: Queue) -> None:
-    """Limits are about what a group has not consumed: there must be one to count for."""
-    limited = queue.config.max_length is not None or queue.config.max_bytes is not None
-    if limited and not any(group.config.kind == "work" for group in queue.groups.values()):
-        await declare_group(node, queue, DEFAULT_GROUP, {})
+    def _reconfigured(self, queue: Queue) -> None:
+        self._lanes.configure(queue.lanes)
+        for id in queue.lanes:
+            lane = self._lanes.get(id)
+            if lane is not None:
+                for tell in self.on_reconfigured:
+                    tell(lane)
 
+    async def delete_queue(self, queue: Queue) -> None:
+        """Delete a queue that a user names."""
+        if queue.name.startswith("$"):
+            raise Forbidden(f"queue {queue.name!r} is the system's and cannot be deleted")
+        async with self._writer.declaring("queue", queue.namespace, queue.name):
+            if not queue.deleting:
+                await self.drop_queue(queue)
 
-def _reconfigured(node: Node, queue: Queue) -> None:
-    node.lanes.configure(queue.lanes)
-    for id in queue.lanes:
-        lane = node.lanes.get(id)
-        if lane is not None:
-            node.retention.committed(lane, node.clock.now_ms())
-            node.waiters.serve(lane)
+    async def drop_queue(self, queue: Queue) -> None:
+        """Delete a queue with its lanes, groups and bindings."""
+        await self._begin_drop(queue)
+        bindings = self._catalog.router(queue.namespace).queue_deleted(queue.name)
+        is_registrar = self._ownership.owns(REGISTRAR_SLOT)
+        deleted = [("queue", queue.id), *(("group", group.id) for group in queue.groups.values())]
+        if is_registrar:  # otherwise the registrar deletes the bindings, when it hears of it
+            ids = [self._catalog.binding_id(queue.namespace, binding) for binding in bindings]
+            deleted += [("binding", id) for id in ids if id is not None]
+            self._commits.amend().slots.add(REGISTRAR_SLOT)
+        self._commits.amend().lanes_deleted += queue.lanes
+        await self._writer.commit(
+            [], deleted, lambda: self._dropped(queue, bindings, is_registrar), slot=max(queue.slot, 0)
+        )
+        if is_registrar:
+            await self._exchanges.drop_unbound(queue.namespace, {binding.exchange for binding in bindings})
+
+    async def _begin_drop(self, queue: Queue) -> None:
+        """From here on nothing is declared for the queue; what was on its way is known when this returns."""
+        queue.deleting = True
+        try:
+            await self._commits.wait()
+            self._writer.check(max(queue.slot, 0))
+        except PenstockError:
+            queue.deleting = False
+            raise
+
+    def _dropped(self, queue: Queue, bindings: list[Binding], is_registrar: bool) -> None:
+        self._catalog.remove_queue(queue)
+        if is_registrar:
+            self._catalog.remove_bindings(queue.namespace, bindings)
+        else:
+            self._catalog.orphan_bindings(queue.namespace, bindings)
+
+    # Groups -----------------------------------------------------------------------------------------------
+
+    async def declare_group(self, queue: Queue, name: str, options: dict[str, Any]) -> Group:
+        """Create a group at its start, or merge options into the one there is."""
+        check_name(name, "a group's name")
+        async with self._writer.declaring("group", str(queue.id), name):
+            group = queue.groups.get(name)
+            if group is None:
+                return await self._create_group(queue, name, make_config(GroupConfig, options))
+            config = make_config(GroupConfig, options, group.config)
+            _check_fixed(f"group {name!r} of queue {queue.name!r}", group.config, config, FIXED_GROUP_OPTIONS)
+            if config != group.config:
+                settings_of(queue.config, config)
+                self._check_there(queue)
+                row, slot = group_row(queue, group.id, name, config), max(queue.slot, 0)
+                await self._writer.commit([row], after=lambda: self._reconfigured(queue), slot=slot)
+            return queue.groups[name]
+
+    async def _create_group(self, queue: Queue, name: str, config: GroupConfig) -> Group:
+        if len(queue.groups) >= GROUPS_MAX:
+            raise Forbidden(f"queue {queue.name!r} has {GROUPS_MAX} groups already; delete some first")
+        settings, slot = settings_of(queue.config, config), max(queue.slot, 0)
+        id = self._catalog.new_id(ephemeral=queue.config.ephemeral)
+        starts = [await self._lanes.offset_at(lane, config.start) for lane in queue.lanes]
+        lanes = await self._lanes.together(queue.lanes)
+        # Before anything is changed: a lane must not know a group that the catalog does not.
+        self._writer.check(slot)
+        self._check_there(queue)
+        for lane, start in zip(lanes, starts, strict=True):
+            lane.add_group(id, settings, start)
+            self._commits.touch(lane)
+        queue.coming[id] = Group(id, name, config, settings)
+        try:
+            await self._writer.commit([group_row(queue, id, name, config)], slot=slot)
+        finally:
+            del queue.coming[id]
+        return queue.groups[name]
+
+    async def delete_group(self, queue: Queue, group: Group) -> None:
+        async with self._writer.declaring("group", str(queue.id), group.name):
+            lanes = await self._lanes.together(queue.lanes)
+            self._writer.check(max(queue.slot, 0))
+            for lane in lanes:
+                lane.remove_group(group.id)
+                self._commits.touch(lane)
+            await self._writer.commit(
+                [],
+                [("group", group.id)],
+                lambda: self._catalog.remove_group(queue, group),
+                slot=max(queue.slot, 0),
+            )
+
+    def _check_there(self, queue: Queue) -> None:
+        """Raise if the queue was deleted meanwhile: nothing may be declared for it any more."""
+        if queue.deleting or self._catalog.by_id.get(queue.id) is not queue:
+            raise NotFound(f"the queue {queue.name!r} was deleted")
 
 
 def _check_fixed(
@@ -111,176 +232,3 @@ def _check_fixed(
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
             raise AlreadyExists(f"{what} exists with {name}={before!r}; it cannot become {after!r}, make a new one")
-
-
-async def delete_queue(node: Node, queue: Queue) -> None:
-    if queue.name.startswith("$"):
-        raise Forbidden(f"queue {queue.name!r} is the system's and cannot be deleted")
-    async with node.declaring("queue", queue.namespace, queue.name):
-        if not queue.deleting:
-            await node.delete_queue(queue)
-
-
-# Groups --------------------------------------------------------------------------------------------------
-
-
-async def declare_group(node: Node, queue: Queue, name: str, options: dict[str, Any]) -> Group:
-    """Create a group at its start, or merge options into the one there is."""
-    check_name(name, "a group's name")
-    async with node.declaring("group", str(queue.id), name):
-        group = queue.groups.get(name)
-        if group is None:
-            return await _create_group(node, queue, name, make_config(GroupConfig, options))
-        config = make_config(GroupConfig, options, group.config)
-        _check_fixed(f"group {name!r} of queue {queue.name!r}", group.config, config, FIXED_GROUP_OPTIONS)
-        if config != group.config:
-            settings_of(queue.config, config)
-            _check_there(node, queue)
-            row = group_row(queue, group.id, name, config)
-            await node.commit_catalog([row], after=lambda: _reconfigured(node, queue), slot=max(queue.slot, 0))
-        return queue.groups[name]
-
-
-async def _create_group(node: Node, queue: Queue, name: str, config: GroupConfig) -> Group:
-    if len(queue.groups) >= GROUPS_MAX:
-        raise Forbidden(f"queue {queue.name!r} has {GROUPS_MAX} groups already; delete some first")
-    settings = settings_of(queue.config, config)
-    id = node.catalog.new_id(ephemeral=queue.config.ephemeral)
-    starts = [await offset_at(node, lane, config.start) for lane in queue.lanes]
-    lanes = await node.lanes.together(queue.lanes)
-    # Before anything is changed: a lane must not know a group that the catalog does not.
-    node.check_declarations(max(queue.slot, 0))
-    _check_there(node, queue)
-    for lane, start in zip(lanes, starts, strict=True):
-        lane.add_group(id, settings, start)
-        node.commits.touch(lane)
-    queue.coming[id] = Group(id, name, config, settings)
-    try:
-        await node.commit_catalog([group_row(queue, id, name, config)], slot=max(queue.slot, 0))
-    finally:
-        del queue.coming[id]
-    return queue.groups[name]
-
-
-def _check_there(node: Node, queue: Queue) -> None:
-    """Raise if the queue was deleted meanwhile: nothing may be declared for it any more."""
-    if queue.deleting or node.catalog.by_id.get(queue.id) is not queue:
-        raise NotFound(f"the queue {queue.name!r} was deleted")
-
-
-async def offset_at(node: Node, lane_id: int, start: Start) -> int:
-    """The offset of a place in a lane: its beginning, its end, or the first message from a time on."""
-    lane = await node.lanes.run(lane_id, lambda lane: lane)
-    if start == "beginning":
-        return lane.first
-    if start == "now":
-        return lane.visible_end
-    found = await node.lanes.store_of(lane_id).find_time(lane_id, int(start))
-    return lane.visible_end if found is None else max(found, lane.first)
-
-
-async def delete_group(node: Node, queue: Queue, group: Group) -> None:
-    async with node.declaring("group", str(queue.id), group.name):
-        lanes = await node.lanes.together(queue.lanes)
-        node.check_declarations(max(queue.slot, 0))
-        for lane in lanes:
-            lane.remove_group(group.id)
-            node.commits.touch(lane)
-
-        def forget() -> None:
-            queue.groups.pop(group.name, None)
-            node.counters.forget([group.id])
-            node.waiters.group_deleted(queue, group)
-
-        await node.commit_catalog([], [("group", group.id)], forget, slot=max(queue.slot, 0))
-
-
-# Exchanges and bindings ----------------------------------------------------------------------------------
-
-
-async def declare_exchange(node: Node, namespace: str, name: str, options: dict[str, Any]) -> None:
-    config = make_config(ExchangeConfig, options)
-    check_name(namespace, "a namespace")
-    async with node.declaring("exchange", namespace, name):
-        trial = Router(lambda _: True)
-        trial.declare_exchange(name, config)
-        existing = node.catalog.router(namespace).exchanges().get(name)
-        if existing is not None:
-            if existing != config:
-                raise AlreadyExists(f"exchange {name!r} exists with other options: {msgspec.to_builtins(existing)}")
-            return
-        await node.commit_catalog([exchange_row(node.catalog.new_id(), namespace, name, config)])
-
-
-async def delete_exchange(node: Node, namespace: str, name: str, *, only_unbound: bool = False) -> None:
-    async with node.declaring("exchange", namespace, name):
-        id = node.catalog.exchange_ids.get((namespace, name))
-        if id is None:
-            raise NotFound(f"there is no exchange {name!r}")
-        if only_unbound and node.catalog.router(namespace).bindings(name):
-            return
-        bindings = node.catalog.router(namespace).delete_exchange(name)
-        deleted = [("exchange", id)]
-        for binding in bindings:
-            binding_id = node.catalog.binding_id(namespace, binding)
-            if binding_id is not None:
-                deleted.append(("binding", binding_id))
-
-        def forget() -> None:
-            node.catalog.exchange_ids.pop((namespace, name), None)
-            node.catalog.remove_bindings(namespace, bindings)
-
-        await node.commit_catalog([], deleted, forget)
-    await drop_unbound(node, namespace, {binding.exchange for binding in bindings} - {name})
-
-
-async def drop_unbound(node: Node, namespace: str, names: Iterable[str]) -> None:
-    """Delete those of these exchanges that live as long as they have bindings, and have lost the last one."""
-    router = node.catalog.router(namespace)
-    for name in names:
-        config = router.exchanges().get(name)
-        if config is not None and config.auto_delete and not router.bindings(name):
-            with suppress(NotFound):  # or somebody else has deleted it meanwhile
-                await delete_exchange(node, namespace, name, only_unbound=True)
-
-
-async def drop_ephemeral_exchanges(node: Node) -> None:
-    """Delete the exchanges that do not outlive the broker: it has just started."""
-    for namespace, name in list(node.catalog.exchange_ids):
-        config = node.catalog.router(namespace).exchanges().get(name)
-        if config is not None and config.ephemeral:
-            await delete_exchange(node, namespace, name)
-
-
-async def bind(node: Node, namespace: str, binding: Binding) -> None:
-    """Bind a queue or exchange to an exchange."""
-    async with node.declaring("exchange", namespace, binding.exchange):
-        router = node.catalog.router(namespace)
-        if not router.bind(binding):
-            return
-        # Only to see whether it can be bound: it becomes known after its commit.
-        router.unbind(binding)
-        target = node.catalog.queues.get((namespace, binding.target)) if binding.target_kind == "queue" else None
-        ephemeral = target is not None and target.config.ephemeral
-        if ephemeral and not node.ownership.is_sole:
-            raise Forbidden(
-                f"queue {binding.target!r} is ephemeral, so only its owner knows it; among several nodes it cannot be "
-                "bound: publish to it by name, or bind one that is stored"
-            )
-        id = node.catalog.new_id(ephemeral=ephemeral)
-        queue_id = 0 if target is None or ephemeral else target.id
-        await node.commit_catalog([binding_row(id, namespace, binding, queue_id)])
-
-
-async def unbind(node: Node, namespace: str, binding: Binding) -> None:
-    async with node.declaring("exchange", namespace, binding.exchange):
-        id = node.catalog.binding_id(namespace, binding)
-        if id is None:
-            raise NotFound(f"there is no such binding on exchange {binding.exchange!r}: {binding.pattern!r}")
-
-        def forget() -> None:
-            node.catalog.router(namespace).unbind(binding)
-            node.catalog.remove_bindings(namespace, [binding])
-
-        await node.commit_catalog([], [("binding", id)], forget)
-    await drop_unbound(node, namespace, [binding.exchange])

@@ -13,9 +13,10 @@ from typing import TypeVar
 from penstock.core.dedup import IDS_IN_MEMORY_MAX
 from penstock.core.lane import Lane
 from penstock.core.log import Missing
+from penstock.model import Start
 from penstock.model.errors import NotFound, PenstockError, StoreCorrupt, Unavailable
 from penstock.model.rows import LaneImage, slot_of
-from penstock.node.catalog import EPHEMERAL_FROM, Catalog
+from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
 from penstock.node.cluster.ownership import Ownership
 from penstock.store.contract import Store
 
@@ -37,18 +38,21 @@ class LaneSet:
         catalog: Catalog,
         store: Store,
         memory: Store,
-        loaded: Callable[[Lane], None],
-        idle: Callable[[Lane], bool],
-        declared: Callable[[], Awaitable[None]],
         ownership: Ownership,
+        catalog_known: Callable[[], Awaitable[None]],
     ) -> None:
-        """`ownership` says which lanes are this node's: what is loaded is changed by this node alone."""
+        """`ownership` says which lanes are this node's: what is loaded is changed by this node alone.
+
+        `catalog_known` returns when it is known what is declared.
+        """
         self._catalog = catalog
         self._store = store
         self._memory = memory
-        self._on_loaded = loaded
-        self._is_idle = idle
-        self._wait_for_declarations = declared
+        self._catalog_known = catalog_known
+        self.on_loaded: list[Callable[[Lane], None]] = []
+        """Told of a lane that was read from the store."""
+        self.in_use: list[Callable[[Lane], bool]] = []
+        """Asked whether a lane is needed in memory although nothing is under way in it."""
         self._ownership = ownership
         self._loaded: dict[int, Lane] = {}
         self._loading: dict[int, asyncio.Future[None]] = {}
@@ -87,6 +91,10 @@ class LaneSet:
             if id >= EPHEMERAL_FROM or not self._is_idle(lane):
                 self._loaded[id] = lane
 
+    def _is_idle(self, lane: Lane) -> bool:
+        """Whether a lane can be forgotten and loaded again without anybody noticing."""
+        return lane.is_idle() and not any(is_used(lane) for is_used in self.in_use)
+
     def drop(self, ids: set[int]) -> None:
         for id in ids:
             lane = self._loaded.pop(id, None)
@@ -104,6 +112,16 @@ class LaneSet:
                 return command(lane)
             except Missing as missing:
                 await self.feed(id, missing.start)
+
+    async def offset_at(self, id: int, start: Start) -> int:
+        """The offset of a place in a lane: its beginning, its end, or the first message from a time on."""
+        lane = await self.run(id, lambda lane: lane)
+        if start == "beginning":
+            return lane.first
+        if start == "now":
+            return lane.visible_end
+        found = await self.store_of(id).find_time(id, int(start))
+        return lane.visible_end if found is None else max(found, lane.first)
 
     async def together(self, ids: Sequence[int]) -> list[Lane]:
         """Several lanes, all loaded at one and the same moment."""
@@ -143,7 +161,7 @@ class LaneSet:
 
     async def _load_wanted(self) -> None:
         while self._wanted:
-            await self._wait_for_declarations()  # or a lane would be loaded without its newest groups
+            await self._catalog_known()  # or a lane would be loaded without its newest groups
             ids, self._wanted = self._wanted[:LOAD_AT_ONCE], self._wanted[LOAD_AT_ONCE:]
             for store in (self._store, self._memory):
                 chosen = [id for id in ids if self.store_of(id) is store]
@@ -165,7 +183,8 @@ class LaneSet:
                 ):
                     lane = self._loaded[image.lane] = self._make(image)
                     lane.pins = self._pins.pop(image.lane, lane.pins)
-                    self._on_loaded(lane)
+                    for tell in self.on_loaded:
+                        tell(lane)
                     self._let_go()
         except PenstockError as failure:
             error = failure
@@ -183,9 +202,17 @@ class LaneSet:
         queue = self._catalog.by_lane[image.lane]
         return Lane(image, queue.config, queue.settings())
 
-    def configure(self, queue_lanes: tuple[int, ...]) -> None:
-        """A queue's options changed."""
-        for id in queue_lanes:
+    def catalog_replaced(self) -> None:
+        """The catalog was read anew: lanes of queues that are gone go, the others follow their options."""
+        self.drop(self._loaded.keys() - self._catalog.by_lane.keys())
+        self.configure(tuple(self._loaded))
+
+    def queue_removed(self, queue: Queue) -> None:
+        self.drop(set(queue.lanes))
+
+    def configure(self, ids: Sequence[int]) -> None:
+        """The options of these lanes' queues changed."""
+        for id in ids:
             lane = self._loaded.get(id)
             if lane is not None:
                 queue = self._catalog.by_lane[id]

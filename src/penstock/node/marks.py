@@ -8,21 +8,18 @@ the catalog.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from penstock.model import INTEGER_MAX, check_integer, check_name
 from penstock.model.errors import Forbidden, InvalidArgument, MarkMoved, MessageTooLarge, NotFound
 from penstock.model.rows import CatalogRow
-from penstock.node.catalog import MarkDocument, mark_row
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from penstock.node.node import Node
+from penstock.node.catalog import Catalog, MarkDocument, mark_row
+from penstock.node.catalog_writer import CatalogWriter
+from penstock.node.clock import Clock
 
 VALUE_BYTES_MAX: Final = 1024 * 1024
 MARKS_MAX: Final = 10_000
@@ -91,95 +88,104 @@ def _json(put: MarkPut) -> bytes:
     return value
 
 
-# Writing -------------------------------------------------------------------------------------------------
+# The marks -----------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def alone(node: Node, namespace: str, names: Sequence[str]) -> AsyncIterator[None]:
-    """While nobody else changes these marks: what is known of them stays true until a commit has put them."""
-    await node.reserve_ids(len(names))
-    async with AsyncExitStack() as stack:
-        for name in sorted(names):  # in one order, so that two who want the same ones never wait for each other
-            await stack.enter_async_context(node.declaring("mark", namespace, name))
-        yield
+class Marks:
+    """Every mark of every namespace."""
 
+    def __init__(self, catalog: Catalog, writer: CatalogWriter, clock: Clock) -> None:
+        self._catalog = catalog
+        self._writer = writer
+        self._clock = clock
 
-def rows_of(node: Node, namespace: str, puts: Sequence[tuple[MarkPut, bytes]]) -> list[CatalogRow]:
-    """The rows that put these marks; raises `MarkMoved` where one is not as its writer expects. Changes nothing."""
-    marks, now_ms = node.catalog.marks, node.clock.now_ms()
-    count, size = len(marks), node.catalog.marks_bytes
-    rows: list[CatalogRow] = []
-    for put, value in puts:
-        known = marks.get((namespace, put.name))
-        version = 0 if known is None else known.document.version
-        if put.expected_version is not None and put.expected_version != version:
-            found = f"is at version {version}" if version else "does not exist"
-            raise MarkMoved(
-                f"mark {put.name!r} {found}, not at {put.expected_version}: somebody else has changed it; read it again"
-            )
-        count += known is None
-        size += len(value) - (0 if known is None else len(known.document.value))
-        document = MarkDocument(version + 1, value, now_ms)
-        id = node.catalog.new_id() if known is None else known.id
-        rows.append(mark_row(id, namespace, put.name, document))
-    if count > max(MARKS_MAX, len(marks)):
-        raise Forbidden(f"there are {len(marks)} marks already, as many as may be; delete some first")
-    if size > max(MARKS_BYTES_MAX, node.catalog.marks_bytes):
-        raise Forbidden(f"all marks would have {size} bytes; the limit is {MARKS_BYTES_MAX}, delete some first")
-    return rows
+    @asynccontextmanager
+    async def held(self, namespace: str, names: Sequence[str]) -> AsyncIterator[None]:
+        """While nobody else changes these marks: what is known of them stays true until a commit has put them."""
+        await self._writer.reserve_ids(len(names))
+        async with AsyncExitStack() as stack:
+            for name in sorted(names):  # in one order, so that two callers who want the same ones never deadlock
+                await stack.enter_async_context(self._writer.declaring("mark", namespace, name))
+            yield
 
+    def rows_of(self, namespace: str, puts: Sequence[tuple[MarkPut, bytes]]) -> list[CatalogRow]:
+        """The rows that put these marks; raises `MarkMoved` where one is not as its writer expects. Changes nothing."""
+        marks, now_ms = self._catalog.marks, self._clock.now_ms()
+        count, size = len(marks), self._catalog.marks_bytes
+        rows: list[CatalogRow] = []
+        for put, value in puts:
+            known = marks.get((namespace, put.name))
+            version = 0 if known is None else known.document.version
+            _check_version(put, version)
+            count += known is None
+            size += len(value) - (0 if known is None else len(known.document.value))
+            document = MarkDocument(version + 1, value, now_ms)
+            id = self._catalog.new_id() if known is None else known.id
+            rows.append(mark_row(id, namespace, put.name, document))
+        self._check_limits(count, size)
+        return rows
 
-async def put(node: Node, namespace: str, mark: MarkPut) -> Mark:
-    """Put one mark."""
-    checked = check_puts([mark])
-    async with alone(node, namespace, [mark.name]):
-        await node.commit_catalog(rows_of(node, namespace, checked))
-        return one(node, namespace, mark.name)
+    def _check_limits(self, count: int, size: int) -> None:
+        marks, marks_bytes = len(self._catalog.marks), self._catalog.marks_bytes
+        if count > max(MARKS_MAX, marks):
+            raise Forbidden(f"there are {marks} marks already, as many as may be; delete some first")
+        if size > max(MARKS_BYTES_MAX, marks_bytes):
+            raise Forbidden(f"all marks would have {size} bytes; the limit is {MARKS_BYTES_MAX}, delete some first")
 
+    async def put(self, namespace: str, mark: MarkPut) -> Mark:
+        """Put one mark."""
+        checked = check_puts([mark])
+        async with self.held(namespace, [mark.name]):
+            await self._writer.commit(self.rows_of(namespace, checked))
+            return self.one(namespace, mark.name)
 
-async def delete(node: Node, namespace: str, name: str) -> None:
-    """Forget a mark; a later one of the same name begins at version 1."""
-    async with alone(node, namespace, [name]):
-        known = node.catalog.marks.get((namespace, name))
+    async def delete(self, namespace: str, name: str) -> None:
+        """Forget a mark; a later one of the same name begins at version 1."""
+        catalog = self._catalog
+        async with self.held(namespace, [name]):
+            known = catalog.marks.get((namespace, name))
+            if known is None:
+                raise NotFound(f"there is no mark {name!r}")
+            await self._writer.commit([], [("mark", known.id)], lambda: catalog.remove_mark(namespace, name))
+
+    # Reading ----------------------------------------------------------------------------------------------
+
+    def one(self, namespace: str, name: str) -> Mark:
+        known = self._catalog.marks.get((namespace, name))
         if known is None:
             raise NotFound(f"there is no mark {name!r}")
-        await node.commit_catalog([], [("mark", known.id)], lambda: node.catalog.remove_mark(namespace, name))
+        return _mark(name, known.document, decoded=True)
+
+    def named(self, namespace: str, prefix: str) -> list[Mark]:
+        """The marks whose names begin so, by name."""
+        marks = self._catalog.marks
+        return [_mark(name, marks[namespace, name].document, decoded=True) for name in self._names(namespace, prefix)]
+
+    def page(self, namespace: str, prefix: str, after: str, most: int) -> MarkPage:
+        """At most `most` marks after a name, of bounded size, with values as JSON text."""
+        found: list[Mark] = []
+        size = 0
+        for name in self._names(namespace, prefix):
+            if name <= after:
+                continue
+            document = self._catalog.marks[namespace, name].document
+            size += len(document.value)
+            if found and (len(found) == most or size > PAGE_BYTES):
+                return MarkPage(found, found[-1].name)
+            found.append(_mark(name, document, decoded=False))
+        return MarkPage(found, None)
+
+    def _names(self, namespace: str, prefix: str) -> Iterator[str]:
+        chosen = (name for home, name in self._catalog.marks if home == namespace and name.startswith(prefix))
+        return iter(sorted(chosen))
 
 
-# Reading -------------------------------------------------------------------------------------------------
-
-
-def one(node: Node, namespace: str, name: str) -> Mark:
-    known = node.catalog.marks.get((namespace, name))
-    if known is None:
-        raise NotFound(f"there is no mark {name!r}")
-    return _mark(name, known.document, decoded=True)
-
-
-def named(node: Node, namespace: str, prefix: str) -> list[Mark]:
-    """The marks whose names begin so, by name."""
-    marks = node.catalog.marks
-    return [_mark(name, marks[namespace, name].document, decoded=True) for name in _names(node, namespace, prefix)]
-
-
-def page(node: Node, namespace: str, prefix: str, after: str, most: int) -> MarkPage:
-    """The same page by page, of at most so many marks and of bounded size, with values as JSON text."""
-    found: list[Mark] = []
-    size = 0
-    for name in _names(node, namespace, prefix):
-        if name <= after:
-            continue
-        document = node.catalog.marks[namespace, name].document
-        size += len(document.value)
-        if found and (len(found) == most or size > PAGE_BYTES):
-            return MarkPage(found, found[-1].name)
-        found.append(_mark(name, document, decoded=False))
-    return MarkPage(found, None)
-
-
-def _names(node: Node, namespace: str, prefix: str) -> Iterator[str]:
-    chosen = (name for home, name in node.catalog.marks if home == namespace and name.startswith(prefix))
-    return iter(sorted(chosen))
+def _check_version(put: MarkPut, version: int) -> None:
+    if put.expected_version is not None and put.expected_version != version:
+        found = f"is at version {version}" if version else "does not exist"
+        raise MarkMoved(
+            f"mark {put.name!r} {found}, not at {put.expected_version}: somebody else has changed it; read it again"
+        )
 
 
 def _mark(name: str, document: MarkDocument, *, decoded: bool) -> Mark:

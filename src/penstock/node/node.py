@@ -8,32 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Coroutine
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane, Sealed
-from penstock.core.log import Missing
-from penstock.model.errors import Closed, Fenced, PenstockError, Unavailable
-from penstock.model.rows import (
-    REGISTRAR_SLOT,
-    SLOTS,
-    BatchRow,
-    CatalogRow,
-    Commit,
-    Member,
-    OutboxRow,
-    TraceRow,
-    home_slot,
-    slot_of,
-)
-from penstock.node import declarations
+from penstock.model.errors import Closed, Fenced, PenstockError
+from penstock.model.rows import SLOTS, BatchRow, Commit, Member, OutboxRow, TraceRow, home_slot, slot_of
 from penstock.node.background.enqueued import POLL_S, Enqueueing
-from penstock.node.background.retention import Retention
+from penstock.node.background.retention import LaneRetention, QueueRetention
 from penstock.node.background.schedules import Schedules
 from penstock.node.cache import BatchCache
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
+from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.clock import Clock
 from penstock.node.cluster import slots as holdings
 from penstock.node.cluster.membership import Cluster, ClusterOptions
@@ -41,17 +30,31 @@ from penstock.node.cluster.outbox import Outbox
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.loop import CommitLoop
 from penstock.node.consume.scan_limit import ScanLimit
+from penstock.node.consume.streams import read_offsets
 from penstock.node.consume.waiters import Waiters
+from penstock.node.declarations import Declarations
+from penstock.node.exchanges import Exchanges
+from penstock.node.lane_timers import LaneTimers
 from penstock.node.lanes import LaneSet
+from penstock.node.lifecycle import Lifecycle
 from penstock.node.limits import Limits
+from penstock.node.marks import Marks
+from penstock.node.numbers import Numbers
 from penstock.node.observe.counters import Counters
 from penstock.node.observe.events import EventWriter
+from penstock.node.observe.feed import EventFeed
+from penstock.node.observe.history import Histories
 from penstock.node.observe.readiness import Readiness
 from penstock.node.observe.survey import Survey
 from penstock.node.observe.traces import Traces
+from penstock.node.publish.publisher import Publisher
 from penstock.node.spool.positions import Positions
 from penstock.node.spool.spool import Spool, SpoolSettings
+from penstock.node.staging.chunks import Chunks
+from penstock.node.staging.finish import Finisher
+from penstock.node.staging.ledger import Ledger
 from penstock.node.staging.staging import Staging
+from penstock.node.tasks import Tasks
 from penstock.node.timers import Timers
 from penstock.store.contract import Store
 from penstock.store.memory.engine import MemoryStore
@@ -62,18 +65,8 @@ if TYPE_CHECKING:
     from penstock.node.spool.records import Doubt
 
 CACHE_BYTES = 64 * 1024 * 1024
-LEASES_PER_EPOCH = 1 << 40
-"""Of each incarnation of a node: leases, and rows of the outbox and of traces, have numbers that nobody else gives."""
-IDS_AT_ONCE = 10_000
-IDS_LEFT_MIN = 2_000
-"""Ids that must be at hand before something is declared; with fewer, more are reserved first."""
 SOLO_LEASE_MS = 1
 """Alone on its store a node is heard of once, when it opens it; what an earlier one left is cleared away then."""
-NAME_LOCKS_MAX = 2_000
-READ_AGAIN_MS = 1_000
-
-_TOLD = frozenset({"queue", "group", "exchange", "binding"})
-"""What other nodes must know of before it is used through them; the rest is asked of the registrar."""
 
 log = logging.getLogger("penstock.node")
 
@@ -96,49 +89,168 @@ class Node:
         self.limits = limits
         self.memory = MemoryStore()
         self.clock = clock
+        self.lifecycle = Lifecycle()
+        self.tasks = Tasks()
+        self.timers = Timers(clock)
+        self.numbers = Numbers()
         self.catalog = Catalog()
         self.cache = BatchCache(cache_bytes)
         self.counters = Counters()
+        self.ownership = Ownership(asyncio.get_running_loop().time)
+        self.cluster: Cluster | None = None
+        """None where this node is alone on its store, and owns everything."""
+        self.commits = CommitLoop(self, store, self.memory, clock, self.ownership, self.counters)
+        self.writer = CatalogWriter(self.catalog, store, self.commits, self.ownership, self.lifecycle)
+        self.lanes = LaneSet(self.catalog, store, self.memory, self.ownership, self.writer.known)
+        self.lane_timers = LaneTimers(self.lanes, self.commits, clock, self.timers, self.tasks)
+        self.waiters = Waiters(self)
+        self.exchanges = Exchanges(self.catalog, self.writer, self.ownership)
+        self.declarations = Declarations(
+            self.catalog,
+            self.writer,
+            self.exchanges,
+            self.lanes,
+            self.commits,
+            clock,
+            self.ownership,
+            limits.queues,
+        )
+        self.marks = Marks(self.catalog, self.writer, clock)
+        self.publisher = Publisher(self)
         self.scan_limit = ScanLimit(
             limits.scans, limits.scan_bytes_per_second, lambda: self.counters.commit_seconds.count
         )
         self.bytes_before: dict[int, tuple[int, int]] = {}
         """lane → (its first offset, bytes appended before it): see `node/consume/extents.py`"""
-        self.timers = Timers(clock)
-        self.cluster: Cluster | None = None
-        """None where this node is alone on its store, and owns everything."""
-        self.ownership = Ownership(asyncio.get_running_loop().time)
-        self.lanes = LaneSet(
-            self.catalog, store, self.memory, self._lane_loaded, self._is_idle, self._declared, self.ownership
-        )  # fmt: skip
-        self.waiters = Waiters(self)
-        self.retention = Retention(self)
-        self.outbox = Outbox(self)
-        self.traces = Traces(self)
-        self.schedules = Schedules(self)
-        self.staging = Staging(self)
-        self.enqueueing = Enqueueing(self, enqueue_poll)
-        self.readiness = Readiness(self)
-        self.survey = Survey(self)
-        self.positions = Positions(self)
-        self.spool = Spool(self, spool)
-        self.commits: CommitLoop
-        self.names: dict[tuple[str, str, str], asyncio.Lock] = {}
-        self.events = EventWriter(self, events)
         self.session_claims: dict[str, set[tuple[int, str, str]]] = {}
         """session → (queue, group, consumer) of its claims here, where it is another node that has the session"""
-        self._reserving = asyncio.Lock()
-        self.incarnation = 0
-        """This process's number: none had it before."""
-        self._next_lease = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._catalog_reload: asyncio.Task[None] | None = None
-        self.fenced: PenstockError | None = None
         self.reading_ahead: set[int] = set()
-        self.closed = False
+        self.outbox = Outbox(self)
+        self.positions = Positions(self)
+        self.spool = Spool(self, spool)
+        self._build_staging()
+        self._build_background(enqueue_poll)
+        self._build_observation(events)
+        self._wire()
         self._is_closing = False
-        self.draining = False
-        """Nobody waits for messages any more: about to stop."""
+
+    def _build_staging(self) -> None:
+        log, catalog, writer, commits = self.store, self.catalog, self.writer, self.commits
+        publisher, clock, timers, tasks = self.publisher, self.clock, self.timers, self.tasks
+        check_free, ownership = self.spool.check_free, self.ownership
+        chunks = Chunks(log, catalog, self.lanes, publisher)
+        ledger = Ledger(log, catalog, writer, commits, clock, timers, tasks, ownership)
+        finisher = Finisher(catalog, writer, publisher, chunks, ledger, tasks, self.lifecycle, ownership, check_free)
+        self.staging = Staging(
+            catalog,
+            writer,
+            commits,
+            publisher,
+            self.marks,
+            chunks,
+            ledger,
+            finisher,
+            clock,
+            timers,
+            tasks,
+            ownership,
+            check_free,
+            bytes_max=self.limits.staging_bytes,
+            ttl_ms=round(self.limits.staging_ttl * 1000),
+        )
+
+    def _build_background(self, enqueue_poll: float) -> None:
+        clock, timers, tasks = self.clock, self.timers, self.tasks
+        self.lane_retention = LaneRetention(self.lanes, self.commits, clock, timers, tasks, self.spool.ids_until_ms)
+        self.queue_retention = QueueRetention(
+            self.catalog,
+            clock,
+            timers,
+            tasks,
+            self.ownership,
+            self.waiters.has_waiters,
+            self.declarations.drop_queue,
+        )
+        self.schedules = Schedules(
+            self.catalog,
+            self.writer,
+            self.publisher,
+            clock,
+            timers,
+            tasks,
+            self.lifecycle,
+            self.ownership,
+            self.limits.schedules,
+        )
+        self.enqueueing = Enqueueing(
+            self.store.enqueueing,
+            self.catalog,
+            self.commits,
+            self.publisher,
+            clock,
+            self.counters,
+            self.lifecycle,
+            self.ownership,
+            enqueue_poll,
+        )
+
+    def _build_observation(self, events: bool) -> None:
+        read = partial(read_offsets, self)
+        self.events = EventWriter(self.catalog, self.writer, self.lanes, self.tasks, self.ownership, is_on=events)
+        self.feed = EventFeed(self.events, self.catalog, self.lanes, self.waiters, read, self.lifecycle)
+        self.histories = Histories(self.events, self.lanes, self.store, self.ownership, read)
+        self.traces = Traces(
+            self.store,
+            self.lanes,
+            self.commits,
+            self.clock,
+            self.timers,
+            self.tasks,
+            self.numbers,
+            self.histories,
+        )
+        self.readiness = Readiness(self.commits, self.spool, self.lifecycle, self.ownership)
+        self.survey = Survey(
+            self.catalog,
+            self.lanes,
+            self.cache,
+            self.counters,
+            self.waiters,
+            self.commits,
+            self.enqueueing,
+            self.spool,
+            self.clock,
+            self.lifecycle,
+        )
+
+    def _wire(self) -> None:
+        """Who hears of what."""
+        self.catalog.on_put.append(self.enqueueing.declared)
+        self.catalog.on_queue_removed += [
+            self.lanes.queue_removed, self.counters.queue_removed, self.waiters.queue_deleted,
+        ]  # fmt: skip
+        self.catalog.on_group_removed += [self.counters.group_removed, self.waiters.group_deleted]
+        self.catalog.on_replaced += [
+            self.lanes.catalog_replaced,
+            lambda: self.counters.keep(self.catalog.group_ids()),
+            self.schedules.reloaded,
+            self.staging.reloaded,
+            self.enqueueing.catalog_replaced,
+        ]
+        self.declarations.on_declared.append(self.queue_retention.watch)
+        self.declarations.on_reconfigured += [self.lane_retention.changed, self.waiters.serve]
+        self.lane_timers.on_ticked.append(self.waiters.serve)
+        self.lanes.on_loaded.append(self._lane_loaded)
+        self.lanes.in_use += [
+            lambda lane: lane.id == self.events.lane,
+            lambda lane: self.commits.concerns(lane.id),
+            self._is_waited_for,
+        ]
+        self.spool.on_back.append(self.readiness.forget)
+
+    def _is_waited_for(self, lane: Lane) -> bool:
+        queue = self.catalog.by_lane.get(lane.id)
+        return queue is not None and self.waiters.has_waiters(queue)
 
     # Opening and closing ----------------------------------------------------------------------------------
 
@@ -147,12 +259,12 @@ class Node:
         joined = await self.store.join(Member(owner, "", VERSION, SOLO_LEASE_MS))
         await self.store.take((), joined.incarnation)  # clears away who ended without a word
         self.ownership.own_all(await self.store.acquire(range(SLOTS), owner))
-        await self._begin()
+        await self.memory.acquire(range(SLOTS), "memory")
         self.joined(joined.incarnation)
         self.catalog.put(await self.store.catalog())
-        await self.reserve_ids()
+        await self.writer.reserve_ids()
         await self.traces.open()
-        await declarations.drop_ephemeral_exchanges(self)
+        await self.exchanges.drop_ephemeral()
         await holdings.mind(self, set(self.ownership.epochs))
         self.outbox.start()
         await self.enqueueing.open()
@@ -161,66 +273,71 @@ class Node:
     async def open_among(self, owner: str, options: ClusterOptions, *, is_alone: bool = False) -> Cluster:
         """Be ready to be one of several nodes; `join` of what this returns makes it one."""
         self.cluster = Cluster(self, owner, options, is_alone=is_alone)
-        await self._begin()
+        self.catalog.on_replaced.append(self.cluster.catalog_feed.forget)  # what others declared since is not in it
+        self.writer.announce = self.cluster.declared
+        await self.memory.acquire(range(SLOTS), "memory")
         await self.cluster.catalog_feed.refresh()
         await self.traces.open()
         self.outbox.start()
         await self.enqueueing.open()
         return self.cluster
 
-    async def _begin(self) -> None:
-        await self.memory.acquire(range(SLOTS), "memory")
-        self.commits = CommitLoop(self, self.store, self.memory, self.clock, self.ownership, self.counters)
-
     def joined(self, incarnation: int) -> None:
         """This node has a number that none had before: what it numbers from here on is unique."""
-        self.incarnation = incarnation
         self.ownership.joined(incarnation)
-        self._next_lease = incarnation * LEASES_PER_EPOCH
-        self.outbox.number_from(self._next_lease)
-        self.traces.number_from(self._next_lease)
-
-    async def reserve_ids(self, least: int = 0) -> None:
-        """Have ids at hand for what is about to be declared."""
-        wanted = max(IDS_LEFT_MIN, least)
-        if self.catalog.ids_left >= wanted:
-            return
-        async with self._reserving:
-            if self.catalog.ids_left < wanted:
-                count = max(IDS_AT_ONCE, wanted)
-                self.catalog.reserved(await self.store.reserve_ids(count, self.catalog.last_id), count)
+        self.numbers.start(incarnation)
 
     async def close(self) -> None:
         """Commit what is pending, end what waits, release everything. Leases stay as they are."""
-        if self.closed or self._is_closing:
+        if self._is_closing:
             return
         self._is_closing = True
         if self.cluster is not None:
             await self.cluster.leave()
-        self.closed = True
+        self.lifecycle.closed = True
         self.waiters.close(Closed("the broker is closing"))
         self.timers.close()
         await self.outbox.close()
         await self.enqueueing.close()
         await self.spool.replay.stop()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self.tasks.close()
         await self.lanes.close()
         await self.commits.close()
         if self.cluster is None:
             with suppress(PenstockError):
-                await self.store.leave(self.incarnation)
+                await self.store.leave(self.ownership.incarnation)
         await self.spool.close()
         await self.store.close()
         await self.memory.close()
 
+    # What modules that still take a node use -----------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self.lifecycle.closed
+
+    @property
+    def draining(self) -> bool:
+        return self.lifecycle.draining
+
+    @property
+    def fenced(self) -> PenstockError | None:
+        return self.lifecycle.fenced
+
     def check_open(self) -> None:
-        if self.closed:
-            raise Closed("the broker is closed")
-        if self.fenced is not None:
-            raise self.fenced
+        self.lifecycle.check_open()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.spawn(work)
+
+    def new_lease_id(self) -> int:
+        return self.numbers.next()
+
+    def check_catalog(self) -> None:
+        self.writer.check_known()
+
+    def schedule(self, lane: Lane) -> None:
+        self.lane_timers.arm(lane)
 
     # Who owns what ----------------------------------------------------------------------------------------
 
@@ -229,117 +346,6 @@ class Node:
         queue = self.catalog.queues.get((namespace, name))
         self.ownership.check(home_slot(namespace, name) if queue is None else queue.slot)
         return self.catalog.queue(namespace, name)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something in the background; a failure is logged, and ends nothing else."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("background work failed: %s", error)
-
-    def new_lease_id(self) -> int:
-        """An id that no lease of this store ever had: incarnations never repeat."""
-        self._next_lease += 1
-        return self._next_lease
-
-    # Catalog changes --------------------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def declaring(self, kind: str, namespace: str, name: str) -> AsyncIterator[None]:
-        """Declarations of one name happen one after the other; of different names, together.
-
-        None begins while it is not known what a failed commit has left declared.
-        """
-        async with self._name_lock(kind, namespace, name):
-            await self._declared()
-            await self.reserve_ids()
-            yield
-
-    async def _declared(self) -> None:
-        """Until it is known what is declared."""
-        while self._catalog_reload is not None:
-            await asyncio.wait([self._catalog_reload])
-
-    def check_declarations(self, slot: int = REGISTRAR_SLOT) -> None:
-        """Raise while it is not known what a failed commit has left declared, or where this slot is another node's."""
-        self.check_catalog()
-        self.ownership.check(slot)
-
-    def check_catalog(self) -> None:
-        """Raise while it is not known what a failed commit has left declared."""
-        if self._catalog_reload is not None:
-            raise Unavailable("what is declared is being read anew after a failed commit; try again")
-
-    def _name_lock(self, kind: str, namespace: str, name: str) -> asyncio.Lock:
-        key = (kind, namespace, name)
-        lock = self.names.get(key)
-        if lock is None:
-            if len(self.names) > NAME_LOCKS_MAX:
-                # One that was just given back, and whose next holder has not had his turn, says that it is not locked.
-                self.names = {key: lock for key, lock in self.names.items() if lock.locked() or lock._waiters}
-            lock = self.names[key] = asyncio.Lock()
-        return lock
-
-    async def commit_catalog(
-        self,
-        rows: list[CatalogRow],
-        deleted: list[tuple[str, int]] | None = None,
-        after: Callable[[], None] | None = None,
-        *,
-        slot: int = REGISTRAR_SLOT,
-    ) -> None:
-        """Make declarations durable, then known: those about a queue under its slot, others under the registrar's."""
-        self.check_declarations(slot)
-        pending = self.commits.amend()
-        pending.slots.add(slot)
-        pending.catalog += rows
-        pending.catalog_deleted += deleted or []
-        pending.after.append(lambda: self.catalog.put(rows))
-        pending.after.append(lambda: self.enqueueing.declared(rows))
-        if after is not None:
-            pending.after.append(after)
-        await _through(self.commits.wait())
-        if self.cluster is not None and _is_told(rows, deleted or ()):
-            await self.cluster.declared()
-
-    async def delete_queue(self, queue: Queue) -> None:
-        """Delete a queue with its lanes, groups and bindings."""
-        queue.deleting = True
-        try:
-            await self.commits.wait()  # groups and bindings on their way are known after it, none comes later
-            self.check_declarations(max(queue.slot, 0))
-        except PenstockError:
-            queue.deleting = False
-            raise
-        router = self.catalog.router(queue.namespace)
-        bindings = router.queue_deleted(queue.name)
-        deleted = [("queue", queue.id), *(("group", group.id) for group in queue.groups.values())]
-        is_registrar = self.ownership.owns(REGISTRAR_SLOT)
-        for binding in bindings if is_registrar else ():  # otherwise the registrar deletes them, when it hears of it
-            id = self.catalog.binding_id(queue.namespace, binding)
-            if id is not None:
-                deleted.append(("binding", id))
-        self.commits.amend().lanes_deleted += queue.lanes
-        if is_registrar:
-            self.commits.amend().slots.add(REGISTRAR_SLOT)
-
-        def forget() -> None:
-            self.catalog.remove_queue(queue)
-            if is_registrar:
-                self.catalog.remove_bindings(queue.namespace, bindings)
-            else:
-                self.catalog.orphan_bindings(queue.namespace, bindings)
-            self.lanes.drop(set(queue.lanes))
-            self.counters.forget(group.id for group in queue.groups.values())
-            self.waiters.queue_deleted(queue)
-
-        await self.commit_catalog([], deleted, forget, slot=max(queue.slot, 0))
-        if is_registrar:  # otherwise it does this too when it hears of it
-            await declarations.drop_unbound(self, queue.namespace, {binding.exchange for binding in bindings})
 
     # Around a commit (the commit loop's host) -------------------------------------------------------------
 
@@ -378,7 +384,6 @@ class Node:
         return queue is not None and self.waiters.has_waiters(queue)
 
     def committed(self, sealed: list[tuple[Lane, Sealed]]) -> None:
-        now_ms = self.clock.now_ms()
         for lane, part in sealed:
             if part.change.batches and self._is_wanted_soon(lane, part.change.batches[0]):
                 for row in part.change.batches:
@@ -386,8 +391,8 @@ class Node:
             if part.change.trim_to is not None:
                 self.cache.trimmed(lane.id, part.trimmed_from, part.change.trim_to)
             self._count(lane, part)
-            self.schedule(lane)
-            self.retention.committed(lane, now_ms)
+            self.lane_timers.arm(lane)
+            self.lane_retention.changed(lane)
             self.waiters.serve(lane)
             if part.died:
                 self.outbox.wake()
@@ -415,22 +420,22 @@ class Node:
         if isinstance(error, Fenced) and self.cluster is not None:
             self.cluster.fenced()
         elif isinstance(error, Fenced):
-            self.fenced = error
+            self.lifecycle.fenced = error
             self.waiters.close(error)
         self.lanes.drop(lanes)
         self.cache.forget_lanes(lanes)  # another node may store else than this one did
         for id in lanes:
-            self.timers.cancel(("lane", id))
+            self.lane_timers.disarm(id)
         self.positions.forget()
         self.spool.lost(error)
         if self.closed:
             return
         self.outbox.wake_later()  # it may have happened all the same, with new rows in the outbox
-        if catalog and self._catalog_reload is None:
-            self._catalog_reload = asyncio.get_running_loop().create_task(self._reload_catalog())
+        if catalog:
+            self.writer.reload()
         # All of them: they may have leases to end, delays to mind and consumers who wait.
         for id in lanes:
-            self.spawn(self._reload(id))
+            self.tasks.spawn(self._reload(id))
 
     async def _reload(self, id: int) -> None:
         """Bring a lane back that somebody waits on, as soon as the store answers."""
@@ -448,46 +453,12 @@ class Node:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, 2.0)
 
-    async def _reload_catalog(self) -> None:
-        """A commit with declarations failed and may have happened all the same: read what is true."""
-        pause_s = 0.05
-        while not self.closed:
-            try:
-                rows = await self.store.catalog()
-            except Exception as error:  # of whatever kind: as long as this is not read, nothing can be declared
-                log.warning("the catalog cannot be loaded yet: %r", error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, 2.0)
-                continue
-            self._replace_catalog(rows)
-            break
-        self._catalog_reload = None
-
-    def _replace_catalog(self, rows: list[CatalogRow]) -> None:
-        fresh = Catalog()
-        fresh.put(rows)
-        kept = self.catalog
-        ephemeral = [queue for queue in kept.by_id.values() if queue.id >= EPHEMERAL_FROM]
-        gone = set(kept.by_lane) - set(fresh.by_lane) - {lane for queue in ephemeral for lane in queue.lanes}
-        kept.replace(fresh, ephemeral)
-        self.lanes.drop(gone)
-        self.counters.keep({group.id for queue in kept.by_id.values() for group in queue.groups.values()})
-        for lane in self.lanes.loaded():
-            queue = kept.by_lane[lane.id]
-            lane.configure(queue.config, queue.settings())
-        if self.cluster is not None:
-            self.cluster.catalog_feed.forget()  # what others declared since this was read
-        if self.ownership.owns(REGISTRAR_SLOT):
-            self.schedules.reloaded()
-            self.staging.reloaded()
-        self.enqueueing.declared(rows)
-
     # Time -------------------------------------------------------------------------------------------------
 
     def _lane_loaded(self, lane: Lane) -> None:
         self._end_leases_of_the_gone(lane)
-        self.schedule(lane)
-        self.retention.committed(lane, self.clock.now_ms())
+        self.lane_timers.arm(lane)
+        self.lane_retention.changed(lane)
         if self.waiters.has_waiters(self.catalog.by_lane[lane.id]):
             asyncio.get_running_loop().call_soon(self.waiters.serve, lane)
 
@@ -498,66 +469,3 @@ class Node:
             for consumer in [name for name in held_by if holdings.has_ended(self, name)]:
                 group.consumer_left(self.clock.now_ms(), consumer)
                 self.commits.touch(lane)
-
-    def _is_idle(self, lane: Lane) -> bool:
-        """Whether a lane can be forgotten and loaded again without anybody noticing."""
-        queue = self.catalog.by_lane.get(lane.id)
-        return (
-            lane.is_idle()
-            and lane.id != self.events.lane
-            and not self.commits.concerns(lane.id)
-            and (queue is None or not self.waiters.has_waiters(queue))
-        )
-
-    def schedule(self, lane: Lane) -> None:
-        """Wake up when the lane has something to do."""
-        due_ms, id = lane.next_due_ms(), lane.id
-        if due_ms is None:
-            self.timers.cancel(("lane", id))
-        else:
-            self.timers.at(due_ms, ("lane", id), lambda: self._tick_by_id(id))
-
-    def _tick_by_id(self, id: int) -> None:
-        lane = self.lanes.get(id)
-        if lane is not None:
-            self._tick(lane)
-
-    def _tick(self, lane: Lane) -> None:
-        try:
-            lane.tick(self.clock.now_ms())
-        except Missing as missing:
-            self.spawn(self._feed_and_tick(lane, missing.start))
-            return
-        finally:
-            if lane.dirty:
-                self.commits.touch(lane)
-        self.waiters.serve(lane)
-        self.schedule(lane)
-
-    async def _feed_and_tick(self, lane: Lane, start: int) -> None:
-        try:
-            await self.lanes.feed(lane.id, start)
-        except PenstockError:
-            again_ms = self.clock.now_ms() + READ_AGAIN_MS
-            self.timers.at(again_ms, ("lane", lane.id), lambda: self._tick_by_id(lane.id))
-            raise
-        self._tick_by_id(lane.id)
-
-
-async def _through(commit: asyncio.Future[None]) -> None:
-    """Wait for a commit to the end, also when cancelled: until then nobody else may declare the same name."""
-    cancelled: asyncio.CancelledError | None = None
-    while not commit.done():
-        try:
-            await asyncio.wait([commit])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    commit.result()
-    if cancelled is not None:
-        raise cancelled
-
-
-def _is_told(rows: list[CatalogRow], deleted: Iterable[tuple[str, int]]) -> bool:
-    """Not of the system's own queues: nobody waits to use those."""
-    named = any(row.kind in _TOLD and not row.name.startswith("$") for row in rows)
-    return named or any(kind in _TOLD for kind, _ in deleted)

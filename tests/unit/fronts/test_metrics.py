@@ -14,7 +14,6 @@ from penstock.embedded import open_store
 from penstock.fronts import metrics
 from penstock.fronts.metrics import OTHER, HttpMeasures, render
 from penstock.model.rows import BatchHead
-from penstock.node.observe.survey import Survey
 from penstock.store.memory.engine import MemoryStore
 from tests.scenarios.rig import ManualClock
 
@@ -225,7 +224,7 @@ def test_others_run_while_many_queues_are_surveyed(monkeypatch: pytest.MonkeyPat
                 await asyncio.sleep(0)
 
         task = asyncio.create_task(other())
-        await Survey(broker._node).numbers(10)
+        await broker._node.survey.numbers(10)
         task.cancel()
         assert ran > 50
 

@@ -13,7 +13,8 @@ from penstock.model import Message
 from penstock.model.errors import NotFound, Unavailable
 from penstock.model.rows import BatchRow, CatalogRow, Commit, DedupRow, LaneImage
 from penstock.node.broker import Broker
-from penstock.node.node import NAME_LOCKS_MAX, Node
+from penstock.node.catalog_writer import NAME_LOCKS_MAX
+from penstock.node.node import Node
 from penstock.node.publish.append import parts_of_messages, publish
 from penstock.store.memory.engine import MemoryStore
 from tests.simulation.virtual_loop import SimulatedClock, VirtualLoop, run
@@ -344,15 +345,15 @@ def test_the_lock_of_a_name_is_kept_while_somebody_waits_for_it() -> None:
     """One that was just given back has a new holder who has not had his turn yet: it is not free."""
 
     async def story(broker: Broker, _store: ShakyStore) -> None:
-        node = broker._node
-        lock = node._name_lock("mark", "default", "wanted")
+        writer = broker._node.writer
+        lock = writer._name_lock("mark", "default", "wanted")
         await lock.acquire()
         waiting = asyncio.create_task(lock.acquire())
         await asyncio.sleep(0)
         lock.release()
         for number in range(NAME_LOCKS_MAX + 10):
-            node._name_lock("mark", "default", f"{number}")
-        assert node._name_lock("mark", "default", "wanted") is lock
+            writer._name_lock("mark", "default", f"{number}")
+        assert writer._name_lock("mark", "default", "wanted") is lock
         await waiting
 
     play(story)

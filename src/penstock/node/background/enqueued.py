@@ -17,7 +17,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -36,12 +36,16 @@ from penstock.model.errors import (
 )
 from penstock.model.rows import REGISTRAR_SLOT, CatalogRow, EnqueuedFailure, EnqueuedRow, EnqueuedTarget, FailedRow
 from penstock.model.typed_headers import plain_headers
-from penstock.node.cluster import remote_publish
-from penstock.node.publish.append import append_all, parts_of_messages
+from penstock.node.catalog import Catalog
+from penstock.node.clock import Clock
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.lifecycle import Lifecycle
+from penstock.node.observe.counters import Counters
+from penstock.node.publish.append import parts_of_messages
 from penstock.node.publish.parts import Part, Results
-
-if TYPE_CHECKING:
-    from penstock.node.node import Node
+from penstock.node.publish.publisher import Publisher
+from penstock.store.contract import Enqueueing as EnqueuedStore
 
 POLL_S: Final = 1.0
 ROWS_AT_ONCE: Final = 5_000
@@ -76,9 +80,26 @@ class FailedPage(msgspec.Struct, frozen=True):
 class Enqueueing:
     """Takes enqueued rows; one commit at a time, so that no row is read while it is being deleted."""
 
-    def __init__(self, node: Node, poll_s: float = POLL_S) -> None:
-        self._node = node
-        self._source = node.store.enqueueing
+    def __init__(
+        self,
+        source: EnqueuedStore | None,
+        catalog: Catalog,
+        commits: CommitLoop,
+        publisher: Publisher,
+        clock: Clock,
+        counters: Counters,
+        lifecycle: Lifecycle,
+        ownership: Ownership,
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._source = source
+        self._catalog = catalog
+        self._commits = commits
+        self._publisher = publisher
+        self._clock = clock
+        self._counters = counters
+        self._lifecycle = lifecycle
+        self._ownership = ownership
         self._poll_s = poll_s
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -115,9 +136,13 @@ class Enqueueing:
                 self._declared.setdefault(row.namespace, set()).add(None)
         self.wake()
 
+    def catalog_replaced(self) -> None:
+        """The catalog was read anew: anything in it may be what a row has waited for."""
+        self.declared(list(self._catalog.rows()))
+
     def lag_seconds(self) -> float:
         """For how long the oldest row has waited that the last look found; 0 without one."""
-        return 0.0 if self._oldest_ms is None else max(0, self._node.clock.now_ms() - self._oldest_ms) / 1000
+        return 0.0 if self._oldest_ms is None else max(0, self._clock.now_ms() - self._oldest_ms) / 1000
 
     async def close(self) -> None:
         if self._task is not None:
@@ -126,8 +151,7 @@ class Enqueueing:
 
     def _takes_rows(self) -> bool:
         """Whether this node is the one that takes rows now."""
-        node = self._node
-        return node.fenced is None and not node.closed and node.ownership.owns(REGISTRAR_SLOT)
+        return not self._lifecycle.is_over and self._ownership.is_registrar
 
     async def _run(self) -> None:
         pause_s = PAUSE_S
@@ -143,7 +167,7 @@ class Enqueueing:
                     async with asyncio.timeout(self._poll_s):
                         await self._wake.wait()
             except Exception as error:  # of whatever kind: rows wait in the store, and are looked at again
-                if not self._node.closed:
+                if not self._lifecycle.closed:
                     log.warning("enqueued messages cannot be taken now, trying again: %s", error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, PAUSE_S_MAX)
@@ -177,7 +201,7 @@ class Enqueueing:
         """A row with the queues that it goes to; raises why it cannot be published."""
         message = message_of(row)
         check_message(message)
-        catalog = self._node.catalog
+        catalog = self._catalog
         if row.queue is not None:
             queues: Sequence[str] = (row.queue,)
         else:
@@ -224,25 +248,23 @@ class Enqueueing:
 
     async def _commit(self, taken: Sequence[Taken], failures: Sequence[EnqueuedFailure]) -> None:
         """Append messages and delete their rows, in one commit."""
-        node = self._node
         parts = self._parts(taken)
         results: Results = []
         if parts:
-            await node.commits.room(sum(part.size for part in parts))
-            results = await append_all(node, parts, node.check_open)
+            results = await self._publisher.append_in_room(parts, self._lifecycle.check_open)
         # No wait in between: the messages, or the promise of them to their queues' owners, and the end of their rows
         # are one commit.
-        pending = node.commits.amend()
+        pending = self._commits.amend()
         pending.slots.add(REGISTRAR_SLOT)
         pending.enqueued_deleted += [one.row.id for one in taken]
         pending.enqueued_failed += failures
         try:
-            await node.commits.wait()
+            await self._commits.wait()
         except PenstockError as error:
             raise Unavailable(f"a commit failed: {error}") from error  # for whatever reason: no row is to blame
-        remote_publish.nudge(node, results)
-        node.counters.enqueued_published += len(taken)
-        node.counters.enqueued_failed += len(failures)
+        self._publisher.nudge(results)
+        self._counters.enqueued_published += len(taken)
+        self._counters.enqueued_failed += len(failures)
         self.failed += len(failures)
 
     def _parts(self, taken: Sequence[Taken]) -> list[Part]:
@@ -253,7 +275,7 @@ class Enqueueing:
                 by_queue.setdefault((one.row.namespace, name), []).append(one.message)
         parts: list[Part] = []
         for (namespace, name), messages in by_queue.items():
-            queue = self._node.catalog.queue(namespace, name)
+            queue = self._catalog.queue(namespace, name)
             try:
                 parts += parts_of_messages(queue, messages)
             except PenstockError:
@@ -264,7 +286,7 @@ class Enqueueing:
 
     def _failure(self, row: EnqueuedRow, error: Exception) -> EnqueuedFailure:
         log.warning("the enqueued message %d for %s cannot be published: %s", row.id, _name(row), error)
-        return EnqueuedFailure(row.id, str(error)[:ERROR_CHARACTERS_MAX], self._node.clock.now_ms())
+        return EnqueuedFailure(row.id, str(error)[:ERROR_CHARACTERS_MAX], self._clock.now_ms())
 
     # Rows that have failed --------------------------------------------------------------------------------
 
@@ -285,7 +307,7 @@ class Enqueueing:
         return await self._settle(namespace, ids, is_retry=False)
 
     async def _settle(self, namespace: str, ids: Sequence[int] | None, *, is_retry: bool) -> int:
-        self._node.ownership.check(REGISTRAR_SLOT)
+        self._ownership.check(REGISTRAR_SLOT)
         wanted = None if ids is None else set(ids)
         count = after = 0
         while rows := await self._failed_rows(namespace, after, FAILED_AT_ONCE):
@@ -297,10 +319,10 @@ class Enqueueing:
 
     async def _settle_some(self, ids: list[int], *, is_retry: bool) -> None:
         if ids:
-            pending = self._node.commits.amend()
+            pending = self._commits.amend()
             pending.slots.add(REGISTRAR_SLOT)
             (pending.enqueued_retried if is_retry else pending.enqueued_deleted).extend(ids)
-            await self._node.commits.wait()
+            await self._commits.wait()
             if self._source is not None:
                 self.failed = await self._source.count_failed()
             self.wake()

@@ -6,111 +6,150 @@ timer of its own lane or queue. Nothing here looks at a queue that did not chang
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from penstock.core.lane import Lane
 from penstock.model.errors import PenstockError
+from penstock.node.catalog import Catalog, Queue
+from penstock.node.clock import Clock
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.lanes import LaneSet
+from penstock.node.tasks import Tasks
+from penstock.node.timers import Timers
 
-if TYPE_CHECKING:
-    from penstock.node.catalog import Queue
-    from penstock.node.node import Node
-
-LIMITS_EVERY_MS = 1_000
-DEDUP_EVERY_MS = 60_000
-HEADS_AT_ONCE = 256
-HEADS_BYTES = 1024 * 1024
+LIMITS_EVERY_MS: Final = 1_000
+DEDUP_EVERY_MS: Final = 60_000
+HEADS_AT_ONCE: Final = 256
+HEADS_BYTES: Final = 1024 * 1024
 
 
-class Retention:
-    """Timers that let go of what is no longer wanted."""
+class LaneRetention:
+    """Timers that trim lanes and forget dedup ids."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        lanes: LaneSet,
+        commits: CommitLoop,
+        clock: Clock,
+        timers: Timers,
+        tasks: Tasks,
+        ids_until_ms: Callable[[int], int],
+    ) -> None:
+        """`ids_until_ms` says, of a time, up to when dedup ids may be forgotten then."""
+        self._lanes = lanes
+        self._commits = commits
+        self._clock = clock
+        self._timers = timers
+        self._tasks = tasks
+        self._ids_until_ms = ids_until_ms
 
-    def committed(self, lane: Lane, now_ms: int) -> None:
-        """A lane changed: look at its limits and ids after a while."""
-        timers = self._node.timers
+    def changed(self, lane: Lane) -> None:
+        """A lane was loaded, changed or configured: look at its limits and ids after a while."""
         if lane.has_limits() and lane.first < lane.visible_end:
-            timers.at(now_ms + LIMITS_EVERY_MS, ("limits", lane.id), lambda: self._start(lane))
+            self._after(LIMITS_EVERY_MS, "limits", lane, self._start)
         if lane.trim_wants is not None:
-            timers.at(now_ms + LIMITS_EVERY_MS, ("trim", lane.id), lambda: self._feed_trim(lane))
+            self._after(LIMITS_EVERY_MS, "trim", lane, self._feed_trim)
         if lane.dedup.by_key or not lane.dedup.complete:
-            timers.at(now_ms + DEDUP_EVERY_MS, ("dedup", lane.id), lambda: self._expire_ids(lane))
+            self._after(DEDUP_EVERY_MS, "dedup", lane, self._expire_ids)
+
+    def _after(self, span_ms: int, what: str, lane: Lane, action: Callable[[Lane], None]) -> None:
+        self._timers.at(self._clock.now_ms() + span_ms, (what, lane.id), lambda: action(lane))
 
     def _feed_trim(self, lane: Lane) -> None:
         """The slowest group stands where no head is in memory: read it, so that what lies below can go."""
-        if self._node.lanes.get(lane.id) is lane and lane.trim_wants is not None:
-            self._node.spawn(self._feed_and_trim(lane, lane.trim_wants))
+        if self._lanes.get(lane.id) is lane and lane.trim_wants is not None:
+            self._tasks.spawn(self._feed_and_trim(lane, lane.trim_wants))
 
     async def _feed_and_trim(self, lane: Lane, offset: int) -> None:
-        await self._node.lanes.feed(lane.id, offset)
-        if self._node.lanes.get(lane.id) is lane:
+        await self._lanes.feed(lane.id, offset)
+        if self._lanes.get(lane.id) is lane:
             lane.trim_again()
-            self._node.commits.touch(lane)
+            self._commits.touch(lane)
 
     def _start(self, lane: Lane) -> None:
-        if self._node.lanes.get(lane.id) is lane:
-            self._node.spawn(self._apply_limits(lane))
+        if self._lanes.get(lane.id) is lane:
+            self._tasks.spawn(self._apply_limits(lane))
 
     async def _apply_limits(self, lane: Lane) -> None:
         """Trim page by page until what is left is within the limits, or needed."""
-        node = self._node
-        trimmed = True
-        while trimmed and node.lanes.get(lane.id) is lane and lane.first < lane.visible_end:
+        lanes, trimmed = self._lanes, True
+        while trimmed and lanes.get(lane.id) is lane and lane.first < lane.visible_end:
             first = lane.first
-            heads = await node.lanes.store_of(lane.id).heads(lane.id, first, HEADS_AT_ONCE, HEADS_BYTES)
-            if node.lanes.get(lane.id) is not lane or lane.first != first:
+            heads = await lanes.store_of(lane.id).heads(lane.id, first, HEADS_AT_ONCE, HEADS_BYTES)
+            if lanes.get(lane.id) is not lane or lane.first != first:
                 return
-            trimmed = lane.trim_by_limits(node.clock.now_ms(), heads)
+            trimmed = lane.trim_by_limits(self._clock.now_ms(), heads)
             if trimmed:
-                await node.commits.changed(lane)
+                await self._commits.changed(lane)
         self._again(lane)
 
     def _again(self, lane: Lane) -> None:
         """Age goes on without commits: come back when the oldest batch is due, or its readers may have gone."""
-        if lane.pins and lane.first < lane.visible_end:
-            due_ms = self._node.clock.now_ms() + LIMITS_EVERY_MS
-            self._node.timers.at(due_ms, ("limits", lane.id), lambda: self._start(lane))
-        if lane.config.retain_ms is not None and lane.first < lane.visible_end:
+        if lane.first >= lane.visible_end:
+            return
+        if lane.pins:
+            self._after(LIMITS_EVERY_MS, "limits", lane, self._start)
+        if lane.config.retain_ms is not None:
             span_ms = max(LIMITS_EVERY_MS, min(lane.config.retain_ms // 10, 3_600_000))
-            due_ms = self._node.clock.now_ms() + span_ms
-            self._node.timers.at(due_ms, ("limits", lane.id), lambda: self._start(lane))
+            self._after(span_ms, "limits", lane, self._start)
 
     def _expire_ids(self, lane: Lane) -> None:
-        if self._node.lanes.get(lane.id) is lane:
-            lane.expire_dedup(self._node.spool.ids_until_ms(self._node.clock.now_ms()))
+        if self._lanes.get(lane.id) is lane:
+            lane.expire_dedup(self._ids_until_ms(self._clock.now_ms()))
             if lane.dirty:
-                self._node.commits.touch(lane)
-            self.committed(lane, self._node.clock.now_ms())
+                self._commits.touch(lane)
+            self.changed(lane)
 
-    # Queues that nobody uses ------------------------------------------------------------------------------
+
+class QueueRetention:
+    """Timers that delete queues which nobody used for their `unused_ms`."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        clock: Clock,
+        timers: Timers,
+        tasks: Tasks,
+        ownership: Ownership,
+        has_waiters: Callable[[Queue], bool],
+        drop_queue: Callable[[Queue], Awaitable[None]],
+    ) -> None:
+        self._catalog = catalog
+        self._clock = clock
+        self._timers = timers
+        self._tasks = tasks
+        self._ownership = ownership
+        self._has_waiters = has_waiters
+        self._drop_queue = drop_queue
 
     def watch(self, queue: Queue) -> None:
         """Delete the queue when it was not used for `unused_ms`."""
         span_ms = queue.config.unused_ms
         if span_ms is not None:
-            queue.used_ms = queue.used_ms or self._node.clock.now_ms()
-            self._node.timers.at(queue.used_ms + span_ms, ("unused", queue.id), lambda: self._check_use(queue))
+            queue.used_ms = queue.used_ms or self._clock.now_ms()
+            self._timers.at(queue.used_ms + span_ms, ("unused", queue.id), lambda: self._check_use(queue))
 
     def _check_use(self, queue: Queue) -> None:
         span_ms = queue.config.unused_ms
-        if span_ms is None or queue.deleting or self._node.catalog.by_id.get(queue.id) is not queue:
+        if span_ms is None or queue.deleting or self._catalog.by_id.get(queue.id) is not queue:
             return
-        if not self._node.ownership.owns(queue.slot):
+        if not self._ownership.owns(queue.slot):
             return  # its owner looks
         is_held = any(group.config.holds for group in queue.groups.values())
-        if queue.consumers or is_held or self._node.waiters.has_waiters(queue):
-            queue.used_ms = self._node.clock.now_ms()
-        if queue.used_ms + span_ms <= self._node.clock.now_ms():
-            self._node.spawn(self._delete(queue))
+        if queue.consumers or is_held or self._has_waiters(queue):
+            queue.used_ms = self._clock.now_ms()
+        if queue.used_ms + span_ms <= self._clock.now_ms():
+            self._tasks.spawn(self._delete(queue))
         else:
             self.watch(queue)
 
     async def _delete(self, queue: Queue) -> None:
         try:
-            await self._node.delete_queue(queue)
+            await self._drop_queue(queue)
         except PenstockError:
             queue.deleting = False
-            queue.used_ms = self._node.clock.now_ms()
+            queue.used_ms = self._clock.now_ms()
             self.watch(queue)
             raise

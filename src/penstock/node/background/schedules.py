@@ -16,7 +16,7 @@ import logging
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -41,14 +41,16 @@ from penstock.model.errors import (
 )
 from penstock.model.rows import REGISTRAR_SLOT
 from penstock.node.background.cron import Timing, check_timing
-from penstock.node.catalog import ScheduleDocument, schedule_row
-from penstock.node.cluster.remote_publish import nudge
-from penstock.node.publish.append import append_all, parts_of_messages
+from penstock.node.catalog import Catalog, ScheduleDocument, schedule_row
+from penstock.node.catalog_writer import CatalogWriter
+from penstock.node.clock import Clock
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.lifecycle import Lifecycle
+from penstock.node.publish.append import parts_of_messages
 from penstock.node.publish.parts import Part
-from penstock.node.publish.route import route_message
-
-if TYPE_CHECKING:
-    from penstock.node.node import Node
+from penstock.node.publish.publisher import Publisher
+from penstock.node.tasks import Tasks
+from penstock.node.timers import Timers
 
 PAYLOAD_BYTES_MAX: Final = 64 * 1024
 """The message is stored again with every tick: what is larger belongs elsewhere, and its name into the message."""
@@ -89,32 +91,53 @@ class Schedule(msgspec.Struct, frozen=True):
 class Schedules:
     """Fires what is due: one timer a schedule, one round at a time for all that are due together."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        catalog: Catalog,
+        writer: CatalogWriter,
+        publisher: Publisher,
+        clock: Clock,
+        timers: Timers,
+        tasks: Tasks,
+        lifecycle: Lifecycle,
+        ownership: Ownership,
+        schedules_max: int,
+    ) -> None:
+        self._catalog = catalog
+        self._writer = writer
+        self._publisher = publisher
+        self._clock = clock
+        self._timers = timers
+        self._tasks = tasks
+        self._lifecycle = lifecycle
+        self._ownership = ownership
+        self._schedules_max = schedules_max
         self._next: dict[ScheduleKey, int | None] = {}
         self._due: dict[ScheduleKey, None] = {}
         self._firing = False
 
     # What was declared ------------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Mind the ticks of everything declared; what was missed while no node ran fires now."""
-        for key in self._node.catalog.schedules:
+    def start(self) -> None:
+        """Arm every schedule; what was missed while no node ran fires now."""
+        for key in self._catalog.schedules:
             self._arm(key)
 
     def slots_gone(self, slots: set[int]) -> None:
         """Where the registrar's is among them, another node fires from now on."""
         if REGISTRAR_SLOT in slots:
-            for key in self._node.catalog.schedules:
-                self._node.timers.cancel(("schedule", *key))
+            for key in self._catalog.schedules:
+                self._timers.cancel(("schedule", *key))
             self._next.clear()
             self._due.clear()
 
     def reloaded(self) -> None:
         """The catalog was read anew after a failed commit: which ticks were fired is known only now."""
+        if not self._ownership.is_registrar:
+            return
         self._next.clear()
-        again_ms = self._node.clock.now_ms() + RETRY_MS
-        for key in self._node.catalog.schedules:
+        again_ms = self._clock.now_ms() + RETRY_MS
+        for key in self._catalog.schedules:
             self._arm(key, again_ms)
 
     async def declare(self, namespace: str, name: str, wanted: ScheduleDocument) -> Schedule:
@@ -122,37 +145,37 @@ class Schedules:
 
         While its timing stays the same a schedule that is replaced loses and repeats no tick.
         """
-        node, catalog, key = self._node, self._node.catalog, (namespace, name)
-        async with node.declaring("schedule", "", ""):
+        catalog, key = self._catalog, (namespace, name)
+        async with self._writer.declaring("schedule", "", ""):
             known = catalog.schedules.get(key)
             count = len(catalog.schedules)
-            if known is None and count >= node.limits.schedules:
+            if known is None and count >= self._schedules_max:
                 raise Forbidden(f"there are {count} schedules already, as many as may be; delete some first")
-            document = msgspec.structs.replace(wanted, after_ms=node.clock.now_ms())
+            document = msgspec.structs.replace(wanted, after_ms=self._clock.now_ms())
             if known is not None:
                 document = _replacing(known.document, document)
             if known is None or document != known.document:
                 id = catalog.new_id() if known is None else known.id
                 row = schedule_row(id, namespace, name, document)
-                await node.commit_catalog([row], after=lambda: self._arm(key))
+                await self._writer.commit([row], after=lambda: self._arm(key))
             return self.one(namespace, name)
 
     async def delete(self, namespace: str, name: str) -> None:
         """Forget a schedule; what it published stays."""
-        node, key = self._node, (namespace, name)
-        async with node.declaring("schedule", "", ""):
-            known = node.catalog.schedules.get(key)
+        catalog, key = self._catalog, (namespace, name)
+        async with self._writer.declaring("schedule", "", ""):
+            known = catalog.schedules.get(key)
             if known is None:
                 raise NotFound(f"there is no schedule {name!r}")
 
             def forget() -> None:
-                node.catalog.schedules.pop(key, None)
+                catalog.schedules.pop(key, None)
                 self._arm(key)
 
-            await node.commit_catalog([], [("schedule", known.id)], forget)
+            await self._writer.commit([], [("schedule", known.id)], forget)
 
     def one(self, namespace: str, name: str) -> Schedule:
-        stored = self._node.catalog.schedules.get((namespace, name))
+        stored = self._catalog.schedules.get((namespace, name))
         if stored is None:
             raise NotFound(f"there is no schedule {name!r}")
         document = stored.document
@@ -164,15 +187,15 @@ class Schedules:
 
     def all(self, namespace: str) -> list[Schedule]:
         """The schedules of a namespace by name."""
-        return [self.one(*key) for key in sorted(self._node.catalog.schedules) if key[0] == namespace]
+        return [self.one(*key) for key in sorted(self._catalog.schedules) if key[0] == namespace]
 
     # When -------------------------------------------------------------------------------------------------
 
     def _arm(self, key: ScheduleKey, not_before_ms: int = 0) -> None:
         """Set the timer for the schedule's next tick, the only one it has; none for one that is paused or gone."""
-        timers, timer = self._node.timers, ("schedule", *key)
+        timers, timer = self._timers, ("schedule", *key)
         timers.cancel(timer)
-        stored = self._node.catalog.schedules.get(key)
+        stored = self._catalog.schedules.get(key)
         if stored is None:
             self._next.pop(key, None)
             return
@@ -183,18 +206,18 @@ class Schedules:
             timers.at(max(next_ms, not_before_ms), timer, partial(self._is_due, key))
 
     def _is_due(self, key: ScheduleKey) -> None:
-        if self._node.fenced is not None or not self._node.ownership.owns(REGISTRAR_SLOT):
+        if self._lifecycle.fenced is not None or not self._ownership.is_registrar:
             return  # the store has another owner, who fires them now
         self._due[key] = None
         if not self._firing:
             self._firing = True
-            self._node.spawn(self._fire_all())
+            self._tasks.spawn(self._fire_all())
 
     async def _fire_all(self) -> None:
         try:
             while self._due:
                 # Nothing is declared meanwhile: a schedule that is being changed must not fire as it was before.
-                async with self._node.declaring("schedule", "", ""):
+                async with self._writer.declaring("schedule", "", ""):
                     keys = list(islice(self._due, FIRE_AT_ONCE))
                     for key in keys:
                         del self._due[key]
@@ -209,21 +232,19 @@ class Schedules:
         try:
             await self._fire_latest(key)
         except Exception as error:
-            node = self._node
-            if not node.closed and node.fenced is None and node.ownership.owns(REGISTRAR_SLOT):
+            if not self._lifecycle.is_over and self._ownership.is_registrar:
                 log.warning("schedule %r of namespace %r could not fire, trying again: %s", key[1], key[0], error)
-                again_ms = node.clock.now_ms() + RETRY_MS
-                node.timers.at(again_ms, ("schedule", *key), partial(self._is_due, key))
+                again_ms = self._clock.now_ms() + RETRY_MS
+                self._timers.at(again_ms, ("schedule", *key), partial(self._is_due, key))
         else:
             self._arm(key)
 
     async def _fire_latest(self, key: ScheduleKey) -> None:
-        node = self._node
-        stored = node.catalog.schedules.get(key)
+        stored = self._catalog.schedules.get(key)
         if stored is None or stored.document.paused:
             return
         document = stored.document
-        tick_ms = _timing(document).latest(document.after_ms, node.clock.now_ms())
+        tick_ms = _timing(document).latest(document.after_ms, self._clock.now_ms())
         if tick_ms is None:
             return
         namespace, name = key
@@ -239,20 +260,18 @@ class Schedules:
                 document, after_ms=tick_ms, last_ms=tick_ms, fired=document.fired + 1, last_error=""
             )
         # No wait since the messages were appended: they and the new state are one commit.
-        await node.commit_catalog([schedule_row(stored.id, namespace, name, done)])
+        await self._writer.commit([schedule_row(stored.id, namespace, name, done)])
 
     async def _append(self, namespace: str, name: str, document: ScheduleDocument, tick_ms: int) -> None:
-        node = self._node
         message = message_at(document.message, namespace, name, tick_ms)
         parts = self._parts(namespace, document, message)
-        await node.commits.room(sum(part.size for part in parts))
         # Checked in the step that appends: a state that could not be committed with them must not follow.
-        nudge(node, await append_all(node, parts, node.check_declarations))
+        self._publisher.nudge(await self._publisher.append_in_room(parts, self._writer.check))
 
     def _parts(self, namespace: str, document: ScheduleDocument, message: Message) -> list[Part]:
         if document.queue is not None:
-            return parts_of_messages(self._node.catalog.queue(namespace, document.queue), [message])
-        return route_message(self._node, namespace, document.exchange or "", message)
+            return parts_of_messages(self._catalog.queue(namespace, document.queue), [message])
+        return self._publisher.route_message(namespace, document.exchange or "", message)
 
 
 def _timing(document: ScheduleDocument) -> Timing:

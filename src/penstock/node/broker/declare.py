@@ -7,7 +7,6 @@ from typing import Any, Literal
 from penstock.model import DEFAULT_GROUP, Binding, Headers, Message, check_headers, check_name, options_of
 from penstock.model.errors import ExclusiveConsumer, Forbidden, InvalidArgument
 from penstock.model.rows import home_slot
-from penstock.node import declarations
 from penstock.node.arguments import check_is_text
 from penstock.node.background import schedules
 from penstock.node.background.schedules import Schedule
@@ -26,20 +25,20 @@ class Declaring(Names):
             self._queue(name)
         else:
             self._node.ownership.check(home_slot(self._namespace, name))
-        await declarations.declare_queue(self._node, self._namespace, name, options, self._session)
+        await self._node.declarations.declare_queue(self._namespace, name, options, self._session)
 
     async def delete_queue(self, name: str) -> None:
         """Delete a queue with everything in it."""
-        await declarations.delete_queue(self._node, self._queue(name))
+        await self._node.declarations.delete_queue(self._queue(name))
 
     async def declare_group(self, queue: str, name: str, **options: Any) -> None:
         """Create a consumer group, or change the options named here (see `GroupConfig`)."""
-        await declarations.declare_group(self._node, self._queue(queue), name, options)
+        await self._node.declarations.declare_group(self._queue(queue), name, options)
 
     async def delete_group(self, queue: str, name: str) -> None:
         """Delete a group with its leases, waiting and dead messages."""
         home = self._queue(queue)
-        await declarations.delete_group(self._node, home, self._group(home, name))
+        await self._node.declarations.delete_group(home, self._group(home, name))
 
     async def pause(self, queue: str, group: str | None = None) -> None:
         """Hand out nothing more of a queue (or to one group of it); what is leased can still be settled."""
@@ -61,13 +60,13 @@ class Declaring(Names):
         """Create an exchange (see `ExchangeConfig`)."""
         self._check_registrar()
         self._check_exchange(name)
-        await declarations.declare_exchange(self._node, self._namespace, name, options)
+        await self._node.exchanges.declare(self._namespace, name, options)
 
     async def delete_exchange(self, name: str) -> None:
         """Delete an exchange with the bindings from and to it."""
         self._check_registrar()
         self._check_exchange(name)
-        await declarations.delete_exchange(self._node, self._namespace, name)
+        await self._node.exchanges.delete(self._namespace, name)
 
     async def bind(
         self,
@@ -81,7 +80,7 @@ class Declaring(Names):
     ) -> None:
         """Bind a queue (or exchange) to an exchange: see `Binding` for what the pattern means to each kind."""
         binding = self._binding(exchange, target, pattern, target_kind, headers, match)
-        await declarations.bind(self._node, self._namespace, binding)
+        await self._node.exchanges.bind(self._namespace, binding)
 
     async def unbind(
         self,
@@ -95,7 +94,7 @@ class Declaring(Names):
     ) -> None:
         """Remove a binding."""
         binding = self._binding(exchange, target, pattern, target_kind, headers, match)
-        await declarations.unbind(self._node, self._namespace, binding)
+        await self._node.exchanges.unbind(self._namespace, binding)
 
     def _binding(
         self,

@@ -21,18 +21,16 @@ from penstock.model import (
 )
 from penstock.model.errors import InvalidArgument
 from penstock.model.events import Delivery
-from penstock.node import declarations
 from penstock.node.arguments import choice_of, lane_of, place_after
 from penstock.node.broker.names import Names
 from penstock.node.catalog import Group, Queue
 from penstock.node.consume import dead_letters, streams
 from penstock.node.consume.dead_letters import DeadMessage, DeadPage, DeadRanges, DeadReason
 from penstock.node.consume.streams import Page
-from penstock.node.observe import feed, traces
-from penstock.node.observe import history as histories
-from penstock.node.observe import stats as statistics
+from penstock.node.observe import traces
+from penstock.node.observe.feed import Watch
 from penstock.node.observe.history import HistoryEntry
-from penstock.node.observe.stats import QueueStats
+from penstock.node.observe.stats import QueueStats, queue_stats
 from penstock.node.observe.survey import NodeNumbers
 from penstock.node.observe.traces import Trace
 from penstock.node.spool.spool import SpoolNumbers
@@ -63,7 +61,7 @@ class Looking(Names):
         chosen = await self._work_group(home, group)
         for lane_id in home.lanes if lane is None and offset is None else [lane_of(home, lane)]:
             if to is not None:
-                place = await declarations.offset_at(self._node, lane_id, "beginning" if to == "first" else "now")
+                place = await self._node.lanes.offset_at(lane_id, "beginning" if to == "first" else "now")
             else:
                 place = await self._place(lane_id, offset, time_ms)
             await self._seek(lane_id, chosen, place)
@@ -128,13 +126,13 @@ class Looking(Names):
         """
         if self._node.ownership.is_sole:
             self._node.catalog.queue(DEFAULT_NAMESPACE, EVENTS_QUEUE)  # raises where events are not kept
-        return feed.follow(self._node, self._namespace, queue, group, after, pause)
+        return self._node.feed.follow(Watch(self._namespace, queue, group), after, pause)
 
     async def history(self, queue: str, offset: int, *, lane: int | None = None) -> list[HistoryEntry]:
         """What happened to one message: each hand-out and how it ended, as far back as `$events` is kept."""
         home = self._queue(queue)
         check_integer(offset, "offset", 0, INTEGER_MAX)
-        return await histories.history(self._node, home, lane_of(home, lane), offset)
+        return await self._node.histories.of_message(home, lane_of(home, lane), offset)
 
     # Traces -----------------------------------------------------------------------------------------------
 
@@ -168,7 +166,7 @@ class Looking(Names):
         """
         self._node.check_open()
         check_integer(max, "max", 1, traces.ENTRIES_MAX)
-        return await traces.trace(self._node, self._namespace, traces.check_trace_id(trace_id), max)
+        return await self._node.traces.read(self._namespace, traces.check_trace_id(trace_id), max)
 
     # Dead letters -----------------------------------------------------------------------------------------
 
@@ -247,7 +245,8 @@ class Looking(Names):
 
     async def stats(self, queue: str) -> QueueStats:
         """Counts of a queue and its groups."""
-        return await statistics.queue_stats(self._node, self._queue(queue))
+        home = self._queue(queue)
+        return queue_stats(home, await self._node.lanes.together(home.lanes), self._node.clock.now_ms())
 
     async def measures(self, *, queues_max: int = 1_000) -> NodeNumbers:
         """The whole node's numbers, over all namespaces: what `/metrics` shows. Loads no queue, and never waits long.

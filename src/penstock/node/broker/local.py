@@ -33,7 +33,7 @@ class Broker(Declaring, Messages, Looking, Scanning, Marking, Staging, Enqueued)
 
     def drain(self) -> None:
         """Answer everyone who waits for messages, with nothing, and let nobody wait any more: before a stop."""
-        self._node.draining = True
+        self._node.lifecycle.draining = True
         self._node.waiters.drain()
 
     def in_namespace(self, namespace: str) -> Broker:

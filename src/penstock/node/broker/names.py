@@ -10,7 +10,6 @@ import itertools
 from penstock.model import DEFAULT_GROUP, INTEGER_MAX, TIME_MS_MAX, check_integer
 from penstock.model.errors import ExclusiveQueue, Forbidden, NotFound
 from penstock.model.rows import REGISTRAR_SLOT
-from penstock.node import declarations
 from penstock.node.arguments import check_is_text
 from penstock.node.catalog import Group, Queue
 from penstock.node.node import Node
@@ -79,7 +78,7 @@ class Names:
     async def _work_group(self, queue: Queue, name: str) -> Group:
         """The group; the default one is made when it is first wanted."""
         if name == DEFAULT_GROUP and name not in queue.groups:
-            return await declarations.declare_group(self._node, queue, name, {})
+            return await self._node.declarations.declare_group(queue, name, {})
         return self._group(queue, name)
 
     async def _place(self, lane_id: int, offset: int | None, time_ms: int | None) -> int:
@@ -87,4 +86,4 @@ class Names:
             return check_integer(offset, "offset", 0, INTEGER_MAX)
         if time_ms is not None:
             check_integer(time_ms, "time_ms", 0, TIME_MS_MAX)
-        return await declarations.offset_at(self._node, lane_id, "beginning" if time_ms is None else time_ms)
+        return await self._node.lanes.offset_at(lane_id, "beginning" if time_ms is None else time_ms)

@@ -15,7 +15,6 @@ import msgspec
 from penstock.model import Binding
 from penstock.model.rows import REGISTRAR_SLOT, CatalogChanges, CatalogRow
 from penstock.node.catalog import Queue
-from penstock.node.declarations import drop_unbound
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
@@ -54,10 +53,9 @@ class CatalogFeed:
                 self._remove(row)
         rows = [row for row in changes.rows if not self._is_own(row)]
         self._node.catalog.put(rows)
-        self._node.enqueueing.declared(rows)
         gone = [row for row in deleted if row.kind == "queue"]
         if self._node.ownership.owns(REGISTRAR_SLOT) and gone:
-            self._node.spawn(drop_orphan_bindings(self._node))
+            self._node.spawn(self._node.exchanges.drop_orphan_bindings())
 
     def _is_own(self, row: CatalogRow) -> bool:
         """Whether this node is the one that changes such rows."""
@@ -88,9 +86,7 @@ class CatalogFeed:
             queue = catalog.by_id.get(row.parent)
             group = None if queue is None else queue.groups.get(row.name)
             if queue is not None and group is not None and group.id == row.id:
-                del queue.groups[row.name]
-                node.counters.forget([group.id])
-                node.waiters.group_deleted(queue, group)
+                catalog.remove_group(queue, group)
         elif row.kind == "exchange" and catalog.exchange_ids.get((row.namespace, row.name)) == row.id:
             dropped = catalog.router(row.namespace).delete_exchange(row.name)
             catalog.remove_bindings(row.namespace, dropped)
@@ -111,22 +107,5 @@ def forget_queue(node: Node, queue: Queue) -> None:
     dropped = node.catalog.router(queue.namespace).queue_deleted(queue.name)
     node.catalog.orphan_bindings(queue.namespace, dropped)
     if dropped and node.ownership.owns(REGISTRAR_SLOT):
-        node.spawn(drop_unbound(node, queue.namespace, {binding.exchange for binding in dropped}))
+        node.spawn(node.exchanges.drop_unbound(queue.namespace, {binding.exchange for binding in dropped}))
     node.catalog.remove_queue(queue)
-    node.lanes.drop(set(queue.lanes))
-    node.counters.forget(group.id for group in queue.groups.values())
-    node.waiters.queue_deleted(queue)
-
-
-async def drop_orphan_bindings(node: Node) -> None:
-    """Delete the rows of bindings whose queue another node has deleted: only the registrar changes them."""
-    catalog = node.catalog
-    orphans = dict(catalog.orphans)
-    if orphans:
-        deleted = [("binding", id) for id in orphans]
-
-        def forget() -> None:
-            for id in orphans:
-                catalog.orphans.pop(id, None)
-
-        await node.commit_catalog([], deleted, forget)

@@ -63,8 +63,6 @@ class Outbox:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._last_id = 0
-        """Of a row, from this node's own numbers on; rows of older builds have lower ones."""
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._closed = False
@@ -89,19 +87,13 @@ class Outbox:
             )  # fmt: skip
             document = msgspec.json.encode(letter)
             slot = slot_of(lane)
-            rows += [OutboxRow(self.new_id(), lane, offset, document, slot) for offset in range(dead.start, dead.end)]
+            rows += [
+                OutboxRow(self._node.numbers.next(), lane, offset, document, slot)
+                for offset in range(dead.start, dead.end)
+            ]
         return rows
 
-    def new_id(self) -> int:
-        """Of a row: no other of this store has it or had it."""
-        self._last_id += 1
-        return self._last_id
-
     # Out of it --------------------------------------------------------------------------------------------
-
-    def number_from(self, last_id: int) -> None:
-        """No row of the store, whoever made it, has a number above this."""
-        self._last_id = last_id
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())

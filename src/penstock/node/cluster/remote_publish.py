@@ -133,7 +133,7 @@ async def gather(node: Node, slots: Collection[int]) -> None:
 def send(node: Node, part: Part) -> Sent:
     """Put a part of another node's into the next commit; in the same step as what belongs together with it."""
     batch = part.batch if part.batch is not None else encode(part.messages)
-    id = node.outbox.new_id()
+    id = node.numbers.next()
     publish_id = part.publish_id or f"crossing-{id}"
     queue = part.queue
     spool, sequence = part.origin or ("", 0)

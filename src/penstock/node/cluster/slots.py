@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from penstock.model.errors import PenstockError
 from penstock.model.rows import REGISTRAR_SLOT, Commit, slot_of
 from penstock.node.catalog import EPHEMERAL_FROM, Queue
-from penstock.node.cluster.catalog_feed import drop_orphan_bindings
 from penstock.node.consume import sessions
 
 if TYPE_CHECKING:
@@ -50,12 +49,12 @@ async def mind(node: Node, slots: set[int]) -> None:
         if slot_of(lane) in slots and lane in node.catalog.by_lane:
             node.spawn(node.lanes.load(lane))
     for queue in queues:
-        node.retention.watch(queue)
+        node.queue_retention.watch(queue)
     node.outbox.wake()
     if REGISTRAR_SLOT in slots:
-        node.schedules.open()
+        node.schedules.start()
         await node.staging.open()
-        node.spawn(drop_orphan_bindings(node))
+        node.spawn(node.exchanges.drop_orphan_bindings())
     node.ownership.minded(slots)
 
 
@@ -63,7 +62,7 @@ async def _drop_exclusive(node: Node, slots: set[int]) -> None:
     """Delete the queues of sessions that ended with the process that had them."""
     for queue in queues_of(node, slots):
         if queue.session is not None and not queue.deleting and not is_session_alive(node, queue.session):
-            await node.delete_queue(queue)
+            await node.declarations.drop_queue(queue)
 
 
 def session_name(incarnation: int, token: str) -> str:
@@ -138,7 +137,6 @@ def _forget(node: Node, slots: set[int]) -> None:
     ephemeral = [queue for queue in queues_of(node, slots) if queue.id >= EPHEMERAL_FROM]
     for queue in ephemeral:  # they are in this node's memory alone
         node.catalog.remove_queue(queue)
-        node.waiters.queue_deleted(queue)
     lanes = [lane for queue in ephemeral for lane in queue.lanes]
     if lanes:
         node.spawn(node.memory.apply(Commit({slot_of(lane): 1 for lane in lanes}, lanes_deleted=lanes)))

@@ -13,7 +13,6 @@ import msgspec
 from penstock.core.lane import Lane
 from penstock.model.errors import OffsetGone, StoreCorrupt
 from penstock.model.rows import BatchHead
-from penstock.node.declarations import offset_at
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Queue
@@ -64,7 +63,7 @@ async def lane_from(node: Node, queue: Queue, lane_id: int, start: int) -> Lane:
 async def queue_lanes(node: Node, queue: Queue, time_ms: int | None) -> QueueLanes:
     places: list[LanePlace] = []
     for index, lane_id in enumerate(queue.lanes):
-        at_time = None if time_ms is None else await offset_at(node, lane_id, time_ms)
+        at_time = None if time_ms is None else await node.lanes.offset_at(lane_id, time_ms)
         lane = await node.lanes.run(lane_id, lambda lane: lane)
         first, end = lane.first, lane.visible_end
         size = await _bytes_held(node, lane, first, end) if first < end else 0

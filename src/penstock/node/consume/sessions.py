@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.node import declarations
-
 if TYPE_CHECKING:
     from penstock.node.catalog import Group, Queue
     from penstock.node.node import Node
@@ -22,7 +20,7 @@ async def end(node: Node, session: str, claimed: ClaimKeys) -> None:
     mine = [queue for queue in node.catalog.by_id.values() if node.ownership.owns(queue.slot)]
     for queue in mine:
         if queue.session == session and not queue.deleting:
-            await declarations.delete_queue(node, queue)
+            await node.declarations.delete_queue(queue)
     attached = {(queue.id, *place) for queue in mine for place in queue.consumers if _is_of(place[1], session)}
     for id, group, consumer in sorted(attached | claimed | node.session_claims.get(session, set())):
         known = node.catalog.by_id.get(id)
@@ -53,4 +51,4 @@ async def consumer_left(node: Node, queue: Queue, group: Group | None, consumer:
             node.commits.touch(lane)
         await node.commits.wait()
     if queue.config.auto_delete and queue.had_consumer and not queue.consumers:
-        await declarations.delete_queue(node, queue)
+        await node.declarations.delete_queue(queue)

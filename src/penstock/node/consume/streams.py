@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -73,6 +73,12 @@ class Page(msgspec.Struct, frozen=True):
 
     messages: list[Received]
     next: tuple[int, int] | None
+
+
+class ReadOffsets(Protocol):
+    """Reads messages of a lane from an offset on, at most so many: `read_offsets` of a node."""
+
+    async def __call__(self, queue: Queue, lane_id: int, start: int, most: int, /) -> StreamRead: ...
 
 
 # Stream groups -------------------------------------------------------------------------------------------

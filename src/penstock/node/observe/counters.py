@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock.model.events import Event
 from penstock.model.rows import Commit
+from penstock.node.catalog import Group, Queue
 
 COUNTERS: Final = (
     "delivered", "acked", "nacked", "rejected", "released", "postponed", "lease_expired", "left", "dead", "expired",
@@ -132,6 +133,12 @@ class Counters:
         self.totals[_DELIVERED] += count
         if exists:
             self.groups.setdefault(group, [0] * len(COUNTERS))[_DELIVERED] += count
+
+    def queue_removed(self, queue: Queue) -> None:
+        self.forget(group.id for group in queue.groups.values())
+
+    def group_removed(self, _queue: Queue, group: Group) -> None:
+        self.forget([group.id])
 
     def forget(self, groups: Iterable[int]) -> None:
         """These groups were deleted."""

@@ -1,13 +1,13 @@
-"""Where a node writes what happens to messages: `$events`, or a queue of its own beside it that another does not have.
+"""Delivery events: a node writes what happens to messages to `$events`, or to a queue of its own beside it.
 
-What happened goes into the very commit that it tells of, so the queue must be the node's own: `$events` itself where it
+An event goes into the same commit as what it tells of, so the node must own the queue: `$events` itself where it
 owns that, else `$events-<slot>` in the lowest slot that it has. Readers look into all of them (`history.py`).
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.batch import encode_alike
 from penstock.core.lane import ROW_BYTES_MAX, ROW_MESSAGES_MAX, Lane, Sealed
@@ -15,15 +15,16 @@ from penstock.model import DEFAULT_NAMESPACE, EVENTS_QUEUE, Message, QueueConfig
 from penstock.model.errors import PenstockError
 from penstock.model.events import Delivery, encode_delivery
 from penstock.model.rows import SLOTS, home_slot, slot_of
-from penstock.node.catalog import EPHEMERAL_FROM, Queue, queue_row
-
-if TYPE_CHECKING:
-    from penstock.node.node import Node
+from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue, queue_row
+from penstock.node.catalog_writer import CatalogWriter
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.lanes import LaneSet
+from penstock.node.tasks import Tasks
 
 EVENTS_RETAIN_MS: Final = 7 * 24 * 3600 * 1000
 EVENTS_RETAIN_BYTES: Final = 256 * 1024 * 1024
 WAITING_MAX: Final = 10_000
-"""Events that wait for a lane to be written to; with more, the oldest are not told."""
+"""Events that wait for a lane to be written to; past that, the oldest are dropped."""
 _CONTENT_TYPE: Final = "application/json"
 
 log = logging.getLogger("penstock.node")
@@ -32,15 +33,28 @@ log = logging.getLogger("penstock.node")
 class EventWriter:
     """This node's events and the lane that they go to."""
 
-    def __init__(self, node: Node, is_on: bool) -> None:
-        self._node = node
+    def __init__(
+        self,
+        catalog: Catalog,
+        writer: CatalogWriter,
+        lanes: LaneSet,
+        tasks: Tasks,
+        ownership: Ownership,
+        *,
+        is_on: bool,
+    ) -> None:
+        self._catalog = catalog
+        self._writer = writer
+        self._lanes = lanes
+        self._tasks = tasks
+        self._ownership = ownership
         self._is_on = is_on
         self.lane: int | None = None
         self._waiting: list[bytes] = []
 
     async def move(self) -> None:
-        """Have a lane that this node owns."""
-        if not self._is_on or (self.lane is not None and self._node.ownership.owns(slot_of(self.lane))):
+        """Write to a lane that this node owns."""
+        if not self._is_on or (self.lane is not None and self._ownership.owns(slot_of(self.lane))):
             return
         self.lane = None
         slot = self._home()
@@ -48,40 +62,41 @@ class EventWriter:
             return
         try:
             queue = await self._queue(slot)
-            await self._node.lanes.load(queue.lanes[0])
+            await self._lanes.load(queue.lanes[0])
             self.lane = queue.lanes[0]
         except PenstockError as error:
-            if self._node.ownership.is_sole:
+            if self._ownership.is_sole:
                 raise
-            log.warning("events wait, for their queue cannot be had: %s", error)
+            log.warning("events wait, their queue cannot be declared or loaded: %s", error)
 
     def lost(self, slots: set[int]) -> None:
         """Another node has these slots."""
         if self.lane is not None and slot_of(self.lane) in slots:
             self.lane = None
-            self._node.spawn(self.move())
+            self._tasks.spawn(self.move())
 
     def _home(self) -> int | None:
         """The slot to write to: that of `$events` where it is this node's, else the lowest."""
-        known = self._node.catalog.queues.get((DEFAULT_NAMESPACE, EVENTS_QUEUE))
-        first = home_slot(DEFAULT_NAMESPACE, EVENTS_QUEUE) if known is None else slot_of(known.lanes[0])
-        return next((slot for slot in (first, *range(SLOTS)) if self._node.ownership.owns(slot)), None)
+        return next((slot for slot in (self._first_slot(), *range(SLOTS)) if self._ownership.owns(slot)), None)
+
+    def _first_slot(self) -> int:
+        """The slot of `$events` itself."""
+        known = self._catalog.queues.get((DEFAULT_NAMESPACE, EVENTS_QUEUE))
+        return home_slot(DEFAULT_NAMESPACE, EVENTS_QUEUE) if known is None else slot_of(known.lanes[0])
 
     async def _queue(self, slot: int) -> Queue:
-        node = self._node
-        known = node.catalog.queues.get((DEFAULT_NAMESPACE, EVENTS_QUEUE))
-        first = home_slot(DEFAULT_NAMESPACE, EVENTS_QUEUE) if known is None else slot_of(known.lanes[0])
-        name = EVENTS_QUEUE if slot == first else f"{EVENTS_QUEUE}-{slot}"
-        async with node.declaring("queue", DEFAULT_NAMESPACE, name):
-            queue = node.catalog.queues.get((DEFAULT_NAMESPACE, name))
+        catalog = self._catalog
+        name = EVENTS_QUEUE if slot == self._first_slot() else f"{EVENTS_QUEUE}-{slot}"
+        async with self._writer.declaring("queue", DEFAULT_NAMESPACE, name):
+            queue = catalog.queues.get((DEFAULT_NAMESPACE, name))
             if queue is None:
                 config = QueueConfig(
                     retain_ms=EVENTS_RETAIN_MS, retain_bytes=EVENTS_RETAIN_BYTES, description="delivery events"
                 )
-                id, lane = node.catalog.new_id(), node.catalog.new_lane(slot)
+                id, lane = catalog.new_id(), catalog.new_lane(slot)
                 queue = Queue(id, DEFAULT_NAMESPACE, name, config, (lane,))
-                await node.commit_catalog([queue_row(queue, config)], slot=slot)
-                queue = node.catalog.queues[DEFAULT_NAMESPACE, name]
+                await self._writer.commit([queue_row(queue, config)], slot=slot)
+                queue = catalog.queues[DEFAULT_NAMESPACE, name]
             return queue
 
     # Into it ----------------------------------------------------------------------------------------------
@@ -92,8 +107,8 @@ class EventWriter:
             self._waiting += _deliveries(queue, lane, part)
 
     def seal(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> None:
-        """Into the very commit that they tell of, or a later one while the lane is loaded anew."""
-        lane = None if self.lane is None else self._node.lanes.get(self.lane)
+        """Write them into the commit that they tell of, or into a later one while the lane is being loaded."""
+        lane = None if self.lane is None else self._lanes.get(self.lane)
         if lane is None:
             del self._waiting[: len(self._waiting) - WAITING_MAX]
             return
@@ -107,15 +122,15 @@ class EventWriter:
 
     def _append(self, lane: Lane, now_ms: int) -> None:
         """As a batch of their own: they are alike in all but their payloads, and with each commit there are some."""
-        told = self._waiting
-        if len(told) <= ROW_MESSAGES_MAX and sum(map(len, told)) <= ROW_BYTES_MAX:
-            lane.append_batch(now_ms, encode_alike(told, _CONTENT_TYPE), None)
+        waiting = self._waiting
+        if len(waiting) <= ROW_MESSAGES_MAX and sum(map(len, waiting)) <= ROW_BYTES_MAX:
+            lane.append_batch(now_ms, encode_alike(waiting, _CONTENT_TYPE), None)
         else:
-            lane.append(now_ms, [Message(payload, content_type=_CONTENT_TYPE) for payload in told])
+            lane.append(now_ms, [Message(payload, content_type=_CONTENT_TYPE) for payload in waiting])
 
     def queues(self) -> list[Queue]:
         """Every queue in which events are, this node's and others'."""
-        queues = self._node.catalog.queues
+        queues = self._catalog.queues
         names = [EVENTS_QUEUE, *(f"{EVENTS_QUEUE}-{slot}" for slot in range(SLOTS))]
         return [queues[DEFAULT_NAMESPACE, name] for name in names if (DEFAULT_NAMESPACE, name) in queues]
 

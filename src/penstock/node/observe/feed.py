@@ -4,62 +4,102 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import Final, NamedTuple
 
 from penstock.model.errors import Elsewhere, OffsetGone
 from penstock.model.events import Delivery, decode_delivery
-from penstock.node.consume.streams import read_offsets
+from penstock.node.catalog import Catalog, Queue
+from penstock.node.consume.streams import ReadOffsets, StreamRead
+from penstock.node.consume.waiters import Waiters
+from penstock.node.lanes import LaneSet
+from penstock.node.lifecycle import Lifecycle
+from penstock.node.observe.events import EventWriter
 
-if TYPE_CHECKING:
-    from penstock.node.catalog import Queue
-    from penstock.node.node import Node
-
-EVENTS_AT_ONCE = 500
-MOVING_S = 0.2
+EVENTS_AT_ONCE: Final = 500
+MOVING_S: Final = 0.2
 
 
-async def follow(
-    node: Node,
-    namespace: str,
-    queue: str | None,
-    group: str | None,
-    after: int | None,
-    pause_s: float,
-) -> AsyncIterator[list[tuple[int, Delivery]]]:
-    """Events of a namespace (and queue, and group) as this node writes them, some at a time; none after a pause."""
-    offset = lane_id = -1
-    events: Queue | None = None
-    while not node.closed and not node.draining:
-        written = None if node.events.lane is None else node.catalog.by_lane.get(node.events.lane)
-        if written is None:  # between two queues, for this node has given its own on
-            await asyncio.sleep(MOVING_S)
-            yield []
-            continue
-        if written is not events:
-            events, lane_id = written, written.lanes[0]
-            offset = await node.lanes.run(lane_id, lambda lane: lane.visible_end)
-            offset, after = offset if after is None else min(after + 1, offset), None
-        change = node.waiters.listen(events)  # before looking: what comes in between is not missed
-        try:
-            page = await read_offsets(node, events, lane_id, offset, EVENTS_AT_ONCE)
-            if not page:
-                await asyncio.wait([change], timeout=pause_s)
-                if not change.done():
-                    yield []
+class Watch(NamedTuple):
+    """Which events; None means of any queue or group."""
+
+    namespace: str
+    queue: str | None
+    group: str | None
+
+    def wants(self, delivery: Delivery) -> bool:
+        return (
+            delivery.namespace == self.namespace
+            and self.queue in (None, delivery.queue)
+            and self.group in (None, delivery.group)
+        )
+
+
+class EventFeed:
+    """Follows the queue that this node writes its events to."""
+
+    def __init__(
+        self,
+        events: EventWriter,
+        catalog: Catalog,
+        lanes: LaneSet,
+        waiters: Waiters,
+        read: ReadOffsets,
+        lifecycle: Lifecycle,
+    ) -> None:
+        self._events = events
+        self._catalog = catalog
+        self._lanes = lanes
+        self._waiters = waiters
+        self._read = read
+        self._lifecycle = lifecycle
+
+    async def follow(
+        self, watch: Watch, after: int | None, pause_s: float
+    ) -> AsyncIterator[list[tuple[int, Delivery]]]:
+        """Events as this node writes them, some at a time; an empty list after a pause without any."""
+        offset = -1
+        queue: Queue | None = None
+        while not self._lifecycle.closed and not self._lifecycle.draining:
+            written = self._written()
+            if written is None:  # between two queues: this node has handed its own on
+                await asyncio.sleep(MOVING_S)
+                yield []
                 continue
-        except OffsetGone:  # a watcher that was away for long goes on with what is left
-            offset = await node.lanes.run(lane_id, lambda lane: lane.first)
-            continue
-        except Elsewhere:
-            continue
+            if written is not queue:
+                queue = written
+                end = await self._lanes.run(queue.lanes[0], lambda lane: lane.visible_end)
+                offset, after = end if after is None else min(after + 1, end), None
+            try:
+                page = await self._next(queue, offset, pause_s)
+            except OffsetGone:  # a watcher that was away for long goes on with what is left
+                offset = await self._lanes.run(queue.lanes[0], lambda lane: lane.first)
+                continue
+            except Elsewhere:
+                continue
+            if page is None:
+                yield []
+                continue
+            offset = page.next_offset
+            chosen = _chosen(page, watch)
+            if chosen:
+                yield chosen
+
+    def _written(self) -> Queue | None:
+        return None if self._events.lane is None else self._catalog.by_lane.get(self._events.lane)
+
+    async def _next(self, queue: Queue, offset: int, pause_s: float) -> StreamRead | None:
+        """Events from an offset on, or from the next change; None where there is none in time."""
+        change = self._waiters.listen(queue)  # before looking: what comes in between is not missed
+        try:
+            page = await self._read(queue, queue.lanes[0], offset, EVENTS_AT_ONCE)
+            if page:
+                return page
+            await asyncio.wait([change], timeout=pause_s)
+            return page if change.done() else None
         finally:
-            node.waiters.unlisten(events, change)
-        offset = page.next_offset
-        deliveries = [(received.offset, decode_delivery(received.payload)) for received in page.messages]
-        chosen = [
-            (place, delivery)
-            for place, delivery in deliveries
-            if delivery.namespace == namespace and queue in (None, delivery.queue) and group in (None, delivery.group)
-        ]
-        if chosen:
-            yield chosen
+            self._waiters.unlisten(queue, change)
+
+
+def _chosen(page: StreamRead, watch: Watch) -> list[tuple[int, Delivery]]:
+    deliveries = ((received.offset, decode_delivery(received.payload)) for received in page.messages)
+    return [(offset, delivery) for offset, delivery in deliveries if watch.wants(delivery)]

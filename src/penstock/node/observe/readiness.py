@@ -7,12 +7,13 @@ write a second. It may not know who asks, nor what a store is made of.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from penstock.model.errors import Closed, Fenced, PenstockError, Unavailable
-
-if TYPE_CHECKING:
-    from penstock.node.node import Node
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.lifecycle import Lifecycle
+from penstock.node.spool.spool import Spool
 
 READY_WITHIN_S: Final = 2.0
 """A commit that takes longer than this, with those before it, counts as none."""
@@ -23,8 +24,11 @@ SHARED_S: Final = 1.0
 class Readiness:
     """The last answer, or the question that is under way."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, commits: CommitLoop, spool: Spool, lifecycle: Lifecycle, ownership: Ownership) -> None:
+        self._commits = commits
+        self._spool = spool
+        self._lifecycle = lifecycle
+        self._ownership = ownership
         self._probe: asyncio.Future[None] | None = None
         self._asked_at = 0.0
         self._answered_at: float | None = None
@@ -32,13 +36,13 @@ class Readiness:
 
     async def check(self) -> Literal["ready", "buffering"]:
         """Whether the store takes commits, or publishes are buffered; raises `Unavailable` where neither is so."""
-        if self._node.closed:
+        if self._lifecycle.closed:
             raise Unavailable("not ready: the broker is closed")
-        if self._node.fenced is not None:
-            raise _as_unavailable(self._node.fenced)
+        if self._lifecycle.fenced is not None:
+            raise _as_unavailable(self._lifecycle.fenced)
         if self._is_buffering():
             return "buffering"
-        if not (self._node.ownership.is_sole or self._node.ownership.view.is_member):
+        if not (self._ownership.is_sole or self._ownership.view.is_member):
             raise Unavailable("not ready: this node has not joined the others yet")
         now = asyncio.get_running_loop().time()
         if self._answered_at is None or now - self._answered_at >= SHARED_S:
@@ -50,7 +54,7 @@ class Readiness:
         return "ready"
 
     def _is_buffering(self) -> bool:
-        return self._node.spool.is_away
+        return self._spool.is_away
 
     def forget(self) -> None:
         """What was last answered is not so any more."""
@@ -59,7 +63,7 @@ class Readiness:
     async def _ask(self, now: float) -> None:
         if self._probe is None:
             self._asked_at = now
-            self._probe = self._node.commits.probe()
+            self._probe = self._commits.probe()
             self._probe.add_done_callback(self._answered)
         probe = self._probe
         # One that is late already is not waited for again: whoever asks is told at once.
@@ -74,7 +78,7 @@ class Readiness:
         self._answered_at = asyncio.get_running_loop().time()
         self._error = Closed("the probe was cancelled") if probe.cancelled() else probe.exception()
         if isinstance(self._error, Unavailable):
-            self._node.spool.found_away(self._error)
+            self._spool.found_away(self._error)
 
 
 def _as_unavailable(error: BaseException) -> PenstockError:

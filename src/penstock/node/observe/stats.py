@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from penstock.core.group.stream import StreamGroup
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane
-
-if TYPE_CHECKING:
-    from penstock.node.catalog import Group, Queue
-    from penstock.node.node import Node
+from penstock.node.catalog import Group, Queue
 
 
 class GroupStats(msgspec.Struct, frozen=True):
@@ -48,9 +43,8 @@ class QueueStats(msgspec.Struct, frozen=True):
     """Attached: those that said they are there."""
 
 
-async def queue_stats(node: Node, queue: Queue) -> QueueStats:
-    lanes = await node.lanes.together(queue.lanes)
-    now_ms = node.clock.now_ms()
+def queue_stats(queue: Queue, lanes: list[Lane], now_ms: int) -> QueueStats:
+    """The numbers of a queue, whose lanes these are."""
     return QueueStats(
         queue=queue.name,
         namespace=queue.namespace,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from heapq import nsmallest
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -18,14 +18,17 @@ from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Group as GroupState
 from penstock.core.lane import Lane
 from penstock.model.errors import Closed, PenstockError
-from penstock.node.commit.loop import PENDING_BYTES_MAX
+from penstock.node.background.enqueued import Enqueueing
+from penstock.node.cache import BatchCache
+from penstock.node.catalog import Catalog, Group, Queue
+from penstock.node.clock import Clock
+from penstock.node.commit.loop import PENDING_BYTES_MAX, CommitLoop
+from penstock.node.consume.waiters import Waiters
+from penstock.node.lanes import LaneSet
+from penstock.node.lifecycle import Lifecycle
 from penstock.node.observe.counters import COUNTERS, Counters
-from penstock.node.observe.stats import QueueStats, group_stats
-from penstock.node.spool.spool import SpoolNumbers
-
-if TYPE_CHECKING:
-    from penstock.node.catalog import Group, Queue
-    from penstock.node.node import Node
+from penstock.node.observe.stats import QueueStats, group_stats, queue_stats
+from penstock.node.spool.spool import Spool, SpoolNumbers
 
 SLICE_S: Final = 0.003
 """So long the survey works before it lets others run."""
@@ -86,63 +89,83 @@ class NodeNumbers(msgspec.Struct):
 class Survey:
     """Makes the numbers; remembers between scrapes which queues were shown and which heads were read."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        catalog: Catalog,
+        lanes: LaneSet,
+        cache: BatchCache,
+        counters: Counters,
+        waiters: Waiters,
+        commits: CommitLoop,
+        enqueueing: Enqueueing,
+        spool: Spool,
+        clock: Clock,
+        lifecycle: Lifecycle,
+    ) -> None:
+        self._catalog = catalog
+        self._lanes = lanes
+        self._cache = cache
+        self._counters = counters
+        self._waiters = waiters
+        self._commits = commits
+        self._enqueueing = enqueueing
+        self._spool = spool
+        self._clock = clock
+        self._lifecycle = lifecycle
         self._shown: set[int] = set()
         self._heads: dict[tuple[int, int], tuple[int, int, int]] = {}
         """(lane, group) → base, end, published_ms of a batch that had to be read: most stay for many scrapes."""
 
     async def numbers(self, queues_max: int) -> NodeNumbers:
         """The numbers now, at most `queues_max` queues one by one."""
-        node = self._node
-        if node.closed:
+        if self._lifecycle.closed:
             raise Closed("the broker is closed")
         breath = _Breath()
         queues = self._in_memory()
         chosen, others = await self._choose(queues, queues_max, breath)
         self._shown = {queue.id for queue in chosen}
         rest = await self._sum(others, breath)
-        ages = _Ages(node, self._heads)
+        ages = _Ages(self._lanes, self._clock, self._heads)
         shown = []
         for queue in chosen:
             await breath.take()
-            if (lanes := self._lanes(queue)) is not None:
+            if (lanes := self._loaded(queue)) is not None:
                 shown.append(await self._queue_numbers(queue, lanes, ages))
         self._heads = ages.used
-        cache = node.cache
+        cache = self._cache
         return NodeNumbers(
-            counters=node.counters,
+            counters=self._counters,
             queues=shown,
             rest=rest,
-            queues_declared=len(node.catalog.by_id),
+            queues_declared=len(self._catalog.by_id),
             queues_in_memory=len(queues),
-            lanes_loaded=node.lanes.count,
-            polls_waiting=node.waiters.count,
-            readers_waiting=node.waiters.readers,
-            pending_bytes=node.commits.pending_bytes,
+            lanes_loaded=self._lanes.count,
+            polls_waiting=self._waiters.count,
+            readers_waiting=self._waiters.readers,
+            pending_bytes=self._commits.pending_bytes,
             pending_bytes_max=PENDING_BYTES_MAX,
             cache_hits=cache.hits,
             cache_misses=cache.misses,
             cache_bytes=cache.bytes,
             cache_bytes_max=cache.bytes_max,
-            enqueued_failed=node.enqueueing.failed,
-            enqueued_lag_seconds=node.enqueueing.lag_seconds(),
-            spool=node.spool.numbers(),
-            now_ms=node.clock.now_ms(),
+            enqueued_failed=self._enqueueing.failed,
+            enqueued_lag_seconds=self._enqueueing.lag_seconds(),
+            spool=self._spool.numbers(),
+            now_ms=self._clock.now_ms(),
         )
 
     def _in_memory(self) -> list[Queue]:
         """The queues of which every lane is loaded: of others the numbers would be too small."""
-        by_lane = self._node.catalog.by_lane
+        by_lane = self._catalog.by_lane
         found: list[Queue] = []
-        for lane in self._node.lanes.loaded():
+        for lane in self._lanes.loaded():
             queue = by_lane.get(lane.id)
-            if queue is not None and queue.lanes[0] == lane.id and self._lanes(queue) is not None:
+            if queue is not None and queue.lanes[0] == lane.id and self._loaded(queue) is not None:
                 found.append(queue)
         return found
 
-    def _lanes(self, queue: Queue) -> list[Lane] | None:
-        lanes = [lane for id in queue.lanes if (lane := self._node.lanes.get(id)) is not None]
+    def _loaded(self, queue: Queue) -> list[Lane] | None:
+        lanes = [lane for id in queue.lanes if (lane := self._lanes.get(id)) is not None]
         return None if queue.deleting or len(lanes) < len(queue.lanes) else lanes
 
     async def _choose(self, queues: list[Queue], most: int, breath: _Breath) -> tuple[list[Queue], list[Queue]]:
@@ -158,15 +181,15 @@ class Survey:
         return chosen, [queue for queue in queues if queue.id not in ids]
 
     def _lag(self, queue: Queue) -> int:
-        states = [(lane, state) for lane in self._lanes(queue) or () for state in lane.groups.values()]
+        states = [(lane, state) for lane in self._loaded(queue) or () for state in lane.groups.values()]
         return max((_lag_of(lane, state) for lane, state in states), default=0)
 
     async def _sum(self, queues: list[Queue], breath: _Breath) -> RestNumbers:
         rest = RestNumbers()
-        now_ms = self._node.clock.now_ms()
+        now_ms = self._clock.now_ms()
         for queue in queues:
             await breath.take()
-            lanes = self._lanes(queue)
+            lanes = self._loaded(queue)
             if lanes is None:
                 continue
             rest.queues += 1
@@ -176,19 +199,9 @@ class Survey:
         return rest
 
     async def _queue_numbers(self, queue: Queue, lanes: list[Lane], ages: _Ages) -> QueueNumbers:
-        node = self._node
         groups = list(queue.groups.values())
-        stats = QueueStats(
-            queue=queue.name,
-            namespace=queue.namespace,
-            lanes=len(lanes),
-            messages=sum(lane.visible_end - lane.first for lane in lanes),
-            published=sum(lane.visible_end for lane in lanes),
-            bytes_published=sum(lane.bytes_end for lane in lanes),
-            groups=[group_stats(lanes, group, node.clock.now_ms()) for group in groups],
-            consumers=len(queue.consumers),
-        )
-        counts = node.counters.groups
+        stats = queue_stats(queue, lanes, self._clock.now_ms())
+        counts = self._counters.groups
         return QueueNumbers(
             stats=stats,
             oldest_seconds=await ages.oldest([(lane, 0, lane.first) for lane in lanes]),
@@ -212,8 +225,9 @@ class _Breath:
 class _Ages:
     """How old messages are: from heads in memory, else from one read each, within bounds."""
 
-    def __init__(self, node: Node, known: dict[tuple[int, int], tuple[int, int, int]]) -> None:
-        self._node = node
+    def __init__(self, lanes: LaneSet, clock: Clock, known: dict[tuple[int, int], tuple[int, int, int]]) -> None:
+        self._lanes = lanes
+        self._clock = clock
         self._known = known
         self.used: dict[tuple[int, int], tuple[int, int, int]] = {}
         self._reads = 0
@@ -228,7 +242,7 @@ class _Ages:
             published_ms = await self._published_ms(lane, group, offset)
             if published_ms is None:
                 return None
-            found = max(found, (self._node.clock.now_ms() - published_ms) / 1000)
+            found = max(found, (self._clock.now_ms() - published_ms) / 1000)
         return found
 
     async def _published_ms(self, lane: Lane, group: int, offset: int) -> int | None:
@@ -252,7 +266,7 @@ class _Ages:
         self._reads += 1
         try:
             async with asyncio.timeout(left):
-                heads = await self._node.lanes.store_of(lane).heads(lane, offset, 1, 1)
+                heads = await self._lanes.store_of(lane).heads(lane, offset, 1, 1)
         except (PenstockError, TimeoutError):
             return None
         return (heads[0].base, heads[0].end, heads[0].published_ms) if heads else None

@@ -9,7 +9,7 @@ one of their messages is its own, and kept. Rows go TRACE_RETAIN_MS after their 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -17,11 +17,15 @@ from penstock.batch import meta_column
 from penstock.model import ID_CHARACTERS_MAX, check_text
 from penstock.model.errors import InvalidArgument, PenstockError
 from penstock.model.rows import BatchRow, TraceRow
-from penstock.node.observe.history import MessageKey, histories
-
-if TYPE_CHECKING:
-    from penstock.node.catalog import Queue
-    from penstock.node.node import Node
+from penstock.node.catalog import Queue
+from penstock.node.clock import Clock
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.lanes import LaneSet
+from penstock.node.numbers import Numbers
+from penstock.node.observe.history import Histories, MessageKey
+from penstock.node.tasks import Tasks
+from penstock.node.timers import Timers
+from penstock.store.contract import Log
 
 TRACE_RETAIN_MS: Final = 7 * 24 * 3600 * 1000
 EXPIRE_SPAN_MS: Final = 60_000
@@ -64,17 +68,29 @@ class Trace(msgspec.Struct, frozen=True):
 class Traces:
     """Makes trace rows, and lets old ones go."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._last_id = 0
-
-    def number_from(self, last_id: int) -> None:
-        """Number rows from here on; `last_id` is above all that earlier owners of the store gave out."""
-        self._last_id = last_id
+    def __init__(
+        self,
+        store: Log,
+        lanes: LaneSet,
+        commits: CommitLoop,
+        clock: Clock,
+        timers: Timers,
+        tasks: Tasks,
+        numbers: Numbers,
+        histories: Histories,
+    ) -> None:
+        self._store = store
+        self._lanes = lanes
+        self._commits = commits
+        self._clock = clock
+        self._timers = timers
+        self._tasks = tasks
+        self._numbers = numbers
+        self._histories = histories
 
     async def open(self) -> None:
-        """Mind what is old."""
-        oldest_ms = await self._node.store.oldest_trace()
+        """Expire what is old."""
+        oldest_ms = await self._store.oldest_trace()
         if oldest_ms is not None:
             self._expire_at(oldest_ms + TRACE_RETAIN_MS)
 
@@ -90,10 +106,9 @@ class Traces:
             index = queue.index_of(lane)
             for offset, trace_id in enumerate(ids, batch.base):
                 if trace_id:
-                    self._last_id += 1
                     rows.append(
                         TraceRow(
-                            queue.namespace, trace_id, batch.published_ms, self._last_id, "published",
+                            queue.namespace, trace_id, batch.published_ms, self._numbers.next(), "published",
                             queue.name, queue.id, index, offset,
                         )
                     )  # fmt: skip
@@ -105,42 +120,75 @@ class Traces:
         self, namespace: str, trace_id: str, name: str, detail: str, consumer: str, place: tuple[Queue, int, int] | None
     ) -> None:
         """Note something by its name, about the message at (queue, lane id, offset) where one is given."""
-        node, at_ms = self._node, self._node.clock.now_ms()
-        self._last_id += 1
+        at_ms = self._clock.now_ms()
         row = TraceRow(
-            namespace, trace_id, at_ms, self._last_id, "event", name=name, detail=detail, consumer=consumer
+            namespace, trace_id, at_ms, self._numbers.next(), "event", name=name, detail=detail, consumer=consumer
         )  # fmt: skip
         if place is not None:
             queue, lane_id, offset = place
-            end = await node.lanes.run(lane_id, lambda lane: lane.visible_end)
+            end = await self._lanes.run(lane_id, lambda lane: lane.visible_end)
             index = queue.index_of(lane_id)
             if offset >= end:
                 where = f"queue {queue.name!r}" if len(queue.lanes) == 1 else f"lane {index} of queue {queue.name!r}"
                 raise InvalidArgument(f"offset is {offset}; {where} ends at {end}, so there never was such a message")
             row = msgspec.structs.replace(row, queue=queue.name, queue_id=queue.id, lane=index, offset=offset)
-        node.commits.amend().traces.append(row)
+        self._commits.amend().traces.append(row)
         self._expire_at(at_ms + TRACE_RETAIN_MS)
-        await node.commits.wait()
+        await self._commits.wait()
 
     # Out of them ------------------------------------------------------------------------------------------
 
     def _expire_at(self, time_ms: int) -> None:
-        self._node.timers.at(time_ms, _TIMER, lambda: self._node.spawn(self._expire()))
+        self._timers.at(time_ms, _TIMER, lambda: self._tasks.spawn(self._expire()))
 
     async def _expire(self) -> None:
-        node = self._node
         try:
-            oldest_ms = await node.store.oldest_trace()
-            expired_ms = node.clock.now_ms() - TRACE_RETAIN_MS
+            oldest_ms = await self._store.oldest_trace()
+            expired_ms = self._clock.now_ms() - TRACE_RETAIN_MS
             while oldest_ms is not None and oldest_ms <= expired_ms:
-                node.commits.amend().traces_expired_ms = min(expired_ms, oldest_ms + EXPIRE_SPAN_MS)
-                await node.commits.wait()
-                oldest_ms = await node.store.oldest_trace()
+                self._commits.amend().traces_expired_ms = min(expired_ms, oldest_ms + EXPIRE_SPAN_MS)
+                await self._commits.wait()
+                oldest_ms = await self._store.oldest_trace()
         except PenstockError:
-            self._expire_at(node.clock.now_ms() + EXPIRE_SPAN_MS)
+            self._expire_at(self._clock.now_ms() + EXPIRE_SPAN_MS)
             raise
         if oldest_ms is not None:
-            self._expire_at(max(oldest_ms + TRACE_RETAIN_MS, node.clock.now_ms() + EXPIRE_SPAN_MS))
+            self._expire_at(max(oldest_ms + TRACE_RETAIN_MS, self._clock.now_ms() + EXPIRE_SPAN_MS))
+
+    # The timeline of one id -------------------------------------------------------------------------------
+
+    async def read(self, namespace: str, trace_id: str, most: int) -> Trace:
+        """The oldest `most` entries of a trace: its rows, and the deliveries of the messages that they name."""
+        rows = await self._store.find_trace(namespace, trace_id, most)
+        entries = [
+            TraceEntry(
+                row.at_ms, row.kind, row.queue, row.lane, row.offset, consumer=row.consumer, name=row.name,
+                detail=row.detail,
+            )
+            for row in rows
+        ]  # fmt: skip
+        entries += await self._deliveries(rows)
+        # Of one millisecond: where a message went, who got it, what they noted about it, how it ended.
+        entries.sort(key=lambda entry: (entry.at_ms, _RANK.get(entry.kind, 4)))
+        return Trace(trace_id, entries[:most])
+
+    async def _deliveries(self, rows: Sequence[TraceRow]) -> list[TraceEntry]:
+        """What happened to the messages that were published, from one pass over `$events`, where that is kept."""
+        names: dict[MessageKey, str | None] = {}
+        times: list[int] = []
+        for row in rows:
+            if row.kind == "published" and row.lane is not None and row.offset is not None and len(names) < PLACES_MAX:
+                names[row.queue_id, row.lane, row.offset] = row.queue
+                times.append(row.at_ms)
+        if not names:
+            return []
+        return [
+            TraceEntry(
+                entry.at_ms, entry.kind, names[key], key[1], key[2], entry.group, entry.consumer, entry.attempt,
+                detail=entry.detail,
+            )
+            for key, entry in await self._histories.of_messages(names, min(times))
+        ]  # fmt: skip
 
 
 def check_trace_id(trace_id: object) -> str:
@@ -153,38 +201,3 @@ def check_trace_id(trace_id: object) -> str:
 
 def check_detail(detail: object) -> None:
     check_text(detail if detail is not None else 0, "detail", DETAIL_CHARACTERS_MAX)
-
-
-async def trace(node: Node, namespace: str, trace_id: str, most: int) -> Trace:
-    """The oldest `most` entries of a trace: its rows, and the deliveries of the messages that they name."""
-    rows = await node.store.find_trace(namespace, trace_id, most)
-    entries = [
-        TraceEntry(
-            row.at_ms, row.kind, row.queue, row.lane, row.offset, consumer=row.consumer, name=row.name,
-            detail=row.detail,
-        )
-        for row in rows
-    ]  # fmt: skip
-    entries += await _deliveries(node, rows)
-    # Of one millisecond: where a message went, who got it, what they noted about it, how it ended.
-    entries.sort(key=lambda entry: (entry.at_ms, _RANK.get(entry.kind, 4)))
-    return Trace(trace_id, entries[:most])
-
-
-async def _deliveries(node: Node, rows: Sequence[TraceRow]) -> list[TraceEntry]:
-    """What happened to the messages that were published, from one pass over `$events`, where that is kept."""
-    names: dict[MessageKey, str | None] = {}
-    times: list[int] = []
-    for row in rows:
-        if row.kind == "published" and row.lane is not None and row.offset is not None and len(names) < PLACES_MAX:
-            names[row.queue_id, row.lane, row.offset] = row.queue
-            times.append(row.at_ms)
-    if not names:
-        return []
-    return [
-        TraceEntry(
-            entry.at_ms, entry.kind, names[place], place[1], place[2], entry.group, entry.consumer, entry.attempt,
-            detail=entry.detail,
-        )
-        for place, entry in await histories(node, names, min(times))
-    ]  # fmt: skip

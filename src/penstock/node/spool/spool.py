@@ -134,6 +134,8 @@ class Spool:
         self._swept: set[int] = set()
         self.held = Held()
         self.oldest_ms: int | None = None
+        self.on_back: list[Callable[[], None]] = []
+        """Told that the store takes commits again."""
         self.replay = Replay(node, self)
 
     # Life -------------------------------------------------------------------------------------------------
@@ -336,7 +338,8 @@ class Spool:
         """The store took a commit."""
         if self.is_away:
             self.is_away = False
-            self._node.readiness.forget()
+            for tell in self.on_back:
+                tell()
             log.warning("the store is back; %d messages are replayed", self.messages)
 
     def rescue(self, publishes: Iterable[Waiting], doubt: Doubt | None, error: PenstockError) -> None:

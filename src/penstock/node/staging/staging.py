@@ -1,4 +1,4 @@
-"""Staging: chunks that are kept durably and seen by nobody, until one commit publishes them, in order, with marks.
+"""Staging: chunks that are stored durably and seen by nobody, until one commit publishes them, in order, with marks.
 
 A transaction has a lane of its own in the store, on which each chunk is a batch as it came (`records.py`). A commit
 reads the chunks back and, in one and the same store commit, appends them to their queues as any publish would, puts the
@@ -7,18 +7,17 @@ A commit that is too large for one step is first *decided*: the order of the chu
 together. From then on it is only carried on, piece by piece, each piece and how far it came in one commit; so a crash
 between any two of them loses and repeats nothing. `finish.py` does that.
 
-What was committed is remembered in the store alone, as ids of lane 0, which no queue has: thousands an hour cost no
-memory. A transaction is changed by one caller at a time; chunks of it may come from many at once.
+What was committed is remembered by `ledger.py`; `chunks.py` reads chunks back. A transaction is changed by one caller
+at a time; chunks of it may come from many at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -33,13 +32,18 @@ from penstock.model.errors import (
     PenstockError,
     Unavailable,
 )
-from penstock.model.rows import REGISTRAR_SLOT, BatchRow, CatalogRow, DedupRow
-from penstock.node import marks
-from penstock.node.cluster.remote_publish import landed
-from penstock.node.marks import MarkPut
-from penstock.node.publish.append import append_all
+from penstock.model.rows import REGISTRAR_SLOT, BatchRow, CatalogRow
+from penstock.node.catalog import Catalog
+from penstock.node.catalog_writer import CatalogWriter
+from penstock.node.clock import Clock
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.marks import MarkPut, Marks, check_puts
 from penstock.node.publish.parts import Part
-from penstock.node.staging.finish import Finisher, parts_of_chunk
+from penstock.node.publish.publisher import Publisher
+from penstock.node.staging.chunks import Chunks
+from penstock.node.staging.finish import Finisher
+from penstock.node.staging.ledger import Ledger
 from penstock.node.staging.records import (
     ChunkDocument,
     StoredTransaction,
@@ -49,9 +53,8 @@ from penstock.node.staging.records import (
     transaction_row,
 )
 from penstock.node.staging.results import Committed, Staged, StagedChunk
-
-if TYPE_CHECKING:
-    from penstock.node.node import Node
+from penstock.node.tasks import Tasks
+from penstock.node.timers import Timers
 
 COMMIT_BYTES_MAX: Final = 64 * 1024 * 1024
 """Chunks of so many bytes are published in one store commit; more than that is decided, and carried on in pieces."""
@@ -59,13 +62,9 @@ CHUNKS_MAX: Final = 10_000
 """Of one transaction."""
 CHUNKS_ALL_MAX: Final = 100_000
 TRANSACTIONS_MAX: Final = 10_000
-REMEMBERED_MS: Final = 7 * 24 * 3600 * 1000
-FORGET_EVERY_MS: Final = 3600 * 1000
 EXPIRE_AGAIN_MS: Final = 60_000
 COMMITS_AT_ONCE: Final = 2
 """Each may hold as much as `COMMIT_BYTES_MAX` in memory."""
-LEDGER_LANE: Final = 0
-"""Where committed transactions are remembered; ids of lanes begin at 1."""
 
 log = logging.getLogger("penstock.staging")
 
@@ -73,26 +72,58 @@ log = logging.getLogger("penstock.staging")
 class Staging:
     """Every staged transaction of a node."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        catalog: Catalog,
+        writer: CatalogWriter,
+        commits: CommitLoop,
+        publisher: Publisher,
+        marks: Marks,
+        chunks: Chunks,
+        ledger: Ledger,
+        finisher: Finisher,
+        clock: Clock,
+        timers: Timers,
+        tasks: Tasks,
+        ownership: Ownership,
+        check_free: Callable[[Sequence[Part]], None],
+        *,
+        bytes_max: int,
+        ttl_ms: int,
+    ) -> None:
+        """`check_free` raises while something published before to the same queues is in the spool."""
+        self._catalog = catalog
+        self._writer = writer
+        self._commits = commits
+        self._publisher = publisher
+        self._marks = marks
+        self._chunks = chunks
+        self._ledger = ledger
+        self.finisher = finisher
+        self._clock = clock
+        self._timers = timers
+        self._tasks = tasks
+        self._ownership = ownership
+        self._check_free = check_free
+        self._bytes_max = bytes_max
+        self._ttl_ms = ttl_ms
         self._ending: set[TransactionKey] = set()
-        """Transactions that somebody is alone with: chunks wait until that is over."""
-        self._commits = asyncio.Semaphore(COMMITS_AT_ONCE)
+        """Transactions that one caller holds: chunks wait until that is over."""
+        self._publishing = asyncio.Semaphore(COMMITS_AT_ONCE)
         self.commit_bytes = COMMIT_BYTES_MAX
-        self.finisher = Finisher(node, self.end)
 
     # Life -------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Carry on what was decided, and mind what expires."""
+        """Finish what was decided, and expire what was not."""
         self.reloaded()
-        [ledger] = await self._node.store.load([LEDGER_LANE], 1)
-        if ledger.dedup:
-            self._forget_later()
+        await self._ledger.open()
 
     def reloaded(self) -> None:
         """The catalog was read: what is in it is what there is."""
-        for key, transaction in self._node.catalog.stages.by_key.items():
+        if not self._ownership.is_registrar:
+            return
+        for key, transaction in self._catalog.stages.by_key.items():
             if transaction.is_decided:
                 self.finisher.start(key)
             else:
@@ -102,57 +133,57 @@ class Staging:
 
     async def stage(self, key: TransactionKey, target: StagedChunk, batch: EncodedBatch, payload_most: int) -> None:
         """Keep a chunk; nothing where it is there already, or where its transaction is committed."""
-        node, name = self._node, target.chunk
+        catalog, name = self._catalog, target.chunk
         check(batch, min(payload_most, PAYLOAD_BYTES_MAX))
         if target.routing_key is not None:
             batch = with_key(batch, target.routing_key)
-        await node.commits.room(batch.size)
-        await node.reserve_ids()
+        await self._commits.room(batch.size)
+        await self._writer.reserve_ids()
         while True:
-            transaction = node.catalog.stages.by_key.get(key)
+            transaction = catalog.stages.by_key.get(key)
             if transaction is not None and (transaction.is_decided or name in transaction.chunks):
                 return
             if transaction is None or key in self._ending:
-                async with self._alone(key):
-                    if key in node.catalog.stages.by_key:
+                async with self._held(key):
+                    if key in catalog.stages.by_key:
                         continue
-                    if await self._committed(key) is None:
+                    if await self._ledger.committed(key) is None:
                         await self._keep(self._new(key), target, batch)
                     return
             if name not in transaction.coming:
                 await self._keep(transaction, target, batch)
                 return
-            await node.commits.wait()  # somebody else brings the same chunk; whether it got there is known after it
+            await self._commits.wait()  # somebody else brings the same chunk; whether it got there is known after it
 
     def _new(self, key: TransactionKey) -> StoredTransaction:
-        count = len(self._node.catalog.stages.by_key)
+        count = len(self._catalog.stages.by_key)
         if count >= TRANSACTIONS_MAX:
             raise Overloaded(f"{count} transactions are staged, as many as may be; commit or abort some")
-        lane = self._node.catalog.new_lane(REGISTRAR_SLOT)
-        document = TransactionDocument(created_ms=self._node.clock.now_ms(), lane=lane)
-        return StoredTransaction(transaction_row(self._node.catalog.new_id(), key, document), document)
+        lane = self._catalog.new_lane(REGISTRAR_SLOT)
+        document = TransactionDocument(created_ms=self._clock.now_ms(), lane=lane)
+        return StoredTransaction(transaction_row(self._catalog.new_id(), key, document), document)
 
     async def _keep(self, transaction: StoredTransaction, target: StagedChunk, batch: EncodedBatch) -> None:
         """Make a chunk durable: its batch and its row, and that of its transaction where that is new."""
-        node, now_ms = self._node, self._node.clock.now_ms()
-        node.check_declarations()
+        now_ms = self._clock.now_ms()
+        self._writer.check()
         self._check_limits(transaction, batch.size)
         key = (transaction.namespace, transaction.name)
         document = ChunkDocument(
             base=transaction.end, count=batch.count, size=batch.size, staged_ms=now_ms,
             queue=target.queue, exchange=target.exchange, routing_key=target.routing_key,
         )  # fmt: skip
-        rows = [chunk_row(node.catalog.new_id(), transaction, target.chunk, document)]
-        if key not in node.catalog.stages.by_key:
+        rows = [chunk_row(self._catalog.new_id(), transaction, target.chunk, document)]
+        if key not in self._catalog.stages.by_key:
             rows.append(transaction_row(transaction.id, key, transaction.document))
         transaction.comes(target.chunk, document)
-        change = node.commits.amend().change_of(transaction.lane)
+        change = self._commits.amend().change_of(transaction.lane)
         change.batches.append(BatchRow(document.base, batch.count, now_ms, transaction.bytes, batch.meta, batch.body))
         change.end, change.bytes_end = transaction.end, transaction.bytes
-        await node.commit_catalog(rows, after=lambda: self._kept(key))
+        await self._writer.commit(rows, after=lambda: self._kept(key))
 
     def _check_limits(self, transaction: StoredTransaction, size: int) -> None:
-        stages, most = self._node.catalog.stages, self._node.limits.staging_bytes
+        stages, most = self._catalog.stages, self._bytes_max
         if stages.bytes + size > most:
             raise Overloaded(
                 f"{size} more bytes on {stages.bytes} staged would pass the limit of {most}; "
@@ -166,7 +197,7 @@ class Staging:
             raise Overloaded(f"{CHUNKS_ALL_MAX} chunks are staged, as many as may be; commit or abort some")
 
     def _kept(self, key: TransactionKey) -> None:
-        transaction = self._node.catalog.stages.by_key.get(key)
+        transaction = self._catalog.stages.by_key.get(key)
         if transaction is not None:
             self._expire_later(key, transaction)
 
@@ -176,33 +207,33 @@ class Staging:
         self, key: TransactionKey, chunks: Sequence[str], puts: Sequence[MarkPut], publish_id: str | None
     ) -> Committed:
         """Publish these chunks in this order and put the marks, all or nothing; once, however often it is asked for."""
-        checked = marks.check_puts(puts)
-        async with self._alone(key), marks.alone(self._node, key[0], [put.name for put in puts]):
-            published = await self._committed(key)
+        checked = check_puts(puts)
+        async with self._held(key), self._marks.held(key[0], [put.name for put in puts]):
+            published = await self._ledger.committed(key)
             if published is not None:
                 return Committed(published, True)
             await self._behind(key, {put.name for put in puts})
-            transaction = self._node.catalog.stages.by_key.get(key)
+            transaction = self._catalog.stages.by_key.get(key)
             is_repeated = transaction is not None and transaction.is_decided
             if not is_repeated:
                 sizes = _sizes(key, transaction, chunks)
-                marks.rows_of(self._node, key[0], checked)  # before any work: one that has moved refuses it all
+                self._marks.rows_of(key[0], checked)  # before any work: one that has moved refuses it all
                 if transaction is None or sum(sizes) <= self.commit_bytes:
-                    async with self._commits:
+                    async with self._publishing:
                         return await self._publish(key, transaction, chunks, checked, publish_id)
                 await self._decide(key, transaction, chunks, checked, publish_id)
-        return await self._carried(key, is_repeated)
+        return await self._finished(key, is_repeated)
 
     async def _behind(self, key: TransactionKey, names: set[str]) -> None:
         """Wait for large commits that put one of these marks: what is published under a mark stays in its order."""
-        for other, transaction in list(self._node.catalog.stages.by_key.items()):
+        for other, transaction in list(self._catalog.stages.by_key.items()):
             if other != key and other[0] == key[0] and not names.isdisjoint(transaction.document.marks):
-                await self._carried(other, True)
+                await self._finished(other, True)
 
-    async def _carried(self, key: TransactionKey, is_repeated: bool) -> Committed:
+    async def _finished(self, key: TransactionKey, is_repeated: bool) -> Committed:
         """The answer to a commit that is decided, when all of it is published."""
         await self.finisher.wait(key)
-        published = await self._committed(key)
+        published = await self._ledger.committed(key)
         if published is None:
             raise Unavailable(f"the commit of transaction {key[1]!r} is decided and not all published yet; ask again")
         return Committed(published, is_repeated)
@@ -216,54 +247,25 @@ class Staging:
         publish_id: str | None,
     ) -> Committed:
         """All of it in one store commit."""
-        node = self._node
         parts: list[Part] = []
         published = 0
         if transaction is not None:
             for name in chunks:
-                parts += await parts_of_chunk(node, transaction, name, publish_id)
+                parts += await self._chunks.parts(transaction, name, publish_id)
                 published += transaction.chunks[name].document.count
-        node.spool.check_free(parts)
-        await node.commits.room(sum(part.size for part in parts))
+        self._check_free(parts)
         rows: list[CatalogRow] = []
 
         def check_still_true() -> None:
-            node.check_declarations()
-            check_same(node, key, transaction)
-            rows.extend(marks.rows_of(node, key[0], puts))
+            self._writer.check()
+            self._check_same(key, transaction)
+            rows.extend(self._marks.rows_of(key[0], puts))
 
         # Nothing waits between the step that appends and the one that adds the rest: it is one commit.
-        results = await append_all(node, parts, check_still_true)
-        await self.end(key, transaction, published, rows)
-        await landed(node, results)  # what belongs to other nodes is decided with it; who asked finds it there
+        results = await self._publisher.append_in_room(parts, check_still_true)
+        await self._ledger.commit(key, transaction, published, rows)
+        await self._publisher.landed(results)  # what other nodes append is decided: the caller finds it there
         return Committed(published, False)
-
-    async def end(
-        self,
-        key: TransactionKey,
-        transaction: StoredTransaction | None,
-        published: int,
-        rows: Sequence[CatalogRow] = (),
-    ) -> None:
-        """With the next commit the transaction is committed: remembered as such, and what it held is freed."""
-        node = self._node
-        node.check_declarations()
-        remembered = DedupRow(_key(key), published, node.clock.now_ms() + REMEMBERED_MS)
-        node.commits.amend().change_of(LEDGER_LANE).dedup.append(remembered)
-        self._forget_later()
-        await self._remove(transaction, rows)
-
-    async def _remove(self, transaction: StoredTransaction | None, rows: Sequence[CatalogRow] = ()) -> None:
-        node = self._node
-        node.check_declarations()
-        if transaction is None:
-            await node.commit_catalog(list(rows))
-            return
-        chunks = [("chunk", chunk.id) for chunk in transaction.chunks.values()]
-        node.commits.amend().lanes_deleted.append(transaction.lane)
-        await node.commit_catalog(
-            list(rows), [("staged", transaction.id), *chunks], lambda: node.catalog.stages.remove(transaction)
-        )
 
     async def _decide(
         self,
@@ -274,14 +276,13 @@ class Staging:
         publish_id: str | None,
     ) -> None:
         """More than one step can hold: whether there is room is asked now, for afterwards there is no way back."""
-        node = self._node
-        queues = await self.finisher.check_room(transaction, chunks, publish_id)
-        check_same(node, key, transaction)
+        queues = await self._chunks.check_room(transaction, chunks, publish_id)
+        self._check_same(key, transaction)
         decided = msgspec.structs.replace(
             transaction.document, order=tuple(chunks), queues=queues, publish_id=publish_id,
             marks=tuple(put.name for put, _ in puts),
         )  # fmt: skip
-        rows = [transaction_row(transaction.id, key, decided), *marks.rows_of(node, key[0], puts)]
+        rows = [transaction_row(transaction.id, key, decided), *self._marks.rows_of(key[0], puts)]
         dropped = set(transaction.chunks) - set(chunks)
 
         def forget() -> None:
@@ -289,53 +290,52 @@ class Staging:
                 del transaction.chunks[name]
             self.finisher.start(key)
 
-        await node.commit_catalog(rows, [("chunk", transaction.chunks[name].id) for name in dropped], forget)
+        await self._writer.commit(rows, [("chunk", transaction.chunks[name].id) for name in dropped], forget)
 
     # Ending otherwise -------------------------------------------------------------------------------------
 
     async def abort(self, key: TransactionKey) -> None:
         """Drop what was staged; what is committed stays so."""
-        async with self._alone(key):
-            transaction = self._node.catalog.stages.by_key.get(key)
-            if transaction is None and await self._committed(key) is None:
+        async with self._held(key):
+            transaction = self._catalog.stages.by_key.get(key)
+            if transaction is None and await self._ledger.committed(key) is None:
                 return
             if transaction is None or transaction.is_decided:
                 raise AlreadyCommitted(f"transaction {key[1]!r} is committed; what it published cannot be taken back")
-            await self._remove(transaction)
+            await self._ledger.drop(transaction)
 
     def _expire_later(self, key: TransactionKey, transaction: StoredTransaction) -> None:
         due_ms = self._expires_ms(transaction)
-        self._node.timers.at(due_ms, ("staged", *key), lambda: self._node.spawn(self._expire(key)))
+        self._timers.at(due_ms, ("staged", *key), lambda: self._tasks.spawn(self._expire(key)))
 
     def _expires_ms(self, transaction: StoredTransaction) -> int:
-        return transaction.touched_ms + round(self._node.limits.staging_ttl * 1000)
+        return transaction.touched_ms + self._ttl_ms
 
     async def _expire(self, key: TransactionKey) -> None:
-        node = self._node
-        if not node.ownership.owns(REGISTRAR_SLOT):
+        if not self._ownership.is_registrar:
             return
         try:
-            async with self._alone(key):
-                transaction = node.catalog.stages.by_key.get(key)
+            async with self._held(key):
+                transaction = self._catalog.stages.by_key.get(key)
                 if transaction is None or transaction.is_decided:
                     return
-                if self._expires_ms(transaction) > node.clock.now_ms():
+                if self._expires_ms(transaction) > self._clock.now_ms():
                     self._expire_later(key, transaction)
                     return
                 log.warning("staged transaction %r of namespace %r was never committed; it is dropped", *reversed(key))
-                await self._remove(transaction)
+                await self._ledger.drop(transaction)
         except PenstockError:
-            again_ms = node.clock.now_ms() + EXPIRE_AGAIN_MS
-            node.timers.at(again_ms, ("staged", *key), lambda: node.spawn(self._expire(key)))
+            again_ms = self._clock.now_ms() + EXPIRE_AGAIN_MS
+            self._timers.at(again_ms, ("staged", *key), lambda: self._tasks.spawn(self._expire(key)))
             raise
 
     # What is known ----------------------------------------------------------------------------------------
 
     async def show(self, key: TransactionKey) -> Staged:
         """How a transaction stands."""
-        transaction = self._node.catalog.stages.by_key.get(key)
+        transaction = self._catalog.stages.by_key.get(key)
         if transaction is None:
-            published = await self._committed(key)
+            published = await self._ledger.committed(key)
             return Staged(key[1], "unknown" if published is None else "committed", [], published or 0, None)
         chunks = [
             StagedChunk(name, chunk.queue, chunk.exchange, chunk.routing_key, chunk.count, chunk.size)
@@ -345,47 +345,23 @@ class Staging:
             return Staged(key[1], "committing", chunks, transaction.document.published, None)
         return Staged(key[1], "open", chunks, 0, self._expires_ms(transaction))
 
-    async def _committed(self, key: TransactionKey) -> int | None:
-        """How many messages a transaction published; None unless it is known to be committed."""
-        found = await self._node.store.find_dedup(LEDGER_LANE, [_key(key)])
-        now_ms = self._node.clock.now_ms()
-        return next((row.offset for row in found if row.expires_ms > now_ms), None)
-
-    def _forget_later(self) -> None:
-        due_ms = self._node.clock.now_ms() + FORGET_EVERY_MS
-        self._node.timers.at(due_ms, ("staged",), lambda: self._node.spawn(self._forget()))
-
-    async def _forget(self) -> None:
-        """Let go of transactions that were committed long ago."""
-        node = self._node
-        if not node.ownership.owns(REGISTRAR_SLOT):
-            return
-        node.commits.amend().change_of(LEDGER_LANE).dedup_expired_ms = node.clock.now_ms()
-        try:
-            await node.commits.wait()
-        finally:
-            [ledger] = await node.store.load([LEDGER_LANE], 1)
-            if ledger.dedup:
-                self._forget_later()
-
     @asynccontextmanager
-    async def _alone(self, key: TransactionKey) -> AsyncIterator[None]:
+    async def _held(self, key: TransactionKey) -> AsyncIterator[None]:
         """While nobody else ends a transaction or begins it, and every chunk of it that was coming is there."""
-        async with self._node.declaring("staged", *key):
+        async with self._writer.declaring("staged", *key):
             self._ending.add(key)
             try:
-                transaction = self._node.catalog.stages.by_key.get(key)
+                transaction = self._catalog.stages.by_key.get(key)
                 if transaction is not None and transaction.coming:
-                    await self._node.commits.wait()
+                    await self._commits.wait()
                 yield
             finally:
                 self._ending.discard(key)
 
-
-def check_same(node: Node, key: TransactionKey, transaction: StoredTransaction | None) -> None:
-    """Raise if the catalog was read anew meanwhile: what was known of a transaction may not be true any more."""
-    if node.catalog.stages.by_key.get(key) is not transaction:
-        raise Unavailable(f"what is known of transaction {key[1]!r} was read anew after a failed commit; try again")
+    def _check_same(self, key: TransactionKey, transaction: StoredTransaction | None) -> None:
+        """Raise if the catalog was read anew meanwhile: what was known of a transaction may not be true any more."""
+        if self._catalog.stages.by_key.get(key) is not transaction:
+            raise Unavailable(f"what is known of transaction {key[1]!r} was read anew after a failed commit; try again")
 
 
 def _sizes(key: TransactionKey, transaction: StoredTransaction | None, chunks: Sequence[str]) -> list[int]:
@@ -402,8 +378,3 @@ def _sizes(key: TransactionKey, transaction: StoredTransaction | None, chunks: S
             "nothing is published"
         )
     return [known[name].document.size for name in chunks]
-
-
-def _key(key: TransactionKey) -> bytes:
-    namespace, name = key
-    return blake2b(f"{len(namespace)}/{namespace}/{name}".encode(), digest_size=16).digest()

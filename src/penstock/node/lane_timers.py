@@ -1,0 +1,71 @@
+"""What lanes do by themselves: leases end, delays pass, messages outlive their ttl. One timer a lane.
+
+Next stop: `consume/waiters.py`, since what comes back may be what a consumer waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from penstock.core.lane import Lane
+from penstock.core.log import Missing
+from penstock.model.errors import PenstockError
+from penstock.node.clock import Clock
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.lanes import LaneSet
+from penstock.node.tasks import Tasks
+from penstock.node.timers import Timers
+
+READ_AGAIN_MS: Final = 1_000
+
+
+class LaneTimers:
+    """Ticks a lane when it has something to do."""
+
+    def __init__(self, lanes: LaneSet, commits: CommitLoop, clock: Clock, timers: Timers, tasks: Tasks) -> None:
+        self._lanes = lanes
+        self._commits = commits
+        self._clock = clock
+        self._timers = timers
+        self._tasks = tasks
+        self.on_ticked: list[Callable[[Lane], None]] = []
+        """Told of a lane after its tick."""
+
+    def arm(self, lane: Lane) -> None:
+        """Tick the lane when it is due next; the only timer that it has for this."""
+        due_ms, id = lane.next_due_ms(), lane.id
+        if due_ms is None:
+            self._timers.cancel(("lane", id))
+        else:
+            self._timers.at(due_ms, ("lane", id), lambda: self._tick_by_id(id))
+
+    def disarm(self, id: int) -> None:
+        self._timers.cancel(("lane", id))
+
+    def _tick_by_id(self, id: int) -> None:
+        lane = self._lanes.get(id)
+        if lane is not None:
+            self._tick(lane)
+
+    def _tick(self, lane: Lane) -> None:
+        try:
+            lane.tick(self._clock.now_ms())
+        except Missing as missing:
+            self._tasks.spawn(self._feed_and_tick(lane.id, missing.start))
+            return
+        finally:
+            if lane.dirty:
+                self._commits.touch(lane)
+        for tell in self.on_ticked:
+            tell(lane)
+        self.arm(lane)
+
+    async def _feed_and_tick(self, id: int, start: int) -> None:
+        try:
+            await self._lanes.feed(id, start)
+        except PenstockError:
+            again_ms = self._clock.now_ms() + READ_AGAIN_MS
+            self._timers.at(again_ms, ("lane", id), lambda: self._tick_by_id(id))
+            raise
+        self._tick_by_id(id)

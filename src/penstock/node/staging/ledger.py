@@ -1,0 +1,107 @@
+"""The ledger: transactions that were committed, remembered for a week so that a repetition changes nothing.
+
+It is in the store alone, as ids of a lane that no queue has: thousands an hour cost no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final
+
+from penstock.model.rows import CatalogRow, DedupRow
+from penstock.node.catalog import Catalog
+from penstock.node.catalog_writer import CatalogWriter
+from penstock.node.clock import Clock
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.staging.records import StoredTransaction, TransactionKey
+from penstock.node.tasks import Tasks
+from penstock.node.timers import Timers
+from penstock.store.contract import Log
+
+REMEMBERED_MS: Final = 7 * 24 * 3600 * 1000
+FORGET_EVERY_MS: Final = 3600 * 1000
+LEDGER_LANE: Final = 0
+"""Where committed transactions are remembered; ids of lanes begin at 1."""
+
+
+class Ledger:
+    """Ends transactions, and knows which have ended."""
+
+    def __init__(
+        self,
+        store: Log,
+        catalog: Catalog,
+        writer: CatalogWriter,
+        commits: CommitLoop,
+        clock: Clock,
+        timers: Timers,
+        tasks: Tasks,
+        ownership: Ownership,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._writer = writer
+        self._commits = commits
+        self._clock = clock
+        self._timers = timers
+        self._tasks = tasks
+        self._ownership = ownership
+
+    async def open(self) -> None:
+        """Forget what was committed long ago, now and then."""
+        [ledger] = await self._store.load([LEDGER_LANE], 1)
+        if ledger.dedup:
+            self._forget_later()
+
+    async def committed(self, key: TransactionKey) -> int | None:
+        """How many messages a transaction published; None unless it is known to be committed."""
+        found = await self._store.find_dedup(LEDGER_LANE, [_id(key)])
+        now_ms = self._clock.now_ms()
+        return next((row.offset for row in found if row.expires_ms > now_ms), None)
+
+    async def commit(
+        self,
+        key: TransactionKey,
+        transaction: StoredTransaction | None,
+        published: int,
+        rows: Sequence[CatalogRow] = (),
+    ) -> None:
+        """With the next commit the transaction is committed: remembered as such, and what it held is freed."""
+        self._writer.check()
+        remembered = DedupRow(_id(key), published, self._clock.now_ms() + REMEMBERED_MS)
+        self._commits.amend().change_of(LEDGER_LANE).dedup.append(remembered)
+        self._forget_later()
+        if transaction is None:
+            await self._writer.commit(list(rows))
+        else:
+            await self.drop(transaction, rows)
+
+    async def drop(self, transaction: StoredTransaction, rows: Sequence[CatalogRow] = ()) -> None:
+        """Free what a transaction holds, in the next commit, with these rows."""
+        self._writer.check()
+        chunks = [("chunk", chunk.id) for chunk in transaction.chunks.values()]
+        self._commits.amend().lanes_deleted.append(transaction.lane)
+        await self._writer.commit(
+            list(rows), [("staged", transaction.id), *chunks], lambda: self._catalog.stages.remove(transaction)
+        )
+
+    def _forget_later(self) -> None:
+        due_ms = self._clock.now_ms() + FORGET_EVERY_MS
+        self._timers.at(due_ms, ("staged",), lambda: self._tasks.spawn(self._forget()))
+
+    async def _forget(self) -> None:
+        """Let go of transactions that were committed long ago."""
+        if not self._ownership.is_registrar:
+            return
+        self._commits.amend().change_of(LEDGER_LANE).dedup_expired_ms = self._clock.now_ms()
+        try:
+            await self._commits.wait()
+        finally:
+            await self.open()
+
+
+def _id(key: TransactionKey) -> bytes:
+    namespace, name = key
+    return blake2b(f"{len(namespace)}/{namespace}/{name}".encode(), digest_size=16).digest()
