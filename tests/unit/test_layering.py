@@ -78,7 +78,8 @@ LAYERS: Final = {
     "logs": Layer(frozenset()),
     "toml_file": Layer(frozenset()),
     "declare": Layer(BELOW_NODE | {"node", "wire", "toml_file"}),
-    "config": Layer(DATA | {"declare", "toml_file"}),
+    # A front defines its section itself; the server's configuration is made of them.
+    "config": Layer(DATA | {"declare", "toml_file", "fronts"}),
     "sync": Layer(BELOW_NODE | {"node", "embedded", "loop_thread"}),
     # Of the node, the plain results and the checks of arguments: what a client gives back and refuses by itself.
     "client": Layer(DATA | {"batch", "core", "api", "node", "wire", "telemetry", "loop_thread", "version"}),

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-import msgspec
-
 from penstock.config.options import OPTIONS, SECTIONS, BadValue, Config, Option, checked, parsed
 from penstock.declare.file import TABLES, Declarations, declarations_of
+from penstock.fronts.auth import Credentials
+from penstock.fronts.exposure import is_exposed
+from penstock.fronts.registry import FRONTS
 from penstock.toml_file import FileProblems, TomlFile, read_toml
 
 FILE_NAME: Final = "penstock.toml"
-LISTENING: Final = ("http", "amqp", "mqtt")
-"""Sections with a host to listen on."""
 FILE_VARIABLE: Final = "PENSTOCK_CONFIG"
 OTHER_VARIABLES: Final = frozenset(
     {
@@ -87,8 +86,8 @@ def load(file: str | Path | None, environment: Mapping[str, str], given: Sequenc
         section: kind(**{name: value for (owner, name), value in values.items() if owner == section})
         for section, kind in SECTIONS.items()
     }
-    config = msgspec.convert(sections, Config, from_attributes=True)
-    return Loaded(config, sources, None if toml is None else toml.name, declarations)
+    fronts = {entry.name: sections.pop(entry.name) for entry in FRONTS}
+    return Loaded(Config(**sections, fronts=fronts), sources, None if toml is None else toml.name, declarations)
 
 
 def _file(file: str | Path | None, environment: Mapping[str, str]) -> TomlFile | None:
@@ -220,23 +219,14 @@ def is_unspecified(host: str) -> bool:
 
 
 def _open_doors(values: dict[tuple[str, str], Any], sources: dict[tuple[str, str], Source]) -> list[str]:
-    if values["http", "token"] or values["http", "insecure"]:
-        return []
-    hosts = {section: values[section, "host"] for section in LISTENING if values.get((section, "enabled"), True)}
+    credentials = Credentials(values["http", "token"], values["http", "insecure"])
+    names = [entry.name for entry in FRONTS if values.get((entry.name, "enabled"), True)]
     return [
-        f"{sources[section, 'host'].where}: {section}.host is {host!r}, where others can reach the server, and there "
-        "is no http.token: set one (PENSTOCK_HTTP_TOKEN), listen on 127.0.0.1, or say http.insecure = true"
-        for section, host in hosts.items()
-        if not is_loopback(host)
+        f"{sources[name, 'host'].where}: {name}.host is {values[name, 'host']!r}, where others can reach the server, "
+        "and there is no http.token: set one (PENSTOCK_HTTP_TOKEN), listen on 127.0.0.1, or say http.insecure = true"
+        for name in names
+        if is_exposed(values[name, "host"], credentials)
     ]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it. A name that must be looked up could be anything."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

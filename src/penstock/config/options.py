@@ -1,7 +1,8 @@
 """Every option of the server, by section: its type, default, limits, and what it does in words.
 
-docs/configuration.md, `penstock config --example` and the checks of values all come from here; nothing here knows
-where values come from, or who uses them.
+Sections of the server itself are below; each front defines its own, in its folder's `options.py`. From them come
+docs/configuration.md, `penstock config --example` and the checks of values. Does not know where values come from, or
+who uses them.
 """
 
 from __future__ import annotations
@@ -18,15 +19,12 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 from msgspec import Meta
 
+from penstock.fronts.auth import Credentials
+from penstock.fronts.front import FrontOptions
+from penstock.fronts.http.options import HttpOptions
+from penstock.fronts.registry import FRONTS
 from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
-
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
-SECONDS_MAX: Final = 24 * 3600.0
-
-Bytes = Annotated[int, Meta(ge=KIB, le=4096 * MIB)]
-Count = Annotated[int, Meta(ge=1, le=100_000_000)]
-Seconds = Annotated[float, Meta(ge=0.1, le=SECONDS_MAX)]
+from penstock.model.setting_types import MIB, SECONDS_MAX, Seconds
 
 
 class StoreSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,111 +56,6 @@ class SpoolSection(msgspec.Struct, frozen=True, kw_only=True):
     number of its port."""
     bytes: Annotated[int, Meta(ge=MIB, le=1 << 50)] = 1024 * MIB
     """How much is kept there; one more publish is answered 503 until the store is back."""
-
-
-class HttpSection(msgspec.Struct, frozen=True, kw_only=True):
-    """The HTTP API."""
-
-    host: str = "127.0.0.1"
-    """The address to listen on. One that others can reach needs a `token`, or `insecure`."""
-    port: Annotated[int, Meta(ge=0, le=65_535)] = 7333
-    """The port to listen on; 0 takes a free one, which the server prints."""
-    token: str = ""
-    """What every request must bring as `Authorization: Bearer …`; empty: nothing is asked for. A secret."""
-    insecure: bool = False
-    """Listen where others can reach the server although it asks for no token."""
-    max_body_bytes: Bytes = 64 * MIB + MIB
-    """The largest body of a request: the largest payload and what is around it."""
-    max_header_bytes: Bytes = 32 * KIB
-    """The largest head of a request: its first line and all headers."""
-    max_connections: Count = 20_000
-    """Connections at once; one more is answered 503 and closed."""
-    max_long_polls: Count = 20_000
-    """Claims and reads that wait at once; one more is answered 429."""
-    max_sessions: Count = 10_000
-    """Sessions of clients at once; one more is answered 429."""
-    idle_seconds: Seconds = 75.0
-    """How long a connection may stay open between requests."""
-    request_seconds: Seconds = 30.0
-    """How long a client may take to send one whole request."""
-    stop_seconds: Seconds = 10.0
-    """How long answers under way may take after the server was told to stop."""
-
-
-class AmqpSection(msgspec.Struct, frozen=True, kw_only=True):
-    """AMQP 0.9.1, as RabbitMQ's clients speak it. Where `http.token` is set, clients send it as their password."""
-
-    enabled: bool = True
-    """Listen for AMQP."""
-    host: str = "127.0.0.1"
-    """The address to listen on. One that others can reach needs `http.token`, or `http.insecure`."""
-    port: Annotated[int, Meta(ge=0, le=65_535)] = 5672
-    """The port to listen on; 0 takes a free one, which the server prints."""
-    max_connections: Count = 20_000
-    """Connections at once; one more is closed."""
-    max_channels: Annotated[int, Meta(ge=1, le=65_535)] = 2_047
-    """Channels that one connection may open."""
-    max_frame_bytes: Annotated[int, Meta(ge=8 * KIB, le=16 * MIB)] = 128 * KIB
-    """The largest frame; clients may agree on less. A message's properties must fit into one."""
-    max_message_bytes: Annotated[int, Meta(ge=KIB, le=16 * MIB)] = 16 * MIB
-    """The largest message; a larger one closes its channel."""
-    max_pending_bytes: Bytes = 16 * MIB
-    """What one connection may have published and not stored yet; past that it is not read from until some is."""
-    heartbeat_seconds: Annotated[int, Meta(ge=0, le=65_535)] = 60
-    """The heartbeat proposed to clients, whose answer holds; 0 proposes none."""
-    handshake_seconds: Seconds = 10.0
-    """How long a client may take to log in."""
-    stop_seconds: Seconds = 10.0
-    """How long answers under way, and clients' goodbyes, may take after the server was told to stop."""
-
-
-class MqttSection(msgspec.Struct, frozen=True, kw_only=True):
-    """MQTT 3.1.1 and 5. Where `http.token` is set, clients send it as their password."""
-
-    enabled: bool = True
-    """Listen for MQTT."""
-    host: str = "127.0.0.1"
-    """The address to listen on. One that others can reach needs `http.token`, or `http.insecure`."""
-    port: Annotated[int, Meta(ge=0, le=65_535)] = 1883
-    """The port to listen on; 0 takes a free one, which the server prints."""
-    websocket: bool = True
-    """Listen for MQTT over WebSocket too, at the path `/mqtt`."""
-    websocket_port: Annotated[int, Meta(ge=0, le=65_535)] = 8083
-    """The port for WebSockets; 0 takes a free one, which the server prints."""
-    namespace: str = "default"
-    """Whose queues and exchanges MQTT clients see."""
-    max_connections: Count = 20_000
-    """Connections at once; one more is told that the server is busy."""
-    max_packet_bytes: Annotated[int, Meta(ge=KIB, le=256 * MIB)] = 17 * MIB
-    """The largest packet of a client: the largest payload and what is around it."""
-    connect_seconds: Seconds = 10.0
-    """How long a client may take from the connection to its CONNECT."""
-    receive_maximum: Annotated[int, Meta(ge=1, le=65_535)] = 1_000
-    """Publishes of QoS 1 and 2 that a version 5 client may have unanswered."""
-    topic_alias_maximum: Annotated[int, Meta(ge=0, le=65_535)] = 64
-    """Topic aliases that a client may set, and at most as many the server sets."""
-    max_in_flight: Annotated[int, Meta(ge=1, le=65_535)] = 1_000
-    """Deliveries of QoS 1 and 2 that one client may have unanswered; its own receive maximum may be lower."""
-    max_unsettled: Count = 1_000
-    """Messages of one subscription to `$queue/…` that may be unsettled."""
-    max_subscriptions: Count = 10_000
-    """Filters that one session may subscribe to."""
-    max_queued: Count = 100_000
-    """Messages that wait for one session; with one more, the oldest goes."""
-    max_queued_bytes: Annotated[int, Meta(ge=KIB, le=1 << 40)] = 256 * MIB
-    """Bytes that wait for one session; with more, the oldest go."""
-    max_session_expiry_seconds: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)] = 0xFFFFFFFF
-    """The longest that a session outlives its connection; 4294967295 means no limit."""
-    max_keep_alive_seconds: Annotated[int, Meta(ge=0, le=65_535)] = 0
-    """The longest keep-alive of version 5 clients; a longer one, or none, is replaced by it. 0: any is fine."""
-    max_retained: Count = 1_000_000
-    """Retained messages; one more is refused."""
-    max_retained_bytes: Annotated[int, Meta(ge=KIB, le=1 << 40)] = 256 * MIB
-    """Bytes of retained messages, which are kept in memory; more are refused."""
-    declare_queues: bool = True
-    """Declare the queue of `$queue/<name>/…` where a client publishes or subscribes to one that does not exist."""
-    stop_seconds: Seconds = 5.0
-    """How long what clients have sent may take after the server was told to stop."""
 
 
 class ClusterSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,30 +124,55 @@ class MetricsSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """All sections."""
+    """All sections: those of the server itself, and one for each front."""
 
     store: StoreSection = StoreSection()
     node: NodeSection = NodeSection()
     spool: SpoolSection = SpoolSection()
-    http: HttpSection = HttpSection()
-    amqp: AmqpSection = AmqpSection()
-    mqtt: MqttSection = MqttSection()
     cluster: ClusterSection = ClusterSection()
     limits: LimitsSection = LimitsSection()
     log: LogSection = LogSection()
     telemetry: TelemetrySection = TelemetrySection()
     metrics: MetricsSection = MetricsSection()
+    fronts: dict[str, FrontOptions] = msgspec.field(
+        default_factory=lambda: {entry.name: entry.options() for entry in FRONTS}
+    )
+    """By name, in the registry's order."""
+
+    @property
+    def http(self) -> HttpOptions:
+        """The section of HTTP, which other parts of a server need: a node's URL, the token of all fronts."""
+        section = self.fronts["http"]
+        assert isinstance(section, HttpOptions)
+        return section
+
+    def section(self, name: str) -> Any:
+        """A section by its name."""
+        return self.fronts[name] if name in self.fronts else getattr(self, name)
+
+    @property
+    def credentials(self) -> Credentials:
+        """What clients of every front must bring."""
+        return self.http.credentials
 
 
-SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {field.name: field.type for field in msgspec.structs.fields(Config)}
+SECTIONS: Final[dict[str, type[Any]]] = {
+    "store": StoreSection,
+    "node": NodeSection,
+    "spool": SpoolSection,
+    **{entry.name: entry.options for entry in FRONTS},
+    "cluster": ClusterSection,
+    "limits": LimitsSection,
+    "log": LogSection,
+    "telemetry": TelemetrySection,
+    "metrics": MetricsSection,
+}
+"""In the order of the documentation."""
 SECRETS: Final = frozenset({"http.token"})
 _PASSWORD: Final = re.compile(r"(://[^/@:]*:)[^/@]+(@)")
 """The password in a URL."""
-NOT_EMPTY: Final = frozenset(
-    {
-        "store.path", "spool.folder", "http.host", "amqp.host", "mqtt.host", "mqtt.namespace", "telemetry.service_name",
-    }
-)  # fmt: skip
+NOT_EMPTY: Final = frozenset({"path", "folder", "host", "namespace", "service_name"})
+"""Options of these names, in any section."""
 HIDDEN: Final = "••••"
 
 
@@ -289,7 +207,8 @@ class Option(NamedTuple):
     @property
     def words(self) -> str:
         """What it does."""
-        return docstrings()[SECTIONS[self.section].__name__, self.name]
+        kind = SECTIONS[self.section]
+        return docstrings(kind.__module__, kind.__name__)[self.name]
 
     def shown(self, value: Any) -> Any:
         """A value as it may be printed."""
@@ -315,11 +234,11 @@ OPTIONS: Final[dict[tuple[str, str], Option]] = {
 
 
 @cache
-def docstrings() -> dict[tuple[str, str], str]:
-    """The string under each field in this module's source, by class and name."""
-    module = ast.parse(inspect.getsource(sys.modules[__name__]))
-    classes = [node for node in module.body if isinstance(node, ast.ClassDef)]
-    return {(node.name, name): text for node in classes for name, text in _strings_under(node)}
+def docstrings(module: str, section: str) -> dict[str, str]:
+    """The string under each field of a section's class, by name."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == section)
+    return dict(_strings_under(found))
 
 
 def _strings_under(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
@@ -362,7 +281,7 @@ def _typed(option: Option, value: Any) -> Any:
 def _check_text(option: Option, value: str) -> None:
     if any(ord(character) < 32 or ord(character) == 127 for character in value):
         raise BadValue(f"is {_short(option, value)}; it must not have control characters")
-    if option.title in NOT_EMPTY and value == "":
+    if option.name in NOT_EMPTY and value == "":
         raise BadValue("is empty; leave it out for the default")
     if option.is_secret and not (value.isascii() and " " not in value):
         raise BadValue("must be of ASCII characters without spaces: it travels in a header")

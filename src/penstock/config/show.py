@@ -55,9 +55,7 @@ class Shown(msgspec.Struct, frozen=True):
 
 def in_force(loaded: Loaded) -> list[Shown]:
     return [
-        Shown(
-            option.title, option.shown(getattr(getattr(loaded.config, section), name)), *loaded.sources[section, name]
-        )
+        Shown(option.title, option.shown(getattr(loaded.config.section(section), name)), *loaded.sources[section, name])
         for (section, name), option in OPTIONS.items()
     ]
 

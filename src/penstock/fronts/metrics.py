@@ -1,8 +1,8 @@
-"""`/metrics`: the node's numbers, the HTTP front's and the process's in Prometheus' text form.
+"""`/metrics`: the numbers of the node, of each front and of the process in Prometheus' text form.
 
-Names and help texts are here, and how a queue becomes a label; counting is done elsewhere
-(`node/observe/counters.py`, and `HttpMeasures` below, which a server calls). No registry is shared: every scrape
-makes its families anew. It may not know lanes, stores or sockets.
+Names and help texts of the node's numbers are here, and how a queue becomes a label; counting is done elsewhere
+(`node/observe/counters.py`, and the fronts' own `measures.py`). No registry is shared: every scrape makes its families
+anew. It may not know lanes, stores or sockets.
 
 Queues past the cap are one sum, labelled queue="(other)" with an empty namespace, which no user's queue can have. Only
 gauges have it: which queues it stands for changes from scrape to scrape, and a counter that falls would be read as a
@@ -12,24 +12,23 @@ restart. `penstock_messages_total` counts all queues.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from penstock.fronts.front import Measures
 from penstock.node.broker import Broker
-from penstock.node.observe.counters import COUNTERS, SECONDS_BOUNDS, Histogram
+from penstock.node.observe.counters import COUNTERS, Histogram
 from penstock.node.observe.survey import NodeNumbers
 from penstock.node.spool.spool import SpoolNumbers
 from penstock.version import VERSION
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 QUEUES_MAX: Final = 1_000
-ROUTES_MAX: Final = 500
 OTHER: Final = "(other)"
 
 _QUEUE: Final = ("namespace", "queue")
@@ -64,75 +63,21 @@ _COUNTER_TEXTS: Final = {
 _process: Final = ProcessCollector(registry=None)
 
 
-class ClusterNumbers(NamedTuple):
-    """What a node among several says of itself."""
-
-    slots: int
-    heartbeat_age_s: float
-    heartbeats_failed: int
-    forwarded: int
-    forwards_failed: int
-
-
-class HttpMeasures:
-    """What an HTTP server counts. `request` costs about half a microsecond."""
-
-    def __init__(self) -> None:
-        self.routes: dict[str, _Route] = {}
-        self.bytes_in = 0
-        self.bytes_out = 0
-        self.connections = 0
-        """Open now."""
-        self.connections_accepted = 0
-        self.connections_refused = 0
-        self.long_polls = 0
-        """Requests that wait now."""
-        self.cluster: ClusterNumbers | None = None
-        """Of a node among several."""
-        self.beside: list[Callable[[], Iterable[Metric]]] = []
-        """What fronts beside this one tell of themselves."""
-
-    def request(self, route: str, status: int, seconds: float) -> None:
-        """A request was answered. `route` is the pattern of the path, never the path itself."""
-        found = self.routes.get(route)
-        if found is None:
-            found = self._route(route)
-        found.statuses[status // 100] += 1
-        found.counts[bisect_left(SECONDS_BOUNDS, seconds)] += 1
-        found.seconds.sum += seconds
-
-    def _route(self, route: str) -> _Route:
-        """Past the limit all are one: a mistake in naming them must not eat memory."""
-        if len(self.routes) >= ROUTES_MAX:
-            route = OTHER
-        return self.routes.setdefault(route, _Route())
-
-
-class _Route:
-    __slots__ = ("counts", "seconds", "statuses")
-
-    def __init__(self) -> None:
-        self.statuses = [0] * 10
-        """By the status's first digit."""
-        self.seconds = Histogram(SECONDS_BOUNDS)
-        self.counts = self.seconds.counts
-
-
-async def render(broker: Broker, queues_max: int = QUEUES_MAX, http: HttpMeasures | None = None) -> bytes:
-    """The page that a scraper reads, at most `queues_max` queues one by one."""
+async def render(broker: Broker, queues_max: int = QUEUES_MAX, fronts: Sequence[Measures] = ()) -> bytes:
+    """The page that a scraper reads, at most `queues_max` queues one by one, and what each front measures."""
     numbers = await broker.measures(queues_max=queues_max)
     # With a thousand queues the text takes longer to write than the loop may stand still.
-    return await asyncio.to_thread(_write, numbers, http)
+    return await asyncio.to_thread(_write, numbers, fronts)
 
 
-def _write(numbers: NodeNumbers, http: HttpMeasures | None) -> bytes:
-    return generate_latest(_Page(numbers, http))
+def _write(numbers: NodeNumbers, fronts: Sequence[Measures]) -> bytes:
+    return generate_latest(_Page(numbers, fronts))
 
 
 class _Page(Collector):
-    def __init__(self, numbers: NodeNumbers, http: HttpMeasures | None) -> None:
+    def __init__(self, numbers: NodeNumbers, fronts: Sequence[Measures]) -> None:
         self._numbers = numbers
-        self._http = http
+        self._fronts = fronts
 
     def collect(self) -> Iterator[Metric]:
         yield from _node_families(self._numbers)
@@ -141,12 +86,8 @@ class _Page(Collector):
         yield from _queue_families(self._numbers)
         yield from _group_gauges(self._numbers)
         yield from _group_counters(self._numbers)
-        if self._http is not None:
-            yield from _http_families(self._http)
-            if self._http.cluster is not None:
-                yield from _cluster_families(self._http.cluster)
-            for families in self._http.beside:
-                yield from families()
+        for front in self._fronts:
+            yield from front.families()
         yield from _process.collect()
 
 
@@ -267,44 +208,6 @@ def _group_counters(numbers: NodeNumbers) -> Iterator[Metric]:
             for group, counts in zip(queue.stats.groups, queue.counts, strict=True):
                 _labelled(family, [queue.stats.namespace, queue.stats.queue, group.group], counts[index])
         yield family
-
-
-# HTTP ----------------------------------------------------------------------------------------------------
-
-
-def _http_families(http: HttpMeasures) -> Iterator[Metric]:
-    requests = CounterMetricFamily("penstock_http_requests", "Requests answered.", labels=["route", "status"])
-    seconds = HistogramMetricFamily(
-        "penstock_http_request_seconds", "Time from a request to its answer, long polls with their wait.",
-        labels=["route"],
-    )  # fmt: skip
-    for name, route in list(http.routes.items()):
-        for digit, count in enumerate(route.statuses):
-            if count:
-                _labelled(requests, [name, f"{digit}xx"], count)
-        seconds.add_metric([name], route.seconds.cumulative(), route.seconds.sum)
-    yield requests
-    yield seconds
-    yield CounterMetricFamily("penstock_http_received_bytes", "Bytes received.", http.bytes_in)
-    yield CounterMetricFamily("penstock_http_sent_bytes", "Bytes sent.", http.bytes_out)
-    yield CounterMetricFamily("penstock_http_connections_accepted", "Connections taken.", http.connections_accepted)
-    yield CounterMetricFamily("penstock_http_connections_refused", "Connections refused.", http.connections_refused)
-    yield GaugeMetricFamily("penstock_http_connections", "Open connections.", http.connections)
-    yield GaugeMetricFamily("penstock_http_long_polls", "Requests that wait for messages.", http.long_polls)
-
-
-def _cluster_families(cluster: ClusterNumbers) -> Iterator[Metric]:
-    yield GaugeMetricFamily("penstock_cluster_slots", "Slots that this node owns.", cluster.slots)
-    yield GaugeMetricFamily(
-        "penstock_cluster_heartbeat_seconds", "Since the store last heard of this node.", cluster.heartbeat_age_s
-    )
-    yield CounterMetricFamily(
-        "penstock_cluster_heartbeats_failed", "Heartbeats that failed.", cluster.heartbeats_failed
-    )
-    yield CounterMetricFamily("penstock_cluster_forwards", "Requests that another node answered.", cluster.forwarded)
-    yield CounterMetricFamily(
-        "penstock_cluster_forwards_failed", "Requests for which no owner was found in time.", cluster.forwards_failed
-    )
 
 
 # Families ------------------------------------------------------------------------------------------------

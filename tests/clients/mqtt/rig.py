@@ -48,7 +48,8 @@ def until(holds: Callable[[], bool], what: str) -> None:
 class MqttServerProcess:
     """The real server in a process of its own, on one file and on the same ports however often it is started."""
 
-    def __init__(self, path: Path, **options: Any) -> None:
+    def __init__(self, path: Path, *, token: str = "", **options: Any) -> None:
+        self._token = token
         self._path = path
         self._options = options
         self._process: subprocess.Popen[str] | None = None
@@ -62,7 +63,7 @@ class MqttServerProcess:
         script = Path(__file__).with_name("server_process.py")
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(script), str(self._path), json.dumps(options), str(self.http_port)],
+                [sys.executable, str(script), str(self._path), json.dumps(options), str(self.http_port), self._token],
                 stdout=subprocess.PIPE, stderr=log, text=True, env=script_environment(),
             )  # fmt: skip
         assert self._process.stdout is not None

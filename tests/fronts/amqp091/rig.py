@@ -25,6 +25,8 @@ import penstock
 from penstock import Broker
 from penstock.fronts.amqp091.options import AmqpOptions
 from penstock.fronts.amqp091.server import AmqpServer
+from penstock.fronts.auth import Credentials
+from penstock.fronts.front import Shared
 
 if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel
@@ -40,6 +42,7 @@ class Served:
 
     def __init__(self, path: Path | None = None, **options: Any) -> None:
         self._path = path
+        self._shared = Shared(Credentials(options.pop("token", "")))
         self._options = AmqpOptions(port=0, **options)
         self._loop = uvloop.new_event_loop()
         self._connections: list[pika.BlockingConnection] = []
@@ -64,7 +67,7 @@ class Served:
     async def _life(self) -> None:
         self._stop = asyncio.Event()
         async with await penstock.open(self._path) as self.broker:
-            self.server = AmqpServer(self.broker, self._options)
+            self.server = AmqpServer(self.broker, self._options, self._shared)
             await self.server.start()
             self._ready.set()
             await self._stop.wait()

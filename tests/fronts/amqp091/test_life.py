@@ -21,9 +21,7 @@ from pika.exceptions import (
 
 from penstock import Broker
 from penstock.fronts.amqp091 import connection as connections
-from penstock.fronts.amqp091.options import AmqpOptions
-from penstock.fronts.amqp091.server import check_exposure
-from penstock.model.errors import InvalidArgument, Unavailable
+from penstock.model.errors import Unavailable
 from penstock.model.rows import Commit
 from penstock.node.consume import claims
 from penstock.store.memory.engine import MemoryStore
@@ -78,15 +76,6 @@ def test_the_log_says_who_was_turned_away_and_why(caplog: pytest.LogCaptureFixtu
             with socket.create_connection(("127.0.0.1", place.server.port), PATIENCE_S) as stranger:
                 stranger.sendall(data)
                 waited(lambda said=said: is_said(said))  # type: ignore[misc]
-
-
-def test_where_it_may_listen() -> None:
-    for host in ("0.0.0.0", "example.org"):
-        with pytest.raises(InvalidArgument, match=r"http\.token"):
-            check_exposure(AmqpOptions(host=host))
-        check_exposure(AmqpOptions(host=host, token="t"))
-        check_exposure(AmqpOptions(host=host, insecure=True))
-    check_exposure(AmqpOptions(host="localhost"))
 
 
 def test_a_vhost_that_cannot_be() -> None:

@@ -21,6 +21,7 @@ import uvloop
 
 from penstock import Broker
 from penstock.embedded import open_store
+from penstock.fronts.front import Shared
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.server import HttpServer
 from penstock.node.clock import Clock, SystemClock
@@ -206,7 +207,7 @@ async def front_on(
     """A server on a free port, stopped at the end with what it stands on."""
     broker = await open_store(store, clock or SystemClock(), spool=spool)
     try:
-        server = HttpServer(broker, HttpOptions(port=0, **options), log_requests=log_requests)
+        server = HttpServer(broker, HttpOptions(port=0, **options), Shared(log_requests=log_requests))
         await server.start()
         front = Front(broker, server)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import NoReturn
 
@@ -12,10 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-import penstock
-from penstock import InvalidArgument, telemetry
-from penstock.fronts.http.options import HttpOptions
-from penstock.fronts.http.server import HttpServer, check_exposure
+from penstock import telemetry
 from tests.fronts.http.rig import Front, over_http
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -58,28 +54,6 @@ async def test_tokens_that_are_right_and_wrong(front: Front) -> None:
 @over_http(token="caf\u00e9")
 async def test_a_token_may_have_any_characters(front: Front) -> None:
     assert (await front.call("GET", "/v1/queues", headers={"Authorization": "Bearer caf\u00e9"})).status == 200
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.org", "", "127.0.0.1.example.org"])
-def test_a_server_that_others_can_reach_needs_a_token(host: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"http\.token"):
-        check_exposure(HttpOptions(host=host))
-    check_exposure(HttpOptions(host=host, token="x"))
-    check_exposure(HttpOptions(host=host, insecure=True))
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
-def test_a_server_of_this_machine_alone_needs_none(host: str) -> None:
-    check_exposure(HttpOptions(host=host))
-
-
-def test_the_server_refuses_to_be_made_where_it_would_be_open_to_all() -> None:
-    async def main() -> None:
-        async with await penstock.open(None) as broker:
-            with pytest.raises(InvalidArgument, match="others can reach"):
-                HttpServer(broker, HttpOptions(host="0.0.0.0", port=0))
-
-    asyncio.run(main())
 
 
 # Pages of other sites ------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ from mqtt5 import QoS, TopicFilter
 
 from penstock import Broker
 from penstock.embedded import open_store
+from penstock.fronts.auth import Credentials
+from penstock.fronts.front import Shared
 from penstock.fronts.mqtt.options import MqttOptions
 from penstock.fronts.mqtt.server import MqttServer
 from penstock.node.clock import SystemClock
@@ -249,12 +251,16 @@ class Front:
             client.cut()
 
 
+def _server(broker: Broker, *, token: str = "", **options: Any) -> MqttServer:
+    return MqttServer(broker, MqttOptions(port=0, websocket_port=0, **options), Shared(Credentials(token)))
+
+
 @asynccontextmanager
 async def opened(path: Path, **options: Any) -> AsyncIterator[Front]:
     """A server on a file; open it again on the same to see what a restart leaves."""
     broker = await open_store(await SqliteStore.open(path / "mqtt.db"), SystemClock())
     async with broker:
-        server = MqttServer(broker, MqttOptions(port=0, websocket_port=0, **options))
+        server = _server(broker, **options)
         await server.start()
         front = Front(broker, server)
         try:
@@ -268,7 +274,7 @@ async def opened(path: Path, **options: Any) -> AsyncIterator[Front]:
 async def crashed(path: Path, **options: Any) -> AsyncIterator[Front]:
     """The same, and in the end the server is not there any more: nothing is said or written on the way out."""
     broker = await open_store(await SqliteStore.open(path / "mqtt.db"), SystemClock())
-    server = MqttServer(broker, MqttOptions(port=0, websocket_port=0, **options))
+    server = _server(broker, **options)
     await server.start()
     front = Front(broker, server)
     try:

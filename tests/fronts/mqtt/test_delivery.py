@@ -296,7 +296,7 @@ async def test_metrics_tell_of_connections_and_messages(tmp_path: Path) -> None:
         await client.publish("a", b"1", retain=True)
         await client.message()
         await until(lambda: len(front.server.retained) == 1, "the retained message is known")
-        values = {sample.name: sample.value for family in front.server.metrics() for sample in family.samples}
+        values = {sample.name: sample.value for family in front.server.measures.families() for sample in family.samples}
         assert values["penstock_mqtt_connections"] == 1
         assert values["penstock_mqtt_sessions_kept"] == 1
         assert values["penstock_mqtt_published_total"] == 1

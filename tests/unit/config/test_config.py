@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.config import Config, Given, Source, load
-from penstock.config.load import OTHER_VARIABLES, is_loopback
+from penstock.config.load import OTHER_VARIABLES
 from penstock.config.options import HIDDEN, OPTIONS, Option
 from penstock.config.show import example, in_force, toml_value
 from penstock.toml_file import FileProblems
@@ -78,7 +78,7 @@ def test_every_option_can_come_from_every_source(option: Option) -> None:
         (None, {}, [Given(*key, "--flag", text)], Source("flag", "--flag")),
     ):
         loaded = load(file, environment | allowed(option), given)
-        assert getattr(getattr(loaded.config, option.section), option.name) == value
+        assert getattr(loaded.config.section(option.section), option.name) == value
         assert loaded.sources[key] == source
 
 
@@ -88,7 +88,7 @@ def test_every_option_can_come_from_every_source(option: Option) -> None:
         ("[cluster]\nnodes = 2\n", "a file is for one server"),
         ("[cluster]\nheartbeat_ms = 1001\n", "a lease must outlast two heartbeats"),
         ('[cluster]\nadvertise = "elsewhere"\n', "it must be like http://"),
-        ('[cluster]\nadvertise = "http://0.0.0.0:7333"\n', "nobody can reach a server there"),
+        ('[cluster]\nadvertise = "http://0.0.0.0:7333"\n', "no other server can reach that"),
         ('[cluster]\nadvertise = "http://host:1/path"\n', "it must be like http://"),
     ],
 )
@@ -214,7 +214,6 @@ def test_all_mistakes_are_told_at_once() -> None:
      ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("example.org", False)],
 )  # fmt: skip
 def test_an_address_that_others_can_reach_needs_a_token(host: str, safe: bool) -> None:
-    assert is_loopback(host) == safe
     text = f"\n[http]\nhost = '{host}'\n"
     Path("good.toml").write_text(text)
     if safe:

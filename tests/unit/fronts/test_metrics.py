@@ -11,8 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 import penstock
 from penstock import Broker, Message
 from penstock.embedded import open_store
-from penstock.fronts import metrics
-from penstock.fronts.metrics import OTHER, HttpMeasures, render
+from penstock.fronts.http import measures
+from penstock.fronts.http.measures import OTHER, HttpMeasures
+from penstock.fronts.metrics import render
 from penstock.model.rows import BatchHead
 from penstock.store.memory.engine import MemoryStore
 from tests.scenarios.rig import ManualClock
@@ -238,7 +239,7 @@ def test_http_requests_by_route_and_status() -> None:
         http.request("/v1/queues/{queue}", 201, 0.2)
         http.request("/v1/queues/{queue}", 503, 20.0)
         http.bytes_in, http.bytes_out, http.connections, http.long_polls = 10, 20, 3, 2
-        samples = parsed(await render(broker, 10, http))
+        samples = parsed(await render(broker, 10, [http]))
         route = "/v1/queues/{queue}"
         assert value(samples, "penstock_http_requests_total", route=route, status="2xx") == 2
         assert value(samples, "penstock_http_requests_total", route=route, status="5xx") == 1
@@ -253,7 +254,7 @@ def test_http_requests_by_route_and_status() -> None:
 
 
 def test_routes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "ROUTES_MAX", 3)
+    monkeypatch.setattr(measures, "ROUTES_MAX", 3)
     http = HttpMeasures()
     for number in range(10):
         http.request(f"/{number}", 200, 0.1)

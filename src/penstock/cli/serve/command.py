@@ -12,8 +12,8 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,18 +22,16 @@ import msgspec
 
 from penstock import logs, telemetry
 from penstock.cli.serve import lock
-from penstock.cli.serve.amqp import listening_for_amqp
-from penstock.cli.serve.announcement import announcement, url_of
-from penstock.cli.serve.mqtt import listening_for_mqtt
+from penstock.cli.serve.announcement import announcement
+from penstock.cli.serve.fronts import build_fronts, listen
 from penstock.cli.serve.settings import Flags
-from penstock.cli.serve.starting import CannotStart, cannot_listen
+from penstock.cli.serve.starting import CannotStart
 from penstock.client.client import AsyncClient
 from penstock.config import Config, Loaded
 from penstock.config.load import is_unspecified
 from penstock.declare.target import StepFailed, plan_all, take
 from penstock.embedded import open_member, open_store, spool_settings
-from penstock.fronts.http.options import HttpOptions
-from penstock.fronts.http.server import HttpServer
+from penstock.fronts.front import Front
 from penstock.model.errors import PenstockError, StoreCorrupt
 from penstock.node.broker import Broker
 from penstock.node.clock import StoreClock, SystemClock
@@ -74,8 +72,7 @@ def run(flags: Flags) -> None:
             if not scheme_of(loaded.config.store.path):
                 lock_store(stack, Path(loaded.config.store.path))
             trace(stack, loaded.config)
-            beside = [front.max_connections for front in (loaded.config.amqp, loaded.config.mqtt) if front.enabled]
-            raise_file_limit(loaded.config.http.max_connections, sum(beside))
+            raise_file_limit([front.max_connections for front in loaded.config.fronts.values() if front.enabled])
             sys.setswitchinterval(SWITCH_SECONDS)
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(serve(loaded))
@@ -110,23 +107,23 @@ def lock_store(stack: ExitStack, path: Path) -> None:
         ) from None
 
 
-def raise_file_limit(connections: int, beside: int = 0) -> None:
-    """Each connection is an open file; where the system would allow more than it gives, take what is needed.
+def raise_file_limit(connections: Sequence[int]) -> None:
+    """Each connection is an open file: take as many as the fronts may have, where the system allows it.
 
-    `beside` are those of other fronts: there is room for them where the system has it.
+    A warning says where not even those of the first front, HTTP, have room.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + beside + FILES_BESIDE
+    wanted = sum(connections) + FILES_BESIDE
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if allowed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < connections:
+    if allowed < connections[0]:
         log.warning(
             "the system allows %d open files, http.max_connections is %d: some may find no place (ulimit -n)",
             allowed,
-            connections,
+            connections[0],
         )
 
 
@@ -151,28 +148,20 @@ async def serve(loaded: Loaded) -> None:
     broker = await open_broker(config)
     try:
         declared = {} if broker.cluster is not None else await declare(broker, loaded)
-        server = HttpServer(
-            broker,
-            http_options(config),
-            log_requests=config.log.requests,
-            metrics_queues_max=config.metrics.queues_max,
-            is_measured=config.metrics.enabled,
-        )
-        await listen(server)
-        try:
-            if broker.cluster is not None:
-                declared = await join(broker, loaded, server)
-            async with listening_for_amqp(server, config) as amqp, listening_for_mqtt(server, config) as mqtt:
-                settle_memory()
-                click.echo(announcement(loaded, server.port, declared, amqp, mqtt))
-                if not scheme_of(config.store.path):
-                    sync.make_ready()  # now, rather than in the middle of a commit
-                await stop.wait()
-                log.info("stopping: answers under way are finished, waiting claims are answered empty")
-            if broker.cluster is not None:
-                await broker.cluster.leave()  # while this server can still send requests on to who takes over
-        finally:
-            await server.stop()
+        async with AsyncExitStack() as stack:
+            fronts = build_fronts(broker, config)
+            for name, front in fronts.items():
+                await listen(stack, name, front)
+                if name == "http" and broker.cluster is not None:
+                    declared = await join(broker, loaded, front)
+                    # Before HTTP stops: it sends requests on to the nodes that take over.
+                    stack.push_async_callback(broker.cluster.leave)
+            settle_memory()
+            click.echo(announcement(loaded, fronts, declared))
+            if not scheme_of(config.store.path):
+                sync.make_ready()  # now, rather than in the middle of somebody's commits
+            await stop.wait()
+            log.info("stopping: answers under way are finished, waiting claims are answered empty")
     finally:
         await broker.close()
     log.info("stopped")
@@ -202,11 +191,12 @@ def stop_signal() -> asyncio.Event:
     return stop
 
 
-async def join(broker: Broker, loaded: Loaded, server: HttpServer) -> dict[str, int]:
+async def join(broker: Broker, loaded: Loaded, http: Front) -> dict[str, int]:
     """Become one of the servers of the store, then declare what the file asks for, wherever it belongs."""
     config, cluster = loaded.config, broker.cluster
     assert cluster is not None
-    url = config.cluster.advertise or url_of(config.http.host, server.port)
+    own = http.listening[0].url
+    url = config.cluster.advertise or own
     if not config.cluster.advertise and is_unspecified(config.http.host):
         raise CannotStart(
             f"http.host is {config.http.host!r}, which other servers of the store cannot use to reach this one; "
@@ -216,7 +206,6 @@ async def join(broker: Broker, loaded: Loaded, server: HttpServer) -> dict[str, 
         await cluster.join(url)
         if not loaded.declarations:
             return {}
-        own = url_of(config.http.host, server.port)
         async with AsyncClient(own, token=config.http.token or None) as client:
             return await declare(client, loaded)
     except PenstockError as error:
@@ -271,18 +260,6 @@ async def declare(broker: Broker | AsyncClient, loaded: Loaded) -> dict[str, int
         raise CannotStart(str(error)) from None
     actions = [step.action for step in steps]
     return {action: actions.count(action) for action in dict.fromkeys(actions)}
-
-
-def http_options(config: Config) -> HttpOptions:
-    return HttpOptions(**{name: getattr(config.http, name) for name in HttpOptions.__struct_fields__})
-
-
-async def listen(server: HttpServer) -> None:
-    try:
-        await server.start()
-    except OSError as error:
-        options = server.options
-        raise cannot_listen(error, "http", options.host, options.port, "--port", "--host") from None
 
 
 def settle_memory() -> None:

@@ -17,6 +17,7 @@ from typing import Final
 from penstock.cli.serve.command import STOP_WITH
 from penstock.cli.serve.settings import Flags
 from penstock.config import Config
+from penstock.fronts.registry import FRONTS
 
 AGAIN_S: Final = 1.0
 """Between two starts of the same server at the least."""
@@ -56,10 +57,7 @@ def commands(flags: Flags, config: Config) -> list[list[str]]:
 def own_ports(config: Config, index: int) -> list[str]:
     """What gives a server ports of its own: as many after the configured ones as there are servers before it."""
     configured = {
-        "http.port": config.http.port,
-        "amqp.port": config.amqp.port,
-        "mqtt.port": config.mqtt.port,
-        "mqtt.websocket_port": config.mqtt.websocket_port,
+        f"{entry.name}.{name}": getattr(config.fronts[entry.name], name) for entry in FRONTS for name in entry.ports
     }
     flags: list[str] = []
     for title, port in configured.items():

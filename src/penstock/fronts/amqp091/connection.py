@@ -8,7 +8,6 @@ long; one that does not read gets no more deliveries. Its session, and with it a
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -17,6 +16,7 @@ from penstock.fronts.amqp091.channel import Channel
 from penstock.fronts.amqp091.mapping import Reader
 from penstock.fronts.amqp091.names import namespace_of
 from penstock.fronts.amqp091.options import AmqpOptions
+from penstock.fronts.auth import Credentials
 from penstock.model import check_name
 from penstock.model.errors import PenstockError
 from penstock.wire.amqp091 import codes, events
@@ -42,6 +42,7 @@ class Host(Protocol):
     """The server, as its connections see it."""
 
     options: AmqpOptions
+    credentials: Credentials
     measures: AmqpMeasures
     broker: Broker
 
@@ -177,8 +178,7 @@ class Connection(asyncio.Protocol):
         self.wire.accept_login()
 
     def _is_right(self, password: str) -> bool:
-        token = self.host.options.token.encode()
-        return not token or hmac.compare_digest(password.encode(), token)
+        return self.host.credentials.accept(password.encode())
 
     def _new_secret(self, event: events.NewSecret) -> None:
         if self._is_right(event.password):

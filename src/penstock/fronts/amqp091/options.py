@@ -1,39 +1,41 @@
-"""What can be set about the AMQP front: where it listens, and the limits on what a client can make it hold."""
+"""The section `[amqp]` of the configuration: where AMQP listens, and how much its clients may make it hold."""
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta
+
+from penstock.model.setting_types import KIB, MIB, Bytes, Count, Port, Seconds
 from penstock.wire.amqp091.limits import Limits
 
 
 class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The section `[amqp]` of the configuration, with the token of `[http]`."""
+    """AMQP 0.9.1, as RabbitMQ's clients speak it. Where `http.token` is set, clients send it as their password."""
 
+    enabled: bool = True
+    """Listen for AMQP."""
     host: str = "127.0.0.1"
-    """The address to listen on. One that is not the machine's own loopback needs a token."""
-    port: int = 5672
-    """The port to listen on; 0 takes a free one and says which."""
-    token: str = ""
-    """What clients give as their password, whatever their name. Empty: any name and password will do."""
-    insecure: bool = False
-    """Listen beyond loopback without a token all the same."""
-    max_connections: int = 20_000
-    """Connections at a time; one more is closed at once."""
-    max_channels: int = 2_047
-    """Channels of one connection."""
-    max_frame_bytes: int = 131_072
-    """Bytes of one frame."""
-    max_message_bytes: int = 16 * 1024 * 1024
-    """Bytes of one message's body."""
-    max_pending_bytes: int = 16 * 1024 * 1024
-    """Bytes that one connection has published and that are not stored yet; past that nothing more is read from it."""
-    heartbeat_seconds: int = 60
-    """Proposed to clients; 0 proposes none."""
-    handshake_seconds: float = 10.0
+    """The address to listen on. One that others can reach needs `http.token`, or `http.insecure`."""
+    port: Port = 5672
+    """The port to listen on; 0 takes a free one, which the server prints."""
+    max_connections: Count = 20_000
+    """Connections at once; one more is closed."""
+    max_channels: Annotated[int, Meta(ge=1, le=65_535)] = 2_047
+    """Channels that one connection may open."""
+    max_frame_bytes: Annotated[int, Meta(ge=8 * KIB, le=16 * MIB)] = 128 * KIB
+    """The largest frame; clients may agree on less. A message's properties must fit into one."""
+    max_message_bytes: Annotated[int, Meta(ge=KIB, le=16 * MIB)] = 16 * MIB
+    """The largest message; a larger one closes its channel."""
+    max_pending_bytes: Bytes = 16 * MIB
+    """What one connection may have published and not stored yet; past that it is not read from until some is."""
+    heartbeat_seconds: Annotated[int, Meta(ge=0, le=65_535)] = 60
+    """The heartbeat proposed to clients, whose answer holds; 0 proposes none."""
+    handshake_seconds: Seconds = 10.0
     """How long a client may take to log in."""
-    stop_seconds: float = 10.0
-    """How long a stop waits for answers under way, and for clients to say goodbye."""
+    stop_seconds: Seconds = 10.0
+    """How long answers under way, and clients' goodbyes, may take after the server was told to stop."""
 
     def limits(self) -> Limits:
         """What one connection may ask for."""

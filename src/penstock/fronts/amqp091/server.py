@@ -6,7 +6,6 @@ Next stop of what a client says: `connection.py`, then its `channel.py`, then th
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from contextlib import suppress
 from typing import Final
@@ -14,25 +13,27 @@ from typing import Final
 from penstock.fronts.amqp091.connection import Connection
 from penstock.fronts.amqp091.measures import AmqpMeasures
 from penstock.fronts.amqp091.options import AmqpOptions
-from penstock.model.errors import InvalidArgument
+from penstock.fronts.exposure import check_exposure
+from penstock.fronts.front import Address, Front, Shared
+from penstock.fronts.listening import listen
 from penstock.node.broker import Broker
 
 SWEEP_SECONDS: Final = 1.0
 SLICES: Final = 10
 """Every connection is looked after once in that time, so many at a time."""
-BACKLOG: Final = 4_096
 
 log = logging.getLogger("penstock.amqp")
 
 
-class AmqpServer:
+class AmqpServer(Front):
     """The AMQP 0.9.1 front of one broker."""
 
-    def __init__(self, broker: Broker, options: AmqpOptions | None = None) -> None:
+    def __init__(self, broker: Broker, options: AmqpOptions | None = None, shared: Shared | None = None) -> None:
         self.broker = broker
         self.options = options or AmqpOptions()
         self.measures = AmqpMeasures()
-        check_exposure(self.options)
+        self.credentials = (shared or Shared()).credentials
+        check_exposure("amqp", self.options.host, self.credentials)
         self.is_stopping = False
         self.port = 0
         self._loop = asyncio.get_running_loop()
@@ -47,11 +48,12 @@ class AmqpServer:
 
     async def start(self) -> None:
         """Listen."""
-        self._server = await self._loop.create_server(
-            lambda: Connection(self), self.options.host, self.options.port, backlog=BACKLOG
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._server, self.port = await listen(lambda: Connection(self), self.options.host, self.options.port)
         self._sweeper = self._loop.call_later(SWEEP_SECONDS / SLICES, self.sweep)
+
+    @property
+    def listening(self) -> list[Address]:
+        return [Address("amqp", self.options.host, self.port)]
 
     async def stop(self) -> None:
         """Take no more connections; finish what those that are there have asked for, tell them, and let them go."""
@@ -115,19 +117,4 @@ class AmqpServer:
             if connection.namespace == namespace
             for channel in connection.channels.values()
             for consumer in channel.consumers.values()
-        )
-
-
-def check_exposure(options: AmqpOptions) -> None:
-    """Raise where anybody on the network could do everything, unless that was asked for."""
-    if options.token or options.insecure:
-        return
-    try:
-        is_loopback = ipaddress.ip_address(options.host).is_loopback
-    except ValueError:
-        is_loopback = options.host == "localhost"
-    if not is_loopback:
-        raise InvalidArgument(
-            f"amqp.host is {options.host!r}, which others can reach, and there is no http.token; "
-            "set one, or http.insecure = true if the network is trusted"
         )

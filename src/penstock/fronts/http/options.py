@@ -1,34 +1,47 @@
-"""What can be set about the HTTP front: where it listens, and the limits on what a client can make it hold."""
+"""The section `[http]` of the configuration: where HTTP listens, and how much its clients may make it hold."""
 
 from __future__ import annotations
 
 import msgspec
 
+from penstock.fronts.auth import Credentials
+from penstock.model.setting_types import KIB, MIB, Bytes, Count, Port, Seconds
+
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The section `[http]` of the configuration."""
+    """The HTTP API."""
 
     host: str = "127.0.0.1"
-    """The address to listen on. One that is not the machine's own loopback needs a token."""
-    port: int = 7333
-    """The port to listen on; 0 takes a free one and says which."""
+    """The address to listen on. One that others can reach needs a `token`, or `insecure`."""
+    port: Port = 7333
+    """The port to listen on; 0 takes a free one, which the server prints."""
     token: str = ""
-    """What clients send as `Authorization: Bearer …`. Empty: whoever reaches the port may do everything."""
+    """What every request must bring as `Authorization: Bearer …`; empty: nothing is asked for. A secret."""
     insecure: bool = False
-    """Listen beyond loopback without a token all the same."""
-    max_body_bytes: int = 65 * 1024 * 1024
-    """Bytes of one request's body."""
-    max_header_bytes: int = 32 * 1024
-    """Bytes of one request's line and headers."""
-    max_connections: int = 20_000
-    """Connections at a time; one more is answered 503 and closed."""
-    max_long_polls: int = 20_000
-    """Claims and reads that may wait for messages at a time; one more is answered 429."""
-    max_sessions: int = 10_000
-    """Sessions at a time; one more is answered 429."""
-    idle_seconds: float = 75.0
-    """A connection without a request for so long is closed."""
-    request_seconds: float = 30.0
-    """A request must have arrived, and an answer must have been taken, within this time."""
-    stop_seconds: float = 10.0
-    """How long a stop waits for answers under way."""
+    """Listen where others can reach the server although it asks for no token."""
+    max_body_bytes: Bytes = 64 * MIB + MIB
+    """The largest body of a request: the largest payload and what is around it."""
+    max_header_bytes: Bytes = 32 * KIB
+    """The largest head of a request: its first line and all headers."""
+    max_connections: Count = 20_000
+    """Connections at once; one more is answered 503 and closed."""
+    max_long_polls: Count = 20_000
+    """Claims and reads that wait at once; one more is answered 429."""
+    max_sessions: Count = 10_000
+    """Sessions of clients at once; one more is answered 429."""
+    idle_seconds: Seconds = 75.0
+    """How long a connection may stay open between requests."""
+    request_seconds: Seconds = 30.0
+    """How long a client may take to send one whole request."""
+    stop_seconds: Seconds = 10.0
+    """How long answers under way may take after the server was told to stop."""
+
+    @property
+    def enabled(self) -> bool:
+        """Always: commands, clients and other nodes use it."""
+        return True
+
+    @property
+    def credentials(self) -> Credentials:
+        """What this section asks clients of every front for."""
+        return Credentials(self.token, self.insecure)

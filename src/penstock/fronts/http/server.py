@@ -6,8 +6,6 @@ Next stop of a request: `routes.py`, then the handler in `handlers/`, then the b
 from __future__ import annotations
 
 import asyncio
-import hmac
-import ipaddress
 import itertools
 import logging
 import secrets
@@ -20,6 +18,8 @@ import msgspec
 
 from penstock import telemetry
 from penstock.fronts import metrics
+from penstock.fronts.exposure import check_exposure
+from penstock.fronts.front import Address, Front, Shared
 from penstock.fronts.http import page
 from penstock.fronts.http.busy_poll import Alertness
 from penstock.fronts.http.connection import Connection
@@ -28,20 +28,21 @@ from penstock.fronts.http.forwarding import Forwarding
 from penstock.fronts.http.handlers import all_routes
 from penstock.fronts.http.handlers.cluster import check_secret
 from penstock.fronts.http.heads import Heads
+from penstock.fronts.http.measures import ClusterNumbers, HttpMeasures
 from penstock.fronts.http.openapi import document
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
 from penstock.fronts.http.routes import NAMESPACE, SESSION, Call, Route, Router
 from penstock.fronts.http.sessions import Sessions
+from penstock.fronts.listening import listen
 from penstock.logs import request_id
 from penstock.model import DEFAULT_NAMESPACE
-from penstock.model.errors import Elsewhere, Forbidden, InvalidArgument, Overloaded, PenstockError, Unauthorized
+from penstock.model.errors import Elsewhere, Forbidden, Overloaded, PenstockError, Unauthorized
 from penstock.node.broker import Broker, broker_of_session
 from penstock.wire.http.cluster import CONSUMER, SECRET, SESSION_NAME
 from penstock.wire.http.shapes import encode_json
 
 SWEEP_SECONDS: Final = 1.0
-BACKLOG: Final = 4_096
 REFUSED_MAX: Final = 256
 """Connections past the limit that are told so at a time; more are only closed."""
 NAMESPACES_KEPT: Final = 1_000
@@ -52,30 +53,24 @@ EXPECTED: Final = (PenstockError, HttpError, msgspec.DecodeError, RecursionError
 log = logging.getLogger("penstock.http")
 
 
-class HttpServer:
+class HttpServer(Front):
     """The HTTP front of one broker."""
 
     def __init__(
         self,
         broker: Broker,
         options: HttpOptions | None = None,
-        *,
-        log_requests: bool = False,
-        metrics_queues_max: int = metrics.QUEUES_MAX,
-        is_measured: bool = True,
+        shared: Shared | None = None,
     ) -> None:
-        """`is_measured` turns `/metrics` on, with so many queues one by one; `log_requests` logs each request."""
         self.broker = broker
         self.options = options or HttpOptions()
-        self.measures = metrics.HttpMeasures()
-        self._log_requests = log_requests
-        self._metrics_queues_max = metrics_queues_max
-        self._is_measured = is_measured
-        check_exposure(self.options)
+        self.credentials = self.options.credentials
+        self.measures = HttpMeasures()
+        self._shared = shared or Shared()
+        check_exposure("http", self.options.host, self.credentials)
         self.stopping = False
         self.router = Router(all_routes())
         self.heads = Heads(self.options.max_header_bytes, self.options.max_body_bytes)
-        self._token = self.options.token.encode()
         self._loop = asyncio.get_running_loop()
         self._alertness = Alertness(self._loop)
         self._connections: set[Connection] = set()
@@ -98,11 +93,12 @@ class HttpServer:
 
     async def start(self) -> None:
         """Listen."""
-        self._server = await self._loop.create_server(
-            lambda: Connection(self), self.options.host, self.options.port, backlog=BACKLOG
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._server, self.port = await listen(lambda: Connection(self), self.options.host, self.options.port)
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self.sweep)
+
+    @property
+    def listening(self) -> list[Address]:
+        return [Address("http", self.options.host, self.port)]
 
     async def stop(self) -> None:
         """Take no more requests, answer those under way (long polls at once, empty), close all connections."""
@@ -234,7 +230,7 @@ class HttpServer:
 
     def _check(self, route: Route, request: Request) -> None:
         """Raise where the client may not ask this, or sends what nobody here reads."""
-        if not self._token:
+        if not self.credentials.token:
             _check_origin(request)
         elif not route.is_open:
             self._check_token(request)
@@ -333,7 +329,7 @@ class HttpServer:
         measures.bytes_in += request.body_bytes
         if isinstance(answer, Answer):
             measures.bytes_out += answer.body_bytes
-        if self._log_requests:
+        if self._shared.log_requests:
             name = request.method if route is None else route.name
             fields = {"status": answer.status, "milliseconds": round(seconds * 1000, 3)}
             log.info("%s", name, extra=fields)
@@ -346,7 +342,7 @@ class HttpServer:
 
     def _check_token(self, request: Request) -> None:
         scheme, _, token = request.headers.get(b"authorization", b"").partition(b" ")
-        if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
+        if scheme.lower() != b"bearer" or not self.credentials.accept(token.strip()):
             raise Unauthorized("this server wants a token: send Authorization: Bearer TOKEN")
 
     def _namespaced(self, namespace: str) -> Broker:
@@ -372,15 +368,17 @@ class HttpServer:
     # What it says about itself ----------------------------------------------------------------------------
 
     async def render_metrics(self) -> bytes:
-        if not self._is_measured:
+        if not self._shared.has_metrics:
             raise HttpError(NO_SUCH_PATH, "metrics are turned off: [metrics] enabled = false")
         cluster = self.broker.cluster
         if cluster is not None and self.forwarding is not None:
-            self.measures.cluster = metrics.ClusterNumbers(
+            self.measures.cluster = ClusterNumbers(
                 len(cluster.ownership.owned), cluster.heartbeat_age_s, cluster.heartbeats_failed,
                 self.forwarding.forwarded, self.forwarding.failed,
             )  # fmt: skip
-        return await metrics.render(self.broker, self._metrics_queues_max, self.measures)
+        fronts = self._shared.fronts or (self,)
+        measures = [front.measures for front in fronts]
+        return await metrics.render(self.broker, self._shared.metrics_queues_max, measures)
 
     def openapi(self) -> bytes:
         """The OpenAPI document, made when it is first asked for."""
@@ -418,18 +416,3 @@ def _check_origin(request: Request) -> None:
         return
     if origin.partition(b"://")[2] != request.headers.get(b"host"):
         raise Forbidden(f"Origin is {request.header(b'origin')[:100]!r}: a page of another site may not")
-
-
-def check_exposure(options: HttpOptions) -> None:
-    """Raise where anybody on the network could do everything, unless that was asked for."""
-    if options.token or options.insecure:
-        return
-    try:
-        is_loopback = ipaddress.ip_address(options.host).is_loopback
-    except ValueError:
-        is_loopback = options.host == "localhost"
-    if not is_loopback:
-        raise InvalidArgument(
-            f"http.host is {options.host!r}, which others can reach, and there is no http.token; "
-            "set one, or http.insecure = true if the network is trusted"
-        )

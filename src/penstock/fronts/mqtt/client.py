@@ -8,7 +8,6 @@ what it sent before has been carried out.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import secrets
 from collections import deque
 from typing import TYPE_CHECKING, Final
@@ -153,8 +152,7 @@ class Client:
         return False
 
     def _check_login(self) -> None:
-        token = self.server.options.token
-        if token and not hmac.compare_digest(self.connect.password or b"", token.encode()):
+        if not self.server.credentials.accept(self.connect.password or b""):
             raise Refusal(Reason.BAD_USER_NAME_OR_PASSWORD, "this server wants its token as the password")
 
     def _set_up(self, session: Session) -> None:

@@ -47,9 +47,9 @@ class Connection(asyncio.Protocol):
         self.engine = ServerConnection(server.limits)
         self._filter: WebSocketFilter | None = None
         if is_websocket:
-            options = server.options
+            options, given = server.options, server.credentials
             self._filter = WebSocketFilter(
-                maximum_frame_size=options.max_packet_bytes, any_origin=bool(options.token) or options.insecure
+                maximum_frame_size=options.max_packet_bytes, any_origin=bool(given.token) or given.insecure
             )
         self._transport: asyncio.Transport | None = None
         self._has_room = True

@@ -1,80 +1,62 @@
-"""What can be set about the MQTT front: where it listens, and the limits on what a client can make it hold."""
+"""The section `[mqtt]` of the configuration: where MQTT listens, and how much its clients may make it hold."""
 
 from __future__ import annotations
 
-import ipaddress
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
-from penstock.model import DEFAULT_NAMESPACE
-from penstock.model.errors import InvalidArgument
+from penstock.model.setting_types import KIB, MIB, Count, Port, Seconds
 
-NEVER = 0xFFFFFFFF
+NEVER: Final = 0xFFFFFFFF
+"""A session expiry without end."""
 
 
 class MqttOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The section `[mqtt]` of the configuration, with the token of `[http]`."""
+    """MQTT 3.1.1 and 5. Where `http.token` is set, clients send it as their password."""
 
     enabled: bool = True
-    """Listen for MQTT at all."""
+    """Listen for MQTT."""
     host: str = "127.0.0.1"
-    """The address to listen on. One that is not the machine's own loopback needs a token."""
-    port: int = 1883
-    """The port to listen on; 0 takes a free one and says which."""
+    """The address to listen on. One that others can reach needs `http.token`, or `http.insecure`."""
+    port: Port = 1883
+    """The port to listen on; 0 takes a free one, which the server prints."""
     websocket: bool = True
     """Listen for MQTT over WebSocket too, at the path `/mqtt`."""
-    websocket_port: int = 8083
-    """The port for that; 0 takes a free one and says which."""
-    token: str = ""
-    """What clients send as their password. Empty: whoever reaches the port may do everything."""
-    insecure: bool = False
-    """Listen beyond loopback without a token all the same."""
-    namespace: str = DEFAULT_NAMESPACE
+    websocket_port: Port = 8083
+    """The port for WebSockets; 0 takes a free one, which the server prints."""
+    namespace: str = "default"
     """Whose queues and exchanges MQTT clients see."""
-    max_connections: int = 20_000
-    """Connections at a time; one more is told that the server is busy."""
-    max_packet_bytes: int = 17 * 1024 * 1024
-    """Bytes of one packet."""
-    connect_seconds: float = 10.0
+    max_connections: Count = 20_000
+    """Connections at once; one more is told that the server is busy."""
+    max_packet_bytes: Annotated[int, Meta(ge=KIB, le=256 * MIB)] = 17 * MIB
+    """The largest packet of a client: the largest payload and what is around it."""
+    connect_seconds: Seconds = 10.0
     """How long a client may take from the connection to its CONNECT."""
-    receive_maximum: int = 1_000
-    """Publishes of QoS 1 and 2 that a client may have unanswered."""
-    topic_alias_maximum: int = 64
+    receive_maximum: Annotated[int, Meta(ge=1, le=65_535)] = 1_000
+    """Publishes of QoS 1 and 2 that a version 5 client may have unanswered."""
+    topic_alias_maximum: Annotated[int, Meta(ge=0, le=65_535)] = 64
     """Topic aliases that a client may set, and at most as many the server sets."""
-    max_in_flight: int = 1_000
-    """Deliveries of QoS 1 and 2 that may be unanswered by one client; its own receive maximum may be lower."""
-    max_unsettled: int = 1_000
-    """Messages of one `$queue/…` subscription that may be unsettled."""
-    max_subscriptions: int = 10_000
+    max_in_flight: Annotated[int, Meta(ge=1, le=65_535)] = 1_000
+    """Deliveries of QoS 1 and 2 that one client may have unanswered; its own receive maximum may be lower."""
+    max_unsettled: Count = 1_000
+    """Messages of one subscription to `$queue/…` that may be unsettled."""
+    max_subscriptions: Count = 10_000
     """Filters that one session may subscribe to."""
-    max_queued: int = 100_000
+    max_queued: Count = 100_000
     """Messages that wait for one session; with one more, the oldest goes."""
-    max_queued_bytes: int = 256 * 1024 * 1024
-    """Bytes of them; with more, the oldest go."""
-    max_session_expiry_seconds: int = NEVER
-    """The longest that a session outlives its connection; 4294967295 is for ever."""
-    max_keep_alive_seconds: int = 0
+    max_queued_bytes: Annotated[int, Meta(ge=KIB, le=1 << 40)] = 256 * MIB
+    """Bytes that wait for one session; with more, the oldest go."""
+    max_session_expiry_seconds: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)] = NEVER
+    """The longest that a session outlives its connection; 4294967295 means no limit."""
+    max_keep_alive_seconds: Annotated[int, Meta(ge=0, le=65_535)] = 0
     """The longest keep-alive of version 5 clients; a longer one, or none, is replaced by it. 0: any is fine."""
-    max_retained: int = 1_000_000
-    """Retained messages."""
-    max_retained_bytes: int = 256 * 1024 * 1024
-    """Bytes of their topics and payloads, which are in memory."""
+    max_retained: Count = 1_000_000
+    """Retained messages; one more is refused."""
+    max_retained_bytes: Annotated[int, Meta(ge=KIB, le=1 << 40)] = 256 * MIB
+    """Bytes of retained messages, which are kept in memory; more are refused."""
     declare_queues: bool = True
-    """A publish or subscription to `$queue/<name>/…` declares the queue where there is none."""
-    stop_seconds: float = 5.0
-    """How long a stop waits for what clients sent before it."""
-
-
-def check_exposure(options: MqttOptions) -> None:
-    """Raise where anybody on the network could do everything, unless that was asked for."""
-    if options.token or options.insecure:
-        return
-    try:
-        is_loopback = ipaddress.ip_address(options.host).is_loopback
-    except ValueError:
-        is_loopback = options.host == "localhost"
-    if not is_loopback:
-        raise InvalidArgument(
-            f"mqtt.host is {options.host!r}, which others can reach, and there is no http.token; "
-            "set one, or http.insecure = true if the network is trusted"
-        )
+    """Declare the queue of `$queue/<name>/…` where a client publishes or subscribes to one that does not exist."""
+    stop_seconds: Seconds = 5.0
+    """How long what clients have sent may take after the server was told to stop."""

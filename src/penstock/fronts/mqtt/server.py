@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from penstock.fronts.exposure import check_exposure
+from penstock.fronts.front import Address, Front, Shared
+from penstock.fronts.listening import CannotListen, listen
 from penstock.fronts.mqtt.connection import Connection
 from penstock.fronts.mqtt.delivering import RENEW_SECONDS
 from penstock.fronts.mqtt.errors import log
-from penstock.fronts.mqtt.measures import MqttMeasures, MqttNumbers, families
-from penstock.fronts.mqtt.options import MqttOptions, check_exposure
+from penstock.fronts.mqtt.measures import MqttMeasures, MqttNumbers
+from penstock.fronts.mqtt.options import MqttOptions
 from penstock.fronts.mqtt.publishing import EXCHANGE, Publishing
 from penstock.fronts.mqtt.queues import Unsettled
 from penstock.fronts.mqtt.retained import RetainedMessages
@@ -25,10 +27,6 @@ from penstock.node.broker import Broker
 from penstock.wire.mqtt.connection import Limits
 from penstock.wire.mqtt.reasons import Reason
 
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-
-BACKLOG: Final = 4_096
 TICK_SECONDS: Final = 1.0
 SWEEP_SECONDS: Final = 0.25
 """Between looks at what is due: wills, sessions, retained messages that expire, and what other nodes say."""
@@ -39,22 +37,13 @@ REFUSED_MAX: Final = 256
 RENEWED_AT_ONCE: Final = 100
 
 
-class CannotListen(Exception):
-    """A port of the options that cannot be listened on, and why."""
-
-    def __init__(self, option: str, port: int, cause: OSError) -> None:
-        super().__init__(f"mqtt.{option} {port}: {cause}")
-        self.option = option
-        self.port = port
-        self.cause = cause
-
-
-class MqttServer:
+class MqttServer(Front):
     """The MQTT front of one broker."""
 
-    def __init__(self, broker: Broker, options: MqttOptions | None = None) -> None:
+    def __init__(self, broker: Broker, options: MqttOptions | None = None, shared: Shared | None = None) -> None:
         self.options = options or MqttOptions()
-        check_exposure(self.options)
+        self.credentials = (shared or Shared()).credentials
+        check_exposure("mqtt", self.options.host, self.credentials)
         self.broker = (
             broker if broker.namespace == self.options.namespace else broker.in_namespace(self.options.namespace)
         )
@@ -64,7 +53,7 @@ class MqttServer:
             topic_alias_maximum=self.options.topic_alias_maximum,
             connect_within_s=self.options.connect_seconds,
         )
-        self.measures = MqttMeasures()
+        self.measures = MqttMeasures(self._numbers)
         self.stopping = False
         self.unsettled = Unsettled()
         self.retained = RetainedMessages(
@@ -84,13 +73,15 @@ class MqttServer:
         self.port = 0
         self.websocket_port = 0
 
-    def metrics(self) -> Iterator[Metric]:
-        """What `/metrics` shows of it."""
-        numbers = MqttNumbers(
-            len(self.connections), len(self.sessions.documents.all), len(self.retained), self.retained.bytes,
-            len(self.unsettled.sources),
-        )  # fmt: skip
-        return families(self.measures, numbers)
+    def _numbers(self) -> MqttNumbers:
+        """How things stand now, for `/metrics`."""
+        return MqttNumbers(
+            connections=len(self.connections),
+            sessions=len(self.sessions.documents.all),
+            retained=len(self.retained),
+            retained_bytes=self.retained.bytes,
+            unsettled=len(self.unsettled.sources),
+        )
 
     def now_ms(self) -> int:
         """By the clock of the machine, as the times of messages are."""
@@ -104,9 +95,10 @@ class MqttServer:
         await self.retained.table.catch_up()
         await self.sessions.begin()
         await self.sessions.sweep()
-        self.port = await self._listen(self.options.port, is_websocket=False)
+        self.port = await self._listen("port", self.options.port, is_websocket=False)
         if self.options.websocket:
-            self.websocket_port = await self._listen(self.options.websocket_port, is_websocket=True)
+            port = self.options.websocket_port
+            self.websocket_port = await self._listen("websocket_port", port, is_websocket=True)
         self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)
         self._sweeper = self._loop.create_task(self._sweep())
         self._renewer = self._loop.create_task(self._renew())
@@ -120,16 +112,23 @@ class MqttServer:
                 "choose another mqtt.namespace"
             )
 
-    async def _listen(self, port: int, *, is_websocket: bool) -> int:
+    async def _listen(self, option: str, port: int, *, is_websocket: bool) -> int:
+        def make() -> Connection:
+            return Connection(self, is_websocket=is_websocket)
+
         try:
-            server = await self._loop.create_server(
-                lambda: Connection(self, is_websocket=is_websocket), self.options.host, port, backlog=BACKLOG
-            )
-        except OSError as error:
+            server, port = await listen(make, self.options.host, port, option)
+        except CannotListen:
             await self.stop()
-            raise CannotListen("websocket_port" if is_websocket else "port", port, error) from None
+            raise
         self._servers.append(server)
-        return int(server.sockets[0].getsockname()[1])
+        return port
+
+    @property
+    def listening(self) -> list[Address]:
+        host = self.options.host
+        places = [Address("mqtt", host, self.port)]
+        return places + [Address("ws", host, self.websocket_port, "/mqtt")] * self.options.websocket
 
     async def stop(self) -> None:
         """Take no more connections, tell those there are, and finish what they sent."""

@@ -1,0 +1,72 @@
+"""The fronts of `penstock serve`: built from the registry and their sections, started in order, stopped in reverse."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from contextlib import AsyncExitStack
+from typing import Any
+
+from penstock.cli.serve.settings import flag_of
+from penstock.cli.serve.starting import CannotStart
+from penstock.config import Config
+from penstock.fronts.front import Front, Shared
+from penstock.fronts.http.server import HttpServer
+from penstock.fronts.listening import CannotListen
+from penstock.fronts.reach import broker_of
+from penstock.fronts.registry import FRONTS
+from penstock.model.errors import PenstockError
+from penstock.node.broker import Broker
+
+
+def build_fronts(broker: Broker, config: Config) -> dict[str, Front]:
+    """Every front that the configuration wants, by name. None listens yet."""
+    built: dict[str, Front] = {}
+    every: list[Front] = []
+    shared = Shared(
+        credentials=config.credentials,
+        log_requests=config.log.requests,
+        has_metrics=config.metrics.enabled,
+        metrics_queues_max=config.metrics.queues_max,
+        fronts=every,
+    )
+    for entry in FRONTS:
+        options = config.fronts[entry.name]
+        if not options.enabled:
+            continue
+        try:
+            front = entry.build(broker, options, shared)
+        except PenstockError as error:
+            raise CannotStart(str(error)) from None
+        if isinstance(front, HttpServer):
+            broker = broker_of(front)  # the others reach queues of other nodes through it
+        built[entry.name] = front
+        every.append(front)
+    return built
+
+
+async def listen(stack: AsyncExitStack, name: str, front: Front) -> None:
+    """Start a front; the stack stops it."""
+    try:
+        await front.start()
+    except CannotListen as error:
+        raise cannot_listen(name, error) from None
+    except PenstockError as error:
+        raise CannotStart(str(error)) from None
+    stack.push_async_callback(front.stop)
+
+
+def cannot_listen(name: str, error: CannotListen) -> CannotStart:
+    """Why a port cannot be listened on, and what to do."""
+    cause, host, place = error.cause, error.host, f"{error.host}:{error.port}"
+    if isinstance(cause, socket.gaierror):
+        return CannotStart(f"{name}.host is {host!r}, which is no address here: {cause.strerror}")
+    flag = flag_of(name, error.option)
+    if name != "http":
+        flag += f", or --no-{name} to do without {name.upper()}"
+    advice: dict[Any, str] = {
+        errno.EADDRINUSE: f"it is in use, perhaps by another penstock: choose another {flag}; 0 takes a free one",
+        errno.EACCES: f"it may not be used: choose a {flag} from 1024 on",
+        errno.EADDRNOTAVAIL: f"this machine has no such address: choose another {flag_of(name, 'host')}",
+    }
+    return CannotStart(f"cannot listen on {place}: {advice.get(cause.errno, cause.strerror or cause)}")

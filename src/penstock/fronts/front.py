@@ -1,0 +1,89 @@
+"""What a front is: it listens, answers clients in its protocol with what the broker says, and stops in good order.
+
+`penstock serve` builds every front of `registry.py` from its section of the configuration. A front knows the broker and
+its own protocol; it knows neither the other fronts nor how many nodes there are.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+
+from penstock.fronts.auth import OPEN, Credentials
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+
+class FrontOptions(Protocol):
+    """A front's section of the configuration: these options and its own."""
+
+    __struct_fields__: ClassVar[tuple[str, ...]]
+
+    @property
+    def enabled(self) -> bool: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def max_connections(self) -> int: ...
+
+
+class Address(NamedTuple):
+    """Where a front listens."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str = ""
+
+    @property
+    def url(self) -> str:
+        """Something to paste on this machine: a front that listens everywhere listens on loopback too."""
+        host = self.host
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return f"{self.scheme}://{host}:{self.port}{self.path}"
+        if address.is_unspecified:
+            host = "127.0.0.1" if address.version == 4 else "::1"
+        return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{self.port}{self.path}"
+
+
+class Measures(Protocol):
+    """What a front counts."""
+
+    def families(self) -> Iterable[Metric]:
+        """The numbers as `/metrics` shows them."""
+
+
+class Front(Protocol):
+    """One protocol of one server. Its class takes the broker, its section and a `Shared`."""
+
+    measures: Measures
+
+    @property
+    def listening(self) -> Sequence[Address]:
+        """Where clients reach it, once it has started."""
+
+    async def start(self) -> None:
+        """Listen; `CannotListen` where a port cannot be had."""
+
+    async def stop(self) -> None:
+        """Accept nothing more, finish what clients have asked for, close their connections."""
+
+
+class Shared(NamedTuple):
+    """What all fronts of one server have in common."""
+
+    credentials: Credentials = OPEN
+    log_requests: bool = False
+    """Log a line for each HTTP request."""
+    has_metrics: bool = True
+    """Answer `/metrics`,"""
+    metrics_queues_max: int = 1_000
+    """with series of their own for at most this many queues."""
+    fronts: Sequence[Front] = ()
+    """All of them: `/metrics` shows what each measures."""

@@ -1,0 +1,49 @@
+"""The fronts that a server has. A new one is a folder beside this file and a line in `FRONTS`.
+
+From the line follow its section of the configuration with its variables and flags, its place in `penstock serve`, and
+its numbers in `/metrics`. A front's server is imported when it is built: reading the configuration needs none.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.fronts.amqp091.options import AmqpOptions
+from penstock.fronts.front import Front, FrontOptions, Shared
+from penstock.fronts.http.options import HttpOptions
+from penstock.fronts.mqtt.options import MqttOptions
+
+if TYPE_CHECKING:
+    from penstock.node.broker import Broker
+
+
+class Entry(NamedTuple):
+    """One front."""
+
+    name: str
+    """Its section of the configuration."""
+    title: str
+    """The protocol, for people."""
+    options: type[FrontOptions]
+    server: str
+    """Module and class of its `Front`."""
+
+    @property
+    def ports(self) -> list[str]:
+        """The options that are ports."""
+        return [name for name in self.options.__struct_fields__ if name == "port" or name.endswith("_port")]
+
+    def build(self, broker: Broker, options: FrontOptions, shared: Shared) -> Front:
+        """The front, which does not listen yet."""
+        module, _, name = self.server.partition(":")
+        front: Front = getattr(import_module(module), name)(broker, options, shared)
+        return front
+
+
+FRONTS: Final = (
+    # The first listens before a node joins its cluster and until it has left: through it, nodes reach each other.
+    Entry("http", "HTTP", HttpOptions, "penstock.fronts.http.server:HttpServer"),
+    Entry("amqp", "AMQP 0.9.1", AmqpOptions, "penstock.fronts.amqp091.server:AmqpServer"),
+    Entry("mqtt", "MQTT", MqttOptions, "penstock.fronts.mqtt.server:MqttServer"),
+)
