@@ -109,15 +109,15 @@ class SyncBroker:
             yield SyncBroker(session, self._thread)
 
     def begin_session(self, name: str) -> SyncBroker:
-        """The same for who ends it himself, with `end_session` on what this returns."""
+        """Like `session()`, but the caller must call `end_session()` on what this returns."""
         return SyncBroker(self._thread.do(self._broker.begin_session, name), self._thread)
 
     def new_session_name(self) -> str:
-        """A name for a session that tells whose it is: what it holds returns at once where this process is gone."""
+        """A name that no other session has."""
         return self._thread.do(self._broker.new_session_name)
 
     def end_session(self) -> None:
-        """Delete the session's exclusive queues and give back what it has leased. Safe to do again."""
+        """Delete the session's exclusive queues and give back what it has leased. Safe to repeat."""
         self._thread.run(self._broker.end_session)
 
     def declare_queue(self, name: str, **options: Any) -> None:

@@ -23,6 +23,7 @@ from penstock.node.consume.extents import QueueLanes
 from penstock.node.consume.streams import StreamRead
 from penstock.node.marks import Mark
 from penstock.node.observe.stats import QueueStats
+from penstock.node.session import Session
 
 if TYPE_CHECKING:
     from penstock.fronts.http.server import HttpServer
@@ -43,18 +44,17 @@ def broker_of(server: HttpServer) -> Broker:
 class Reach(Broker):
     """A broker of several nodes."""
 
-    def __init__(self, node: Node, namespace: str, session: str | None, server: HttpServer) -> None:
+    def __init__(self, node: Node, namespace: str, session: Session | None, server: HttpServer) -> None:
         super().__init__(node, namespace, session)
         self._server = server
-        self._there = client_over(Inside(server, self.consumer, session), namespace, self.consumer)
+        self._there = client_over(Inside(server, self.consumer, self.session_key), namespace, self.consumer)
 
     def in_namespace(self, namespace: str) -> Reach:
-        other = Reach(self._node, check_name(namespace, "a namespace"), self._session, self._server)
-        other._claimed = self._claimed
-        return other
+        return Reach(self._node, check_name(namespace, "a namespace"), self._session, self._server)
 
     def begin_session(self, name: str) -> Reach:
-        return Reach(self._node, self._namespace, check_name(name, "a session"), self._server)
+        session = Session(self._node.ownership.incarnation, check_name(name, "a session"))
+        return Reach(self._node, self._namespace, session, self._server)
 
     async def _anywhere(self, here: Awaitable[Result], there: Callable[[], Awaitable[Result]]) -> Result:
         try:

@@ -10,8 +10,8 @@ is durable, a change here: nobody is told of a queue that a crash could take bac
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,6 +20,7 @@ from penstock.core.routing.router import Router
 from penstock.model import Binding, ExchangeConfig, GroupConfig, Message, QueueConfig
 from penstock.model.errors import NotFound, StoreCorrupt, Unavailable
 from penstock.model.rows import SLOTS, CatalogRow, slot_of
+from penstock.node.session import Session
 from penstock.node.staging.records import Stages
 
 SETTINGS_SHARED_MAX = 1_000
@@ -27,6 +28,8 @@ EPHEMERAL_FROM = 1 << 48
 """Ids from here on belong to ephemeral queues: never stored, never loaded."""
 
 
+NOBODY: Final[Mapping[tuple[str, str], Session | None]] = {}
+"""The consumers of a queue that has none; shared, for most have none."""
 _NO_NAMES: dict[int, str] = {}
 """Shared by all queues whose groups nobody has looked for by their ids."""
 
@@ -64,8 +67,9 @@ class Queue:
         """Groups whose declaration is on its way: lanes know them already, and things happen to them."""
         self.deleting = False
         self.rotation = 0
-        self.session: str | None = None
-        self.consumers: frozenset[tuple[str, str]] = frozenset()  # the empty one is shared by all
+        self.session: Session | None = None
+        self.consumers: Mapping[tuple[str, str], Session | None] = NOBODY
+        """(group, name) of those that said they are there, with their session."""
         self.had_consumer = False
         self.only_consumer: tuple[str, str] | None = None
         """The consumer beside which no other may be."""
@@ -99,6 +103,9 @@ class QueueDocument(msgspec.Struct, omit_defaults=True):
     config: QueueConfig
     lanes: tuple[int, ...]
     session: str | None = None
+    """The name of the session that has it, if it is exclusive,"""
+    holder: int = 0
+    """and the process that has the session; 0 as written by versions that did not tell, whose process is gone."""
 
 
 class ScheduleDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -146,7 +153,8 @@ _mark_decoder = msgspec.msgpack.Decoder(MarkDocument)
 
 
 def queue_row(queue: Queue, config: QueueConfig) -> CatalogRow:
-    document = msgspec.json.encode(QueueDocument(config, queue.lanes, queue.session))
+    holder, session = (0, None) if queue.session is None else queue.session
+    document = msgspec.json.encode(QueueDocument(config, queue.lanes, session, holder))
     return CatalogRow("queue", queue.id, 0, queue.namespace, queue.name, document)
 
 
@@ -322,7 +330,7 @@ class Catalog:
         queue = self.by_id.get(row.id)
         if queue is None:
             queue = Queue(row.id, row.namespace, row.name, document.config, document.lanes)
-            queue.session = document.session
+            queue.session = None if document.session is None else Session(document.holder, document.session)
             self.queues[row.namespace, row.name] = queue
             self.by_id[row.id] = queue
             for lane in document.lanes:

@@ -20,6 +20,7 @@ from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.loop import CommitLoop
 from penstock.node.exchanges import Exchanges
 from penstock.node.lanes import LaneSet
+from penstock.node.session import Session
 
 GROUPS_MAX: Final = 1_000
 FIXED_QUEUE_OPTIONS: Final = (
@@ -57,7 +58,7 @@ class Declarations:
 
     # Queues -----------------------------------------------------------------------------------------------
 
-    async def declare_queue(self, namespace: str, name: str, options: dict[str, Any], session: str | None) -> Queue:
+    async def declare_queue(self, namespace: str, name: str, options: dict[str, Any], session: Session | None) -> Queue:
         """Create a queue, or merge options into the one there is."""
         check_name(name, "a queue's name")
         check_name(namespace, "a namespace")
@@ -72,7 +73,7 @@ class Declarations:
             await self._update_queue(queue, options)
             return queue
 
-    async def _create_queue(self, namespace: str, name: str, config: QueueConfig, session: str | None) -> Queue:
+    async def _create_queue(self, namespace: str, name: str, config: QueueConfig, session: Session | None) -> Queue:
         catalog = self._catalog
         if len(catalog.queues) >= self._queues_max:
             raise Forbidden(f"there are {len(catalog.queues)} queues already, as many as may be; delete some first")

@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane, Sealed
 from penstock.model.errors import Closed, Fenced, PenstockError
 from penstock.model.rows import SLOTS, BatchRow, Commit, Member, OutboxRow, TraceRow, home_slot, slot_of
@@ -30,6 +29,7 @@ from penstock.node.cluster.outbox import Outbox
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.loop import CommitLoop
 from penstock.node.consume.scan_limit import ScanLimit
+from penstock.node.consume.sessions import Sessions
 from penstock.node.consume.streams import read_offsets
 from penstock.node.consume.waiters import Waiters
 from penstock.node.declarations import Declarations
@@ -122,8 +122,9 @@ class Node:
         )
         self.bytes_before: dict[int, tuple[int, int]] = {}
         """lane → (its first offset, bytes appended before it): see `node/consume/extents.py`"""
-        self.session_claims: dict[str, set[tuple[int, str, str]]] = {}
-        """session → (queue, group, consumer) of its claims here, where it is another node that has the session"""
+        self.sessions = Sessions(
+            self.catalog, self.ownership, self.lanes, clock, self.commits, self.declarations.delete_queue
+        )
         self.reading_ahead: set[int] = set()
         self.outbox = Outbox(self)
         self.positions = Positions(self)
@@ -456,16 +457,8 @@ class Node:
     # Time -------------------------------------------------------------------------------------------------
 
     def _lane_loaded(self, lane: Lane) -> None:
-        self._end_leases_of_the_gone(lane)
+        self.sessions.loaded(lane)
         self.lane_timers.arm(lane)
         self.lane_retention.changed(lane)
         if self.waiters.has_waiters(self.catalog.by_lane[lane.id]):
             asyncio.get_running_loop().call_soon(self.waiters.serve, lane)
-
-    def _end_leases_of_the_gone(self, lane: Lane) -> None:
-        """What sessions held whose process is gone returns at once, as when such a session ends by itself."""
-        for group in lane.groups.values():
-            held_by = list(group.leases.by_consumer) if isinstance(group, WorkGroup) else []
-            for consumer in [name for name in held_by if holdings.has_ended(self, name)]:
-                group.consumer_left(self.clock.now_ms(), consumer)
-                self.commits.touch(lane)

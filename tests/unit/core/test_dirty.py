@@ -22,7 +22,7 @@ def stocked() -> Bench:
     """Ten messages: 0 and 1 leased, 2 waiting, 3 dead, the others ready; all of it sealed."""
     bench = Bench(lease_ms=1_000)
     bench.publish(NOW, *plain(10))
-    bench.claim(NOW, 2)
+    bench.work.claim(NOW, 2, "ann", 1, session="1.s")
     bench.claim(NOW, 2, lease=2)
     bench.settle(NOW, 2, "postpone", (2, 3), delay_ms=50)
     bench.settle(NOW, 2, "reject", (3, 4))
@@ -40,6 +40,7 @@ COMMANDS: dict[str, Callable[[Bench], object]] = {
     "settle a part": lambda bench: bench.work.settle(NOW, 1, [Verdict("nack", 0, 1)]),
     "extend": lambda bench: bench.work.extend(NOW, 1, 5_000),
     "consumer_left": lambda bench: bench.work.consumer_left(NOW, "ann"),
+    "session_left": lambda bench: bench.work.session_left(NOW, "1.s"),
     "seek": lambda bench: bench.work.seek(NOW, 0),
     "purge": lambda bench: bench.work.purge(NOW),
     "redrive": lambda bench: bench.work.redrive(NOW, [(0, 10)]),

@@ -12,8 +12,10 @@ from penstock.core import log
 from penstock.core.group import walk
 from penstock.core.group.settings import backoff_ms, settings_of
 from penstock.core.group.settle import ERROR_CHARACTERS_MAX
+from penstock.core.group.work import WorkGroup
 from penstock.model import GroupConfig, Message, QueueConfig
 from penstock.model.errors import InvalidArgument, LeaseLost, WrongKind
+from penstock.model.rows import LaneImage
 from penstock.model.verdict import Verdict
 from tests.unit.core.lanes import GROUP, Bench, keyed, plain
 
@@ -547,6 +549,51 @@ def test_consumer_left_counts_an_attempt() -> None:
     assert bench.dead() == [0]
     assert bench.waiting() == [1, 2]
     bench.work.consumer_left(NOW, "nobody")
+
+
+def test_a_session_that_ends_takes_its_own_leases_and_no_others() -> None:
+    bench = Bench(max_attempts=2)
+    bench.publish(NOW, *plain(4))
+    bench.work.claim(NOW, 1, "ann", 1, session="7.s")
+    bench.work.claim(NOW, 1, "bob", 2, session="7.s")
+    bench.work.claim(NOW, 1, "ann", 3)
+    bench.work.claim(NOW, 1, "ann", 4, session="7.t")
+    bench.commit(NOW)
+    bench.work.session_left(NOW, "7.s")
+    assert sorted(bench.work.leases.by_id) == [3, 4]
+    assert bench.work.leases.by_session == {"7.t": {4}}
+    assert bench.claim(NOW, 9, 5) == [0, 1]
+    bench.work.session_left(NOW, "7.s")  # again, when nothing is left
+    assert sorted(bench.work.leases.by_id) == [3, 4, 5]
+
+
+def test_a_lease_is_stored_with_its_session_and_found_by_it_after_a_load() -> None:
+    bench = Bench()
+    bench.publish(NOW, *plain(2))
+    bench.work.claim(NOW, 1, "ann", 1, session="7.s")
+    bench.work.claim(NOW, 1, "ann", 2)
+    sealed = bench.lane.seal(NOW)
+    assert sealed is not None
+    change = sealed.change
+    assert {row.lease: row.session for row in change.leases} == {1: "7.s", 2: ""}
+    image = LaneImage(bench.lane.id, leases=change.leases)
+    loaded = WorkGroup(bench.work.id, bench.work.settings, bench.lane, 0)
+    loaded.load(image)
+    assert [lease.id for lease in loaded.leases.of_session("7.s")] == [1]
+
+
+def test_the_active_consumer_of_a_session_is_replaced_when_it_ends() -> None:
+    bench = Bench(single_active_consumer=True)
+    bench.publish(NOW, *plain(3))
+    bench.work.claim(NOW, 1, "ann", 1, session="7.s")
+    assert bench.claim(NOW, 1, 2, consumer="bob") == []
+    bench.work.session_left(NOW, "7.s")
+    assert bench.claim(NOW, 1, 3, consumer="bob") == [0]
+    bench.settle(NOW, 3, "ack")
+    bench.work.session_left(NOW, "7.t", {"cid"})
+    assert bench.claim(NOW, 1, 4, consumer="cid") == []
+    bench.work.session_left(NOW, "7.t", {"bob"})  # which holds nothing, and was active all the same
+    assert bench.claim(NOW, 1, 5, consumer="cid") == [1]
 
 
 # Heads out of memory and costs ---------------------------------------------------------------------------

@@ -30,11 +30,13 @@ def claim(
     partition: str | None = None,
     settle: bool = False,
     minimum: int = 1,
+    session: str = "",
 ) -> list[Entry]:
     """Hand out up to `most` messages, or none if there are fewer than `minimum`.
 
     The entries are in the order of delivery: by offset, or by priority in a prioritized group. They are leased under
     `lease_id`, or with `settle` acked at once. `partition` restricts the claim to one partition of an ordered group.
+    A lease of a `session` ends with it.
 
     Empty when nothing may be handed out now. Raises `Missing` when heads are needed and nothing was found before them.
     """
@@ -44,7 +46,7 @@ def claim(
     if room < max(minimum, 1):
         return []
     if minimum <= 1 and partition is None and (entry := _take_plain(group, room)) is not None:
-        _hand_out(group, now_ms, [entry], consumer, lease_id, lease_ms, settle)
+        _hand_out(group, now_ms, [entry], consumer, lease_id, lease_ms, settle, session)
         return [entry]
     before = (group.next, group.waiting.count, set(group.waiting.dirty) if minimum > 1 else None)
     taken = _take(group, now_ms, room, partition)
@@ -54,7 +56,7 @@ def claim(
     taken = _within_bytes(group, now_ms, taken)
     by_priority = list(taken)
     taken = merged(taken)
-    _hand_out(group, now_ms, taken, consumer, lease_id, lease_ms, settle)
+    _hand_out(group, now_ms, taken, consumer, lease_id, lease_ms, settle, session)
     return by_priority if group.settings.prioritized else list(taken)
 
 
@@ -221,6 +223,7 @@ def _hand_out(
     lease_id: int,
     lease_ms: int | None,
     settle: bool,
+    session: str,
 ) -> None:
     """Lease the entries, or ack them at once."""
     settings = group.settings
@@ -235,4 +238,4 @@ def _hand_out(
             group.events.add("acked", start, end, now_ms, consumer, attempts)
         return
     deadline_ms = now_ms + (settings.lease_ms if lease_ms is None else lease_ms)
-    group.leases.add(Lease(lease_id, consumer, deadline_ms, entries))
+    group.leases.add(Lease(lease_id, consumer, deadline_ms, entries, session))

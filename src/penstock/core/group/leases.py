@@ -14,25 +14,29 @@ from penstock.model.rows import LeaseRow
 
 
 class Lease:
-    """Offsets handed to one consumer until a deadline."""
+    """Offsets handed to one consumer until a deadline, or until its session ends."""
 
-    __slots__ = ("consumer", "deadline_ms", "entries", "id")
+    __slots__ = ("consumer", "deadline_ms", "entries", "id", "session")
 
-    def __init__(self, id: int, consumer: str, deadline_ms: int, entries: list[Entry]) -> None:
+    def __init__(self, id: int, consumer: str, deadline_ms: int, entries: list[Entry], session: str = "") -> None:
         self.id = id
         self.consumer = consumer
         self.deadline_ms = deadline_ms
         self.entries = entries
+        self.session = session
+        """The session that claimed them; empty for none."""
 
 
 class Leases:
     """All leases of a group, with what changed since the last commit was sealed."""
 
-    __slots__ = ("by_consumer", "by_id", "count", "deadlines", "dirty", "lowest_heap", "stored")
+    __slots__ = ("by_consumer", "by_id", "by_session", "count", "deadlines", "dirty", "lowest_heap", "stored")
 
     def __init__(self) -> None:
         self.by_id: dict[int, Lease] = {}
         self.by_consumer: dict[str, set[int]] = {}
+        self.by_session: dict[str, set[int]] = {}
+        """Only of leases that a session holds."""
         self.count = 0
         self.deadlines: list[tuple[int, int]] = []
         self.lowest_heap: list[tuple[int, int]] = []
@@ -40,7 +44,7 @@ class Leases:
         self.stored: set[int] = set()
 
     def load(self, row: LeaseRow) -> Lease:
-        lease = Lease(row.lease, row.consumer, row.deadline_ms, decode_entries(row.entries))
+        lease = Lease(row.lease, row.consumer, row.deadline_ms, decode_entries(row.entries), row.session)
         self._index(lease)
         self.stored.add(lease.id)
         return lease
@@ -57,6 +61,8 @@ class Leases:
             self.by_consumer[lease.consumer] = {id}
         else:
             ids.add(id)
+        if lease.session:
+            self.by_session.setdefault(lease.session, set()).add(id)
         self.count += count_of(entries)
         live = len(self.by_id)
         push(self.deadlines, (lease.deadline_ms, id), live, self._is_deadline)
@@ -81,10 +87,9 @@ class Leases:
     def take_all(self, lease: Lease) -> list[Entry]:
         """End a lease; its offsets."""
         del self.by_id[lease.id]
-        ids = self.by_consumer[lease.consumer]
-        ids.discard(lease.id)
-        if not ids:
-            del self.by_consumer[lease.consumer]
+        _unindex(self.by_consumer, lease.consumer, lease.id)
+        if lease.session:
+            _unindex(self.by_session, lease.session, lease.id)
         self.count -= count_of(lease.entries)
         self.dirty.add(lease.id)
         return lease.entries
@@ -92,6 +97,10 @@ class Leases:
     def of(self, consumer: str) -> list[Lease]:
         """The leases that a consumer holds, oldest first."""
         return [self.by_id[id] for id in sorted(self.by_consumer.get(consumer, ()))]
+
+    def of_session(self, session: str) -> list[Lease]:
+        """The leases that a session holds, oldest first."""
+        return [self.by_id[id] for id in sorted(self.by_session.get(session, ()))]
 
     def extend(self, lease: Lease, deadline_ms: int) -> None:
         lease.deadline_ms = deadline_ms
@@ -133,9 +142,17 @@ class Leases:
             lease = self.by_id.get(id)
             if lease is not None:
                 self.stored.add(id)
-                rows.append(LeaseRow(group, id, lease.deadline_ms, lease.consumer, encode_entries(lease.entries)))
+                entries = encode_entries(lease.entries)
+                rows.append(LeaseRow(group, id, lease.deadline_ms, lease.consumer, entries, lease.session))
             elif id in self.stored:
                 self.stored.discard(id)
                 deleted.append((group, id))
         self.dirty.clear()
         return rows, deleted
+
+
+def _unindex(index: dict[str, set[int]], key: str, id: int) -> None:
+    ids = index[key]
+    ids.discard(id)
+    if not ids:
+        del index[key]

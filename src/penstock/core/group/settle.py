@@ -6,7 +6,7 @@ nothing and says so. Next stop: `core/lane`, which seals what changed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from penstock.core.group.entries import Entry, covers, runs_of
@@ -92,6 +92,21 @@ def consumer_left(group: WorkState, now_ms: int, consumer: str) -> None:
         group.active_consumer = None
     for lease in group.leases.of(consumer):
         end_lease(group, now_ms, lease, "left", "the consumer left")
+
+
+def session_left(group: WorkState, now_ms: int, session: str, consumers: Collection[str] = ()) -> None:
+    """End the leases of a session that is gone; each spends an attempt. `consumers` are those that it had here.
+
+    A consumer of the same name that is no part of the session keeps its leases.
+    """
+    leases = group.leases.of_session(session)
+    for lease in leases:
+        group.lane.dirty = True
+        end_lease(group, now_ms, lease, "left", "the session ended")
+    active = group.active_consumer
+    was_active = active in consumers or any(lease.consumer == active for lease in leases)
+    if was_active and active not in group.leases.by_consumer:
+        group.active_consumer = None
 
 
 def end_lease(group: WorkState, now_ms: int, lease: Lease, kind: Kind, error: str) -> None:

@@ -32,6 +32,7 @@ class WorkGroup(WorkState):
     settling_frees = settling.settling_frees
     extend = settling.extend
     consumer_left = settling.consumer_left
+    session_left = settling.session_left
 
     next_due_ms = expiry.next_due_ms
     tick = expiry.tick

@@ -273,8 +273,8 @@ class HttpServer(Front):
                 call = Call(self, self._namespaced(namespace), request, names, consumer)
                 return await _answer(route, call, query)
             with self.sessions.used(session, namespace) as broker:
-                name = broker.consumer
-                return await _answer(route, Call(self, broker, request, names, name), query)
+                name = broker.session_key
+                return await _answer(route, Call(self, broker, request, names, broker.consumer), query)
 
         try:
             return await here()

@@ -16,7 +16,6 @@ from typing import Final
 from penstock.model import DEFAULT_NAMESPACE
 from penstock.model.errors import Elsewhere, NotFound, Overloaded, PenstockError
 from penstock.node.broker import Broker
-from penstock.node.cluster.slots import session_name
 
 NAMESPACES_KEPT: Final = 100
 """Of one session: how many its client may name is not for the server's memory to say."""
@@ -57,14 +56,11 @@ class Sessions:
         if len(self._sessions) >= self._most:
             raise Overloaded(f"there are {self._most} sessions already, as many as http.max_sessions allows")
         cluster = self._broker.cluster
-        id, name = secrets.token_urlsafe(24), f"session-{secrets.token_hex(8)}"
-        if cluster is not None:  # both say which node has it
-            id, name = (
-                f"{cluster.ownership.incarnation}.{id}",
-                session_name(cluster.ownership.incarnation, secrets.token_hex(8)),
-            )
+        id = secrets.token_urlsafe(24)
+        if cluster is not None:
+            id = f"{cluster.ownership.incarnation}.{id}"
         # Its name as a consumer is another one: everybody sees that, and whoever knows the id may use the session.
-        session = Session(id, self._broker.begin_session(name), seconds)
+        session = Session(id, self._broker.begin_session(self._broker.new_session_name()), seconds)
         session.deadline = self._now() + seconds
         self._sessions[id] = session
         return session

@@ -11,7 +11,6 @@ from penstock.node.arguments import check_is_text
 from penstock.node.background import schedules
 from penstock.node.background.schedules import Schedule
 from penstock.node.broker.names import Names
-from penstock.node.consume import sessions
 
 
 class Declaring(Names):
@@ -172,10 +171,10 @@ class Declaring(Names):
         place = (group, name)
         if home.only_consumer not in (None, place):
             raise ExclusiveConsumer(f"queue {queue!r} has a consumer that asked to be alone")
-        if exclusive and home.consumers - {place}:
-            others = len(home.consumers - {place})
+        others = len(home.consumers.keys() - {place})
+        if exclusive and others:
             raise ExclusiveConsumer(f"queue {queue!r} has {others} consumers; none can be alone there")
-        home.consumers |= {place}
+        home.consumers = {**home.consumers, place: self._session}
         home.had_consumer = True
         home.only_consumer = place if exclusive else None
         return name
@@ -190,9 +189,9 @@ class Declaring(Names):
         home = self._queue(queue)
         name = self.consumer if consumer is None else check_name(consumer, "consumer")
         chosen = self._group(home, group) if group else None
-        await sessions.consumer_left(self._node, home, chosen, name, keep=keep)
-        if not keep:
-            self._claimed.discard((home.id, group, name))
+        await self._node.sessions.consumer_left(home, chosen, name, keep=keep)
+        if self._session is not None and not keep:
+            self._node.sessions.detached(self._session, home, group, name)
 
     async def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
         """Answer the claims that wait for this consumer now: with nothing, unless messages were on their way to it."""

@@ -14,8 +14,7 @@ from penstock.node.broker.marks import Marking
 from penstock.node.broker.messages import Messages
 from penstock.node.broker.scan import Scanning
 from penstock.node.broker.staging import Staging
-from penstock.node.cluster import slots as holdings
-from penstock.node.consume import sessions
+from penstock.node.session import Session
 
 
 class Broker(Declaring, Messages, Looking, Scanning, Marking, Staging, Enqueued):
@@ -38,9 +37,7 @@ class Broker(Declaring, Messages, Looking, Scanning, Marking, Staging, Enqueued)
 
     def in_namespace(self, namespace: str) -> Broker:
         """The same broker with another namespace's queues and exchanges."""
-        broker = Broker(self._node, check_name(namespace, "a namespace"), self._session)
-        broker._claimed = self._claimed
-        return broker
+        return Broker(self._node, check_name(namespace, "a namespace"), self._session)
 
     @asynccontextmanager
     async def session(self, name: str) -> AsyncIterator[Broker]:
@@ -52,26 +49,24 @@ class Broker(Declaring, Messages, Looking, Scanning, Marking, Staging, Enqueued)
             await session.end_session()
 
     def begin_session(self, name: str) -> Broker:
-        """The same for who ends it himself, with `end_session` on what this returns."""
-        return Broker(self._node, self._namespace, check_name(name, "a session"))
+        """Like `session()`, but the caller must call `end_session()` on what this returns."""
+        session = Session(self._node.ownership.incarnation, check_name(name, "a session"))
+        return Broker(self._node, self._namespace, session)
 
     def new_session_name(self) -> str:
-        """A name for a session that tells whose it is: what it holds returns at once where this process is gone."""
-        return holdings.session_name(self._node.ownership.incarnation, secrets.token_hex(8))
+        """A name that no other session has."""
+        return f"session-{secrets.token_hex(8)}"
 
     async def end_session(self) -> None:
-        """Delete the session's exclusive queues and give back what it has leased. Safe to do again."""
-        name = self._session
-        if name is None or self._node.closed:
+        """Delete the session's exclusive queues and give back what it has leased. Safe to repeat."""
+        session = self._session
+        if session is None or self._node.closed:
             return
-        await sessions.end(self._node, name, self._claimed)
+        await self._node.sessions.end(session)
         if self._node.cluster is not None:
-            await self._node.cluster.session_ended(name)
+            await self._node.cluster.session_ended(session)
 
 
-def broker_of_session(broker: Broker, name: str, namespace: str) -> Broker:
+def broker_of_session(broker: Broker, session_key: str, namespace: str) -> Broker:
     """A broker for one operation in the name of a session that another node has."""
-    node = broker._node
-    acting = Broker(node, check_name(namespace, "a namespace"), check_name(name, "a session"))
-    acting._claimed = node.session_claims.setdefault(name, set())
-    return acting
+    return Broker(broker._node, check_name(namespace, "a namespace"), Session.parse(session_key))

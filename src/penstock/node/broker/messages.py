@@ -189,7 +189,7 @@ class Messages(Names):
             raise WrongKind(f"group {group!r} of queue {queue!r} is a stream: read it; claims are for work groups")
         home.used_ms = self._node.clock.now_ms()
         if self._session is not None:
-            self._claimed.add((home.id, group, request.consumer))
+            self._node.sessions.claimed(self._session, home, group, request.consumer)
         return await claims.claim(self._node, home, chosen, request, wait_ms)
 
     def _request(
@@ -210,7 +210,7 @@ class Messages(Names):
             raise InvalidArgument("partition is empty; leave it out to claim from all partitions")
         name = self.consumer if consumer is None else check_name(consumer, "consumer")
         check_integer(priority, "priority", -INTEGER_MAX, INTEGER_MAX)
-        return Request(most, minimum, name, lease_ms, partition, bool(ack), priority, self._session is None)
+        return Request(most, minimum, name, lease_ms, partition, bool(ack), priority, self.session_key or "")
 
     async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
         """Carry out any mix of verdicts on messages of a lease, all or none.
@@ -244,7 +244,7 @@ class Messages(Names):
         self._queue(home.name)  # of which this session may take messages
         home.used_ms = self._node.clock.now_ms()
         if self._session is not None:
-            self._claimed.add((home.id, group.name, request.consumer))
+            self._node.sessions.claimed(self._session, home, group.name, request.consumer)
         return await claims.settle_and_claim(self._node, held, chosen, home, group, request)
 
     def begin_settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> Promise | None:

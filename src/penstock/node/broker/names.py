@@ -13,6 +13,7 @@ from penstock.model.rows import REGISTRAR_SLOT
 from penstock.node.arguments import check_is_text
 from penstock.node.catalog import Group, Queue
 from penstock.node.node import Node
+from penstock.node.session import Session
 
 _consumers = itertools.count(1)
 
@@ -20,17 +21,17 @@ _consumers = itertools.count(1)
 class Names:
     """A node, and from where it is looked at."""
 
-    def __init__(self, node: Node, namespace: str, session: str | None = None) -> None:
+    def __init__(self, node: Node, namespace: str, session: Session | None = None) -> None:
         self._node = node
         self._namespace = namespace
         self._session = session
-        self.consumer = session or f"consumer-{next(_consumers)}"
+        self.consumer = f"consumer-{next(_consumers)}" if session is None else session.name
         """The name under which this broker claims unless another is given."""
+        self.session_key = None if session is None else str(session)
+        """The session as leases store it and as nodes send it to each other."""
         self.namespace = namespace
         self.cluster = node.cluster
         """This node's place among others; None where it has its store for itself."""
-        self._claimed: set[tuple[int, str, str]] = set()
-        """(queue, group, consumer) of a session's claims: what they hold ends with it."""
 
     def _queue(self, name: str) -> Queue:
         self._node.check_open()

@@ -24,7 +24,7 @@ from penstock.model.rows import SLOTS, ClusterView, Member, NodeRow, slot_of
 from penstock.node.clock import StoreClock
 from penstock.node.cluster import slots as holdings
 from penstock.node.cluster.catalog_feed import CatalogFeed
-from penstock.node.consume import sessions
+from penstock.node.session import Session
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ class Cluster:
             await holdings.mind(self._node, set(self.ownership.unminded))
         gone = before - {row.incarnation for row in self.ownership.view.nodes if row.is_live}
         if gone:
-            await holdings.end_sessions(self._node, gone)
+            await self._node.sessions.end_all_of(gone)
 
     def _lose(self, lost: set[int], why: str) -> None:
         """The store has given these to others: nothing that is in memory of them may be used."""
@@ -439,13 +439,13 @@ class Cluster:
         except (PenstockError, OSError, TimeoutError) as error:
             log.info("%s could not be told at once, and finds out by itself: %s", url, error)
 
-    async def session_ended(self, session: str) -> None:
+    async def session_ended(self, session: Session) -> None:
         """Let every node end what a session of this one has there; raises where one cannot be told."""
-        await asyncio.gather(*(self.peers.end_session(row.url, session) for row in self.ownership.others()))
+        await asyncio.gather(*(self.peers.end_session(row.url, str(session)) for row in self.ownership.others()))
 
     async def end_session(self, session: str) -> None:
         """End what a session of another node has here."""
-        await sessions.end(self._node, session, set())
+        await self._node.sessions.end(Session.parse(session))
 
     async def poked(self) -> None:
         """Another node says that something has changed: read what is declared now, and look who owns what soon.

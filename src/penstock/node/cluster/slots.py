@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from penstock.model.errors import PenstockError
 from penstock.model.rows import REGISTRAR_SLOT, Commit, slot_of
 from penstock.node.catalog import EPHEMERAL_FROM, Queue
-from penstock.node.consume import sessions
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
@@ -61,37 +60,9 @@ async def mind(node: Node, slots: set[int]) -> None:
 async def _drop_exclusive(node: Node, slots: set[int]) -> None:
     """Delete the queues of sessions that ended with the process that had them."""
     for queue in queues_of(node, slots):
-        if queue.session is not None and not queue.deleting and not is_session_alive(node, queue.session):
+        session = queue.session
+        if session is not None and not queue.deleting and not node.ownership.is_alive(session.holder):
             await node.declarations.drop_queue(queue)
-
-
-def session_name(incarnation: int, token: str) -> str:
-    """The name of a session says which node has it."""
-    return f"session-{incarnation}-{token}"
-
-
-def incarnation_of(session: str) -> int:
-    parts = session.split("-")
-    return int(parts[1]) if len(parts) == 3 and parts[0] == "session" and parts[1].isdigit() else 0
-
-
-def is_session_alive(node: Node, session: str) -> bool:
-    """Whether the node that has it is there: a session ends with it."""
-    return node.ownership.is_alive(incarnation_of(session))
-
-
-def has_ended(node: Node, consumer: str) -> bool:
-    """Whether a consumer was a session's whose process is gone, so that nobody will settle what it holds."""
-    incarnation = incarnation_of(consumer.partition("/")[0])
-    return bool(incarnation) and not node.ownership.is_alive(incarnation)
-
-
-async def end_sessions(node: Node, gone: set[int]) -> None:
-    """These nodes are gone, and with them their sessions: what they had here ends."""
-    names = {queue.session for queue in node.catalog.by_id.values() if queue.session} | set(node.session_claims)
-    for name in names:
-        if incarnation_of(name) in gone:
-            await sessions.end(node, name, set())
 
 
 # Giving --------------------------------------------------------------------------------------------------

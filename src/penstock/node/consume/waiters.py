@@ -39,8 +39,13 @@ class Request(NamedTuple):
     settle: bool
     priority: int = 0
     """Of several that wait, those with a higher one are served first."""
-    is_caller: bool = True
-    """Whether it asks again when it is answered; a consumer on a connection asks when it has room."""
+    session: str = ""
+    """The session whose lease it will be; empty for none."""
+
+    @property
+    def is_caller(self) -> bool:
+        """Whether it asks again when it is answered; a session's consumer asks when it has room."""
+        return not self.session
 
 
 class Claimed(NamedTuple):
@@ -95,7 +100,7 @@ class Waiters:
         entries = group.claim(
             now_ms, request.most, request.consumer, lease_id,
             lease_ms=request.lease_ms, partition=request.partition, settle=request.settle,
-            minimum=request.minimum if patient else 1,
+            minimum=request.minimum if patient else 1, session=request.session,
         )  # fmt: skip
         if not entries:
             self._rearm(lane, group, now_ms)

@@ -63,4 +63,4 @@ class LandedRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
 class SessionEnd(Struct, kw_only=True, forbid_unknown_fields=True):
     session: str
-    """The name of the session, as consumers see it."""
+    """The session: the number of its process, a dot, and its name."""
