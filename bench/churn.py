@@ -16,7 +16,8 @@ from itertools import cycle
 from typing import Any, Final, NamedTuple, Protocol
 
 import penstock
-from penstock import Broker, Message, encode
+from penstock import Message, encode
+from penstock.api.broker import Broker
 from tests.databases.mariadb import MariadbServer
 from tests.databases.postgres import PostgresServer
 

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import penstock
-from penstock import Broker, EncodedBatch, Message, encode
+from penstock import EncodedBatch, Message, encode
+from penstock.api.broker import Broker
 
 PAYLOAD_BYTES = 200
 HEAD_BYTES = 16
@@ -345,7 +346,7 @@ async def many_queues(options: Options) -> list[Result]:
     before = time.perf_counter()
     async with await penstock.open(path) as broker:
         opened_s = time.perf_counter() - before
-        assert len(broker.queues()) == total + 1
+        assert len(await broker.queues()) == total + 1
     return [result(f"queues-{total // 1000}k", total, meter, checker, note=f"catalog open {opened_s:.2f} s")]
 
 

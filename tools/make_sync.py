@@ -1,95 +1,132 @@
-"""Writes src/penstock/sync.py: the broker's API without asyncio, method by method from the asynchronous one.
+"""Writes the API without asyncio, method by method from the asynchronous classes.
 
-    .venv/bin/python tools/make_sync.py
+    .venv/bin/python -m tools.make_sync
 
-Signatures, defaults and docstrings are read from the source of `Broker` and its parts, `Transaction` and `open`; what
-is not a plain forward (opening, closing, sessions) is in the template below. A test compares the file with what this
-makes.
+`api/sync.py` is made from the protocols of `api/`; `client/sync.py` adds what only a client has. Signatures, defaults
+and docstrings are read from the source; what is not a plain forward is in `BODIES` and in the templates below. A test
+compares the files with what this makes.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import indent
-from typing import Final
+from typing import Final, NamedTuple
 
-ROOT: Final = Path(__file__).resolve().parents[1]
-BROKER: Final = ROOT / "src/penstock/node/broker"
-FACE: Final = "penstock.node.broker"
-EMBEDDED: Final = ROOT / "src/penstock/embedded.py"
-RESULT: Final = ROOT / "src/penstock/sync.py"
+from tools.source import PACKAGE, Function, Source, formatted, forwarded, methods_of, returns_of
 
-PARTS: Final = {
-    "local": "Broker",
-    "declare": "Declaring",
-    "messages": "Messages",
-    "inspect": "Looking",
-    "scan": "Scanning",
-    "marks": "Marking",
-    "staging": "Staging",
-    "enqueued": "Enqueued",
-}
-"""The class in each module that has a part of the broker, in the order of the result."""
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+class Twin(NamedTuple):
+    """An asynchronous class: where it is, the name of its twin, and where that keeps the original."""
 
-LOOP_ONLY: Final = frozenset(
-    ("publish_now", "settle_in_passing", "hurry", "can_begin", "begin_publish", "begin_settle")
+    module: str
+    name: str
+    twin: str
+    inner: str
+
+
+PARTS: Final = (
+    ("messages", "Publishing"), ("messages", "Consuming"), ("messages", "Streaming"), ("declare", "Declarations"),
+    ("schedules", "Schedules"), ("inspect", "Inspection"), ("dead_letters", "DeadLetters"),
+    ("admin", "Administration"), ("traces", "Traces"), ("scan", "Scans"), ("marks", "Marks"), ("staging", "Staging"),
+    ("enqueued", "Enqueued"),
+)  # fmt: skip
+"""The protocols that `Broker` unites, in the order of the result; a test says when one is missing."""
+API: Final = (
+    Twin("api/broker.py", "Broker", "SyncBroker", "_broker"),
+    *(Twin(f"api/{module}.py", name, "SyncBroker", "_broker") for module, name in PARTS),
+    Twin("api/transaction.py", "Transaction", "SyncTransaction", "_transaction"),
+    Twin("api/handles.py", "QueueHandle", "SyncQueueHandle", "_handle"),
+    Twin("api/handles.py", "GroupHandle", "SyncGroupHandle", "_handle"),
+    Twin("api/handles.py", "ExchangeHandle", "SyncExchangeHandle", "_handle"),
 )
-"""What is of use only on the broker's event loop."""
+CLIENT: Final = (
+    Twin("client/client.py", "AsyncClient", "Client", "_client"),
+    Twin("client/producer.py", "Producer", "SyncProducer", "_producer"),
+    Twin("client/consumer.py", "Consumer", "SyncConsumer", "_consumer"),
+    Twin("client/stream.py", "StreamReader", "SyncStreamReader", "_reader"),
+)
+WRAPPED: Final = {twin.name: twin.twin for twin in (*API, *CLIENT) if twin.module != "client/client.py"} | {
+    "Sent": "SyncSent"
+}
 
-TEMPLATE: Final = '''"""Penstock without asyncio: the same broker, run on an event loop in a thread of its own.
+BODIES: Final = {
+    "SyncBroker.in_namespace": "return self._of(self._thread.do(self._broker.in_namespace, namespace), self._thread)",
+    "SyncBroker.session": (
+        "with self._thread.entered(lambda: self._broker.session(seconds=seconds)) as session:\n"
+        "    yield self._of(session, self._thread)"
+    ),
+    "SyncBroker.claim": "return self._thread.run_or_undo(self._give_back, self._broker.claim, ARGUMENTS)",
+    "Client.consume": "self.consumer(ARGUMENTS).run_forever()",
+    "SyncProducer.send_many": (
+        "sent = self._thread.run(self._producer.send_many, messages)\n"
+        "return [SyncSent(one, self._thread) for one in sent]"
+    ),
+    "SyncConsumer.run_forever": "with stopped_by_signals(self.stop):\n    wait_awake(self.run)",
+}
+"""Methods that are more than a forward."""
+RETURNS: Final = {"SyncBroker.in_namespace": "Self", "SyncBroker.session": "Iterator[Self]"}
+TEMPLATED: Final = frozenset({"close"})
+"""What every twin has in its template."""
+INHERITED: Final = frozenset({"in_namespace", "session", "transaction"})
+"""What a `Client` has from `SyncBroker`."""
 
-    with penstock.sync.open("queue.db") as broker:
-        broker.publish("mail", penstock.Message(b"hello"))
+API_TEMPLATE: Final = '''"""The API without asyncio: any broker, run on an event loop in a thread of its own.
 
-Any number of threads may share one broker; each call returns when what it did is durable. Ctrl-C while a call waits
-cancels the call. Made by tools/make_sync.py from `node/broker/`: change that, and make this anew.
+Any number of threads may share one; each call returns when what it did is durable. Ctrl-C while a call waits cancels
+the call. Made by `python -m tools.make_sync` from the modules beside this one: change those, and make this anew.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self
 IMPORTS
 
-
-def open(OPEN_ARGUMENTS) -> SyncBroker:
-OPEN_DOCSTRING
-    thread = LoopThread("penstock")
-    try:
-        broker = thread.run_or_undo(Broker.close, embedded.open, OPEN_CALL)
-    except BaseException:
-        thread.close()
-        raise
-    thread.last = broker.close
-    return SyncBroker(broker, thread)
+if TYPE_CHECKING:
+    from penstock.loop_thread import LoopThread
 
 
 class SyncBroker:
-    """An open broker, seen from one namespace and, perhaps, one session. Threads may share it."""
+    """A `Broker` for programs without an event loop. Threads may share it."""
+
+    _broker: Broker
+    _thread: LoopThread
 
     def __init__(self, broker: Broker, thread: LoopThread) -> None:
-        self._broker = broker
-        self._thread = thread
+        self._broker, self._thread = broker, thread
 
-    # Life -------------------------------------------------------------------------------------------------
+    @classmethod
+    def _of(cls, broker: Broker, thread: LoopThread) -> Self:
+        made = cls.__new__(cls)
+        made._broker, made._thread = broker, thread
+        return made
+
+    @property
+    def namespace(self) -> str:
+        """The namespace whose queues and exchanges this broker sees."""
+        return self._broker.namespace
+
+    @property
+    def consumer_name(self) -> str:
+        """The name under which this broker claims, unless another is given."""
+        return self._broker.consumer_name
 
     def close(self) -> None:
-        """CLOSE_DOCSTRING"""
+        """SyncBroker.close_DOCSTRING"""
         self._thread.close()
 
-    def __enter__(self) -> SyncBroker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-BROKER_METHODS
+SyncBroker_METHODS
 
     async def _give_back(self, claim: Claim) -> None:
         """The caller was interrupted before it saw the claim: back at once, as if never handed out."""
@@ -98,192 +135,367 @@ BROKER_METHODS
 
 
 class SyncTransaction:
-    """TRANSACTION_DOCSTRING"""
+    """SyncTransaction_DOCSTRING"""
 
     def __init__(self, transaction: Transaction, thread: LoopThread) -> None:
-        self._transaction = transaction
-        self._thread = thread
+        self._transaction, self._thread = transaction, thread
 
     @property
     def receipt(self) -> Receipt | None:
-        """Where the messages went, once committed."""
+        """Where the messages went; None until the commit."""
         return self._transaction.receipt
 
-TRANSACTION_METHODS
+SyncTransaction_METHODS
 
-    def __enter__(self) -> SyncTransaction:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self._thread.run(self._transaction.__aexit__, kind)
+
+
+class SyncQueueHandle:
+    """SyncQueueHandle_DOCSTRING"""
+
+    def __init__(self, handle: QueueHandle, thread: LoopThread) -> None:
+        self._handle, self._thread = handle, thread
+        self.name = handle.name
+
+SyncQueueHandle_METHODS
+
+
+class SyncGroupHandle:
+    """SyncGroupHandle_DOCSTRING"""
+
+    def __init__(self, handle: GroupHandle, thread: LoopThread) -> None:
+        self._handle, self._thread = handle, thread
+        self.queue, self.name = handle.queue, handle.name
+
+SyncGroupHandle_METHODS
+
+
+class SyncExchangeHandle:
+    """SyncExchangeHandle_DOCSTRING"""
+
+    def __init__(self, handle: ExchangeHandle, thread: LoopThread) -> None:
+        self._handle, self._thread = handle, thread
+        self.name = handle.name
+
+SyncExchangeHandle_METHODS
 '''
 
-IMPORTED: Final = """
-from penstock import embedded
-from penstock.api.results import Claim, Receipt
-from penstock.loop_thread import LoopThread
-from penstock.node.broker import Broker, Transaction
-from collections.abc import Iterator
-from contextlib import contextmanager
+CLIENT_TEMPLATE: Final = '''"""The client without asyncio: the asynchronous one, on an event loop in a thread.
+
+    with penstock.Client("http://127.0.0.1:7333") as client:
+        client.publish("mail", penstock.Message(b"hello"))
+
+Any number of threads may share one client. Ctrl-C while a call waits cancels the call. Asyncio and sockets are
+imported by the first client. Made by `python -m tools.make_sync` from the modules beside this one: change those, and
+make this anew.
 """
 
-BODIES: Final = {
-    "in_namespace": "return SyncBroker(self._thread.do(self._broker.in_namespace, namespace), self._thread)",
-    "session": (
-        "with self._thread.entered(lambda: self._broker.session(name)) as session:\n"
-        "    yield SyncBroker(session, self._thread)"
-    ),
-    "begin_session": "return SyncBroker(self._thread.do(self._broker.begin_session, name), self._thread)",
-    "transaction": "return SyncTransaction(self._thread.do(self._broker.transaction), self._thread)",
-}
-"""Methods that wrap what they give back; all others pass it on."""
-RETURNS: Final = {
-    "Broker": "SyncBroker",
-    "Transaction": "SyncTransaction",
-    "AsyncIterator[Broker]": "Iterator[SyncBroker]",
-}
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from penstock.api.sync import SyncBroker
+from penstock.client.defaults import DEFAULT_URL
+IMPORTS
+
+if TYPE_CHECKING:
+    import ssl
+TYPES
+    from penstock.loop_thread import LoopThread
 
 
-def render() -> str:
-    """The whole file, formatted."""
-    embedded, transaction = ast.parse(EMBEDDED.read_text()), ast.parse((BROKER / "transaction.py").read_text())
-    sources = {module: (BROKER / f"{module}.py").read_text() for module in PARTS}
-    modules = {module: ast.parse(source) for module, source in sources.items()}
-    classes = {module: class_named(modules[module], name) for module, name in PARTS.items()}
-    opened, transaction_class = function_named(embedded, "open"), class_named(transaction, "Transaction")
-    methods = [broker_methods(of, sources[module]) for module, of in classes.items()]
-    parts = {
-        "OPEN_ARGUMENTS": ast.unparse(opened.args),
-        "OPEN_DOCSTRING": docstring(opened),
-        "OPEN_CALL": forwarded(opened.args),
-        "CLOSE_DOCSTRING": text_of(function_named(classes["local"], "close")),
-        "TRANSACTION_DOCSTRING": text_of(transaction_class),
-        "BROKER_METHODS": "\n\n".join(chain.from_iterable(methods)),
-        "TRANSACTION_METHODS": "\n\n".join(transaction_methods(transaction_class)),
+class Client(SyncBroker):
+    """A client of one server, or of several nodes of one, seen from one namespace. Threads may share it."""
+
+    _client: AsyncClient
+
+    def __init__(INIT_ARGUMENTS) -> None:
+        """INIT_DOCSTRING
+        """
+        from penstock.client.client import AsyncClient
+        from penstock.loop_thread import LoopThread
+
+        thread = LoopThread("penstock-client", "client")
+        try:
+            self._client = thread.do(AsyncClient, INIT_CALL)
+        except BaseException:
+            thread.close()
+            raise
+        super().__init__(self._client, thread)
+        thread.last = self._client.close
+
+    @classmethod
+    def _of(cls, broker: Broker, thread: LoopThread) -> Self:
+        from penstock.client.client import AsyncClient
+
+        made = super()._of(broker, thread)
+        assert isinstance(broker, AsyncClient)
+        made._client = broker
+        return made
+
+Client_METHODS
+
+
+class SyncSent:
+    """A message on its way; `result` waits for the places it went to."""
+
+    def __init__(self, sent: Sent, thread: LoopThread) -> None:
+        self._sent, self._thread = sent, thread
+
+    @property
+    def message(self) -> Message:
+        return self._sent.message
+
+    def done(self) -> bool:
+        """Whether the server has it, or it has failed."""
+        return self._sent.done()
+
+    def result(self) -> list[Published]:
+        """Where it went, when it is there; raises why it did not go."""
+
+        async def wait() -> list[Published]:
+            return await self._sent
+
+        return self._thread.run(wait)
+
+
+class SyncProducer:
+    """SyncProducer_DOCSTRING"""
+
+    def __init__(self, producer: Producer, thread: LoopThread) -> None:
+        self._producer, self._thread = producer, thread
+
+SyncProducer_METHODS
+
+    def close(self) -> None:
+        """Send everything, and take no more. Raises if any of it failed and nobody has looked at it."""
+        self._thread.run(self._producer.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class SyncConsumer:
+    """Runs a handler over the messages of a queue's group: `consumer.run()`, and `consumer.stop()` from elsewhere."""
+
+    def __init__(self, consumer: Consumer, thread: LoopThread) -> None:
+        self._consumer, self._thread = consumer, thread
+
+    @property
+    def handled(self) -> int:
+        """Messages whose handler returned."""
+        return self._consumer.handled
+
+    @property
+    def failed(self) -> int:
+        """Messages whose handler raised."""
+        return self._consumer.failed
+
+SyncConsumer_METHODS
+
+
+class SyncStreamReader:
+    """SyncStreamReader_DOCSTRING"""
+
+    def __init__(self, reader: StreamReader, thread: LoopThread) -> None:
+        self._reader, self._thread = reader, thread
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Received:
+        received = self._thread.run(self._following)
+        if received is None:
+            raise StopIteration
+        return received
+
+    async def _following(self) -> Received | None:
+        try:
+            return await self._reader.__anext__()
+        except StopAsyncIteration:
+            return None
+
+SyncStreamReader_METHODS
+
+    def close(self) -> None:
+        """End the loop. With `auto_commit`, what went through it is committed; the rest is given back."""
+        self._thread.run(self._reader.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._thread.run(self._reader.__aexit__, kind)
+'''
+CLIENT_IMPORTS: Final = """
+from penstock.client.signals import stopped_by_signals, wait_awake
+"""
+CLIENT_TYPES: Final = """
+from penstock.api.broker import Broker
+from penstock.api.results import Published, Received
+from penstock.client.client import AsyncClient
+from penstock.client.consumer import Consumer
+from penstock.client.producer import Producer, Sent
+from penstock.client.stream import StreamReader
+from penstock.model import Message
+"""
+API_IMPORTS: Final = """
+from penstock.api.broker import Broker
+from penstock.api.handles import ExchangeHandle, GroupHandle, QueueHandle
+from penstock.api.results import Claim, Receipt
+from penstock.api.transaction import Transaction
+"""
+
+
+# Files ---------------------------------------------------------------------------------------------------
+
+
+def render_api() -> str:
+    """`api/sync.py`."""
+    parts = parts_of(API)
+    life = {method.name: method for method in methods_of(Source("api/broker.py").class_named("Broker"))}
+    parts["SyncBroker.close_DOCSTRING"] = text_of(life["close"])
+    parts["IMPORTS"] = API_IMPORTS + "\n".join(imports_of(API))
+    return formatted(filled(API_TEMPLATE, parts), PACKAGE / "api/sync.py")
+
+
+def render_client() -> str:
+    """`client/sync.py`."""
+    parts = parts_of(CLIENT)
+    home = Source("client/client.py").class_named("AsyncClient")
+    init = next(node for node in home.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    parts |= {
+        "INIT_ARGUMENTS": ast.unparse(init.args),
+        "INIT_DOCSTRING": indent(text_of(init), " " * 8).strip(),
+        "INIT_CALL": forwarded(init.args),
+        "IMPORTS": CLIENT_IMPORTS + "\n".join(line for line in imports_of(CLIENT, init) if is_needed_early(line)),
+        "TYPES": indent(
+            CLIENT_TYPES + "\n".join(line for line in imports_of(CLIENT, init) if not is_needed_early(line)), "    "
+        ),
     }
-    imports = [IMPORTED, *imports_of(embedded, [opened]), *imports_of(transaction, public(transaction_class))]
-    for module, of in classes.items():
-        imports += imports_of(modules[module], public(of))
-    source = re.sub("|".join(sorted(parts, key=len, reverse=True)), lambda match: parts[match[0]], TEMPLATE)
-    return formatted(source.replace("IMPORTS", "\n".join(imports)))
+    return formatted(filled(CLIENT_TEMPLATE, parts), PACKAGE / "client/sync.py")
+
+
+def is_needed_early(line: str) -> bool:
+    """Whether an import is of a default value, which is needed when the class is made."""
+    return "penstock.model" in line or "DEFAULT_URL" in line
+
+
+RESULTS: Final = {PACKAGE / "api/sync.py": render_api, PACKAGE / "client/sync.py": render_client}
+
+
+def parts_of(twins: Sequence[Twin]) -> dict[str, str]:
+    """What the templates leave out: docstrings of classes, and methods."""
+    parts: dict[str, str] = {}
+    for twin in twins:
+        home = Source(twin.module).class_named(twin.name)
+        text = text_of(home)
+        parts.setdefault(f"{twin.twin}_DOCSTRING", text + ("\n    " if "\n" in text else ""))
+        written = "\n\n".join(written_methods(twin, home))
+        known = parts.get(f"{twin.twin}_METHODS")
+        parts[f"{twin.twin}_METHODS"] = written if known is None else f"{known}\n\n{written}"
+    return parts
+
+
+def filled(template: str, parts: dict[str, str]) -> str:
+    pattern = "|".join(re.escape(name) for name in sorted(parts, key=len, reverse=True))
+    return re.sub(pattern, lambda match: parts[match[0]], template)
+
+
+def imports_of(twins: Sequence[Twin], *more: Function) -> Iterator[str]:
+    for twin in twins:
+        source = Source(twin.module)
+        for line in source.imports_of([*methods_of(source.class_named(twin.name)), *more]):
+            if line.rpartition(" ")[2] not in {*WRAPPED, "AsyncIterator", "AbstractAsyncContextManager"}:
+                yield line
 
 
 # Methods -------------------------------------------------------------------------------------------------
 
 
-def broker_methods(part: ast.ClassDef, source: str) -> Iterator[str]:
-    headings = headings_of(part, source)
-    for method in public(part):
-        heading = headings.get(method.name)
-        body = BODIES.get(method.name) or answered(method, forward(method, "self._broker"))
-        decorator = "@contextmanager\n" if method.name == "session" else ""
-        yield indent((f"{heading}\n\n" if heading else "") + decorator + head(method), "    ") + indent(body, " " * 8)
+def written_methods(twin: Twin, home: ast.ClassDef) -> Iterator[str]:
+    headings = headings_of(twin, home)
+    for method in methods_of(home):
+        if method.name in TEMPLATED or (twin.twin == "Client" and method.name in INHERITED):
+            continue
+        body = BODIES.get(f"{twin.twin}.{method.name}") or forward(twin, method)
+        body = body.replace("ARGUMENTS", forwarded(method.args))
+        decorator = "@property\n" if is_property(method) else ""
+        if returns_of(method).startswith("AbstractAsyncContextManager"):
+            decorator = "@contextmanager\n"
+        heading = headings.get(method.name, "")
+        yield indent(heading + decorator + head(twin, method), "    ") + indent(body, " " * 8)
 
 
-def transaction_methods(transaction: ast.ClassDef) -> Iterator[str]:
-    for method in public(transaction):
-        call = forward(method, "self._transaction")
-        body = f"{call}\nreturn self" if isinstance(method, ast.FunctionDef) else answered(method, call)
-        yield indent(head(method), "    ") + indent(body, " " * 8)
-
-
-def answered(method: Function, call: str) -> str:
-    return call if returns_of(method) == "None" else f"return {call}"
-
-
-def head(method: Function) -> str:
-    """`def` line and docstring."""
+def forward(twin: Twin, method: Function) -> str:
+    """The call of the same method of the asynchronous object, on its own thread, and what is made of its answer."""
+    function = f"self.{twin.inner}.{method.name}"
+    if is_property(method):
+        return f"return {function}"
+    how = "run" if isinstance(method, ast.AsyncFunctionDef) else "do"
+    call = f"self._thread.{how}({', '.join(filter(None, (function, forwarded(method.args))))})"
     returns = returns_of(method)
-    return f"def {method.name}({ast.unparse(method.args)}) -> {RETURNS.get(returns, returns)}:\n{docstring(method)}\n"
+    if returns == "Self":
+        return f"{call}\nreturn self"
+    if returns in WRAPPED:
+        return f"return {WRAPPED[returns]}({call}, self._thread)"
+    return call if returns == "None" else f"return {call}"
 
 
-def returns_of(method: Function) -> str:
-    return "None" if method.returns is None else ast.unparse(method.returns)
+def is_property(method: Function) -> bool:
+    return any(isinstance(one, ast.Name) and one.id == "property" for one in method.decorator_list)
 
 
-def forward(method: Function, target: str) -> str:
-    """The call of the same method of the asynchronous object, on its own thread."""
-    function = f"{target}.{method.name}"
-    arguments = forwarded(method.args)
-    if method.name == "claim":  # the one answer that would be missed by others if its caller never saw it
-        how = "run_or_undo(self._give_back, "
-    else:
-        how = "run(" if isinstance(method, ast.AsyncFunctionDef) else "do("
-    return f"self._thread.{how}{function}, {arguments})" if arguments else f"self._thread.{how}{function})"
-
-
-def forwarded(arguments: ast.arguments) -> str:
-    given = [argument.arg for argument in arguments.args if argument.arg != "self"]
-    if arguments.vararg is not None:
-        given.append(f"*{arguments.vararg.arg}")
-    given += [f"{argument.arg}={argument.arg}" for argument in arguments.kwonlyargs]
-    if arguments.kwarg is not None:
-        given.append(f"**{arguments.kwarg.arg}")
-    return ", ".join(given)
-
-
-def docstring(function: Function) -> str:
-    text = text_of(function)
+def head(twin: Twin, method: Function) -> str:
+    """`def` line and docstring."""
+    returns = RETURNS.get(f"{twin.twin}.{method.name}")
+    if returns is None:
+        returns = re.sub(r"\w+", lambda match: WRAPPED.get(match[0], match[0]), returns_of(method))
+    text = text_of(method)
     end = "\n" if "\n" in text else ""
-    return indent(f'"""{text}{end}"""', "    ")
+    docstring = indent(f'"""{text}{end}"""', "    ") if text else ""
+    return f"def {method.name}({ast.unparse(method.args)}) -> {returns}:\n{docstring}\n"
+
+
+def headings_of(twin: Twin, home: ast.ClassDef) -> dict[str, str]:
+    """`# Publish ----` by the name of the public method that follows it."""
+    lines = Source(twin.module).text.splitlines()
+    following = {method.lineno: method.name for method in methods_of(home) if method.name not in TEMPLATED}
+    headings: dict[str, str] = {}
+    for number in range(home.lineno, max(following) + 1):
+        line = lines[number - 1].strip()
+        if re.fullmatch(r"# .* -{20,}", line):
+            headings[following[min(start for start in following if start > number)]] = f"{line}\n\n"
+    return headings
 
 
 def text_of(node: Function | ast.ClassDef) -> str:
     """A docstring in the words of a caller without asyncio."""
     text = ast.get_docstring(node) or ""
-    return text.replace("async with await penstock.open", "with penstock.sync.open").replace("async with", "with")
+    for asynchronous, plain in (
+        ("async with", "with"),
+        ("async for", "for"),
+        ("await broker", "broker"),
+        ("await consumer.run", "consumer.run"),
+        ("Await what it returns for", "Its result is"),
+        ("Coroutines may share", "Threads may share"),
+    ):
+        text = text.replace(asynchronous, plain)
+    return text
 
 
-# Reading the source --------------------------------------------------------------------------------------
-
-
-def class_named(module: ast.Module, name: str) -> ast.ClassDef:
-    return next(node for node in module.body if isinstance(node, ast.ClassDef) and node.name == name)
-
-
-def function_named(home: ast.Module | ast.ClassDef, name: str) -> Function:
-    return next(node for node in home.body if isinstance(node, Function) and node.name == name)
-
-
-def public(home: ast.ClassDef) -> list[Function]:
-    """The methods to forward, in their order; closing is the template's."""
-    functions = [node for node in home.body if isinstance(node, Function)]
-    left_out = {"close", *LOOP_ONLY}
-    return [function for function in functions if not function.name.startswith("_") and function.name not in left_out]
-
-
-def headings_of(home: ast.ClassDef, source: str) -> dict[str, str]:
-    """`# Publish ----` by the name of the public method that follows it."""
-    lines = source.splitlines()
-    headings: dict[str, str] = {}
-    following = {method.lineno: method.name for method in public(home)}
-    for number in range(home.lineno, max(following) + 1):
-        line = lines[number - 1].strip()
-        if re.fullmatch(r"# .* -{20,}", line) and "# Life" not in line:
-            headings[following[min(start for start in following if start > number)]] = line
-    return headings
-
-
-def imports_of(module: ast.Module, functions: list[Function]) -> Iterator[str]:
-    """Import statements for the names that signatures use, from where the module has them."""
-    names = {name.id for function in functions for name in ast.walk(function.args) if isinstance(name, ast.Name)}
-    for function in functions:
-        names |= {name.id for name in ast.walk(function.returns or function.args) if isinstance(name, ast.Name)}
-    for node in module.body:
-        if isinstance(node, ast.ImportFrom) and node.module != "__future__":
-            home = FACE if (node.module or "").startswith(FACE) else node.module
-            yield from (f"from {home} import {alias.name}" for alias in node.names if alias.name in names)
-
-
-def formatted(source: str, result: Path = RESULT) -> str:
-    for command in (["check", "--quiet", "--select", "I,F401,F811", "--fix"], ["format"]):
-        source = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(result), "-"],
-            cwd=ROOT, input=source, capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
-    return source
+def write(path: Path, source: str) -> None:
+    path.write_text(source)
 
 
 if __name__ == "__main__":
-    RESULT.write_text(render())
+    for path, render in RESULTS.items():
+        write(path, render())

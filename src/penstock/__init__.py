@@ -1,60 +1,60 @@
 """Penstock: a durable, distributed message queue. Start with `penstock.open` or `penstock.sync.open`.
 
-Of a server that runs elsewhere, start with `penstock.AsyncClient` or `penstock.Client`. These are imported when they
-are first asked for: an embedded broker needs neither sockets nor TLS.
+For a server that runs elsewhere, start with `penstock.AsyncClient` or `penstock.Client`. Every name is imported when it
+is first used: `import penstock` alone costs nothing, and a client never loads the broker.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from penstock import sync
-from penstock.api.results import Claim, Lease, Published, Receipt, Received, Scan, ScanSlice, ScanState
-from penstock.batch import EncodedBatch, decode, encode
-from penstock.embedded import open
-from penstock.model import Binding, Message
-from penstock.model.errors import (
-    AlreadyCommitted,
-    AlreadyExists,
-    ChunkMissing,
-    Closed,
-    Fenced,
-    Forbidden,
-    InvalidArgument,
-    InvalidBatch,
-    InvalidFilter,
-    LeaseLost,
-    MarkMoved,
-    MessageTooLarge,
-    NotFound,
-    OffsetGone,
-    Overloaded,
-    PenstockError,
-    QueueFull,
-    StoreCorrupt,
-    Unavailable,
-    UnknownOption,
-    Unroutable,
-    WrongKind,
-)
-from penstock.model.verdict import Verdict
-from penstock.node.background.schedules import Schedule
-from penstock.node.broker import Broker, Transaction
-from penstock.node.consume.dead_letters import DeadMessage, DeadReason
-from penstock.node.consume.extents import Extent, LanePlace, QueueLanes
-from penstock.node.consume.streams import Page, StreamRead
-from penstock.node.marks import Mark, MarkPut
-from penstock.node.observe.history import HistoryEntry
-from penstock.node.observe.stats import GroupStats, QueueStats
-from penstock.node.observe.traces import Trace, TraceEntry
-from penstock.node.staging.results import Committed, Staged, StagedChunk
 from penstock.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from penstock import sync
+    from penstock.api.broker import Broker
+    from penstock.api.dead_letters import DeadMessage, DeadReason
+    from penstock.api.inspect import GroupStats, HistoryEntry, Page, QueueStats
+    from penstock.api.marks import Mark, MarkPut
+    from penstock.api.results import Claim, Lease, Published, Receipt, Received, Scan, ScanSlice, ScanState, StreamRead
+    from penstock.api.scan import Extent, LanePlace, QueueLanes
+    from penstock.api.schedules import Schedule
+    from penstock.api.staging import Committed, Staged, StagedChunk
+    from penstock.api.traces import Trace, TraceEntry
+    from penstock.api.transaction import Transaction
+    from penstock.batch import EncodedBatch, decode, encode
     from penstock.client.client import AsyncClient
     from penstock.client.consumer import Consumer, Postpone, Reject
     from penstock.client.producer import Producer
     from penstock.client.stream import StreamReader
     from penstock.client.sync import Client
     from penstock.client.transport.channel import Retry
+    from penstock.embedded import open
+    from penstock.model import Binding, Message
+    from penstock.model.errors import (
+        AlreadyCommitted,
+        AlreadyExists,
+        ChunkMissing,
+        Closed,
+        Fenced,
+        Forbidden,
+        InvalidArgument,
+        InvalidBatch,
+        InvalidFilter,
+        LeaseLost,
+        MarkMoved,
+        MessageTooLarge,
+        NotFound,
+        OffsetGone,
+        Overloaded,
+        PenstockError,
+        QueueFull,
+        StoreCorrupt,
+        Unavailable,
+        UnknownOption,
+        Unroutable,
+        WrongKind,
+    )
+    from penstock.model.verdict import Verdict
 
 __all__ = [
     "AlreadyCommitted",
@@ -126,23 +126,75 @@ __all__ = [
     "sync",
 ]
 
-_CLIENT = {
-    "AsyncClient": "client",
-    "Client": "sync",
-    "Consumer": "consumer",
-    "Postpone": "consumer",
-    "Producer": "producer",
-    "Reject": "consumer",
-    "Retry": "transport.channel",
-    "StreamReader": "stream",
+_HOMES = {
+    "api.broker": ("Broker",),
+    "api.dead_letters": ("DeadMessage", "DeadReason"),
+    "api.inspect": ("GroupStats", "HistoryEntry", "Page", "QueueStats"),
+    "api.marks": ("Mark", "MarkPut"),
+    "api.results": (
+        "Claim",
+        "Lease",
+        "Published",
+        "Receipt",
+        "Received",
+        "Scan",
+        "ScanSlice",
+        "ScanState",
+        "StreamRead",
+    ),
+    "api.scan": ("Extent", "LanePlace", "QueueLanes"),
+    "api.schedules": ("Schedule",),
+    "api.staging": ("Committed", "Staged", "StagedChunk"),
+    "api.traces": ("Trace", "TraceEntry"),
+    "api.transaction": ("Transaction",),
+    "batch": ("EncodedBatch", "decode", "encode"),
+    "client.client": ("AsyncClient",),
+    "client.consumer": ("Consumer", "Postpone", "Reject"),
+    "client.producer": ("Producer",),
+    "client.stream": ("StreamReader",),
+    "client.sync": ("Client",),
+    "client.transport.channel": ("Retry",),
+    "embedded": ("open",),
+    "model": ("Binding", "Message"),
+    "model.errors": (
+        "AlreadyCommitted",
+        "AlreadyExists",
+        "ChunkMissing",
+        "Closed",
+        "Fenced",
+        "Forbidden",
+        "InvalidArgument",
+        "InvalidBatch",
+        "InvalidFilter",
+        "LeaseLost",
+        "MarkMoved",
+        "MessageTooLarge",
+        "NotFound",
+        "OffsetGone",
+        "Overloaded",
+        "PenstockError",
+        "QueueFull",
+        "StoreCorrupt",
+        "Unavailable",
+        "UnknownOption",
+        "Unroutable",
+        "WrongKind",
+    ),
+    "model.verdict": ("Verdict",),
 }
+"""Where each public name is: the same as the imports above, which type checkers and editors read."""
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _CLIENT:
+    if name == "sync":
+        return import_module("penstock.sync")
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(f"penstock.client.{_CLIENT[name]}"), name)
+    value = getattr(import_module(f"penstock.{_HOME_OF[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,9 +9,10 @@ import os
 import socket
 from pathlib import Path
 
+from penstock.api.broker import Broker
 from penstock.model import DEFAULT_NAMESPACE, INTEGER_MAX, check_integer
 from penstock.node.background.enqueued import POLL_S
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 from penstock.node.clock import Clock, StoreClock, SystemClock
 from penstock.node.cluster.membership import ClusterOptions
 from penstock.node.limits import Limits
@@ -57,7 +58,7 @@ async def open(
     except BaseException:
         await node.close()
         raise
-    return Broker(node, DEFAULT_NAMESPACE)
+    return LocalBroker(node, DEFAULT_NAMESPACE)
 
 
 def spool_settings(folder: str | Path, bytes_most: int = SPOOL_BYTES, port: int | None = None) -> SpoolSettings:
@@ -83,7 +84,7 @@ async def open_store(
     limits: Limits = Limits(),  # noqa: B008 - it is frozen
     enqueue_poll: float = POLL_S,
     spool: SpoolSettings | None = None,
-) -> Broker:
+) -> LocalBroker:
     """A broker on a store that is open already; it takes the store and the spool over, also when it fails."""
     node = Node(
         store, clock, cache_bytes=cache_bytes, events=events, limits=limits, enqueue_poll=enqueue_poll, spool=spool
@@ -94,7 +95,7 @@ async def open_store(
         await node.spool.close()
         await store.close()
         raise
-    return Broker(node, DEFAULT_NAMESPACE)
+    return LocalBroker(node, DEFAULT_NAMESPACE)
 
 
 async def open_member(
@@ -108,7 +109,7 @@ async def open_member(
     spool: SpoolSettings | None = None,
     options: ClusterOptions = ClusterOptions(),  # noqa: B008 - it is frozen
     name: str | None = None,
-) -> Broker:
+) -> LocalBroker:
     """A broker that will be one of several on a store: `broker.cluster.join` makes it one, when it can be reached."""
     node = Node(
         store, clock, cache_bytes=cache_bytes, events=events, limits=limits, enqueue_poll=enqueue_poll, spool=spool
@@ -119,4 +120,4 @@ async def open_member(
         await node.spool.close()
         await store.close()
         raise
-    return Broker(node, DEFAULT_NAMESPACE)
+    return LocalBroker(node, DEFAULT_NAMESPACE)

@@ -11,7 +11,7 @@ import pytest
 from penstock.embedded import open_member
 from penstock.model import Message
 from penstock.model.errors import Elsewhere
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
 from penstock.node.cluster.membership import ClusterOptions
 from penstock.store.postgres.engine import PostgresStore
@@ -27,7 +27,7 @@ pytestmark = [
 
 
 @asynccontextmanager
-async def member(url: str, name: str) -> AsyncIterator[Broker]:
+async def member(url: str, name: str) -> AsyncIterator[LocalBroker]:
     store = await PostgresStore.open(url)
     options = ClusterOptions(heartbeat_ms=100, lease_ms=60_000)
     broker = await open_member(store, SystemClock(), name=name, options=options)
@@ -39,9 +39,9 @@ async def member(url: str, name: str) -> AsyncIterator[Broker]:
         await broker.close()
 
 
-async def _owner(queue: str, brokers: list[Broker]) -> Broker:
+async def _owner(queue: str, brokers: list[LocalBroker]) -> LocalBroker:
     """Whoever owns a queue now."""
-    found: list[Broker] = []
+    found: list[LocalBroker] = []
 
     async def is_owned() -> bool:
         for broker in brokers:
@@ -57,7 +57,7 @@ async def _owner(queue: str, brokers: list[Broker]) -> Broker:
     return found[0]
 
 
-async def _through(queue: str, brokers: list[Broker], count: int) -> None:
+async def _through(queue: str, brokers: list[LocalBroker], count: int) -> None:
     """So many messages into a queue and out of it again, in order, each once."""
     broker = await _owner(queue, brokers)
     for number in range(count):

@@ -13,12 +13,12 @@ from random import Random
 
 import pytest
 
-import penstock
 from penstock import Message
 from tests.crash.databases import KINDS, Database, reason_to_skip, until
 from tests.crash.trouble import come, direct_again, held, logged, on_store, play, progress, under_load
 from tests.databases.losing_proxy import Proxy
 from tests.databases.proxy import Proxy as HoldingProxy
+from tests.local import open_local
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -32,7 +32,7 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
 
 def test_it_is_killed_and_comes_back(database: Database, tmp_path: Path) -> None:
     async def scenario() -> None:
-        broker = await penstock.open(database.url("killed"), spool=tmp_path / "spool")
+        broker = await open_local(database.url("killed"), spool=tmp_path / "spool")
         async with under_load(broker) as load:
             for _ in range(3):
                 await progress(load)
@@ -49,7 +49,7 @@ def test_it_is_killed_and_comes_back(database: Database, tmp_path: Path) -> None
 
 def test_it_is_restarted_in_good_order(database: Database, tmp_path: Path) -> None:
     async def scenario() -> None:
-        broker = await penstock.open(database.url("restarted"), spool=tmp_path / "spool")
+        broker = await open_local(database.url("restarted"), spool=tmp_path / "spool")
         async with under_load(broker) as load:
             await progress(load)
             await asyncio.to_thread(database.server.stop)

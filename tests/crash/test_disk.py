@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-import penstock
-from penstock import Broker, Claim, Message, PenstockError, QueueStats, Unavailable
+from penstock import Claim, Message, PenstockError, QueueStats, Unavailable
+from penstock.node.broker import LocalBroker
 from tests.crash.faults import FailingCommits, Moment, files_at_most, small_disk
+from tests.local import open_local
 from tests.scenarios.rig import Home, claim_all, group_stats, play, soon, texts, until
 
 NOISE = random.Random(0).randbytes(50_000)
 """Bytes that do not become fewer when a batch is compressed."""
 
 
-async def publish_until_full(broker: Broker) -> tuple[list[str], PenstockError]:
+async def publish_until_full(broker: LocalBroker) -> tuple[list[str], PenstockError]:
     """What was confirmed before the disk was full, and the error."""
     confirmed: list[str] = []
     while True:
@@ -32,7 +33,7 @@ async def publish_until_full(broker: Broker) -> tuple[list[str], PenstockError]:
         confirmed.append(name)
 
 
-async def keys(broker: Broker) -> list[str | None]:
+async def keys(broker: LocalBroker) -> list[str | None]:
     found: list[str | None] = []
     while len(claim := await broker.claim("q", max=5)):
         found += [one.message.key for one in claim]
@@ -40,7 +41,7 @@ async def keys(broker: Broker) -> list[str | None]:
     return found
 
 
-async def fill_and_go_on(broker: Broker, make_room: Callable[[], None]) -> list[str]:
+async def fill_and_go_on(broker: LocalBroker, make_room: Callable[[], None]) -> list[str]:
     """Fill the disk, fail for a while, get room, go on; what must be there."""
     confirmed, error = await publish_until_full(broker)
     assert isinstance(error, Unavailable)
@@ -110,10 +111,10 @@ def test_writes_that_fail_in_the_file_system(tmp_path: Path) -> None:
 
 # One failing commit, at every operation and every moment -----------------------------------------------------
 
-Operation = Callable[[Broker, dict[str, Claim]], Awaitable[Any]]
+Operation = Callable[[LocalBroker, dict[str, Claim]], Awaitable[Any]]
 
 
-async def in_transaction(broker: Broker, held: dict[str, Claim]) -> None:
+async def in_transaction(broker: LocalBroker, held: dict[str, Claim]) -> None:
     async with broker.transaction() as transaction:
         transaction.ack(held["b"]).publish("a", Message(b"t1")).publish("c", Message(b"t2"))
 
@@ -148,7 +149,7 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-async def prepare(broker: Broker) -> dict[str, Claim]:
+async def prepare(broker: LocalBroker) -> dict[str, Claim]:
     for queue in ("a", "b", "c", "d"):
         await broker.declare_queue(queue, lease_ms=3_600_000)
         await broker.declare_group(queue, "default")
@@ -163,17 +164,17 @@ async def prepare(broker: Broker) -> dict[str, Claim]:
     return {"b": await broker.claim("b", max=2)}
 
 
-async def snapshot(broker: Broker) -> dict[str, Any]:
+async def snapshot(broker: LocalBroker) -> dict[str, Any]:
     """All that can be seen from outside, but sizes."""
 
     def counted(stats: QueueStats) -> Any:
         return stats.messages, stats.published, stats.groups
 
     await broker._node.writer.known()
-    names = sorted(set(broker.queues()) - {"$events"})
+    names = sorted(set(await broker.queues()) - {"$events"})
     return {
-        "queues": {name: broker.queues()[name] for name in names},
-        "groups": {name: broker.groups(name) for name in names},
+        "queues": {name: (await broker.queues())[name] for name in names},
+        "groups": {name: await broker.groups(name) for name in names},
         "stats": {name: counted(await broker.stats(name)) for name in names},
         "states": {name: [one.state for one in (await broker.browse(name)).messages] for name in names},
         "exchanges": broker._node.catalog.router("default").exchanges(),
@@ -341,7 +342,7 @@ def test_closing_a_broker_whose_disk_fails_ends(tmp_path: Path, monkeypatch: pyt
         await soon(broker.close())
         commits.fail("before", 0)
         broker = await home.open()
-        assert set(broker.queues()) == {"q", "$events"}
+        assert set(await broker.queues()) == {"q", "$events"}
         tasks = [task for task in asyncio.all_tasks() if "_reload" in repr(task.get_coro())]
         assert tasks == []
 
@@ -354,8 +355,8 @@ def test_opening_fails_clearly_and_leaves_no_thread(tmp_path: Path, monkeypatch:
 
     async def scenario() -> None:
         with pytest.raises(Unavailable, match="Input/output error"):
-            await penstock.open(tmp_path / "penstock.db")
-        broker = await penstock.open(tmp_path / "penstock.db")
+            await open_local(tmp_path / "penstock.db")
+        broker = await open_local(tmp_path / "penstock.db")
         await broker.close()
 
     asyncio.run(scenario())

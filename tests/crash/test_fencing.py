@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock import Broker, Closed, Fenced, Message
+from penstock import Closed, Fenced, Message
+from penstock.node.broker import LocalBroker
 from tests.scenarios.rig import Home, claim_all, group_stats, numbered, play, soon, texts, turns, until
 
 
@@ -29,7 +30,7 @@ def test_the_first_is_fenced_and_changes_nothing_more(file_home: Home) -> None:
         for operation in operations:
             with pytest.raises(Fenced, match="epoch"):
                 await soon(operation())
-        assert set(second.queues()) == {"q", "$events"}
+        assert set(await second.queues()) == {"q", "$events"}
         assert texts(await second.claim("q", max=10)) == ["2", "3"]
         await second.ack(str(held.lease))
         assert (await group_stats(second, "q")).leased == 2
@@ -72,7 +73,7 @@ def test_brokers_that_take_over_from_each_other_lose_and_double_nothing(file_hom
         broker = await home.open()
         await broker.declare_queue("q", lease_ms=1)
 
-        async def work(broker: Broker, life: int) -> None:
+        async def work(broker: LocalBroker, life: int) -> None:
             for number in range(1_000):
                 name = f"{life}.{number}"
                 try:

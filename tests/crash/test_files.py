@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-import penstock
 from penstock import InvalidArgument, Message, PenstockError, StoreCorrupt, Unavailable
 from penstock.store.sqlite.index import LOOK_SECONDS
 from tests.crash.faults import is_root, small_disk
+from tests.local import open_local
 from tests.scenarios.rig import Home, claim_all, play
 
 
 def refused(path: Path, kind: type[PenstockError], text: str) -> None:
     async def main() -> None:
         with pytest.raises(kind, match=text) as error:
-            await penstock.open(path)
+            await open_local(path)
         assert str(path) in str(error.value)
 
     asyncio.run(main())
@@ -28,7 +28,7 @@ def refused(path: Path, kind: type[PenstockError], text: str) -> None:
 
 def filled(path: Path, count: int = 500) -> None:
     async def main() -> None:
-        async with await penstock.open(path) as broker:
+        async with await open_local(path) as broker:
             await broker.declare_queue("q")
             await broker.publish_many("q", [Message(b"%d" % number * 50) for number in range(count)])
 
@@ -103,7 +103,7 @@ def test_a_damaged_file_is_corrupt_and_never_a_wrong_answer(tmp_path: Path, dama
     path.write_bytes(content)
 
     async def read_all() -> None:
-        broker = await penstock.open(path)
+        broker = await open_local(path)
         try:
             await broker.declare_group("q", "g")
             assert len(await claim_all(broker, "q", group="g")) == 5_000

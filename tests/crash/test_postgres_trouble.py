@@ -14,8 +14,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from penstock import Broker
 from penstock.model.errors import Unavailable
+from penstock.node.broker import LocalBroker
 from penstock.store.postgres.engine import PostgresStore
 from tests.crash.trouble import come, direct_again, held, on_store, play, progress, under_load
 from tests.databases.postgres import PostgresServer, is_there, synchronous_pair
@@ -34,7 +34,7 @@ def server() -> Iterator[PostgresServer]:
     made.close()
 
 
-async def opened(url: str, spool: Path, *, readers: int = 4, seconds: float = 30.0) -> Broker:
+async def opened(url: str, spool: Path, *, readers: int = 4, seconds: float = 30.0) -> LocalBroker:
     return await on_store(await PostgresStore.open(url, readers=readers, seconds=seconds), spool)
 
 

@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from penstock import Broker, Message, PenstockError
+from penstock import Message, PenstockError
 from penstock.embedded import open_store, spool_settings
+from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
 from penstock.store.contract import Store
 
@@ -24,7 +25,7 @@ PARTITIONS = 4
 class Load:
     """Publishers, each with a partition of its own and one publish at a time, and a consumer."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: LocalBroker) -> None:
         self._broker = broker
         self._stopped = False
         self.answered: Counter[str] = Counter()
@@ -61,7 +62,7 @@ class Load:
 
 
 @asynccontextmanager
-async def under_load(broker: Broker) -> AsyncIterator[Load]:
+async def under_load(broker: LocalBroker) -> AsyncIterator[Load]:
     """Trouble happens inside; then everything must come to rest, and every message is checked."""
     await broker.declare_queue("work", lanes=2, keep_done_ms=3_600_000, lease_ms=2_000)
     load = Load(broker)
@@ -76,12 +77,12 @@ async def under_load(broker: Broker) -> AsyncIterator[Load]:
     assert await logged(broker) == {f"p{index}": list(range(load.answered[f"p{index}"])) for index in range(PARTITIONS)}
 
 
-def held(broker: Broker) -> bool:
+def held(broker: LocalBroker) -> bool:
     numbers = broker.spool()
     return numbers is not None and bool(numbers.messages or numbers.is_away)
 
 
-async def logged(broker: Broker) -> dict[str, list[int]]:
+async def logged(broker: LocalBroker) -> dict[str, list[int]]:
     """The numbers of each partition in the order of the log."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for lane in range(2):
@@ -119,7 +120,7 @@ async def direct_again(load: Load) -> None:
         await progress(load)
 
 
-async def on_store(store: Store, spool: Path) -> Broker:
+async def on_store(store: Store, spool: Path) -> LocalBroker:
     """A broker that has a store for itself, with a spool."""
     return await open_store(store, SystemClock(), spool=spool_settings(spool))
 

@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import penstock
-from penstock import Broker, Claim, Message, Verdict
+from penstock import Claim, Message, Verdict
+from penstock.node.broker import LocalBroker
 from penstock.store.sqlite import index, threads
 from penstock.store.sqlite.log import segments, space
+from tests.local import open_local
 
 LEASE_MS = 150
 DRAIN_SECONDS_MAX = 60
@@ -53,7 +55,7 @@ class Child:
         self.journal = Journal(folder / "journal")
         self.numbers = numbers
         self.unsure = unsure
-        self.broker: Broker
+        self.broker: LocalBroker
 
     def note(self, *words: Any) -> None:
         self.journal.note(*words)
@@ -62,7 +64,7 @@ class Child:
         self.note("born", self.life)
         if self.life % 4 == 0:  # in every fourth life the kernel syncs: to begin with it takes a tenth of a second
             index.KERNEL_AFTER = 0  # type: ignore[misc]
-        self.broker = await penstock.open(self.folder / "penstock.db")
+        self.broker = await open_local(self.folder / "penstock.db")
         await self._declare()
         self.note("open", self.life)
         await asyncio.gather(
@@ -176,7 +178,7 @@ class Child:
 
     async def drain(self) -> None:
         self.note("born", self.life)
-        self.broker = await penstock.open(self.folder / "penstock.db")
+        self.broker = await open_local(self.folder / "penstock.db")
         self.note("open", self.life)
         self.note("drain")
         for queue in ("ordered", "source", "moved", "risky"):

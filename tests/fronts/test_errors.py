@@ -11,8 +11,8 @@ import pytest
 import uvloop
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
-from penstock import Broker
 from penstock.model.errors import CATALOGUE, CLASSES, Closed, PenstockError, error_classes
+from penstock.node.broker import LocalBroker
 from tests.fronts.amqp091.rig import served
 from tests.fronts.http.rig import Front, over_http
 from tests.fronts.mqtt.rig import opened
@@ -33,10 +33,10 @@ class Raising:
 def instead_of(monkeypatch: pytest.MonkeyPatch, method: str) -> Raising:
     raising = Raising()
 
-    async def call(self: Broker, *arguments: Any, **options: Any) -> Any:
+    async def call(self: LocalBroker, *arguments: Any, **options: Any) -> Any:
         return await raising(self, *arguments, **options)
 
-    monkeypatch.setattr(Broker, method, call)
+    monkeypatch.setattr(LocalBroker, method, call)
     return raising
 
 

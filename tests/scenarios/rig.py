@@ -12,14 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import penstock
-from penstock import Broker, Claim, Message
+from penstock import Claim, Message
+from penstock.api.inspect import GroupStats
 from penstock.embedded import open_store
+from penstock.node.broker import LocalBroker
 from penstock.node.clock import Clock, SystemClock
-from penstock.node.observe.stats import GroupStats
 from penstock.store.contract import Store
 from penstock.store.memory.engine import MemoryStore
 from penstock.store.sqlite.engine import SqliteStore
+from tests.local import open_local
 
 PATIENCE_S = 20.0
 """How long a test waits for what must happen; only a failing test waits so long."""
@@ -45,16 +46,16 @@ class Home:
         self.path = path
         self.clock: Clock = SystemClock()
         self._memory: MemoryStore | None = None
-        self._opened: list[Broker] = []
+        self._opened: list[LocalBroker] = []
 
     @property
     def engine(self) -> str:
         return "memory" if self.path is None else "sqlite"
 
-    async def open(self, **options: Any) -> Broker:
+    async def open(self, **options: Any) -> LocalBroker:
         """A broker on what the last one left. Opened without closing the last one, it is what follows a crash."""
         if self.path is not None and isinstance(self.clock, SystemClock):
-            broker = await penstock.open(self.path, **options)
+            broker = await open_local(self.path, **options)
         else:
             broker = await open_store(await self.store(), self.clock, **options)
         self._opened.append(broker)
@@ -66,7 +67,7 @@ class Home:
         self._memory = MemoryStore() if self._memory is None else self._memory.clone()
         return self._memory
 
-    async def reopen(self, broker: Broker, **options: Any) -> Broker:
+    async def reopen(self, broker: LocalBroker, **options: Any) -> LocalBroker:
         await broker.close()
         return await self.open(**options)
 
@@ -82,7 +83,7 @@ class Home:
         self.clock = clock
         return clock
 
-    def pass_time(self, broker: Broker, span_ms: int) -> None:
+    def pass_time(self, broker: LocalBroker, span_ms: int) -> None:
         """Let time pass and do what has become due, as the event loop's timer would."""
         assert isinstance(self.clock, ManualClock)
         self.clock.time_ms += span_ms
@@ -137,7 +138,7 @@ def texts(received: Any) -> list[str]:
     return [one.payload.decode() for one in found]
 
 
-async def claim_all(broker: Broker, queue: str, **options: Any) -> list[str]:
+async def claim_all(broker: LocalBroker, queue: str, **options: Any) -> list[str]:
     """Claim and acknowledge until nothing more comes; the payloads in the order of delivery."""
     found: list[str] = []
     while True:
@@ -148,7 +149,7 @@ async def claim_all(broker: Broker, queue: str, **options: Any) -> list[str]:
         await broker.ack(claim)
 
 
-async def group_stats(broker: Broker, queue: str, group: str = "default") -> GroupStats:
+async def group_stats(broker: LocalBroker, queue: str, group: str = "default") -> GroupStats:
     stats = await broker.stats(queue)
     return next(found for found in stats.groups if found.group == group)
 

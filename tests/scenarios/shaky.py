@@ -10,9 +10,9 @@ import datetime as dt
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
-from penstock import Broker
 from penstock.model.errors import Unavailable
 from penstock.model.rows import Commit, LaneImage
+from penstock.node.broker import LocalBroker
 from penstock.node.node import Node
 from penstock.store.memory.engine import MemoryStore
 from tests.simulation.virtual_loop import EPOCH_MS, VirtualLoop, run
@@ -69,10 +69,10 @@ class Machine:
     def now_ms(self) -> int:
         return self._start_ms + int(self._loop.time() * 1000.0 + 1e-6)
 
-    async def open(self, store: MemoryStore | None = None, **options: Any) -> Broker:
+    async def open(self, store: MemoryStore | None = None, **options: Any) -> LocalBroker:
         node = Node(self.store if store is None else store, self, **options)
         await node.open("me")
-        return Broker(node, "default")
+        return LocalBroker(node, "default")
 
     async def comes(self, condition: Callable[[], bool]) -> None:
         """Let time pass, a millisecond at a time, until something is so."""

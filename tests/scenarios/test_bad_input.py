@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from penstock import (
-    Broker,
     EncodedBatch,
     Forbidden,
     InvalidArgument,
@@ -24,6 +23,7 @@ from penstock import (
     encode,
 )
 from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, HEADERS_BYTES_MAX, HEADERS_DEPTH_MAX, HEADERS_MAX
+from penstock.node.broker import LocalBroker
 from tests.scenarios.rig import Home, group_stats, numbered, play, texts
 
 
@@ -67,7 +67,7 @@ BAD_MESSAGES: dict[str, tuple[Any, str]] = {
     "deep headers": (Message(headers={"h": nested(HEADERS_DEPTH_MAX)}), "nested deeper than 8 levels"),
     "large headers": (Message(headers={"h": "x" * (HEADERS_BYTES_MAX + 1)}), "the limit is 65536"),
 }
-WAYS: dict[str, Callable[[Broker, Any], Awaitable[Any]]] = {
+WAYS: dict[str, Callable[[LocalBroker, Any], Awaitable[Any]]] = {
     "publish": lambda broker, bad: broker.publish("q", bad),
     "a few": lambda broker, bad: broker.publish_many("q", [FINE, bad, FINE]),
     "many": lambda broker, bad: broker.publish_many("q", [FINE] * 40 + [bad]),
@@ -205,8 +205,8 @@ def test_what_does_not_exist_is_not_found(memory_home: Home) -> None:
             with pytest.raises(NotFound, match="gone"):
                 await operation()
         with pytest.raises(NotFound, match="gone"):
-            broker.groups("gone")
-        assert set(broker.queues()) == {"q", "$events"}
+            await broker.groups("gone")
+        assert set(await broker.queues()) == {"q", "$events"}
 
     play(memory_home, scenario)
 
@@ -321,7 +321,7 @@ def test_a_bad_filter_is_refused_wherever_it_is_used(memory_home: Home, conditio
         ):
             with pytest.raises(InvalidArgument if condition == 5 else InvalidFilter):
                 await operation
-        assert broker.groups("q") == {"g": {}}
+        assert await broker.groups("q") == {"g": {}}
 
     play(memory_home, scenario)
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from penstock import Broker, Closed, Message
+from penstock import Closed, Message
+from penstock.node.broker import LocalBroker
 from penstock.node.commit.pending import Promise
 from tests.scenarios.rig import Home, play, soon, texts, until
 
 
-def begun(broker: Broker, text: str) -> Promise:
+def begun(broker: LocalBroker, text: str) -> Promise:
     found = broker.begin_publish("q", [Message(text.encode())], None)
     assert found is not None
     return found[0]

@@ -10,6 +10,7 @@ import pytest
 
 import penstock
 from penstock import Message
+from penstock.api.options import QueueOptions
 from penstock.core.group.claim import CLAIM_BYTES_MAX
 
 MEGABYTE = 1024 * 1024
@@ -17,11 +18,11 @@ MEGABYTE = 1024 * 1024
 
 @pytest.mark.parametrize("options", [{}, {"ordered": True}, {"prioritized": True}], ids=str)
 @pytest.mark.parametrize("settled", [False, True], ids=["leased", "at most once"])
-def test_a_claim_is_cut_to_its_bytes(tmp_path: Path, options: dict[str, bool], settled: bool) -> None:
+def test_a_claim_is_cut_to_its_bytes(tmp_path: Path, options: QueueOptions, settled: bool) -> None:
     asyncio.run(_claim_all(tmp_path, options, settled))
 
 
-async def _claim_all(tmp_path: Path, options: dict[str, bool], settled: bool) -> None:
+async def _claim_all(tmp_path: Path, options: QueueOptions, settled: bool) -> None:
     async with await penstock.open(tmp_path / "large.db") as broker:
         await broker.declare_queue("large", **options)
         payload = os.urandom(MEGABYTE)

@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from penstock import Broker, Message
+from penstock import Message
+from penstock.node.broker import LocalBroker
 from penstock.node.commit.loop import PLENTY_BYTES, TURNS_MAX, TURNS_REMOTE
 from penstock.store.contract import Capabilities
 from penstock.store.mysql.engine import MysqlStore
@@ -20,7 +21,7 @@ class RemoteStore(ShakyStore):
     capabilities = Capabilities(is_remote=True)
 
 
-async def publish(broker: Broker, after_turns: int) -> None:
+async def publish(broker: LocalBroker, after_turns: int) -> None:
     await broker.publish("q", Message(b"x"))
     await turns(after_turns)
     await broker.publish("q", Message(b"y"))
@@ -50,7 +51,7 @@ def test_two_who_were_answered_together_share_a_commit_again_unless_one_is_late(
     play(story)
 
 
-async def turns_waited(machine: Machine, broker: Broker, payload: bytes = b"y") -> int:
+async def turns_waited(machine: Machine, broker: LocalBroker, payload: bytes = b"y") -> int:
     """How many turns of the loop a publish waits before its commit is begun."""
     before, waited = machine.store.tries, 0
     publishing = asyncio.ensure_future(broker.publish("q", Message(payload)))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Broker, Claim, InvalidBatch, Message
+from penstock import Claim, InvalidBatch, Message
+from penstock.node.broker import LocalBroker
 from tests.scenarios.rig import Home, play, texts
 
 BATCHES = 5
@@ -31,7 +32,7 @@ def damage(path: Path, lane: int, position: int) -> None:
         log.write(bytes([byte ^ 0xFF]))
 
 
-async def with_damage(home: Home, position: int, size: int) -> Broker:
+async def with_damage(home: Home, position: int, size: int) -> LocalBroker:
     """A broker on a file with one damaged batch of one message; nothing of it is in memory."""
     assert home.path is not None
     broker = await home.open()

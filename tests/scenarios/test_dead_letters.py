@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from penstock import Broker, Message, NotFound, WrongKind
+from penstock import Message, NotFound, WrongKind
+from penstock.node.broker import LocalBroker
 from tests.scenarios.rig import Home, claim_all, group_stats, numbered, play, texts, until
 
 
-async def reject(broker: Broker, queue: str, count: int, **options: Any) -> None:
+async def reject(broker: LocalBroker, queue: str, count: int, **options: Any) -> None:
     claim = await broker.claim(queue, max=count)
     assert len(claim) == count
     await broker.reject(claim, **options)
@@ -153,7 +154,7 @@ def test_dead_letters_wait_for_their_target_through_a_restart_and_come_once(home
         await broker.publish_many("q", numbered(5))
         await reject(broker, "q", 5)
         broker = await home.reopen(broker)
-        assert "later" not in broker.queues()
+        assert "later" not in await broker.queues()
         await broker.declare_queue("later")
         broker = await home.reopen(broker)
         await until(lambda: _holds(broker, "later", 5))
@@ -181,7 +182,7 @@ def test_a_dead_letter_of_an_expired_message_is_copied_too(home: Home) -> None:
     play(home, scenario)
 
 
-async def _holds(broker: Broker, queue: str, count: int) -> bool:
+async def _holds(broker: LocalBroker, queue: str, count: int) -> bool:
     return (await broker.stats(queue)).published == count
 
 

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock import Broker, Closed, InvalidArgument, LeaseLost, Message, NotFound, Verdict, WrongKind
+from penstock import Closed, InvalidArgument, LeaseLost, Message, NotFound, Verdict, WrongKind
+from penstock.model.options import Expired
 from penstock.model.rows import Commit, LaneImage
+from penstock.node.broker import LocalBroker
 from penstock.store.memory.engine import MemoryStore
 from tests.scenarios.rig import (
     Home,
@@ -199,7 +201,7 @@ def test_a_poison_message_whose_consumer_always_dies_is_dead_after_its_attempts(
         assert dead.error == "the lease expired"
         assert await claim_all(broker, "q") == ["fine"]
 
-    async def _nothing_leased(broker: Broker) -> bool:
+    async def _nothing_leased(broker: LocalBroker) -> bool:
         return (await group_stats(broker, "q")).leased == 0
 
     play(home, scenario)
@@ -834,7 +836,9 @@ def test_what_outlives_its_ttl_is_dropped_or_dead_without_any_consumer(home: Hom
     async def scenario(home: Home) -> None:
         home.hold_time()
         broker = await home.open()
-        for name, expired in (("drop", "drop"), ("dead", "dead")):
+        kinds: tuple[Expired, ...] = ("drop", "dead")
+        for expired in kinds:
+            name = expired
             await broker.declare_queue(name, ttl_ms=1_000, expired=expired)
             await broker.declare_group(name, "default")
             await broker.publish_many(name, numbered(3))

@@ -9,10 +9,11 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from penstock import Broker, Message
+from penstock import Message
 from penstock.model.errors import Fenced, InvalidArgument, PenstockError
 from penstock.model.rows import Commit, EnqueuedRow
 from penstock.node.background import enqueued
+from penstock.node.broker import LocalBroker
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.publish import append
 from penstock.store.checks import changes_enqueued
@@ -26,7 +27,7 @@ def row(id: int, queue: str | None = "work", payload: bytes | None = None, **fie
     return msgspec.structs.replace(made, **fields)
 
 
-async def opened(machine: Machine, **options: Any) -> tuple[Broker, ShakyStore]:
+async def opened(machine: Machine, **options: Any) -> tuple[LocalBroker, ShakyStore]:
     """A broker with the queue `work`, kept whole, which knows no dedup ids: a row that is published twice shows."""
     store = ShakyStore(enqueues=True)
     broker = await machine.open(store, **options)
@@ -34,7 +35,7 @@ async def opened(machine: Machine, **options: Any) -> tuple[Broker, ShakyStore]:
     return broker, store
 
 
-async def published(broker: Broker, queue: str = "work") -> list[str]:
+async def published(broker: LocalBroker, queue: str = "work") -> list[str]:
     return texts(await broker.read_from(queue, max=100_000))
 
 

@@ -6,14 +6,15 @@ import datetime as dt
 
 import pytest
 
-from penstock import AlreadyExists, Binding, Broker, Forbidden, InvalidFilter, Message, NotFound, Unroutable, encode
+from penstock import AlreadyExists, Binding, Forbidden, InvalidFilter, Message, NotFound, Unroutable, encode
+from penstock.node.broker import LocalBroker
 from tests.scenarios.rig import Home, claim_all, play
 
 
-async def reached(broker: Broker, exchange: str, message: Message) -> set[str]:
+async def reached(broker: LocalBroker, exchange: str, message: Message) -> set[str]:
     """The queues that a message reaches: said by the receipt, and found there."""
     receipt = await broker.publish_to(exchange, message)
-    found = {queue for queue in broker.queues() if queue != "$events" and await claim_all(broker, queue)}
+    found = {queue for queue in await broker.queues() if queue != "$events" and await claim_all(broker, queue)}
     assert found == set(receipt.queues)
     as_batch = await broker.publish_to(exchange, encode([message]))
     assert set(as_batch.queues) == found
@@ -173,7 +174,7 @@ def test_declaring_again_is_fine_and_contradicting_is_not(home: Home) -> None:
         await broker.declare_queue("q", lanes=2)
         await broker.declare_exchange("x", kind="topic")
         await broker.bind("x", "q", "a.#")
-        assert broker.queues()["q"] == {"lanes": 2, "lease_ms": 500}
+        assert (await broker.queues())["q"] == {"lanes": 2, "lease_ms": 500}
         with pytest.raises(AlreadyExists, match="lanes=2; it cannot become 3"):
             await broker.declare_queue("q", lanes=3)
         with pytest.raises(AlreadyExists, match="'topic'"):
@@ -224,7 +225,7 @@ def test_headers_of_a_binding_come_back_from_the_store_as_they_were(home: Home) 
 def test_what_is_declared_can_be_listed(home: Home) -> None:
     async def scenario(home: Home) -> None:
         broker = await home.open()
-        assert broker.exchanges() == {}
+        assert await broker.exchanges() == {}
         await broker.declare_exchange("a", kind="topic", description="first")
         await broker.declare_exchange("b", kind="headers")
         await broker.in_namespace("other").declare_exchange("c")
@@ -233,16 +234,19 @@ def test_what_is_declared_can_be_listed(home: Home) -> None:
         await broker.bind("a", "b", "#", target_kind="exchange")
         await broker.bind("b", "q", headers={"n": 1}, match="any")
         for _ in range(2):
-            assert broker.exchanges() == {"a": {"kind": "topic", "description": "first"}, "b": {"kind": "headers"}}
-            assert broker.bindings("a") == [
+            assert await broker.exchanges() == {
+                "a": {"kind": "topic", "description": "first"},
+                "b": {"kind": "headers"},
+            }
+            assert await broker.bindings("a") == [
                 Binding(exchange="a", target="q", pattern="x.*"),
                 Binding(exchange="a", target="b", target_kind="exchange", pattern="#"),
             ]
-            assert broker.bindings("b") == [Binding(exchange="b", target="q", headers={"n": 1}, match="any")]
-            assert broker.in_namespace("other").exchanges() == {"c": {}}
+            assert await broker.bindings("b") == [Binding(exchange="b", target="q", headers={"n": 1}, match="any")]
+            assert await broker.in_namespace("other").exchanges() == {"c": {}}
             broker = await home.reopen(broker)
         with pytest.raises(NotFound, match="no exchange 'c'"):
-            broker.bindings("c")
+            await broker.bindings("c")
 
     play(home, scenario)
 
@@ -259,12 +263,12 @@ def test_an_exchange_with_auto_delete_goes_with_its_last_binding(home: Home) -> 
         await broker.bind("inner", "b")
         await broker.unbind("inner", "a")
         broker = await home.reopen(broker)
-        assert set(broker.exchanges()) >= {"inner", "outer"}
+        assert set(await broker.exchanges()) >= {"inner", "outer"}
         await broker.delete_queue("b")  # the last binding of `inner`, which was the last of `outer`
-        assert not {"inner", "outer"} & set(broker.exchanges())
+        assert not {"inner", "outer"} & set(await broker.exchanges())
         await broker.declare_exchange("inner", kind="fanout", auto_delete=True)  # new, and without a binding yet
         broker = await home.reopen(broker)
-        assert "inner" in broker.exchanges()
+        assert "inner" in await broker.exchanges()
 
     play(home, scenario)
 
@@ -278,9 +282,9 @@ def test_an_ephemeral_exchange_does_not_outlive_the_broker(home: Home) -> None:
         for exchange in ("kept", "gone"):
             await broker.bind(exchange, "q")
         broker = await home.reopen(broker)
-        assert "kept" in broker.exchanges()
-        assert "gone" not in broker.exchanges()
+        assert "kept" in await broker.exchanges()
+        assert "gone" not in await broker.exchanges()
         await broker.declare_exchange("gone", kind="fanout")
-        assert broker.bindings("gone") == []
+        assert await broker.bindings("gone") == []
 
     play(home, scenario)

@@ -19,7 +19,7 @@ def test_what_a_session_held_returns_when_the_broker_begins_anew(home: Home) -> 
         await broker.declare_queue("work")
         await broker.publish_many("work", messages("a", "b", "c"))
         session = broker.begin_session(broker.new_session_name())
-        for consumer in (session.consumer, f"{session.consumer}/1"):
+        for consumer in (session.consumer_name, f"{session.consumer_name}/1"):
             await session.claim("work", lease_seconds=600, consumer=consumer)
         await broker.claim("work", lease_seconds=600, consumer="worker-7")
         broker = await home.reopen(broker)

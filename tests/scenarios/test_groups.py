@@ -7,6 +7,7 @@ import os
 import pytest
 
 from penstock import InvalidArgument, Message, NotFound, OffsetGone, WrongKind
+from penstock.model.options import Start
 from tests.scenarios.rig import Home, claim_all, group_stats, messages, numbered, play, texts
 
 
@@ -75,8 +76,10 @@ def test_a_group_made_after_the_messages_begins_where_it_says(home: Home) -> Non
             times.append(clock.time_ms)
             await broker.publish("q", Message(b"%d" % number))
             home.pass_time(broker, 1_000)
-        starts = {"first": "beginning", "last": "now", "at": times[2], "between": times[2] + 1, "zero": 0,
-                  "future": clock.time_ms + 1}  # fmt: skip
+        starts: dict[str, Start] = {
+            "first": "beginning", "last": "now", "at": times[2], "between": times[2] + 1, "zero": 0,
+            "future": clock.time_ms + 1,
+        }  # fmt: skip
         for name, start in starts.items():
             await broker.declare_group("q", name, start=start)
         broker = await home.reopen(broker)

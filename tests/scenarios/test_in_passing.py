@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from penstock import Message
+from penstock.api.options import QueueOptions
 from penstock.model.errors import Unavailable
 from penstock.model.verdict import Verdict
 from penstock.node.commit.loop import RIDE_SECONDS
@@ -98,7 +99,7 @@ def test_who_settled_hears_that_the_commit_failed() -> None:
 
 
 @pytest.mark.parametrize("options", [{"ordered": True}, {"max_in_flight": 1}])
-def test_where_others_wait_for_what_they_free_they_do_not_wait(options: dict[str, object]) -> None:
+def test_where_others_wait_for_what_they_free_they_do_not_wait(options: QueueOptions) -> None:
     async def story(machine: Machine) -> None:
         broker = await machine.open()
         await broker.declare_queue("q", **options)

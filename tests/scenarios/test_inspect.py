@@ -151,7 +151,7 @@ def test_events_can_be_followed_and_turned_off_and_are_the_systems(home: Home) -
         await broker.declare_queue("q")
         await broker.publish("q", Message(b"m"))
         await claim_all(broker, "q")
-        assert set(broker.queues()) == {"q"}
+        assert set(await broker.queues()) == {"q"}
         broker = await home.reopen(broker)
         await broker.declare_group("$events", "follower", kind="stream")
         await broker.publish("q", Message(b"m"))

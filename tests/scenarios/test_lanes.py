@@ -8,7 +8,8 @@ from zlib import crc32
 
 import pytest
 
-from penstock import Broker, InvalidArgument, Message, OffsetGone, encode
+from penstock import InvalidArgument, Message, OffsetGone, encode
+from penstock.node.broker import LocalBroker
 from tests.scenarios.rig import Home, lease, numbered, play, texts, until
 
 LANES = 4
@@ -24,7 +25,7 @@ def of_lane(lane: int) -> str:
     return next(name for name in NAMES if lane_of(name) == lane)
 
 
-async def opened(home: Home, **options: Any) -> Broker:
+async def opened(home: Home, **options: Any) -> LocalBroker:
     """A broker with the queue `wide`, declared after others so that its lanes are not the store's first."""
     broker = await home.open()
     await broker.declare_queue("before", lanes=3)

@@ -7,11 +7,12 @@ import random
 
 import pytest
 
-from penstock import Broker, Forbidden, Message, NotFound, OffsetGone
+from penstock import Forbidden, Message, NotFound, OffsetGone
+from penstock.node.broker import LocalBroker
 from tests.scenarios.rig import Home, claim_all, group_stats, numbered, play, soon, texts, turns, until
 
 
-async def kept(broker: Broker, queue: str = "q") -> int:
+async def kept(broker: LocalBroker, queue: str = "q") -> int:
     return (await broker.stats(queue)).messages
 
 
@@ -139,18 +140,18 @@ def test_an_exclusive_queue_is_its_sessions_alone_and_ends_with_it(home: Home) -
         broker = await home.open()
         with pytest.raises(Forbidden, match="only a session can declare it"):
             await broker.declare_queue("q", exclusive=True)
-        async with broker.session("me") as session:
+        async with broker.session() as session:
             await session.declare_queue("q", exclusive=True)
             await session.publish("q", Message(b"m"))
             with pytest.raises(Forbidden, match="exclusive to another session"):
                 await broker.claim("q")
             await broker.publish("q", Message(b"an answer"))  # what such a queue is for
-            async with broker.session("other") as other:
+            async with broker.session() as other:
                 for operation in (other.claim("q"), other.declare_queue("q", exclusive=True), other.delete_queue("q")):
                     with pytest.raises(Forbidden):
                         await operation
             assert texts(await session.claim("q", max=2)) == ["m", "an answer"]
-        assert broker.queues().keys() == {"$events"}
+        assert (await broker.queues()).keys() == {"$events"}
 
     play(home, scenario)
 
@@ -159,10 +160,10 @@ def test_an_exclusive_queue_does_not_survive_a_restart(home: Home) -> None:
     async def scenario(home: Home) -> None:
         broker = await home.open()
         await broker.declare_queue("shared")
-        session = broker.session("me")
+        session = broker.session()
         await (await session.__aenter__()).declare_queue("q", exclusive=True)
         broker = await home.open()
-        assert broker.queues().keys() == {"$events", "shared"}
+        assert (await broker.queues()).keys() == {"$events", "shared"}
 
     play(home, scenario)
 
@@ -177,7 +178,7 @@ def test_what_a_session_held_returns_when_it_ends(home: Home) -> None:
         for attach in (True, False):
             for namespace in ("default", "other"):
                 await broker.in_namespace(namespace).publish("q", Message(b"m"))
-                async with broker.session("me") as session:
+                async with broker.session() as session:
                     here = session.in_namespace(namespace)
                     if attach:
                         await here.attach("q")
@@ -219,13 +220,13 @@ def test_an_unused_queue_is_deleted_and_use_keeps_it(home: Home) -> None:
         home.pass_time(broker, 9_999)
         await broker.attach("q", consumer="c")
         home.pass_time(broker, 60_000)
-        assert "q" in broker.queues()
+        assert "q" in await broker.queues()
         await broker.detach("q", consumer="c")
 
         async def gone() -> bool:
             home.pass_time(broker, 5_000)
             await turns()
-            return "q" not in broker.queues()
+            return "q" not in await broker.queues()
 
         await until(gone)
 
@@ -254,7 +255,7 @@ def test_a_read_that_ended_does_not_keep_an_unused_queue(home: Home, how: str) -
         async def gone() -> bool:
             home.pass_time(broker, 5_000)
             await turns()
-            return "q" not in broker.queues()
+            return "q" not in await broker.queues()
 
         await until(gone)
 
@@ -296,7 +297,7 @@ def test_an_ephemeral_queue_does_everything_and_is_gone_after_a_restart(home: Ho
             transaction.publish("durable", Message(b"t"))
         assert texts(await broker.claim("q")) == ["t"]
         broker = await home.reopen(broker)
-        assert "q" not in broker.queues()
+        assert "q" not in await broker.queues()
         await broker.publish_to("x", Message(b"3"))
         assert await claim_all(broker, "durable") == ["0", "1", "2", "2", "t", "3"]
 

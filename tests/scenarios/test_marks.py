@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from penstock import Forbidden, InvalidArgument, MarkMoved, MarkPut, MessageTooLarge, NotFound, Unavailable
+from penstock.api.marks import VALUE_BYTES_MAX
 from penstock.node import marks
 from tests.scenarios import shaky
 from tests.scenarios.rig import Home, play
@@ -23,12 +24,12 @@ def test_a_mark_is_kept_with_its_version_through_a_restart(home: Home) -> None:
         assert (await broker.put_mark("job/1", 7)).version == 2
         await broker.put_mark("job/2", None)
         broker = await home.reopen(broker)
-        assert (broker.mark("job/1").version, broker.mark("job/1").value) == (2, 7)
-        assert broker.mark("job/2").value is None
+        assert ((await broker.mark("job/1")).version, (await broker.mark("job/1")).value) == (2, 7)
+        assert (await broker.mark("job/2")).value is None
         await broker.delete_mark("job/1")
         broker = await home.reopen(broker)
         with pytest.raises(NotFound):
-            broker.mark("job/1")
+            await broker.mark("job/1")
         with pytest.raises(NotFound):
             await broker.delete_mark("job/1")
         assert (await broker.put_mark("job/1", 1)).version == 1
@@ -46,7 +47,7 @@ def test_a_writer_may_insist_on_a_version(home: Home) -> None:
             await broker.put_mark("m", "b", expected_version=2)
         with pytest.raises(MarkMoved, match="does not exist"):
             await broker.put_mark("other", "b", expected_version=1)
-        assert broker.mark("m").value == "a"
+        assert (await broker.mark("m")).value == "a"
         assert (await broker.put_mark("m", "b", expected_version=1)).version == 2
 
     play(home, scenario)
@@ -59,7 +60,7 @@ def test_of_many_writers_who_expect_the_same_version_one_wins(home: Home) -> Non
             puts = (broker.put_mark("m", writer, expected_version=round_number) for writer in range(10))
             results = await asyncio.gather(*puts, return_exceptions=True)
             assert sum(isinstance(result, MarkMoved) for result in results) == 9
-            assert broker.mark("m").version == round_number + 1
+            assert (await broker.mark("m")).version == round_number + 1
 
     play(home, scenario)
 
@@ -71,13 +72,13 @@ def test_marks_are_listed_by_prefix_and_in_pages(memory_home: Home) -> None:
             await broker.put_mark(f"a/{number:02}", number)
         await broker.put_mark("b", "other")
         await broker.in_namespace("elsewhere").put_mark("a/x", 1)
-        assert [mark.value for mark in broker.marks("a/")] == list(range(25))
-        assert [mark.name for mark in broker.marks()][-1] == "b"
-        assert [mark.name for mark in broker.in_namespace("elsewhere").marks()] == ["a/x"]
+        assert [mark.value for mark in await broker.marks("a/")] == list(range(25))
+        assert [mark.name for mark in await broker.marks()][-1] == "b"
+        assert [mark.name for mark in await broker.in_namespace("elsewhere").marks()] == ["a/x"]
         found: list[Any] = []
         after: str | None = ""
         while after is not None:
-            page = broker.marks_page("a/", after=after, max=10)
+            page = await broker.marks_page("a/", after=after, max=10)
             found += [msgspec.json.decode(mark.value) for mark in page.marks]
             after = page.next
         assert found == list(range(25))
@@ -92,7 +93,7 @@ def test_a_page_is_bounded_in_bytes(memory_home: Home, monkeypatch: pytest.Monke
         broker = await home.open()
         for number in range(4):
             await broker.put_mark(f"m{number}", "x" * 60)
-        page = broker.marks_page()
+        page = await broker.marks_page()
         assert (len(page.marks), page.next) == (1, "m0")
 
     play(memory_home, scenario)
@@ -108,7 +109,7 @@ def test_what_is_no_mark_is_refused(memory_home: Home, name: Any, value: Any, ve
         broker = await home.open()
         with pytest.raises(InvalidArgument):
             await broker.put_mark(name, value, expected_version=version)
-        assert broker.marks() == []
+        assert await broker.marks() == []
 
     play(memory_home, scenario)
 
@@ -116,15 +117,15 @@ def test_what_is_no_mark_is_refused(memory_home: Home, name: Any, value: Any, ve
 def test_limits(memory_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(home: Home) -> None:
         broker = await home.open()
-        await broker.put_mark("large", "x" * (marks.VALUE_BYTES_MAX - 2))
+        await broker.put_mark("large", "x" * (VALUE_BYTES_MAX - 2))
         with pytest.raises(MessageTooLarge):
-            await broker.put_mark("large", "x" * (marks.VALUE_BYTES_MAX - 1))
+            await broker.put_mark("large", "x" * (VALUE_BYTES_MAX - 1))
         monkeypatch.setattr(marks, "MARKS_MAX", 2)
         await broker.put_mark("second", 1)
         with pytest.raises(Forbidden, match="2 marks already"):
             await broker.put_mark("third", 1)
         await broker.put_mark("second", 2)  # one that is there may still change
-        monkeypatch.setattr(marks, "MARKS_BYTES_MAX", marks.VALUE_BYTES_MAX + 10)
+        monkeypatch.setattr(marks, "MARKS_BYTES_MAX", VALUE_BYTES_MAX + 10)
         with pytest.raises(Forbidden, match="all marks"):
             await broker.put_mark("second", "x" * 50)
         await broker.put_mark("large", 0)
@@ -146,7 +147,7 @@ def test_a_put_that_fails_leaves_what_the_store_has(when: Any) -> None:
         else:
             with pytest.raises(MarkMoved):
                 await broker.put_mark("m", 2, expected_version=1)
-        assert (broker.mark("m").version, broker.mark("m").value) == (2, 2)
+        assert ((await broker.mark("m")).version, (await broker.mark("m")).value) == (2, 2)
         await broker.close()
 
     shaky.play(story)
@@ -169,6 +170,6 @@ def test_json_that_nobody_could_read_back_is_refused_before_it_is_kept(memory_ho
             await broker.put_mark("m", msgspec.Raw(text))
         with pytest.raises(InvalidArgument, match="mark 'm'"):
             await broker.commit_staged("t", [], marks=[MarkPut("m", {"within": msgspec.Raw(text)})])
-        assert broker.marks() == []
+        assert await broker.marks() == []
 
     play(memory_home, scenario)

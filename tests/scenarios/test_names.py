@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock import Broker, InvalidArgument, Message, NotFound
+from penstock import InvalidArgument, Message, NotFound
+from penstock.node.broker import LocalBroker
 from tests.scenarios.rig import Home, claim_all, group_stats, play, texts
 
 GOOD = [
@@ -45,9 +47,10 @@ def test_any_text_is_a_name_for_everything(home: Home, name: str) -> None:
         await broker.reject(claim)
         (dead,) = await broker.dead(name, name)
         assert (dead.consumer, dead.received.message.partition) == (name, name)
-        async with broker.session(name) as session:
-            await session.declare_queue(name)
-        assert set(broker.queues()) == {name}
+        session = broker.begin_session(name)
+        await session.declare_queue(name)
+        await session.end_session()
+        assert set(await broker.queues()) == {name}
 
     play(home, scenario)
 
@@ -67,15 +70,15 @@ def test_what_is_no_name_is_refused_with_its_reason(memory_home: Home, name: str
             lambda: broker.declare_queue("r", dead_letter_to=f"queue:{name}"),
             lambda: broker.declare_queue("r", primary_group=name),
             lambda: broker.declare_exchange("x", alternate=name),
-            lambda: broker.session(name).__aenter__(),
+            lambda: asyncio.to_thread(broker.begin_session, name),
         ]
         for number, operation in enumerate(operations):
             with pytest.raises(InvalidArgument, match="control character" if number == 2 and not name else text):
                 await operation()
         with pytest.raises(InvalidArgument, match=text):
             broker.in_namespace(name)
-        assert set(broker.queues()) == {"q", "$events"}
-        assert set(broker.groups("q")) == set()
+        assert set(await broker.queues()) == {"q", "$events"}
+        assert set(await broker.groups("q")) == set()
 
     play(memory_home, scenario)
 
@@ -121,7 +124,7 @@ def test_an_empty_partition_is_none(home: Home) -> None:
 def test_namespaces_are_apart(home: Home) -> None:
     async def scenario(home: Home) -> None:
         broker = await home.open()
-        spaces: list[Broker] = [broker, broker.in_namespace("a"), broker.in_namespace("b")]
+        spaces: list[LocalBroker] = [broker, broker.in_namespace("a"), broker.in_namespace("b")]
         for number, space in enumerate(spaces):
             await space.declare_queue("q", lease_ms=1_000 + number)
             await space.declare_exchange("x", kind="fanout")
@@ -130,9 +133,11 @@ def test_namespaces_are_apart(home: Home) -> None:
         await spaces[1].declare_queue("only-a")
         broker = await home.reopen(broker)
         spaces = [broker, broker.in_namespace("a"), broker.in_namespace("b")]
-        assert set(spaces[0].queues()) == {"q", "$events"}
-        assert set(spaces[1].queues()) == {"q", "only-a"}
-        assert [space.queues()["q"] for space in spaces] == [{"lease_ms": 1_000 + number} for number in range(3)]
+        assert set(await spaces[0].queues()) == {"q", "$events"}
+        assert set(await spaces[1].queues()) == {"q", "only-a"}
+        assert [(await space.queues())["q"] for space in spaces] == [
+            {"lease_ms": 1_000 + number} for number in range(3)
+        ]
         with pytest.raises(NotFound, match="no queue 'only-a' in namespace 'b'"):
             await spaces[2].publish("only-a", Message(b""))
         await spaces[0].delete_queue("q")

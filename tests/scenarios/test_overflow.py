@@ -7,14 +7,16 @@ import random
 
 import pytest
 
-from penstock import Broker, Message, QueueFull
+from penstock import Message, QueueFull
+from penstock.model.options import Overflow
+from penstock.node.broker import LocalBroker
 from tests.scenarios.rig import Home, claim_all, group_stats, numbered, play, texts
 
 NOISE = random.Random(0).randbytes(999)
 """Bytes that do not become fewer when a batch is compressed."""
 
 
-async def first_digits(broker: Broker) -> list[str]:
+async def first_digits(broker: LocalBroker) -> list[str]:
     claim = await broker.claim("q", max=100)
     await broker.ack(claim)
     return [chr(payload[0]) for payload in claim.payloads()]
@@ -55,7 +57,7 @@ def test_publishes_at_once_do_not_pass_the_limit_together(home: Home) -> None:
 
 
 @pytest.mark.parametrize("policy", ["drop_oldest", "dead_letter_oldest"])
-def test_the_oldest_go_when_more_than_max_length_come(home: Home, policy: str) -> None:
+def test_the_oldest_go_when_more_than_max_length_come(home: Home, policy: Overflow) -> None:
     async def scenario(home: Home) -> None:
         broker = await home.open()
         await broker.declare_queue("q", max_length=5, overflow=policy)
@@ -78,7 +80,7 @@ def test_the_oldest_go_when_more_than_max_length_come(home: Home, policy: str) -
 
 
 @pytest.mark.parametrize("policy", ["reject", "drop_oldest", "dead_letter_oldest"])
-def test_max_bytes(home: Home, policy: str) -> None:
+def test_max_bytes(home: Home, policy: Overflow) -> None:
     async def scenario(home: Home) -> None:
         broker = await home.open()
         await broker.declare_queue("q", max_bytes=5_000, overflow=policy)

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from penstock import Broker, Message
+from penstock import Message
 from penstock.model.errors import Forbidden, InvalidArgument
+from penstock.node.broker import LocalBroker
 from tests.scenarios.rig import Home, play, soon, until
 
 
@@ -53,12 +54,12 @@ def test_the_consumers_of_a_session_go_with_it(home: Home) -> None:
     async def scenario(home: Home) -> None:
         broker = await home.open()
         await broker.declare_queue("q", auto_delete=True)
-        async with broker.session("s") as session:
-            await session.attach("q", consumer="s/1")
-            await broker.attach("q", consumer="s1")
+        async with broker.session() as session:
+            await session.attach("q", consumer=f"{session.consumer_name}/1")
+            other = await broker.attach("q", consumer=f"{session.consumer_name}1")
         assert (await broker.stats("q")).consumers == 1
-        await broker.detach("q", consumer="s1")
-        assert not broker.has_queue("q")
+        await broker.detach("q", consumer=other)
+        assert not await broker.has_queue("q")
 
     play(home, scenario)
 
@@ -78,7 +79,7 @@ def test_a_claim_that_waits_can_be_stopped(home: Home) -> None:
     play(home, scenario)
 
 
-async def _waiting(broker: Broker, count: int) -> bool:
+async def _waiting(broker: LocalBroker, count: int) -> bool:
     return (await broker.measures()).polls_waiting == count
 
 
@@ -142,5 +143,5 @@ def test_dead_letters_through_the_default_exchange(home: Home) -> None:
     play(home, scenario)
 
 
-async def _kept(broker: Broker, queue: str, count: int) -> bool:
+async def _kept(broker: LocalBroker, queue: str, count: int) -> bool:
     return (await broker.stats(queue)).messages == count

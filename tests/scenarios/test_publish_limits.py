@@ -6,15 +6,16 @@ import asyncio
 
 import pytest
 
-from penstock import Broker, Message, MessageTooLarge, encode
+from penstock import Message, MessageTooLarge, encode
 from penstock.embedded import open_store
+from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
 from penstock.node.limits import Limits
 from penstock.store.memory.engine import MemoryStore
 from tests.scenarios.rig import numbered
 
 
-async def opened(limits: Limits) -> Broker:
+async def opened(limits: Limits) -> LocalBroker:
     broker = await open_store(MemoryStore(), SystemClock(), limits=limits)
     await broker.declare_queue("work")
     await broker.declare_exchange("all", kind="fanout")

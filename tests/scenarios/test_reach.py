@@ -15,18 +15,18 @@ from penstock.fronts.reach import Reach, broker_of
 from penstock.model import Message
 from penstock.model.errors import Forbidden, LeaseLost, NotFound, Unroutable
 from penstock.model.rows import home_slot
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
 from penstock.node.cluster.membership import Cluster, ClusterOptions
 from penstock.store.memory.engine import MemoryStore
 from tests.scenarios.rig import until
 from tests.scenarios.test_slots import SharedStore
 
-Story = Callable[[Broker, Cluster, Broker, Cluster], Awaitable[None]]
+Story = Callable[[LocalBroker, Cluster, LocalBroker, Cluster], Awaitable[None]]
 
 
 @asynccontextmanager
-async def reaching(store: MemoryStore, name: str) -> AsyncIterator[tuple[Broker, Cluster]]:
+async def reaching(store: MemoryStore, name: str) -> AsyncIterator[tuple[LocalBroker, Cluster]]:
     options = ClusterOptions(heartbeat_ms=100, lease_ms=600_000)
     broker = await open_member(store, SystemClock(), name=name, options=options)
     async with AsyncExitStack() as stack:
@@ -55,7 +55,7 @@ def play(story: Story) -> None:
 
 
 def test_what_a_front_asks_is_done_by_whoever_owns_it() -> None:
-    async def story(first: Broker, one: Cluster, second: Broker, two: Cluster) -> None:
+    async def story(first: LocalBroker, one: Cluster, second: LocalBroker, two: Cluster) -> None:
         await first.declare_exchange("x", kind="topic")
         owners = set()
         for number in range(8):  # some are the first's, some the second's
@@ -63,7 +63,7 @@ def test_what_a_front_asks_is_done_by_whoever_owns_it() -> None:
             await first.declare_queue(name, max_attempts=0)
             owners.add(first._node.catalog.queue("default", name).slot in one.ownership.owned)
             await second.bind("x", name, "a.#")
-            assert second.queue_options(name) == {"max_attempts": 0}
+            assert await second.queue_options(name) == {"max_attempts": 0}
             await first.publish_many(name, [Message(b"1"), Message(b"2")])
             claim = await second.claim(name, max=2, lease_seconds=20)
             assert claim.payloads() == [b"1", b"2"]
@@ -93,7 +93,7 @@ def test_what_a_front_asks_is_done_by_whoever_owns_it() -> None:
 
 
 def test_a_session_ends_at_every_node() -> None:
-    async def story(first: Broker, one: Cluster, second: Broker, two: Cluster) -> None:
+    async def story(first: LocalBroker, one: Cluster, second: LocalBroker, two: Cluster) -> None:
         session = first.begin_session("s-1")
         names = [f"q{number}" for number in range(6)]
         for name in names:
@@ -111,7 +111,7 @@ def test_a_session_ends_at_every_node() -> None:
             assert message.attempt == 2
 
             async def gone(name: str = f"own-{name}") -> bool:
-                return not first.has_queue(name) and not second.has_queue(name)
+                return not await first.has_queue(name) and not await second.has_queue(name)
 
             await until(gone)
 
@@ -119,7 +119,7 @@ def test_a_session_ends_at_every_node() -> None:
 
 
 def test_a_consumer_that_waits_at_another_node_is_woken_and_when_cancelled_takes_nothing() -> None:
-    async def story(first: Broker, one: Cluster, second: Broker, two: Cluster) -> None:
+    async def story(first: LocalBroker, one: Cluster, second: LocalBroker, two: Cluster) -> None:
         name = next(name for name in map(str, range(99)) if _slot(name) in two.ownership.owned)
         await first.declare_queue(name)
         waiting = asyncio.ensure_future(first.claim(name, wait=30, lease_seconds=600))

@@ -8,9 +8,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from penstock import Broker, Fenced, Message, Unavailable
+from penstock import Fenced, Message, Unavailable
 from penstock.embedded import open_store
 from penstock.model.rows import Commit
+from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
 from penstock.node.observe import readiness
 from penstock.store.memory.engine import MemoryStore
@@ -37,7 +38,7 @@ class MoodyStore(MemoryStore):
         await super().apply(commit)
 
 
-def on_moody(scenario: Callable[[Broker, MoodyStore], Awaitable[None]]) -> None:
+def on_moody(scenario: Callable[[LocalBroker, MoodyStore], Awaitable[None]]) -> None:
     async def main() -> None:
         store = MoodyStore()
         broker = await open_store(store, SystemClock())
@@ -54,7 +55,7 @@ def on_moody(scenario: Callable[[Broker, MoodyStore], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def forget_answer(broker: Broker) -> None:
+def forget_answer(broker: LocalBroker) -> None:
     """As if the time that an answer is shared for had passed."""
     broker._node.readiness._answered_at = None
 
@@ -73,7 +74,7 @@ def test_a_broker_that_can_commit_is_ready(home: Home) -> None:
 
 
 def test_the_question_is_a_fenced_commit_and_many_ask_it_together() -> None:
-    async def scenario(broker: Broker, store: MoodyStore) -> None:
+    async def scenario(broker: LocalBroker, store: MoodyStore) -> None:
         await asyncio.gather(*(broker.check_ready() for _ in range(50)))
         await broker.check_ready()
         assert [commit.epochs for commit in store.commits] == [{0: 1}]
@@ -85,7 +86,7 @@ def test_the_question_is_a_fenced_commit_and_many_ask_it_together() -> None:
 
 
 def test_an_answer_is_shared_for_its_time_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(broker: Broker, store: MoodyStore) -> None:
+    async def scenario(broker: LocalBroker, store: MoodyStore) -> None:
         monkeypatch.setattr(readiness, "SHARED_S", 3_600.0)
         await broker.check_ready()
         store.error = Unavailable("the disk is gone")
@@ -98,7 +99,7 @@ def test_an_answer_is_shared_for_its_time_and_no_longer(monkeypatch: pytest.Monk
 
 
 def test_a_store_that_fails_is_not_ready_and_is_again_when_it_recovers() -> None:
-    async def scenario(broker: Broker, store: MoodyStore) -> None:
+    async def scenario(broker: LocalBroker, store: MoodyStore) -> None:
         store.error = Unavailable("no space left on device")
         for _ in range(2):  # the second is the first one's answer
             with pytest.raises(Unavailable, match="not ready: no space left on device"):
@@ -118,7 +119,7 @@ def test_a_store_that_fails_is_not_ready_and_is_again_when_it_recovers() -> None
 def test_a_probe_that_fails_takes_nobody_along() -> None:
     """Work that came while it was under way is committed after it, as if nothing had been."""
 
-    async def scenario(broker: Broker, store: MoodyStore) -> None:
+    async def scenario(broker: LocalBroker, store: MoodyStore) -> None:
         store.gate = asyncio.Event()
         store.error = Unavailable("for a moment")
         asked = asyncio.create_task(broker.check_ready())
@@ -143,7 +144,7 @@ def test_a_probe_that_fails_takes_nobody_along() -> None:
 def test_a_store_that_stalls_is_told_apart_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "READY_WITHIN_S", 0.05)
 
-    async def scenario(broker: Broker, store: MoodyStore) -> None:
+    async def scenario(broker: LocalBroker, store: MoodyStore) -> None:
         store.gate = asyncio.Event()
         for _ in range(3):
             with pytest.raises(Unavailable, match=r"stalls; a commit is under way for \d"):
@@ -159,7 +160,7 @@ def test_a_store_that_stalls_is_told_apart_in_time(monkeypatch: pytest.MonkeyPat
 def test_a_publish_that_stalls_is_a_stall_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "READY_WITHIN_S", 0.05)
 
-    async def scenario(broker: Broker, store: MoodyStore) -> None:
+    async def scenario(broker: LocalBroker, store: MoodyStore) -> None:
         store.gate = asyncio.Event()
         publish = asyncio.create_task(broker.publish("q", Message(b"x")))
         await until(lambda: len(store.commits) == 1)
@@ -172,7 +173,7 @@ def test_a_publish_that_stalls_is_a_stall_too(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_commit_with_rows_answers_the_question_as_well() -> None:
-    async def scenario(broker: Broker, store: MoodyStore) -> None:
+    async def scenario(broker: LocalBroker, store: MoodyStore) -> None:
         await asyncio.gather(broker.publish("q", Message(b"x")), broker.check_ready())
         assert len(store.commits) == 1
         assert store.commits[0].lanes
@@ -181,7 +182,7 @@ def test_a_commit_with_rows_answers_the_question_as_well() -> None:
 
 
 def test_ephemeral_queues_go_on_while_the_store_is_away() -> None:
-    async def scenario(broker: Broker, store: MoodyStore) -> None:
+    async def scenario(broker: LocalBroker, store: MoodyStore) -> None:
         await broker.declare_queue("e", ephemeral=True)
         store.error = Unavailable("away")
         asked = asyncio.create_task(broker.check_ready())
@@ -223,7 +224,7 @@ def test_a_closed_broker_is_not_ready(memory_home: Home) -> None:
 
 
 def test_closing_ends_a_question_that_is_under_way() -> None:
-    async def scenario(broker: Broker, store: MoodyStore) -> None:
+    async def scenario(broker: LocalBroker, store: MoodyStore) -> None:
         store.gate = asyncio.Event()
         asked = asyncio.create_task(broker.check_ready())
         await until(lambda: len(store.commits) == 1)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Broker, Message, NotFound, StoreCorrupt, encode
+from penstock import Message, NotFound, StoreCorrupt, encode
 from penstock.embedded import open_store
 from penstock.model.rows import BatchHead, BatchRow
+from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
 from penstock.node.limits import Limits
 from penstock.store.memory.engine import MemoryStore
@@ -49,11 +50,11 @@ async def soon(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
-def lane_of(broker: Broker, queue: str = "log") -> int:
+def lane_of(broker: LocalBroker, queue: str = "log") -> int:
     return broker._node.catalog.queues["default", queue].lanes[0]
 
 
-async def fill(broker: Broker, batches: int, size: int = 10) -> None:
+async def fill(broker: LocalBroker, batches: int, size: int = 10) -> None:
     for number in range(batches):
         await broker.publish_batch("log", encode(numbered(size, number * size)))
 
@@ -218,7 +219,7 @@ def test_bytes_a_second_are_what_the_limit_says() -> None:
 def test_a_publisher_hardly_notices_a_scan(tmp_path: Path) -> None:
     """The middle of its answers' times beside two scans that never rest, against the same without them."""
 
-    async def publish(broker: Broker, seconds: float) -> float:
+    async def publish(broker: LocalBroker, seconds: float) -> float:
         spans: list[float] = []
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
@@ -227,7 +228,7 @@ def test_a_publisher_hardly_notices_a_scan(tmp_path: Path) -> None:
             spans.append(time.perf_counter() - began)
         return statistics.median(spans)
 
-    async def scan(broker: Broker, ended: asyncio.Event) -> int:
+    async def scan(broker: LocalBroker, ended: asyncio.Event) -> int:
         rows = start = 0
         while not ended.is_set():
             found = await broker.scan("log", 0, start, 200_000, where="n >= 0")

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 import pytest
 
-from penstock import (
-    Broker,
-    Forbidden,
-    InvalidArgument,
-    Message,
-    MessageTooLarge,
-    NotFound,
-    Unavailable,
-)
+from penstock import Forbidden, InvalidArgument, Message, MessageTooLarge, NotFound, Unavailable
 from penstock.model import HEADERS_MAX
 from penstock.model.rows import Commit
 from penstock.node.background.schedules import PAYLOAD_BYTES_MAX, RETRY_MS
+from penstock.node.broker import LocalBroker
 from penstock.node.catalog import ScheduleDocument
 from penstock.node.limits import Limits
 from tests.scenarios.rig import Home, until
@@ -30,7 +24,11 @@ START_MS = at("2024-01-01T00:00+00:00")
 MINUTE_MS = 60_000
 
 
-async def ticks(broker: Broker, queue: str = "work") -> list[int]:
+async def fired(broker: LocalBroker, count: int) -> bool:
+    return (await broker.schedule("every")).fired == count
+
+
+async def ticks(broker: LocalBroker, queue: str = "work") -> list[int]:
     """The ticks whose messages a queue holds, in their order."""
     return [received.headers["scheduled_ms"] for received in (await broker.read_from(queue, max=10_000)).messages]
 
@@ -39,7 +37,7 @@ def minutes(*numbers: int) -> list[int]:
     return [START_MS + number * MINUTE_MS for number in numbers]
 
 
-async def opened(machine: Machine, **options: Any) -> Broker:
+async def opened(machine: Machine, **options: Any) -> LocalBroker:
     """A broker with the queue `work`, kept whole, and the schedule `every` that fires each minute.
 
     The queue knows no dedup ids: a tick that is fired twice shows.
@@ -64,15 +62,15 @@ def test_each_tick_publishes_one_message_with_its_name_and_time() -> None:
     async def story(machine: Machine) -> None:
         message = Message(b"x", partition="p", headers={"mine": 1}, trace_id="t", priority=3)
         broker = await opened(machine, message=message, description="why")
-        assert broker.schedule("every").next_ms == minutes(1)[0]
+        assert (await broker.schedule("every")).next_ms == minutes(1)[0]
         await machine.until(minutes(3)[0] + 1_000)
         [first, *_] = (await broker.read_from("work")).messages
         headers = {"mine": 1, "schedule": "every", "scheduled_ms": minutes(1)[0]}
         dedup_id = f"schedule/default/every/{minutes(1)[0]}"
         assert first.message == msgspec.structs.replace(message, headers=headers, dedup_id=dedup_id)
         assert await ticks(broker) == minutes(1, 2, 3)
-        [schedule] = broker.schedules()
-        assert schedule == broker.schedule("every")
+        [schedule] = await broker.schedules()
+        assert schedule == await broker.schedule("every")
         assert (schedule.next_ms, schedule.last_ms, schedule.fired) == (*minutes(4, 3), 3)
         assert (schedule.message, schedule.description, schedule.last_error) == (message, "why", "")
 
@@ -118,7 +116,7 @@ def test_a_thousand_schedules_on_one_tick_share_a_few_commits() -> None:
         await machine.until(START_MS + 61 * MINUTE_MS)
         received = (await broker.read_from("work", max=10_000)).messages
         assert sorted(one.headers["schedule"] for one in received) == sorted(f"s{number}" for number in range(1_000))
-        assert all(schedule.fired == 1 for schedule in broker.schedules())
+        assert all(schedule.fired == 1 for schedule in await broker.schedules())
         assert len(machine.store.commits) - before < 10
 
     play(story, START_MS)
@@ -136,7 +134,7 @@ def test_what_was_missed_while_no_node_ran_is_made_up_for_by_one_message() -> No
         broker = await machine.open()
         await machine.until(minutes(9)[0] + 1_000)
         assert await ticks(broker) == minutes(1, 2, 7, 8, 9)
-        assert broker.schedule("every").fired == 5
+        assert (await broker.schedule("every")).fired == 5
 
     play(story, START_MS)
 
@@ -181,7 +179,7 @@ def test_a_tick_whose_commit_fails_is_fired_once(when: Literal["before", "after"
         assert await ticks(broker) == minutes(1)
         await machine.until(minutes(4)[0] + 4 * RETRY_MS)
         assert await ticks(broker) == minutes(1, 2, 3, 4)
-        assert broker.schedule("every").fired == 4
+        assert (await broker.schedule("every")).fired == 4
         assert machine.store.fail_times == 0
 
     play(story, START_MS)
@@ -194,10 +192,10 @@ def test_a_lane_that_cannot_be_loaded_at_the_tick_is_asked_for_again() -> None:
         broker = await machine.open(events=False)
         machine.store.fail_loads = 4  # one of them goes to what a node looks at when it opens
         await machine.until(minutes(1)[0] + RETRY_MS // 2)
-        assert (machine.store.fail_loads, broker.schedule("every").fired) == (2, 0)
+        assert (machine.store.fail_loads, (await broker.schedule("every")).fired) == (2, 0)
         await machine.until(minutes(1)[0] + 4 * RETRY_MS)
         assert await ticks(broker) == minutes(1)
-        assert broker.schedule("every").last_error == ""
+        assert (await broker.schedule("every")).last_error == ""
 
     play(story, START_MS)
 
@@ -214,7 +212,9 @@ def test_a_declaration_that_failed_but_was_done_counts() -> None:
         await machine.until(minutes(2)[0] + 4 * RETRY_MS)
         received = (await broker.read_from("work")).messages
         assert [one.headers["schedule"] for one in received] == ["second", "second"]
-        assert [(schedule.name, schedule.next_ms) for schedule in broker.schedules()] == [("second", minutes(3)[0])]
+        assert [(schedule.name, schedule.next_ms) for schedule in await broker.schedules()] == [
+            ("second", minutes(3)[0])
+        ]
 
     play(story, START_MS)
 
@@ -251,7 +251,7 @@ def test_message_and_state_are_one_commit() -> None:
         for image in images[2:]:
             broker = await machine.open(image)
             found = [one.headers["scheduled_ms"] for one in (await broker.read_from("work")).messages]
-            assert len(found) == broker.schedule("every").fired
+            assert len(found) == (await broker.schedule("every")).fired
             assert found == minutes(1, 2, 3, 4)[: len(found)]
             seen.add(len(found))
             await broker.close()
@@ -269,14 +269,14 @@ def test_a_schedule_outlives_the_process(home: Home) -> None:
         await broker.declare_queue("work", retain_ms=10**11)
         declared = await broker.declare_schedule("every", message=message, queue="work", cron="* * * * *")
         home.pass_time(broker, MINUTE_MS)
-        await until(lambda: broker.schedule("every").fired == 1)
+        await until(partial(fired, broker, 1))
         broker = await home.reopen(broker)
-        after = broker.schedule("every")
+        after = await broker.schedule("every")
         assert after.message == declared.message == message
         assert (after.fired, after.last_ms) == (1, start_ms + MINUTE_MS)
         clock.time_ms += 10 * MINUTE_MS
         broker = await home.reopen(broker)
-        await until(lambda: broker.schedule("every").fired == 2)
+        await until(partial(fired, broker, 2))
         assert await ticks(broker) == [start_ms + MINUTE_MS, start_ms + 11 * MINUTE_MS]
 
     play_at_home(home, scenario)
@@ -339,9 +339,9 @@ def test_a_deleted_schedule_fires_no_more() -> None:
         broker = await opened(machine)
         await machine.until(minutes(1)[0] + 1_000)
         await broker.delete_schedule("every")
-        assert broker.schedules() == []
+        assert await broker.schedules() == []
         with pytest.raises(NotFound, match="no schedule 'every'"):
-            broker.schedule("every")
+            await broker.schedule("every")
         with pytest.raises(NotFound, match="no schedule 'every'"):
             await broker.delete_schedule("every")
         await machine.until(minutes(3)[0])
@@ -363,7 +363,7 @@ def test_namespaces_are_worlds_of_their_own() -> None:
         assert await ticks(broker) == minutes(1, 2, 3, 4)
         assert await ticks(other) == minutes(2, 4)
         await broker.delete_schedule("every")
-        assert [schedule.cron for schedule in other.schedules()] == ["*/2 * * * *"]
+        assert [schedule.cron for schedule in await other.schedules()] == ["*/2 * * * *"]
 
     play(story, START_MS)
 
@@ -377,14 +377,14 @@ def test_a_queue_that_is_gone_is_an_error_that_shows_and_passes(caplog: pytest.L
         await machine.until(minutes(1)[0] + 1_000)
         await broker.delete_queue("work")
         await machine.until(minutes(3)[0] + 1_000)
-        broken = broker.schedule("every")
+        broken = await broker.schedule("every")
         assert "no queue 'work'" in broken.last_error
         assert (broken.fired, broken.last_ms, broken.next_ms) == (1, *minutes(1, 4))
         assert "no queue 'work'" in caplog.text
         await broker.declare_queue("work", retain_ms=10**11)
         await machine.until(minutes(5)[0] + 1_000)
         assert await ticks(broker) == minutes(4, 5)
-        assert (broker.schedule("every").fired, broker.schedule("every").last_error) == (3, "")
+        assert ((await broker.schedule("every")).fired, (await broker.schedule("every")).last_error) == (3, "")
 
     play(story, START_MS)
 
@@ -395,7 +395,7 @@ def test_a_full_queue_costs_the_tick() -> None:
         await broker.declare_queue("work", max_length=1)
         await broker.declare_schedule("every", message=Message(b"x"), queue="work", cron="* * * * *")
         await machine.until(minutes(3)[0] + 1_000)
-        assert "max_length" in broker.schedule("every").last_error
+        assert "max_length" in (await broker.schedule("every")).last_error
         claim = await broker.claim("work", max=10)
         assert [one.headers["scheduled_ms"] for one in claim] == minutes(1)
         await broker.ack(claim)
@@ -413,15 +413,15 @@ def test_through_an_exchange_to_every_queue_that_is_bound() -> None:
             await broker.declare_queue(name, retain_ms=10**11)
         await broker.declare_schedule("every", message=Message(b"x", key="eu.de"), exchange="news", cron="* * * * *")
         await machine.until(minutes(1)[0] + 1_000)
-        assert "no queue for key 'eu.de'" in broker.schedule("every").last_error
+        assert "no queue for key 'eu.de'" in (await broker.schedule("every")).last_error
         await broker.bind("news", "a", "eu.*")
         await broker.bind("news", "b", "#")
         await machine.until(minutes(2)[0] + 1_000)
         assert await ticks(broker, "a") == await ticks(broker, "b") == minutes(2)
-        assert broker.schedule("every").fired == 1
+        assert (await broker.schedule("every")).fired == 1
         await broker.delete_exchange("news")
         await machine.until(minutes(3)[0] + 1_000)
-        assert "no exchange 'news'" in broker.schedule("every").last_error
+        assert "no exchange 'news'" in (await broker.schedule("every")).last_error
 
     play(story, START_MS)
 
@@ -462,12 +462,12 @@ def test_what_is_refused(changes: dict[str, Any], error: type[Exception], words:
         broker = await machine.open()
         await broker.declare_queue("work")
         await broker.declare_exchange("inner", internal=True)
-        async with broker.session("me") as session:
+        async with broker.session() as session:
             await session.declare_queue("own", exclusive=True)
             options = {"name": "every"} | GOOD | changes
             with pytest.raises(error, match=words):
                 await session.declare_schedule(options.pop("name"), **options)
-            assert broker.schedules() == []
+            assert await broker.schedules() == []
 
     play(story, START_MS)
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from penstock import Broker, Claim, Forbidden, InvalidArgument, LeaseLost, Unavailable
+from penstock import Claim, Forbidden, InvalidArgument, LeaseLost, Unavailable
 from penstock.model.verdict import Verdict
+from penstock.node.broker import LocalBroker
 from penstock.node.cache import BatchCache
 from tests.scenarios import shaky
 from tests.scenarios.rig import Home, numbered, play, soon, texts, turns
 
 
-async def first_claim(broker: Broker, count: int, **options: object) -> Claim:
+async def first_claim(broker: LocalBroker, count: int, **options: Any) -> Claim:
     """A queue with so many messages, of which the first one is claimed."""
     await broker.declare_queue("q", **options)
     await broker.declare_group("q", "default")
@@ -23,7 +25,7 @@ async def first_claim(broker: Broker, count: int, **options: object) -> Claim:
     return await broker.claim("q")
 
 
-async def states(broker: Broker) -> tuple[int, int]:
+async def states(broker: LocalBroker) -> tuple[int, int]:
     """How many are ready, and leased."""
     [group] = (await broker.stats("q")).groups
     return group.ready, group.leased
@@ -170,7 +172,7 @@ def test_what_it_refuses(home: Home) -> None:
 def test_a_sessions_own_queue_is_not_claimed_from_by_others(home: Home) -> None:
     async def scenario(home: Home) -> None:
         broker = await home.open()
-        async with broker.session("s") as session:
+        async with broker.session() as session:
             await session.declare_queue("own", exclusive=True)
             await session.declare_group("own", "default")
             await session.publish_many("own", numbered(2))
@@ -232,7 +234,7 @@ def test_a_commit_that_fails_settles_nothing_and_claims_nothing(there: int) -> N
 class Unreadable:
     """A store that has nothing in memory, and cannot be read for a while."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: LocalBroker) -> None:
         self._store = broker._node.store
         self.failed = 0
 

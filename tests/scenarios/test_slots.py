@@ -13,7 +13,7 @@ from penstock.embedded import open_member
 from penstock.model import Message
 from penstock.model.errors import Elsewhere, Fenced, Unavailable
 from penstock.model.rows import SLOTS, ClusterView, LaneImage, home_slot
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 from penstock.node.clock import StoreClock, SystemClock
 from penstock.node.cluster.membership import Cluster, ClusterOptions
 from penstock.store.memory.engine import MemoryStore
@@ -29,7 +29,7 @@ class SharedStore(MemoryStore):
 
 
 @asynccontextmanager
-async def member(store: MemoryStore, name: str) -> AsyncIterator[tuple[Broker, Cluster]]:
+async def member(store: MemoryStore, name: str) -> AsyncIterator[tuple[LocalBroker, Cluster]]:
     options = ClusterOptions(heartbeat_ms=60_000, lease_ms=600_000)  # nothing happens by itself
     broker = await open_member(store, SystemClock(), name=name, options=options)
     try:

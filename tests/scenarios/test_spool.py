@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock import Broker, InvalidArgument, Message, StoreCorrupt, Unavailable, encode
+from penstock import InvalidArgument, Message, StoreCorrupt, Unavailable, encode
 from penstock.batch import EncodedBatch, decode
 from penstock.model.rows import BatchRow, Commit, DedupRow, LaneImage
+from penstock.node.broker import LocalBroker
 from penstock.node.spool.log import FREE_BYTES
 from penstock.node.spool.positions import ROWS_KEPT_MS
 from penstock.node.spool.spool import SpoolSettings
@@ -53,11 +54,11 @@ class Away:
         self._ids += 1
         return f"{self._ids:016x}"
 
-    async def open(self, **options: Any) -> Broker:
+    async def open(self, **options: Any) -> LocalBroker:
         settings = SpoolSettings(self.folder, new_id=self._new_id, **options)
         return await self.machine.open(spool=settings)
 
-    async def kill(self, broker: Broker, **options: Any) -> Broker:
+    async def kill(self, broker: LocalBroker, **options: Any) -> LocalBroker:
         """The node dies where it stands; the next one finds its files."""
         broker._node.lifecycle.closed = True
         await broker._node.spool.replay.stop()
@@ -65,7 +66,7 @@ class Away:
         self.folder = self.folder.again()
         return await self.open(**options)
 
-    async def empty(self, broker: Broker) -> None:
+    async def empty(self, broker: LocalBroker) -> None:
         """Until everything was replayed."""
         for _ in range(1_000):
             if not spool_of(broker).messages and not broker._node.spool.held:
@@ -81,7 +82,7 @@ class Away:
         return [message.payload for row in rows for message in decode(EncodedBatch(row.count, row.meta, row.body))]
 
 
-def spool_of(broker: Broker) -> Any:
+def spool_of(broker: LocalBroker) -> Any:
     numbers = broker.spool()
     assert numbers is not None
     return numbers

@@ -18,7 +18,7 @@ from penstock.embedded import open_member
 from penstock.model import Message
 from penstock.model.errors import Elsewhere, Unavailable
 from penstock.model.rows import Commit, DedupRow, home_slot
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 from penstock.node.cluster import remote_publish
 from penstock.node.cluster.membership import Cluster, ClusterOptions
 from penstock.node.cluster.remote_publish import Landed, Landing
@@ -103,7 +103,7 @@ class World:
         self._ids += 1
         return f"{self._ids:04}"
 
-    async def join(self, name: str, folder: MemoryFolder | None = None) -> tuple[Broker, Way]:
+    async def join(self, name: str, folder: MemoryFolder | None = None) -> tuple[LocalBroker, Way]:
         way = self.ways[name] = Way(self.disk)
         broker = await open_member(
             way, self.clock, name=name, options=ClusterOptions(heartbeat_ms=60_000, lease_ms=600_000),
@@ -123,7 +123,7 @@ class World:
         await self.clusters[taking].beat()
         assert slot in self.clusters[taking].ownership.owned
 
-    async def log(self, broker: Broker, queue: str) -> list[bytes]:
+    async def log(self, broker: LocalBroker, queue: str) -> list[bytes]:
         """The payloads of a queue as they are stored."""
         found: list[bytes] = []
         for lane in broker._node.catalog.queue("default", queue).lanes:
@@ -140,7 +140,7 @@ async def come(condition: Callable[[], bool]) -> None:
     raise AssertionError(f"{condition} did not come true")
 
 
-def spooled(broker: Broker) -> int:
+def spooled(broker: LocalBroker) -> int:
     numbers = broker.spool()
     assert numbers is not None
     return numbers.messages
@@ -155,7 +155,7 @@ def play(story: Callable[[World], Awaitable[None]]) -> None:
     run(loop, main())
 
 
-async def two_nodes(world: World) -> tuple[Broker, Broker, Way]:
+async def two_nodes(world: World) -> tuple[LocalBroker, LocalBroker, Way]:
     """Both know of each other; the second has the slot of `work`. The first, which has the spool that matters, comes
     first; with its way to the store.
     """
@@ -172,7 +172,7 @@ async def two_nodes(world: World) -> tuple[Broker, Broker, Way]:
     return first, second, way
 
 
-async def declared(world: World, broker: Broker, queue: str, **options: Any) -> None:
+async def declared(world: World, broker: LocalBroker, queue: str, **options: Any) -> None:
     """At the node that owns its home; then both know of it."""
     await broker.declare_queue(queue, keep_done_ms=3_600_000, **options)
     for cluster in world.clusters.values():
@@ -377,7 +377,7 @@ def test_a_commit_of_a_dead_process_is_decided_before_its_publishes_are_replayed
     play(story)
 
 
-async def kill(broker: Broker, folder: MemoryFolder) -> None:
+async def kill(broker: LocalBroker, folder: MemoryFolder) -> None:
     """The process dies where it stands."""
     node = broker._node
     node.lifecycle.closed = True

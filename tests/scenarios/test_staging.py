@@ -11,7 +11,6 @@ import pytest
 
 from penstock import (
     AlreadyCommitted,
-    Broker,
     ChunkMissing,
     Closed,
     EncodedBatch,
@@ -29,6 +28,7 @@ from penstock import (
     encode,
 )
 from penstock.model.rows import SLOTS, BatchRow, CatalogRow, Commit
+from penstock.node.broker import LocalBroker
 from penstock.node.catalog_writer import IDS_AT_ONCE
 from penstock.node.limits import Limits
 from penstock.node.staging import ledger, staging
@@ -44,7 +44,7 @@ def counted(*starts: int, count: int = 40) -> list[str]:
     return [str(number) for start in starts for number in range(start, start + count)]
 
 
-async def stored(broker: Broker) -> tuple[int, int]:
+async def stored(broker: LocalBroker) -> tuple[int, int]:
     """(lanes with batches that belong to no queue, rows of transactions and chunks in the catalog)"""
     node = broker._node
     rows = await node.store.catalog()
@@ -56,12 +56,12 @@ async def stored(broker: Broker) -> tuple[int, int]:
     return lanes, sum(row.kind in ("staged", "chunk") for row in rows)
 
 
-def carry_on_in_pieces(broker: Broker) -> None:
+def carry_on_in_pieces(broker: LocalBroker) -> None:
     broker._node.staging.commit_bytes = 100
     broker._node.staging.finisher.piece_bytes = 0
 
 
-def gated(broker: Broker, pieces: int) -> asyncio.Semaphore:
+def gated(broker: LocalBroker, pieces: int) -> asyncio.Semaphore:
     """So many pieces of large commits are published; each release lets one more through."""
     gate, carrying = asyncio.Semaphore(pieces), broker._node.staging.finisher
     original = carrying._piece
@@ -90,10 +90,10 @@ def test_chunks_are_published_in_the_order_of_the_commit_with_the_marks(home: Ho
         await broker.stage("other", "a", chunk(2_000), queue="q")
         assert (await broker.browse("q")).messages == []
         assert (await broker.stats("q")).published == 0
-        assert list(broker.queues()) == ["$events", "q"]
+        assert list(await broker.queues()) == ["$events", "q"]
         done = await broker.commit_staged("t", ["a", "b"], marks=[MarkPut("m", {"n": 1}, 0)])
         assert (done.published, done.repeated) == (80, False)
-        assert broker.mark("m").value == {"n": 1}
+        assert (await broker.mark("m")).value == {"n": 1}
         assert await claim_all(broker, "q") == counted(0, 40)
         assert (await broker.staged("t")).state == "committed"
         assert (await broker.staged("other")).state == "open"
@@ -134,7 +134,7 @@ def test_a_repeated_commit_answers_the_same_and_does_nothing(home: Home) -> None
             done = await broker.commit_staged("t", ["a"], marks=[MarkPut("m", 1, 0)])
             assert (done.published, done.repeated) == (40, True)
             broker = await home.reopen(broker)
-        assert broker.mark("m").version == 1
+        assert (await broker.mark("m")).version == 1
         assert await claim_all(broker, "q") == counted(0)
         with pytest.raises(AlreadyCommitted):
             await broker.abort_staged("t")
@@ -156,7 +156,7 @@ def test_a_commit_without_chunks_puts_marks_once(home: Home) -> None:
         broker = await home.open()
         assert not (await broker.commit_staged("t", [], marks=[MarkPut("m", 1)])).repeated
         assert (await broker.commit_staged("t", [], marks=[MarkPut("m", 2)])).repeated
-        assert broker.mark("m").value == 1
+        assert (await broker.mark("m")).value == 1
 
     play(home, scenario)
 
@@ -319,7 +319,7 @@ def test_a_commit_that_cannot_be_done_does_nothing(home: Home, pieces: bool) -> 
             await broker.commit_staged("t", ["a", "full"], marks=[mark])
         with pytest.raises(InvalidArgument, match="twice"):
             await broker.commit_staged("t", ["a", "a"], marks=[mark])
-        assert [found.name for found in broker.marks()] == ["m"]
+        assert [found.name for found in await broker.marks()] == ["m"]
         assert (await broker.browse("q")).messages == []
         assert len((await broker.staged("t")).chunks) == 4
         assert (await broker.commit_staged("t", ["a"], marks=[mark])).published == 200
@@ -354,7 +354,7 @@ def test_what_is_no_chunk_is_refused(memory_home: Home) -> None:
             await broker.stage("t", "a", EncodedBatch(40, good.meta, good.body[:-1]), queue="q")
         with pytest.raises(InvalidArgument, match="EncodedBatch"):
             await broker.stage("t", "a", b"bytes", queue="q")  # type: ignore[arg-type]
-        async with broker.session("mine") as session:
+        async with broker.session() as session:
             await session.declare_queue("own", exclusive=True)
             with pytest.raises(Forbidden, match="exclusive"):
                 await session.stage("t", "a", good, queue="own")
@@ -498,18 +498,18 @@ def test_what_is_published_under_a_mark_stays_in_its_order_behind_a_large_commit
         following = asyncio.ensure_future(broker.commit_staged("small", ["a"], marks=[MarkPut("sink", 2, 1)]))
         assert (await broker.commit_staged("rival", ["a"], marks=[MarkPut("another", 1)])).published == 1
         assert not following.done()
-        assert broker.mark("sink").value == 1
+        assert (await broker.mark("sink")).value == 1
         for _ in range(2):
             gate.release()
         assert (await following).published == 1
-        assert broker.mark("sink").value == 2
+        assert (await broker.mark("sink")).value == 2
         found = await claim_all(broker, "q")
         assert [text for text in found if text != "1000"] == counted(0, count=121)
 
     play(home, scenario)
 
 
-async def until_decided(broker: Broker, transaction: str) -> None:
+async def until_decided(broker: LocalBroker, transaction: str) -> None:
     async def decided() -> bool:
         return (await broker.staged(transaction)).state == "committing"
 
@@ -535,7 +535,7 @@ def test_a_large_commit_goes_on_after_a_restart_by_itself(home: Home) -> None:
         with pytest.raises(Closed):
             await commit
         broker = await home.open()
-        assert broker.mark("m").value == "done"
+        assert (await broker.mark("m")).value == "done"
         done = await soon(broker.commit_staged("t", names, marks=[MarkPut("m", "done", 0)]))
         assert (done.published, done.repeated) == (800, True)
         assert await claim_all(broker, "q") == counted(*range(0, 800, 40))
@@ -617,7 +617,7 @@ def test_whichever_store_commit_fails_everything_happens_once(
         assert done.published == 200
         again = await broker.commit_staged("t", names, marks=puts)
         assert (again.published, again.repeated) == (200, True)
-        assert [(mark.name, mark.version) for mark in broker.marks()] == [("m", 2), ("new", 1)]
+        assert [(mark.name, mark.version) for mark in await broker.marks()] == [("m", 2), ("new", 1)]
         has_failed = machine.store.fail_times == 0
         machine.store.fail_times = 0
         assert await claim_all(broker, "q") == counted(0, 40, 80, 120, 160)

@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 import pytest
 
-from penstock import Broker, EncodedBatch, InvalidArgument, Message, NotFound, TraceEntry, encode
+from penstock import EncodedBatch, InvalidArgument, Message, NotFound, TraceEntry, encode
 from penstock.model.rows import Commit
+from penstock.node.broker import LocalBroker
 from penstock.node.observe import traces
 from penstock.node.observe.traces import EXPIRE_SPAN_MS, PLACES_MAX, TRACE_RETAIN_MS
 from tests.scenarios.rig import Home
@@ -22,7 +23,7 @@ def places(entries: list[TraceEntry], kind: str = "published") -> list[tuple[str
     return [(entry.queue, entry.lane, entry.offset) for entry in entries if entry.kind == kind]
 
 
-async def published(broker: Broker, trace_id: str) -> list[tuple[str | None, int | None, int | None]]:
+async def published(broker: LocalBroker, trace_id: str) -> list[tuple[str | None, int | None, int | None]]:
     return places((await broker.trace(trace_id)).entries)
 
 
@@ -68,7 +69,7 @@ def test_one_id_across_queues_by_time() -> None:
             ("published", "dead", 0, "", "", 0, "", ""),
             ("claimed", "dead", 0, "default", "bob", 1, "", ""),
             ("acked", "dead", 0, "default", "bob", 1, "", ""),
-            ("event", None, None, "", broker.consumer, 0, "called", ""),
+            ("event", None, None, "", broker.consumer_name, 0, "called", ""),
         ]
         times = [entry.at_ms for entry in trace.entries]
         assert times == sorted(times)

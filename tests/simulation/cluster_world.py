@@ -18,7 +18,7 @@ from penstock.api.results import Claim
 from penstock.model import Message
 from penstock.model.errors import Elsewhere, LeaseLost, PenstockError, Unavailable
 from penstock.model.rows import Commit
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 from penstock.node.cluster.membership import Cluster, ClusterOptions
 from penstock.node.cluster.remote_publish import Landed, Landing
 from penstock.node.node import Node
@@ -105,12 +105,12 @@ class Member:
         self.node = Node(self.store, world.clock, cache_bytes=1 << 20, spool=spool)
         self.calls: dict[asyncio.Task[Any], None] = {}
         self.alive = True
-        self.broker: Broker
+        self.broker: LocalBroker
 
     async def open(self, world: ClusterWorld) -> None:
         cluster = await self.node.open_among(f"node-{self.index}", ClusterOptions())
         cluster.peers = Wires(world)
-        self.broker = Broker(self.node, "default")
+        self.broker = LocalBroker(self.node, "default")
         await cluster.join(self.url)
 
     def sever(self) -> None:
@@ -256,7 +256,7 @@ class ClusterWorld:
 
     # Clients' calls ---------------------------------------------------------------------------------------
 
-    async def call(self, work: Callable[[Broker], Awaitable[Result]]) -> Result:
+    async def call(self, work: Callable[[LocalBroker], Awaitable[Result]]) -> Result:
         """Ask some node, and go where it says; as an HTTP front would do it."""
         member = self.random.choice(self.live())
         for _ in range(400):
@@ -276,7 +276,7 @@ class ClusterWorld:
                 await asyncio.sleep(0.01)
         raise Unavailable("simulated: no owner was found")
 
-    async def _at(self, member: Member, work: Callable[[Broker], Awaitable[Result]]) -> Result:
+    async def _at(self, member: Member, work: Callable[[LocalBroker], Awaitable[Result]]) -> Result:
         if not member.alive:
             raise Unavailable("simulated: the node is gone")
         task: asyncio.Task[Result] = self.loop.create_task(_run(work, member.broker))
@@ -288,7 +288,7 @@ class ClusterWorld:
         finally:
             member.calls.pop(task, None)
 
-    async def insist(self, work: Callable[[Broker], Awaitable[Result]]) -> Result:
+    async def insist(self, work: Callable[[LocalBroker], Awaitable[Result]]) -> Result:
         """Again and again until it is confirmed: for what is safe to repeat."""
         while True:
             try:
@@ -409,7 +409,7 @@ class ClusterWorld:
         return [int(received.payload) for received in page.messages]
 
 
-async def _publish(queue: str, number: int, broker: Broker) -> bool:
+async def _publish(queue: str, number: int, broker: LocalBroker) -> bool:
     message = Message(b"%d" % number, partition=f"p{number % PARTITIONS}")
     if queue == "fan":
         receipt = await broker.publish_to("fan", message, publish_id=f"fan-{number}")
@@ -418,7 +418,7 @@ async def _publish(queue: str, number: int, broker: Broker) -> bool:
     return place.buffered
 
 
-async def _publish_loosely(queue: str, number: int, broker: Broker) -> bool:
+async def _publish_loosely(queue: str, number: int, broker: LocalBroker) -> bool:
     message = Message(b"%d" % number, partition=f"p{number % PARTITIONS}")
     if queue == "loose":
         return (await broker.publish_to("loose", message)).buffered
@@ -429,11 +429,11 @@ def _segments(folder: MemoryFolder) -> list[str]:
     return [name for name in folder.files if name.endswith(".spool")]
 
 
-async def _ack(claim: Claim, broker: Broker) -> None:
+async def _ack(claim: Claim, broker: LocalBroker) -> None:
     await broker.ack(claim)
 
 
-async def _run(work: Callable[[Broker], Awaitable[Result]], broker: Broker) -> Result:
+async def _run(work: Callable[[LocalBroker], Awaitable[Result]], broker: LocalBroker) -> Result:
     return await work(broker)
 
 

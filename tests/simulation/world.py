@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.model.errors import PenstockError, StoreCorrupt
 from penstock.model.rows import Commit
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.node import Node
 from penstock.node.spool.records import DeadRecord, dead_of
@@ -54,7 +54,7 @@ class Process:
         if world.plan.spool is not None:
             spool = SpoolSettings(self.folder, world.plan.spool.bytes, world.plan.spool.segment_bytes, world.new_id)
         self.node = Node(self.store, world.clock, cache_bytes=cache_bytes, events=world.plan.events, spool=spool)
-        self.broker = Broker(self.node, "default")
+        self.broker = LocalBroker(self.node, "default")
         self.calls: dict[asyncio.Future[Any], None] = {}
         self.alive = True
         world.watch_memory(self)

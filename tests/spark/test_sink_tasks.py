@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from penstock import Message
+from penstock.api.staging import Committed
 from penstock.model.errors import InvalidArgument, NotFound, Overloaded, QueueFull
-from penstock.node.staging.results import Committed
 from penstock.spark.sink import commit
 from penstock.spark.sink.ledger import forget_sink, list_sinks
 from penstock.spark.sink.replay import SinkConflict

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from penstock import AsyncClient
+from penstock.api.options import QueueOptions
 from tests.torture.consumers import Consumers
 from tests.torture.ledger import Ledger
 from tests.torture.producers import REGIONS, Producers
@@ -38,13 +39,14 @@ class Parties:
     async def declare(self) -> None:
         """Every log is kept whole: at the end it is compared with what was confirmed."""
         client = self._client
-        options: dict[str, dict[str, object]] = {
+        options: dict[str, QueueOptions] = {
             "ordered": {"ordered": True}, "risky": {"max_attempts": 3}, "revived": {"max_attempts": 2},
             "brief": {"expired": "dead"}, "urgent": {"prioritized": True},
         }  # fmt: skip
         for name in (*CONSUMED, STREAM, COPIES):
-            usual: dict[str, object] = {"max_attempts": 0, "backoff_ms": 5, "retain_ms": KEPT_MS}
-            await client.declare_queue(name, **(usual | options.get(name, {})))
+            usual: QueueOptions = {"max_attempts": 0, "backoff_ms": 5, "retain_ms": KEPT_MS}
+            usual.update(options.get(name, {}))
+            await client.declare_queue(name, **usual)
         await client.declare_group("risky", "default", dead_letter_to=f"queue:{COPIES}")
         for group in READERS:
             await client.declare_group(STREAM, group, kind="stream", auto_commit=False)

@@ -62,7 +62,8 @@ LAYERS: Final = {
     "batch": Layer(DATA, IMPURE - {"sys", "threading"}),
     "core": Layer(BELOW_CORE, IMPURE),
     "store": Layer(BELOW_CORE),
-    "api": Layer(BELOW_CORE | {"core"}, IMPURE),
+    # What a caller sees, wherever the broker runs.
+    "api": Layer(BELOW_CORE | {"loop_thread"}, IMPURE),
     "node": Layer(BELOW_NODE | {"version"}),
     "version": Layer(frozenset()),
     # For applications: it knows their database, and nothing of the broker.
@@ -81,10 +82,10 @@ LAYERS: Final = {
     # A front defines its section itself; the server's configuration is made of them.
     "config": Layer(DATA | {"declare", "toml_file", "fronts"}),
     "sync": Layer(BELOW_NODE | {"node", "embedded", "loop_thread"}),
-    # Of the node, the plain results and the checks of arguments: what a client gives back and refuses by itself.
-    "client": Layer(DATA | {"batch", "core", "api", "node", "wire", "telemetry", "loop_thread", "version"}),
+    # A client knows the API and the wire, and nothing of a broker.
+    "client": Layer(BELOW_CORE | {"api", "wire", "telemetry", "loop_thread", "version"}),
     # Spark's executors are clients: what they know of a server is what it answers.
-    "spark": Layer(DATA | {"batch", "core", "api", "node", "wire", "client", "arrow", "version", ""}),
+    "spark": Layer(BELOW_CORE | {"core", "api", "wire", "client", "arrow", "version", ""}),
     # The package itself is its public face: everything but the command line.
     "": Layer(BELOW_NODE | {"node", "version", "embedded", "sync", "client"}),
     "cli": Layer(

@@ -214,6 +214,54 @@ class Claim:
         return f"<Claim of {len(self)} messages of {self.queue!r} under lease {self.lease}>"
 
 
+LeaseLike = Claim | Lease | str
+"""A lease, in any form that a caller may have it in."""
+
+
+class StreamRead:
+    """Messages of one lane, and the offset at which the next read goes on. Decoded when looked at, like a `Claim`."""
+
+    def __init__(
+        self,
+        queue: str,
+        lane: int,
+        slices: list[Slice],
+        next_offset: int,
+        primary_committed: int | None = None,
+        done: list[bool] | None = None,
+    ) -> None:
+        self.queue = queue
+        self.lane = lane
+        """The lane's place in its queue, from 0 on."""
+        self.slices = slices
+        self.next_offset = next_offset
+        self.primary_committed = primary_committed
+        """The watermark of the queue's primary group: everything below is done or dead for it."""
+        self.done = done
+        """For each message whether the primary group is done with it; None where the queue has no such group."""
+
+    @cached_property
+    def messages(self) -> list[Received]:
+        """The messages in the order of the log, decoded on first use."""
+        found = [received for part in self.slices for received in part.messages(self.queue, self.lane)]
+        if self.done is None:
+            return found
+        return [msgspec.structs.replace(one, done=done) for one, done in zip(found, self.done, strict=True)]
+
+    def payloads(self) -> list[bytes]:
+        """The payloads alone: the fastest way through a large read."""
+        return [payload for part in self.slices for payload in part.payloads()]
+
+    def __len__(self) -> int:
+        return sum(part.stop - part.start for part in self.slices)
+
+    def __iter__(self) -> Iterator[Received]:
+        return iter(self.messages)
+
+    def __repr__(self) -> str:
+        return f"<StreamRead of {len(self)} messages of {self.queue!r} up to offset {self.next_offset}>"
+
+
 class Published(msgspec.Struct, frozen=True, gc=False):
     """Where one message went; `duplicate` when its dedup id was known, and then the offset is the first one's.
 

@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.results import Scan, ScanSlice, ScanState
+from penstock.api.scan import META_COLUMNS, STATE_COLUMNS
 from penstock.arrow.headers import header_map, typed_header_map
 from penstock.arrow.schema import FIELDS, TIME, schema_of
 from penstock.batch import read_columns
 from penstock.batch.body import open_body, open_single
 from penstock.model.errors import InvalidArgument, InvalidBatch, StoreCorrupt
-from penstock.wire.http.scans import META_COLUMNS, STATE_COLUMNS
 
 ROWS_TO_JOIN: Final = 8_192
 """Batches are combined up to this many messages; a larger one stays as it is."""

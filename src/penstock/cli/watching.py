@@ -18,8 +18,8 @@ from penstock.cli.commands.stats import all_stats
 from penstock.cli.output import console, counted, json_line, make_table, print_table, printable
 
 if TYPE_CHECKING:
+    from penstock.api.inspect import QueueStats
     from penstock.client.client import AsyncClient
-    from penstock.node.observe.stats import QueueStats
 
 TITLES: Final = ("queue", "in/s", "out/s", "ready", "leased", "scheduled", "dead", "lag", "groups", "paused")
 NUMBERS: Final = ("in/s", "out/s", "ready", "leased", "scheduled", "dead", "lag", "groups")

@@ -3,10 +3,8 @@
     async with penstock.AsyncClient("http://127.0.0.1:7333") as client:
         await client.publish("mail", penstock.Message(b"hello"))
 
-The operations are in `client/operations/declare.py`, `client/operations/messages.py`, `client/operations/inspect.py`,
-`client/operations/marks.py`, `client/operations/staging.py` and `client/operations/enqueued.py`, with the names,
-parameters and results of `Broker`'s; here are opening and closing, and producers, consumers, stream readers,
-transactions and handles. `sync.py` beside this is made from all of it. Next stop: `client/transport/channel.py`.
+The operations are in `client/operations/`, a module for each of `api/`, and documented there. Here are opening and
+closing, and what only a client has: producers, consumers and stream readers. Next stop: `client/transport/channel.py`.
 """
 
 from __future__ import annotations
@@ -21,31 +19,47 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from penstock.client.checks import check_number
+from penstock.api.arguments import check_number
+from penstock.api.broker import Broker
 from penstock.client.consumer import BatchHandler, Consumer, Handler
-from penstock.client.handles import ExchangeHandle, QueueHandle
-from penstock.client.operations.declare import Declaring
-from penstock.client.operations.enqueued import Enqueued
-from penstock.client.operations.inspect import Looking
-from penstock.client.operations.marks import Marking
-from penstock.client.operations.messages import Messages
+from penstock.client.defaults import DEFAULT_URL
+from penstock.client.operations.admin import ClientAdministration
+from penstock.client.operations.dead_letters import ClientDeadLetters
+from penstock.client.operations.declare import ClientDeclarations
+from penstock.client.operations.enqueued import ClientEnqueued
+from penstock.client.operations.inspect import ClientInspection
+from penstock.client.operations.marks import ClientMarks
+from penstock.client.operations.messages import ClientMessages
 from penstock.client.operations.requests import PublishIds
-from penstock.client.operations.scan import Scanning
-from penstock.client.operations.staging import Staging
+from penstock.client.operations.scan import ClientScans
+from penstock.client.operations.schedules import ClientSchedules
+from penstock.client.operations.staging import ClientStaging
+from penstock.client.operations.traces import ClientTraces
 from penstock.client.operations.transaction import ClientTransaction
 from penstock.client.producer import Producer
 from penstock.client.session import begin_session, end_session, renew_session
 from penstock.client.stream import StreamReader
 from penstock.client.transport.channel import Channel, Retry, Sender
 from penstock.model import DEFAULT_GROUP, DEFAULT_NAMESPACE, check_integer, check_name
-from penstock.wire.http.sessions import SECONDS_MAX, SECONDS_MIN
-
-DEFAULT_URL: Final = "http://127.0.0.1:7333"
+from penstock.model.limits import SESSION_SECONDS_MAX, SESSION_SECONDS_MIN
 
 _names: Final = itertools.count(1)
 
 
-class AsyncClient(Declaring, Messages, Looking, Marking, Staging, Scanning, Enqueued):
+class AsyncClient(
+    ClientMessages,
+    ClientDeclarations,
+    ClientSchedules,
+    ClientInspection,
+    ClientDeadLetters,
+    ClientAdministration,
+    ClientTraces,
+    ClientScans,
+    ClientMarks,
+    ClientStaging,
+    ClientEnqueued,
+    Broker,
+):
     """A client of one server, or of several nodes of one, seen from one namespace. Coroutines may share it."""
 
     def __init__(
@@ -89,35 +103,22 @@ class AsyncClient(Declaring, Messages, Looking, Marking, Staging, Scanning, Enqu
     # Life -------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End every connection; what is under way fails. Close producers and stop consumers before."""
         self._channel.close()
 
-    async def __aenter__(self) -> AsyncClient:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     def in_namespace(self, namespace: str) -> AsyncClient:
-        """The same client with another namespace's queues and exchanges."""
-        return self._copy(check_name(namespace, "a namespace"), self._consumer, self._session)
+        return self._copy(check_name(namespace, "a namespace"), self.consumer_name, self._session)
 
     def _copy(self, namespace: str, consumer: str, session: str | None) -> AsyncClient:
         other = object.__new__(AsyncClient)
-        Messages.__init__(other, self._channel, namespace, consumer, self._retry, self._idempotent, self._ids)
+        ClientMessages.__init__(other, self._channel, namespace, consumer, self._retry, self._idempotent, self._ids)
         other._session = session
         return other
 
     @asynccontextmanager
     async def session(self, *, seconds: float = 30.0) -> AsyncIterator[AsyncClient]:
-        """The same client within a session: `async with client.session() as session: …`.
-
-        Exclusive queues that are declared through it are deleted at its end, and what was claimed through it returns
-        at once. It is renewed while it is open; a client that dies is missed after `seconds`.
-        """
-        check_number(seconds, "seconds", SECONDS_MIN, SECONDS_MAX)
+        check_number(seconds, "seconds", SESSION_SECONDS_MIN, SESSION_SECONDS_MAX)
         begun = await begin_session(self, seconds)
-        session = self._copy(self._namespace, begun.consumer, begun.id)
+        session = self._copy(self.namespace, begun.consumer, begun.id)
         renewal = asyncio.ensure_future(renew_session(self, begun))
         try:
             yield session
@@ -125,14 +126,13 @@ class AsyncClient(Declaring, Messages, Looking, Marking, Staging, Scanning, Enqu
             renewal.cancel()
             await end_session(self, begun)
 
-    def _consumer_name(self) -> str:
+    def _next_consumer_name(self) -> str:
         """A name for one of several consumers of this client."""
-        return f"{self._consumer}:{next(_names)}"
+        return f"{self.consumer_name}:{next(_names)}"
 
     # What only a client has -------------------------------------------------------------------------------
 
     def transaction(self) -> ClientTransaction:
-        """Collect verdicts and publishes to commit as one: `async with client.transaction() as t: …`."""
         return ClientTransaction(self)
 
     def producer(
@@ -231,14 +231,6 @@ class AsyncClient(Declaring, Messages, Looking, Marking, Staging, Scanning, Enqu
         """
         return StreamReader(self, queue, group, batch=batch, auto_commit=auto_commit, wait=wait, consumer=consumer)
 
-    def queue(self, name: str) -> QueueHandle:
-        """A handle on a queue: `await client.queue("orders").declare(ordered=True)`."""
-        return QueueHandle(self, name)
-
-    def exchange(self, name: str) -> ExchangeHandle:
-        """A handle on an exchange."""
-        return ExchangeHandle(self, name)
-
 
 def _default_consumer() -> str:
     host = "".join(character for character in socket.gethostname() if 32 < ord(character) < 127)[:100] or "host"
@@ -248,5 +240,5 @@ def _default_consumer() -> str:
 def client_over(sender: Sender, namespace: str, consumer: str) -> AsyncClient:
     """A client whose requests something else than a channel answers."""
     client = object.__new__(AsyncClient)
-    Messages.__init__(client, sender, namespace, consumer, Retry(), True, PublishIds())
+    ClientMessages.__init__(client, sender, namespace, consumer, Retry(), True, PublishIds())
     return client

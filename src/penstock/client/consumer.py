@@ -24,13 +24,12 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import telemetry
+from penstock.api.arguments import check_number, milliseconds
 from penstock.api.results import Claim, Received
-from penstock.client.checks import check_number
 from penstock.client.lease_keeper import Holding
 from penstock.model import BATCH_MESSAGES_MAX, DEFAULT_GROUP, SPAN_MS_MAX, check_integer
 from penstock.model.errors import InvalidArgument, Overloaded, Unavailable
 from penstock.model.verdict import Verdict
-from penstock.node.arguments import milliseconds
 
 if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
@@ -111,7 +110,7 @@ class Consumer:
         self._lease_s = lease_ms / 1000
         self._ack = ack
         self._partition = partition
-        self._name = consumer if consumer is not None else client._consumer_name()
+        self._name = consumer if consumer is not None else client._next_consumer_name()
         self._settle_s = settle_ms / 1000
         self._poll_s = poll_seconds
         self._held = 0

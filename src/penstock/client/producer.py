@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
+from penstock.api.arguments import check_number
 from penstock.api.results import Published
-from penstock.client.checks import check_number
 from penstock.client.operations.codec import places_of, with_query
 from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, Message, check_integer, check_message
 from penstock.model.errors import Closed, InvalidArgument, MessageTooLarge, PenstockError, Unroutable
@@ -295,7 +295,7 @@ class Producer:
         self._make_room()
         await self.flush()
 
-    async def __aenter__(self) -> Producer:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -11,10 +11,10 @@ import math
 import random
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
+from penstock.api.arguments import check_number
 from penstock.api.results import Received
-from penstock.client.checks import check_number
 from penstock.model import BATCH_MESSAGES_MAX, check_integer
 from penstock.model.errors import Overloaded, PenstockError, Unavailable
 
@@ -53,14 +53,14 @@ class StreamReader:
         self._batch = batch
         self._auto_commit = auto_commit
         self._wait_s = wait
-        self._name = consumer if consumer is not None else client._consumer_name()
+        self._name = consumer if consumer is not None else client._next_consumer_name()
         self._ready: deque[Received] = deque()
         self._place: tuple[int, int] | None = None
         """(lane, offset) below which everything of the last batch is done when the next is asked for."""
         self._handed: Received | None = None
         self._is_closed = False
 
-    def __aiter__(self) -> StreamReader:
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Received:
@@ -136,7 +136,7 @@ class StreamReader:
         with suppress(PenstockError):  # the server finds out by itself when nobody reads on
             await self._client.detach(self._queue, self._group, consumer=self._name)
 
-    async def __aenter__(self) -> StreamReader:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: object, *_: object) -> None:

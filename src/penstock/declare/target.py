@@ -1,38 +1,26 @@
 """Reads what there is from a broker or a client, and takes the steps of a plan on it.
 
-Both have the same methods; a broker answers some of them at once where a client must wait, so every answer is awaited
-only if it has to be. It may not know which of the two it talks to.
+Knows the API alone, so it works on either.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
+from penstock.api.broker import Broker
 from penstock.declare.file import Declarations, World
 from penstock.declare.plan import SCHEDULE_DEFAULTS, Present, Step, plan
 from penstock.model.errors import PenstockError
-
-
-class Target(Protocol):
-    """What `Broker` and `AsyncClient` have in common here. Methods without `async` may answer at once or later."""
-
-    def in_namespace(self, namespace: str) -> Any: ...
-    def queues(self) -> Any: ...
-    def groups(self, queue: str) -> Any: ...
-    def exchanges(self) -> Any: ...
-    def bindings(self, exchange: str) -> Any: ...
-    def schedules(self) -> Any: ...
 
 
 class StepFailed(Exception):
     """A step that could not be taken; the text says which, where the file asks for it, and why."""
 
 
-async def plan_all(target: Target, declarations: Declarations, *, prune: bool = False) -> list[Step]:
+async def plan_all(target: Broker, declarations: Declarations, *, prune: bool = False) -> list[Step]:
     """The steps of every namespace of a file."""
     steps: list[Step] = []
     for namespace, wanted in declarations.items():
@@ -41,16 +29,16 @@ async def plan_all(target: Target, declarations: Declarations, *, prune: bool = 
     return steps
 
 
-async def read_present(target: Target, wanted: World) -> Present:
+async def read_present(target: Broker, wanted: World) -> Present:
     """What there is; groups and bindings only of what the file declares."""
-    queues: dict[str, Any] = await _answer(target.queues())
-    exchanges: dict[str, Any] = await _answer(target.exchanges())
+    queues: dict[str, Any] = await target.queues()
+    exchanges: dict[str, Any] = await target.exchanges()
     return Present(
         queues,
-        {name: await _answer(target.groups(name)) for name in wanted.queues if name in queues},
+        {name: await target.groups(name) for name in wanted.queues if name in queues},
         exchanges,
-        {name: await _answer(target.bindings(name)) for name in wanted.exchanges if name in exchanges},
-        {schedule.name: _schedule_options(schedule) for schedule in await _answer(target.schedules())},
+        {name: await target.bindings(name) for name in wanted.exchanges if name in exchanges},
+        {schedule.name: _schedule_options(schedule) for schedule in await target.schedules()},
     )
 
 
@@ -58,13 +46,9 @@ def _schedule_options(schedule: Any) -> dict[str, Any]:
     return {name: getattr(schedule, name) for name in (*SCHEDULE_DEFAULTS, "message", "paused")}
 
 
-async def _answer(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
-
-
-async def take(target: Target, steps: Sequence[Step], taken: Callable[[Step], None] | None = None) -> None:
+async def take(target: Broker, steps: Sequence[Step], taken: Callable[[Step], None] | None = None) -> None:
     """Take the steps in order; `taken` hears of each. Raises `StepFailed` at the first that fails."""
-    spaces: dict[str, Any] = {}
+    spaces: dict[str, Broker] = {}
     for step in steps:
         space = spaces.setdefault(step.namespace, target.in_namespace(step.namespace))
         try:
@@ -79,7 +63,7 @@ async def take(target: Target, steps: Sequence[Step], taken: Callable[[Step], No
             taken(step)
 
 
-async def _declare(target: Any, step: Step) -> None:
+async def _declare(target: Broker, step: Step) -> None:
     if step.binding is not None:
         await target.bind(step.parent, step.name, **_binding_arguments(step))
     elif step.kind == "group":
@@ -92,7 +76,7 @@ async def _declare(target: Any, step: Step) -> None:
         await target.declare_schedule(step.name, **step.options)
 
 
-async def _delete(target: Any, step: Step) -> None:
+async def _delete(target: Broker, step: Step) -> None:
     if step.binding is not None:
         await target.unbind(step.parent, step.name, **_binding_arguments(step))
     elif step.kind == "group":

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from penstock.api.results import Claim, Published, Receipt
+from penstock.api.inspect import QueueStats
+from penstock.api.marks import Mark
+from penstock.api.results import Claim, LeaseLike, Published, Receipt, StreamRead
+from penstock.api.scan import QueueLanes
 from penstock.batch import EncodedBatch
 from penstock.client.client import AsyncClient, client_over
 from penstock.fronts.http.inside import Inside
 from penstock.model import DEFAULT_GROUP, Headers, Message, check_name, options_of
 from penstock.model.errors import Elsewhere, ExclusiveQueue
 from penstock.model.verdict import Verdict
-from penstock.node.broker import Broker, LeaseLike, Transaction
-from penstock.node.consume.extents import QueueLanes
-from penstock.node.consume.streams import StreamRead
-from penstock.node.marks import Mark
-from penstock.node.observe.stats import QueueStats
+from penstock.node.broker import LocalBroker, LocalTransaction
 from penstock.node.session import Session
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-def broker_of(server: HttpServer) -> Broker:
+def broker_of(server: HttpServer) -> LocalBroker:
     """The broker for the fronts beside an HTTP server: as it is, or with the way to other nodes where there are any."""
     broker = server.broker
     if server.forwarding is None:
@@ -41,13 +40,13 @@ def broker_of(server: HttpServer) -> Broker:
     return Reach(broker._node, broker.namespace, None, server)
 
 
-class Reach(Broker):
+class Reach(LocalBroker):
     """A broker of several nodes."""
 
     def __init__(self, node: Node, namespace: str, session: Session | None, server: HttpServer) -> None:
         super().__init__(node, namespace, session)
         self._server = server
-        self._there = client_over(Inside(server, self.consumer, self.session_key), namespace, self.consumer)
+        self._there = client_over(Inside(server, self.consumer_name, self.session_key), namespace, self.consumer_name)
 
     def in_namespace(self, namespace: str) -> Reach:
         return Reach(self._node, check_name(namespace, "a namespace"), self._session, self._server)
@@ -81,10 +80,10 @@ class Reach(Broker):
             raise ExclusiveQueue(f"queue {name!r} is exclusive to another session")
         return queue
 
-    def queue_options(self, name: str) -> dict[str, Any]:
+    async def queue_options(self, name: str) -> dict[str, Any]:
         return options_of(self._known(name).config)
 
-    def groups(self, queue: str) -> dict[str, dict[str, Any]]:
+    async def groups(self, queue: str) -> dict[str, dict[str, Any]]:
         return {group.name: options_of(group.config) for group in self._known(queue).groups.values()}
 
     # Declarations -----------------------------------------------------------------------------------------
@@ -152,7 +151,7 @@ class Reach(Broker):
 
     async def claim(self, queue: str, **options: Any) -> Claim:
         """As `Broker.claim`."""
-        options.setdefault("consumer", self.consumer)
+        options.setdefault("consumer", self.consumer_name)
         return await self._anywhere(super().claim(queue, **options), lambda: self._there.claim(queue, **options))
 
     async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
@@ -165,14 +164,14 @@ class Reach(Broker):
     async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
         return await self._anywhere(super().extend(lease, seconds), lambda: self._there.extend(lease, seconds))
 
-    def transaction(self) -> Transaction:
+    def transaction(self) -> LocalTransaction:
         self._node.check_open()
         return _Transaction(self, self._there)
 
     async def attach(
         self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
     ) -> str:
-        name = self.consumer if consumer is None else consumer
+        name = self.consumer_name if consumer is None else consumer
         here = super().attach(queue, group, consumer=name, exclusive=exclusive)
         if not group:  # no path leads to it: who reads another node's queue without a group is not counted there
             with suppress(Elsewhere):
@@ -184,7 +183,7 @@ class Reach(Broker):
     async def detach(
         self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, keep: bool = False
     ) -> None:
-        name = self.consumer if consumer is None else consumer
+        name = self.consumer_name if consumer is None else consumer
         here = super().detach(queue, group, consumer=name, keep=keep)
         if not group:
             with suppress(Elsewhere):
@@ -193,7 +192,7 @@ class Reach(Broker):
         await self._anywhere(here, lambda: self._there.detach(queue, group, consumer=name, keep=keep))
 
     async def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
-        name = self.consumer if consumer is None else consumer
+        name = self.consumer_name if consumer is None else consumer
         here = super().stop_waiting(queue, group, consumer=name)
         await self._anywhere(here, lambda: self._there.stop_waiting(queue, group, consumer=name))
 
@@ -201,7 +200,7 @@ class Reach(Broker):
 
     async def read(self, queue: str, group: str, **options: Any) -> StreamRead:
         """As `Broker.read`."""
-        options.setdefault("consumer", self.consumer)
+        options.setdefault("consumer", self.consumer_name)
         here = super().read(queue, group, **options)
         return await self._anywhere(here, lambda: self._there.read(queue, group, **options))
 
@@ -241,24 +240,24 @@ class Reach(Broker):
         await self._anywhere(super().delete_mark(name), lambda: self._there.delete_mark(name))
 
 
-class _Transaction(Transaction):
+class _Transaction(LocalTransaction):
     """A transaction that another node may have to commit: it is collected twice and carried out once."""
 
     def __init__(self, broker: Reach, there: AsyncClient) -> None:
         super().__init__(broker)
         self._there = there.transaction()
 
-    def publish(self, queue: str, *messages: Message) -> Transaction:
+    def publish(self, queue: str, *messages: Message) -> Self:
         super().publish(queue, *messages)
         self._there.publish(queue, *messages)
         return self
 
-    def publish_to(self, exchange: str, *messages: Message) -> Transaction:
+    def publish_to(self, exchange: str, *messages: Message) -> Self:
         super().publish_to(exchange, *messages)
         self._there.publish_to(exchange, *messages)
         return self
 
-    def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> Transaction:
+    def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> Self:
         super().settle(lease, verdicts)
         self._there.settle(lease, verdicts)
         return self

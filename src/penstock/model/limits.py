@@ -20,3 +20,5 @@ TIME_MS_MAX: Final = 253_402_300_799_999  # the last millisecond of year 9999
 INTEGER_MAX: Final = 2**63 - 1
 LANES_MAX: Final = 1_024
 ATTEMPTS_MAX: Final = 65_535
+SESSION_SECONDS_MIN: Final = 1.0
+SESSION_SECONDS_MAX: Final = 3_600.0

@@ -20,11 +20,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import penstock
-from penstock import AsyncClient, Broker
+from penstock import AsyncClient
 from penstock.cli.dev.checkout import script_environment
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.server import HttpServer
+from penstock.node.broker import LocalBroker
+from tests.local import open_local
 
 PATIENCE_S = 60.0
 """How long a test waits for what must happen; only a failing test waits so long."""
@@ -136,7 +137,7 @@ def refusal(status: int, code: str, message: str = "no", **headers: str) -> byte
 
 
 class Served(NamedTuple):
-    broker: Broker
+    broker: LocalBroker
     server: HttpServer
     url: str
 
@@ -144,7 +145,7 @@ class Served(NamedTuple):
 @asynccontextmanager
 async def served(path: Path | None = None, **options: Any) -> AsyncIterator[Served]:
     """A broker and its HTTP front in this process."""
-    async with await penstock.open(path) as broker:
+    async with await open_local(path) as broker:
         server = HttpServer(broker, HttpOptions(port=0, **options))
         await server.start()
         try:

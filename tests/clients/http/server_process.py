@@ -6,13 +6,13 @@ import asyncio
 import signal
 import sys
 
-import penstock
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.server import HttpServer
+from tests.local import open_local
 
 
 async def main(path: str, port: int) -> None:
-    async with await penstock.open(path) as broker:
+    async with await open_local(path) as broker:
         server = HttpServer(broker, HttpOptions(port=port))
         await server.start()
         stopped = asyncio.Event()

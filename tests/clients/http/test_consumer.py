@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from penstock import AsyncClient, InvalidArgument, LeaseLost, Message, NotFound, Postpone, Received, Reject, Retry
+from penstock.api.inspect import GroupStats
 from penstock.client.consumer import units_of
 from penstock.client.lease_keeper import merged
 from penstock.model.verdict import Verdict
-from penstock.node.observe.stats import GroupStats
 from tests.clients.http.rig import PATIENCE_S, Asked, ToldServer, connected, refusal, run, until
 
 QUICK: dict[str, Any] = {"poll_seconds": 0.1}

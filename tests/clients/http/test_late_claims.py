@@ -8,14 +8,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock import AsyncClient, Broker, Message
+from penstock import AsyncClient, Message
+from penstock.node.broker import LocalBroker
 from tests.clients.http.rig import run, served
 from tests.scenarios.rig import until
 from tests.torture.proxy import Proxy
 
 
 @asynccontextmanager
-async def held_up() -> AsyncIterator[tuple[Broker, AsyncClient, Proxy]]:
+async def held_up() -> AsyncIterator[tuple[LocalBroker, AsyncClient, Proxy]]:
     """A broker, a client of it, and what stands between the two."""
     async with served() as place:
         proxy = Proxy("127.0.0.1", place.server.port)
@@ -27,12 +28,12 @@ async def held_up() -> AsyncIterator[tuple[Broker, AsyncClient, Proxy]]:
             await proxy.close()
 
 
-async def _is_handed_out(broker: Broker) -> bool:
+async def _is_handed_out(broker: LocalBroker) -> bool:
     """Whether all is."""
     return (await broker.stats("q")).groups[0].ready == 0
 
 
-async def _is_leased(broker: Broker) -> bool:
+async def _is_leased(broker: LocalBroker) -> bool:
     return (await broker.stats("q")).groups[0].leased == 1
 
 

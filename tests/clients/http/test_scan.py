@@ -46,7 +46,7 @@ def test_the_client_gives_what_the_broker_gives(tmp_path: Path) -> None:
                 assert found == await broker.scan("log", 0, 2, 14, **option), option
                 assert found != await broker.scan("log", 0, 2, 14), option
             assert await client.scan("log", 0, 2, 14, columns=["offset"]) == await broker.scan(
-                "log", 0, 2, 14, payload=False, metadata=False
+                "log", 0, 2, 14, columns=["offset"]
             )
             assert await client.extent("log", 0, 3, max_bytes=1) == await broker.extent("log", 0, 3, max_bytes=1)
             assert (await client.extent("log", 0, 3, max_rows=4)).end == 7

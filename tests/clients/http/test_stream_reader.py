@@ -12,7 +12,7 @@ from penstock import AsyncClient, InvalidArgument, Message, Received
 from tests.clients.http.rig import ServerProcess, connected, run
 
 
-async def prepared(client: AsyncClient, count: int = 10, **options: object) -> None:
+async def prepared(client: AsyncClient, count: int = 10, **options: Any) -> None:
     await client.declare_queue("q", retain_messages=1_000_000, **options)
     await client.declare_group("q", "g", kind="stream", auto_commit=False)
     await client.publish_many("q", [Message(b"%d" % i) for i in range(count)])

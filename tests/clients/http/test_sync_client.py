@@ -1,8 +1,7 @@
-"""The client without asyncio: that the generated file is current and complete, threads, interrupts, signals, exits."""
+"""The client without asyncio: threads, interrupts, signals, exits."""
 
 from __future__ import annotations
 
-import inspect
 import os
 import signal
 import subprocess
@@ -16,12 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock import AsyncClient, Client, Closed, InvalidArgument, LeaseLost, Message, NotFound, Received, Reject
+from penstock import Client, Closed, InvalidArgument, LeaseLost, Message, NotFound, Received, Reject
 from penstock.cli.dev.checkout import script_environment
-from penstock.client import consumer, handles, producer, stream, sync
-from penstock.client.operations import transaction
 from tests.clients.http.rig import PATIENCE_S, ServerProcess
-from tools import make_client_sync
 
 
 @pytest.fixture
@@ -45,43 +41,6 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "what was waited for did not happen"
         time.sleep(0.005)
-
-
-# The file -------------------------------------------------------------------------------------------------
-
-
-def test_the_file_is_what_the_tool_makes() -> None:
-    assert make_client_sync.RESULT.read_text() == make_client_sync.render(), "run python -m tools.make_client_sync"
-
-
-def public(kind: type) -> set[str]:
-    return {name for name in dir(kind) if not name.startswith("_")}
-
-
-PAIRS: list[tuple[type, type]] = [
-    (AsyncClient, sync.Client),
-    (transaction.ClientTransaction, sync.SyncTransaction),
-    (producer.Producer, sync.SyncProducer),
-    (consumer.Consumer, sync.SyncConsumer),
-    (stream.StreamReader, sync.SyncStreamReader),
-    (handles.QueueHandle, sync.SyncQueueHandle),
-    (handles.GroupHandle, sync.SyncGroupHandle),
-    (handles.ExchangeHandle, sync.SyncExchangeHandle),
-]
-
-
-@pytest.mark.parametrize(("asynchronous", "plain"), PAIRS)
-def test_nothing_is_missing_and_signatures_are_the_same(asynchronous: type, plain: type) -> None:
-    assert public(asynchronous) - public(plain) == set()
-    for name in public(asynchronous):
-        theirs, ours = getattr(asynchronous, name), getattr(plain, name)
-        if not callable(theirs):
-            continue
-        assert inspect.signature(ours).parameters == inspect.signature(theirs).parameters, name
-        assert not inspect.iscoroutinefunction(ours)
-        assert ours.__doc__, name
-    if plain is sync.Client:
-        assert inspect.signature(plain).parameters == inspect.signature(asynchronous).parameters
 
 
 # Use ------------------------------------------------------------------------------------------------------

@@ -12,17 +12,17 @@ import sys
 
 import msgspec
 
-import penstock
 from penstock.fronts.auth import Credentials
 from penstock.fronts.front import Shared
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.server import HttpServer
 from penstock.fronts.mqtt.options import MqttOptions
 from penstock.fronts.mqtt.server import MqttServer
+from tests.local import open_local
 
 
 async def main(path: str, options: str, port: int, token: str) -> None:
-    async with await penstock.open(path) as broker:
+    async with await open_local(path) as broker:
         http = HttpServer(broker, HttpOptions(port=port))
         await http.start()
         shared = Shared(Credentials(token))

@@ -21,12 +21,12 @@ from pamqp import body as pamqp_body
 from pamqp import commands, frame, header
 from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedByBroker
 
-import penstock
-from penstock import Broker
 from penstock.fronts.amqp091.options import AmqpOptions
 from penstock.fronts.amqp091.server import AmqpServer
 from penstock.fronts.auth import Credentials
 from penstock.fronts.front import Shared
+from penstock.node.broker import LocalBroker
+from tests.local import open_local
 
 if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel
@@ -48,7 +48,7 @@ class Served:
         self._connections: list[pika.BlockingConnection] = []
         self._thread = threading.Thread(target=self._serve)
         self._ready = threading.Event()
-        self.broker: Broker
+        self.broker: LocalBroker
         self.server: AmqpServer
         self._stop: asyncio.Event
 
@@ -66,7 +66,7 @@ class Served:
 
     async def _life(self) -> None:
         self._stop = asyncio.Event()
-        async with await penstock.open(self._path) as self.broker:
+        async with await open_local(self._path) as self.broker:
             self.server = AmqpServer(self.broker, self._options, self._shared)
             await self.server.start()
             self._ready.set()
@@ -87,7 +87,7 @@ class Served:
         """Begin to stop, with connections open."""
         self._loop.call_soon_threadsafe(self._stop.set)
 
-    def call(self, work: Callable[[Broker], Coroutine[Any, Any, Result]]) -> Result:
+    def call(self, work: Callable[[LocalBroker], Coroutine[Any, Any, Result]]) -> Result:
         """Do something with the broker."""
 
         async def do() -> Result:

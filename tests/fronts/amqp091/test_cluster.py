@@ -13,7 +13,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from penstock.fronts.amqp091.options import AmqpOptions
 from penstock.fronts.amqp091.server import AmqpServer
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 from tests.fronts.amqp091.rig import PATIENCE_S, Inbox, until
 from tests.scenarios.rig import until as until_true
 from tests.scenarios.test_reach import reaching
@@ -22,9 +22,9 @@ from tests.scenarios.test_slots import SharedStore
 Story = Callable[[Callable[[int], BlockingChannel]], None]
 
 
-def play(story: Story) -> list[Broker]:
+def play(story: Story) -> list[LocalBroker]:
     """Tell a story with channels to the first and the second node; it is told in a thread."""
-    brokers: list[Broker] = []
+    brokers: list[LocalBroker] = []
 
     async def scene() -> None:
         store = SharedStore()

@@ -14,10 +14,10 @@ from pamqp import commands
 from pamqp.body import ContentBody
 from pika.exceptions import ConnectionClosedByBroker
 
-from penstock import Broker
 from penstock.fronts.amqp091 import settling
 from penstock.model.errors import Unavailable
 from penstock.model.verdict import Verdict
+from penstock.node.broker import LocalBroker
 from tests.fronts.amqp091.rig import Inbox, Raw, Served, closed_with, closes, quiet, served, until, waited
 
 if TYPE_CHECKING:
@@ -197,15 +197,15 @@ def test_multiple_and_zero_settle_all() -> None:
 def test_an_answer_says_that_what_was_acknowledged_before_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """AMQP has no answer to an ack; a client that wants to know asks for something else after it."""
     stored: list[Verdict] = []
-    settle = Broker.settle
+    settle = LocalBroker.settle
 
-    async def slowly(broker: Broker, lease: Any, verdicts: Sequence[Verdict]) -> None:
+    async def slowly(broker: LocalBroker, lease: Any, verdicts: Sequence[Verdict]) -> None:
         await asyncio.sleep(0.2)
         await settle(broker, lease, verdicts)
         stored.extend(verdicts)
 
     for name in SETTLES:
-        monkeypatch.setattr(Broker, name, slowly)
+        monkeypatch.setattr(LocalBroker, name, slowly)
     with served() as place:
         channel = filled(place, 3)
         Inbox(channel, "q").wait(3)
@@ -217,7 +217,7 @@ def test_an_answer_says_that_what_was_acknowledged_before_is_stored(monkeypatch:
 def test_a_client_that_goes_while_its_acks_cannot_be_stored_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = threading.Event()
 
-    async def refused(_broker: Broker, _lease: Any, _verdicts: Sequence[Verdict]) -> None:
+    async def refused(_broker: LocalBroker, _lease: Any, _verdicts: Sequence[Verdict]) -> None:
         tried.set()
         raise Unavailable("the store is away")
 
@@ -227,7 +227,7 @@ def test_a_client_that_goes_while_its_acks_cannot_be_stored_is_let_go(monkeypatc
         raw.send(1, commands.Basic.Consume(queue="q", consumer_tag="c"))
         raw.hear_until(ContentBody)
         for name in SETTLES:
-            monkeypatch.setattr(Broker, name, refused)
+            monkeypatch.setattr(LocalBroker, name, refused)
         raw.send(1, commands.Basic.Ack(1))
         raw.send(1, commands.Queue.Declare(queue="q", passive=True))
         assert tried.wait(20)

@@ -19,10 +19,10 @@ from pika.exceptions import (
     ProbableAuthenticationError,
 )
 
-from penstock import Broker
 from penstock.fronts.amqp091 import connection as connections
 from penstock.model.errors import Unavailable
 from penstock.model.rows import Commit
+from penstock.node.broker import LocalBroker
 from penstock.node.consume import claims
 from penstock.store.memory.engine import MemoryStore
 from tests.fronts.amqp091.rig import PATIENCE_S, Inbox, Raw, Served, closes, quiet, served, until, waited
@@ -158,7 +158,7 @@ def test_an_error_closes_one_channel_and_its_number_can_be_used_again() -> None:
         client.hear(commands.Channel.OpenOk)
         client.send(1, commands.Queue.Declare(0, "q", passive=True))
         client.hear(commands.Queue.DeclareOk)
-        assert not place.broker.has_queue("ignored")
+        assert not place.broker.knows_queue("ignored")
         client.close()
 
 
@@ -201,7 +201,7 @@ def test_a_server_that_stops_says_so(tmp_path: Path) -> None:
 def way_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Publishes are taken as they are heard, or stand in line."""
     if request.param == "in turn":
-        monkeypatch.setattr(Broker, "publish_now", lambda *_: None)
+        monkeypatch.setattr(LocalBroker, "publish_now", lambda *_: None)
 
 
 @pytest.mark.usefixtures("way_in")

@@ -107,7 +107,7 @@ def test_retention() -> None:
         inbox = reader(place, x_stream_offset=0)
         inbox.wait(5)
         assert inbox.bodies[-1] == b"19"
-        assert place.broker.queue_options("s")["retain_messages"] == 5
+        assert place.call(lambda broker: broker.queue_options("s"))["retain_messages"] == 5
 
 
 # Groups --------------------------------------------------------------------------------------------------

@@ -19,11 +19,11 @@ from urllib.parse import quote
 import pytest
 import uvloop
 
-from penstock import Broker
 from penstock.embedded import open_store
 from penstock.fronts.front import Shared
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.server import HttpServer
+from penstock.node.broker import LocalBroker
 from penstock.node.clock import Clock, SystemClock
 from penstock.node.spool.spool import SpoolSettings
 from penstock.store.contract import Store
@@ -123,7 +123,7 @@ class Wire:
 class Front:
     """A broker and its server."""
 
-    def __init__(self, broker: Broker, server: HttpServer) -> None:
+    def __init__(self, broker: LocalBroker, server: HttpServer) -> None:
         self.broker = broker
         self.server = server
         self.token = ""

@@ -174,7 +174,7 @@ async def test_groups(front: Front) -> None:
     await front.ok("POST", f"{path}/pause")
     assert (await front.claim("mail", group="audit"))["messages"] == []
     await front.ok("POST", f"{path}/resume")
-    assert front.broker.groups("mail")["audit"] == {"max_attempts": 2, "lease_ms": 1_000, "rate": 5.5}
+    assert (await front.broker.groups("mail"))["audit"] == {"max_attempts": 2, "lease_ms": 1_000, "rate": 5.5}
     await front.ok("POST", f"{path}/seek", {"offset": 2})
     assert (await front.claim("mail", group="audit", max=5))["messages"][0]["payload"] == "c"
     await front.ok("POST", f"{path}/seek", {"to": "first"})
@@ -182,7 +182,7 @@ async def test_groups(front: Front) -> None:
     await front.ok("POST", f"{path}/seek", {"to": "last"})
     await front.ok("POST", f"{path}/seek", {"time_ms": 0})
     await front.ok("DELETE", path)
-    assert front.broker.groups("mail") == {}
+    assert await front.broker.groups("mail") == {}
 
 
 @over_http()
@@ -196,7 +196,7 @@ async def test_consumers_that_come_and_go(front: Front) -> None:
     again = await front.claim("mail", consumer="two", wait=20)
     assert again["messages"][0]["attempt"] == 2
     await front.ok("POST", f"{GROUP}/detach", {"consumer": "two"})
-    assert "mail" not in front.broker.queues()
+    assert "mail" not in await front.broker.queues()
 
 
 # Streams and looking -------------------------------------------------------------------------------------

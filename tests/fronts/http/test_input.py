@@ -116,10 +116,10 @@ async def test_fields_of_the_wrong_type_or_past_their_limits(front: Front) -> No
         reply = await front.call(method, path, body)
         assert reply.status == 400, (method, path, body, reply)
         assert reply.code in ("invalid_argument", "unknown_option", "invalid_filter", "malformed"), (path, body, reply)
-    assert sorted(front.broker.queues()) == ["$events", "mail"]
-    assert sorted(front.broker.groups("mail")) == ["default", "watch"]
-    assert front.broker.bindings("topics") == []
-    assert front.broker.schedules() == []
+    assert sorted(await front.broker.queues()) == ["$events", "mail"]
+    assert sorted(await front.broker.groups("mail")) == ["default", "watch"]
+    assert await front.broker.bindings("topics") == []
+    assert await front.broker.schedules() == []
 
 
 @over_http()
@@ -223,7 +223,7 @@ async def test_every_name_goes_through_a_path(front: Front) -> None:
     assert sorted(queue["name"] for queue in listed["queues"]) == sorted([*NAMES, "$events"])
     for text in NAMES:
         await front.ok("DELETE", f"/v1/queues/{name(text)}")
-    assert list(front.broker.queues()) == ["$events"]
+    assert list(await front.broker.queues()) == ["$events"]
 
 
 @over_http()
@@ -233,7 +233,7 @@ async def test_names_that_cannot_be(front: Front) -> None:
         assert reply.status in (400, 404), raw
         if raw:
             assert reply.status == 400, raw
-    assert list(front.broker.queues()) == ["$events"]
+    assert list(await front.broker.queues()) == ["$events"]
 
 
 @over_http()

@@ -211,7 +211,7 @@ def test_a_store_that_is_away_and_comes_back() -> None:
             settled = await front.call("POST", f"/v1/leases/{held['lease']}/settle", {"verdicts": [{"action": "ack"}]})
             assert settled.status == 204
             assert [one["payload"] for one in (await front.claim("mail", max=9))["messages"]] == ["after"]
-            assert "other" not in front.broker.queues()
+            assert "other" not in await front.broker.queues()
 
     asyncio.run(asyncio.wait_for(main(), 60))
 

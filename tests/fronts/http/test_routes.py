@@ -60,7 +60,7 @@ async def test_what_does_not_exist(front: Front) -> None:
 async def test_queues(front: Front) -> None:
     reply = await front.call("PUT", "/v1/queues/mail", {"max_attempts": 3, "lanes": 2})
     assert (reply.status, reply.json()) == (201, {"name": "mail", "options": {"max_attempts": 3, "lanes": 2}})
-    assert front.broker.queues()["mail"] == {"max_attempts": 3, "lanes": 2}
+    assert (await front.broker.queues())["mail"] == {"max_attempts": 3, "lanes": 2}
     again = await front.call("PUT", "/v1/queues/mail", {"lease_ms": 5_000})
     assert (again.status, again.json()["options"]) == (200, {"max_attempts": 3, "lanes": 2, "lease_ms": 5_000})
     changed = await front.ok("PATCH", "/v1/queues/mail", {"max_attempts": 5, "description": "caf\u00e9"})
@@ -71,13 +71,13 @@ async def test_queues(front: Front) -> None:
     assert (await front.call("PATCH", "/v1/queues/mail", {"lanes": 3})).status == 409
     assert (await front.call("PUT", "/v1/queues/x", {"lans": 1})).code == "unknown_option"
     await front.ok("POST", "/v1/queues/mail/pause")
-    assert front.broker.queues()["mail"]["paused"] is True
+    assert (await front.broker.queues())["mail"]["paused"] is True
     await front.publish("mail", "held")
     assert (await front.claim("mail"))["messages"] == []
     await front.ok("POST", "/v1/queues/mail/resume")
     assert len((await front.claim("mail"))["messages"]) == 1
     assert (await front.call("DELETE", "/v1/queues/mail")).status == 204
-    assert list(front.broker.queues()) == ["$events"]
+    assert list(await front.broker.queues()) == ["$events"]
 
 
 @over_http()
@@ -124,7 +124,7 @@ async def test_namespaces_are_apart(front: Front) -> None:
         claim = await front.ok("POST", "/v1/queues/mail/claim", {}, namespace=namespace)
         assert claim["messages"][0]["payload"] == namespace
         assert [one["name"] for one in (await front.ok("GET", "/v1/queues", namespace=namespace))["queues"]] == ["mail"]
-    assert "mail" not in front.broker.queues()
+    assert "mail" not in await front.broker.queues()
 
 
 # Publish -------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ async def test_exchanges(front: Front) -> None:
     for binding in bindings:
         await front.ok("POST", "/v1/exchanges/orders/bind", binding)
     assert (await front.ok("GET", "/v1/exchanges/orders/bindings"))["bindings"] == bindings
-    assert [one.target for one in front.broker.bindings("orders")] == ["eu", "all"]
+    assert [one.target for one in await front.broker.bindings("orders")] == ["eu", "all"]
     answer = await front.ok("POST", "/v1/exchanges/orders/messages", {"messages": [{"key": "eu.1"}, {"key": "us.1"}]})
     assert [(one["index"], one["queue"]) for one in answer["results"]] == [(0, "all"), (0, "eu"), (1, "all")]
     await front.ok("POST", "/v1/exchanges/orders/unbind", bindings[1])
@@ -259,7 +259,7 @@ async def test_bindings_by_typed_headers(front: Front) -> None:
     await front.broker.declare_exchange("by", kind="headers")
     binding = {"target": "mail", "headers": {"tag": {"$base64": "AAE="}, "n": 1}, "match": "any"}
     await front.ok("POST", "/v1/exchanges/by/bind", binding)
-    assert front.broker.bindings("by")[0].headers == {"tag": b"\x00\x01", "n": 1}
+    assert (await front.broker.bindings("by"))[0].headers == {"tag": b"\x00\x01", "n": 1}
     assert (await front.ok("GET", "/v1/exchanges/by/bindings"))["bindings"] == [binding]
     message = {"messages": [{"headers": {"tag": {"$base64": "AAE="}}}]}
     assert len((await front.ok("POST", "/v1/exchanges/by/messages", message))["results"]) == 1
@@ -297,7 +297,7 @@ async def test_schedules(front: Front) -> None:
     reply = await front.call("PUT", "/v1/schedules/nightly", wanted)
     assert reply.status == 201
     assert reply.json() == {"name": "nightly", **wanted}
-    assert front.broker.schedule("nightly").message.headers == {"raw": b"\0"}
+    assert (await front.broker.schedule("nightly")).message.headers == {"raw": b"\0"}
     again = await front.call("PUT", "/v1/schedules/nightly", wanted | {"paused": False})
     assert (again.status, again.json()["next_ms"] > 0) == (200, True)
     assert await front.ok("GET", "/v1/schedules/nightly") == again.json()
@@ -308,7 +308,7 @@ async def test_schedules(front: Front) -> None:
     assert claim["messages"][0]["headers"]["schedule"] == "often"
     for name in ("often", "nightly"):
         await front.ok("DELETE", f"/v1/schedules/{name}")
-    assert front.broker.schedules() == []
+    assert await front.broker.schedules() == []
 
 
 # The server itself ---------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from penstock import Message, encode
+from penstock.api.marks import VALUE_BYTES_MAX
 from penstock.batch import EncodedBatch, to_bytes
-from penstock.node import marks
 from penstock.wire.http.shapes import BATCH_TYPE
 from tests.fronts.http.rig import Front, over_http
 
@@ -78,7 +78,7 @@ async def test_marks_that_are_refused(front: Front) -> None:
         {"value": 1, "expected_version": -1},
     ):
         assert (await front.call("PUT", "/v1/marks/m", body)).status == 400
-    large = json.dumps({"value": "x" * marks.VALUE_BYTES_MAX}).encode()
+    large = json.dumps({"value": "x" * VALUE_BYTES_MAX}).encode()
     reply = await front.call("PUT", "/v1/marks/m", large, headers={"Content-Type": "application/json"})
     assert (reply.status, reply.code) == (413, "too_large")
     assert (await front.call("GET", "/v1/marks", limit=1_001)).status == 400

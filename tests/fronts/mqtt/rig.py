@@ -17,12 +17,12 @@ import mqtt5
 import uvloop
 from mqtt5 import QoS, TopicFilter
 
-from penstock import Broker
 from penstock.embedded import open_store
 from penstock.fronts.auth import Credentials
 from penstock.fronts.front import Shared
 from penstock.fronts.mqtt.options import MqttOptions
 from penstock.fronts.mqtt.server import MqttServer
+from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
 from penstock.store.sqlite.engine import SqliteStore
 
@@ -222,7 +222,7 @@ async def connect(port: int, client_id: str = "", *, clean: bool = True, expiry:
 class Front:
     """A broker on a file and its MQTT server."""
 
-    def __init__(self, broker: Broker, server: MqttServer) -> None:
+    def __init__(self, broker: LocalBroker, server: MqttServer) -> None:
         self.broker = broker
         self.server = server
         self._clients: list[Client] = []
@@ -251,7 +251,7 @@ class Front:
             client.cut()
 
 
-def _server(broker: Broker, *, token: str = "", **options: Any) -> MqttServer:
+def _server(broker: LocalBroker, *, token: str = "", **options: Any) -> MqttServer:
     return MqttServer(broker, MqttOptions(port=0, websocket_port=0, **options), Shared(Credentials(token)))
 
 

@@ -9,16 +9,16 @@ import mqtt5
 from mqtt5 import QoS
 
 from penstock.model.errors import Unavailable
-from penstock.node.broker import Transaction
+from penstock.node.broker import LocalTransaction
 from tests.fronts.mqtt.rig import Front, opened, scenario, until_it_is
 
 
 def fail_once(front: Front, *, in_force: bool) -> None:
     """The next transaction raises; what it was for is committed, or is not."""
-    real = Transaction.commit
+    real = LocalTransaction.commit
     left = [True]
 
-    async def commit(self: Transaction) -> Any:
+    async def commit(self: LocalTransaction) -> Any:
         if not left:
             return await real(self)
         left.clear()
@@ -26,8 +26,8 @@ def fail_once(front: Front, *, in_force: bool) -> None:
             await real(self)
         raise Unavailable("the store went away while it was asked; it may have carried it out")
 
-    def transaction() -> Transaction:
-        made = Transaction(front.broker)
+    def transaction() -> LocalTransaction:
+        made = LocalTransaction(front.broker)
         made.commit = commit.__get__(made)  # type: ignore[method-assign]
         return made
 

@@ -45,7 +45,7 @@ async def test_queues_are_not_declared_where_that_is_not_wanted(tmp_path: Path) 
         client = await front.connect("client")
         assert await client.publish("$queue/fresh/key", b"3") == 0x90
         assert await client.subscribe("$queue/fresh/#", qos=1) == [0x8F]
-        assert not front.broker.has_queue("fresh")
+        assert not await front.broker.has_queue("fresh")
 
 
 @scenario

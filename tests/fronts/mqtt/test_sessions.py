@@ -27,11 +27,11 @@ async def test_a_clean_session_leaves_nothing_behind(tmp_path: Path) -> None:
     async with opened(tmp_path) as front:
         client = await front.connect("client")
         await client.subscribe("a/#", "b/+")
-        assert front.broker.has_queue("mqtt/session/client")
+        assert await front.broker.has_queue("mqtt/session/client")
         await client.disconnect()
         await front.gone("client")
-        assert not [name for name in front.broker.queues() if name.startswith("mqtt/")]
-        assert front.broker.bindings("mqtt") == []
+        assert not [name for name in await front.broker.queues() if name.startswith("mqtt/")]
+        assert await front.broker.bindings("mqtt") == []
 
 
 @scenario
@@ -196,8 +196,8 @@ async def test_a_session_ends_after_its_expiry(tmp_path: Path) -> None:
         client = await front.connect("client", expiry=1)
         await client.subscribe("a")
         await client.disconnect()
-        assert front.broker.has_queue("mqtt/session/client")
-        await until(lambda: not front.broker.has_queue("mqtt/session/client"), "the session has ended")
+        assert await front.broker.has_queue("mqtt/session/client")
+        await until(lambda: not front.broker.knows_queue("mqtt/session/client"), "the session has ended")
         await until(lambda: not front.server.sessions.documents.all, "its document is gone")
         assert not (await front.connect("client", clean=False, expiry=1)).connack.session_present
 
@@ -214,7 +214,7 @@ async def test_a_session_whose_time_is_over_while_no_server_ran_is_not_resumed(t
     async with opened(tmp_path) as front:
         assert not (await front.connect("client", clean=False, expiry=60)).connack.session_present
         # What a crash left connected counts from the restart on.
-        await until(lambda: not front.broker.has_queue("mqtt/session/other"), "the other session has ended")
+        await until(lambda: not front.broker.knows_queue("mqtt/session/other"), "the other session has ended")
 
 
 @scenario
@@ -353,7 +353,7 @@ async def test_clients_that_come_and_go_leave_nothing_in_memory(tmp_path: Path) 
         assert not sessions._opened
         assert not sessions.subscribing._members
         assert not server.unsettled.sources
-        left = [name for name in front.broker.queues() if name.startswith(("mqtt/session/", "mqtt/share/"))]
+        left = [name for name in await front.broker.queues() if name.startswith(("mqtt/session/", "mqtt/share/"))]
         assert left == []
         group = next(one for one in (await front.broker.stats("q")).groups if one.group == "stays")
         assert group.leased == 0

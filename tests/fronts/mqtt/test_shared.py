@@ -59,11 +59,11 @@ async def test_what_a_member_did_not_acknowledge_goes_to_another_when_it_is_gone
 async def test_the_queue_goes_with_its_last_member(tmp_path: Path) -> None:
     async with opened(tmp_path) as front:
         one, two = await members(front, 2)
-        assert front.broker.has_queue(QUEUE)
+        assert await front.broker.has_queue(QUEUE)
         assert await one.unsubscribe("$share/group/a/#") == [0]
-        assert front.broker.has_queue(QUEUE)
+        assert await front.broker.has_queue(QUEUE)
         await two.disconnect()
-        await until(lambda: not front.broker.has_queue(QUEUE), "the queue is deleted")
+        await until(lambda: not front.broker.knows_queue(QUEUE), "the queue is deleted")
 
 
 @scenario
@@ -80,7 +80,7 @@ async def test_a_member_whose_session_stays_keeps_the_messages(tmp_path: Path) -
         client = await front.connect("member-0", clean=False, expiry=1)
         assert [(await client.message()).payload for _ in range(2)] == [b"1", b"2"]
         await client.disconnect()
-        await until(lambda: not front.broker.has_queue(QUEUE), "the session and its share have ended")
+        await until(lambda: not front.broker.knows_queue(QUEUE), "the session and its share have ended")
 
 
 @scenario

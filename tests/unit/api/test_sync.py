@@ -1,8 +1,7 @@
-"""The broker without asyncio: threads, interrupts, closing, exits; and that the generated file is current."""
+"""The broker without asyncio: threads, interrupts, closing, exits."""
 
 from __future__ import annotations
 
-import inspect
 import os
 import signal
 import subprocess
@@ -21,9 +20,9 @@ import penstock
 from penstock import Claim, Closed, InvalidArgument, LeaseLost, Message, NotFound
 from penstock.cli.dev.checkout import script_environment
 from penstock.loop_thread import LoopThread
-from penstock.node.broker import Broker, Transaction
-from penstock.sync import SyncBroker, SyncTransaction
-from tools import make_sync
+from penstock.node.broker import LocalBroker
+from penstock.node.node import Node
+from penstock.sync import SyncBroker
 
 THREADS = 8
 MESSAGES_EACH = 150
@@ -39,28 +38,9 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         yield opened
 
 
-# The file -------------------------------------------------------------------------------------------------
-
-
-def test_the_file_is_what_the_tool_makes() -> None:
-    assert make_sync.RESULT.read_text() == make_sync.render(), "run tools/make_sync.py"
-
-
-def public_names(kind: type) -> set[str]:
-    return {name for name in dir(kind) if not name.startswith("_")}
-
-
-def test_nothing_is_missing() -> None:
-    assert public_names(SyncBroker) == public_names(Broker) - make_sync.LOOP_ONLY
-    assert public_names(SyncTransaction) == public_names(Transaction) | {"receipt"}
-
-
-@pytest.mark.parametrize("name", sorted(public_names(Broker) - make_sync.LOOP_ONLY))
-def test_signatures_and_docstrings_are_the_same(name: str) -> None:
-    ours, theirs = getattr(SyncBroker, name), getattr(Broker, name)
-    assert inspect.signature(ours).parameters == inspect.signature(theirs).parameters
-    assert not inspect.iscoroutinefunction(ours)
-    assert ours.__doc__ == theirs.__doc__.replace("async with", "with")
+def node_of(broker: SyncBroker) -> Node:
+    assert isinstance(broker._broker, LocalBroker)
+    return broker._broker._node
 
 
 # Threads --------------------------------------------------------------------------------------------------
@@ -137,23 +117,23 @@ def test_a_transaction_is_all_or_nothing(broker: SyncBroker) -> None:
 
 
 def test_a_session_ends_with_its_block(broker: SyncBroker) -> None:
-    with broker.session("ann") as session:
+    with broker.session() as session:
         session.declare_queue("mine", exclusive=True)
         assert list(broker.queues()) == ["$events", "mine"]
         with pytest.raises(penstock.Forbidden):
             broker.claim("mine")
     assert list(broker.queues()) == ["$events"]
-    with pytest.raises(ZeroDivisionError), broker.session("ann") as session:
+    with pytest.raises(ZeroDivisionError), broker.session() as session:
         fail_after(make_queue(session))
     assert list(broker.queues()) == ["$events"]
 
 
 def test_a_session_may_outlive_its_broker(tmp_path: Path) -> None:
     broker = penstock.sync.open(tmp_path / "queue.db")
-    with broker.session("ann") as session:
+    with broker.session() as session:
         session.declare_queue("mine", exclusive=True)
         broker.close()
-    with pytest.raises(Closed), broker.session("bob"):
+    with pytest.raises(Closed), broker.session():
         pass
 
 
@@ -182,7 +162,7 @@ def interrupt_soon(condition: Callable[[], bool] = lambda: True) -> threading.Th
 
 def test_ctrl_c_cancels_a_claim_that_waits(broker: SyncBroker) -> None:
     broker.declare_queue("work")
-    node = broker._broker._node
+    node = node_of(broker)
     striker = interrupt_soon(lambda: node.waiters.count == 1)
     with pytest.raises(KeyboardInterrupt):
         broker.claim("work", wait=60)
@@ -256,7 +236,7 @@ def test_close_ends_those_who_wait_and_joins_the_thread(tmp_path: Path) -> None:
     broker.declare_queue("work")
     with ThreadPoolExecutor(THREADS) as threads:
         waiting = [threads.submit(broker.claim, "work", wait=60) for _ in range(THREADS - 1)]
-        while broker._broker._node.waiters.count < THREADS - 1:
+        while node_of(broker).waiters.count < THREADS - 1:
             time.sleep(0.001)
         closing = threads.submit(broker.close)
         broker.close()

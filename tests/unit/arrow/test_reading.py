@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.api.results import ScanSlice, ScanState
+from penstock.api.scan import META_COLUMNS, PLACE_COLUMNS, STATE_COLUMNS
 from penstock.arrow import EXTRA_SCHEMA, MESSAGE_SCHEMA, STATE_SCHEMA, record_batch, record_batches, schema_of
 from penstock.arrow.reading import ROWS_TO_JOIN
 from penstock.model import Message
 from penstock.model.errors import InvalidArgument, StoreCorrupt
-from penstock.wire.http.scans import META_COLUMNS, PLACE_COLUMNS, STATE_COLUMNS
 from penstock.wire.http.shapes import json_headers
 from tests.unit.arrow.slices import PUBLISHED_MS, batches, scan_of, slice_of
 
@@ -103,7 +103,7 @@ def test_the_names_that_need_no_arrow_are_the_same() -> None:
 
 
 def test_the_server_gives_the_columns_of_the_schema() -> None:
-    from penstock.fronts.http.handlers.scans import DEFAULT_COLUMNS
+    from penstock.api.scan import DEFAULT_COLUMNS
 
     assert tuple(MESSAGE_SCHEMA.names) == DEFAULT_COLUMNS
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-import penstock
-from penstock import Broker, Message
+from penstock import Message
 from penstock.declare.file import Declarations, read_declarations
 from penstock.declare.plan import Change, Present, Step, plan
 from penstock.declare.target import StepFailed, plan_all, take
+from penstock.node.broker import LocalBroker
 from penstock.toml_file import FileProblems, TomlFile
+from tests.local import open_local
 
 FILE = """
 [queues.mail]
@@ -58,9 +59,9 @@ def problems(text: str) -> list[str]:
     return raised.value.problems
 
 
-def on_broker(work: Callable[[Broker], Awaitable[None]]) -> None:
+def on_broker(work: Callable[[LocalBroker], Awaitable[None]]) -> None:
     async def run() -> None:
-        async with await penstock.open(None) as broker:
+        async with await open_local(None) as broker:
             await work(broker)
 
     asyncio.run(run())
@@ -192,18 +193,18 @@ def test_a_pause_that_the_file_does_not_speak_of_stays() -> None:
 
 
 def test_declared_once_it_is_there_and_the_second_time_changes_nothing() -> None:
-    async def work(broker: Broker) -> None:
+    async def work(broker: LocalBroker) -> None:
         steps = await plan_all(broker, declarations())
         assert {step.action for step in steps} == {"create"}
         taken: list[Step] = []
         await take(broker, steps, taken.append)
         assert taken == steps
-        assert broker.queues()["mail"] == {"max_attempts": 6, "rate": 10.0}
-        assert broker.groups("mail") == {"sending": {"max_in_flight": 2}}
-        assert broker.exchanges()["orders"] == {"kind": "topic"}
-        assert [binding.target for binding in broker.bindings("orders")] == ["mail", "all"]
-        assert broker.schedules()[0].message.payload == b'{"digest":true}'
-        assert broker.in_namespace("staging").queues() == {"mail": {"lanes": 2}}
+        assert (await broker.queues())["mail"] == {"max_attempts": 6, "rate": 10.0}
+        assert await broker.groups("mail") == {"sending": {"max_in_flight": 2}}
+        assert (await broker.exchanges())["orders"] == {"kind": "topic"}
+        assert [binding.target for binding in await broker.bindings("orders")] == ["mail", "all"]
+        assert (await broker.schedules())[0].message.payload == b'{"digest":true}'
+        assert await broker.in_namespace("staging").queues() == {"mail": {"lanes": 2}}
         receipt = await broker.publish_to("orders", Message(b"x", key="order.paid"))
         assert {published.queue for published in receipt} == {"mail", "log"}
         again = await plan_all(broker, declarations())
@@ -214,21 +215,21 @@ def test_declared_once_it_is_there_and_the_second_time_changes_nothing() -> None
 
 
 def test_changes_are_made_and_the_rest_stays() -> None:
-    async def work(broker: Broker) -> None:
+    async def work(broker: LocalBroker) -> None:
         await broker.declare_queue("a", max_attempts=3, ttl_ms=5)
         await take(broker, await plan_all(broker, declarations("[queues.a]\nmax_attempts = 4\n")))
-        assert broker.queues()["a"] == {"max_attempts": 4, "ttl_ms": 5}
+        assert (await broker.queues())["a"] == {"max_attempts": 4, "ttl_ms": 5}
 
     on_broker(work)
 
 
 def test_nothing_is_deleted_unless_asked_for_and_then_only_what_people_made() -> None:
-    async def work(broker: Broker) -> None:
+    async def work(broker: LocalBroker) -> None:
         await take(broker, await plan_all(broker, declarations()))
         await broker.claim("log")  # makes the default group
         smaller = declarations('[queues.log]\n[exchanges.all]\nkind = "fanout"\n')
         assert {step.action for step in await plan_all(broker, smaller)} == {"unchanged"}
-        async with broker.session("mine") as session:
+        async with broker.session() as session:
             await session.declare_queue("private", exclusive=True)
             steps = await plan_all(broker, smaller, prune=True)
             assert [line for line in summary(steps) if line.startswith("delete")] == [
@@ -238,27 +239,27 @@ def test_nothing_is_deleted_unless_asked_for_and_then_only_what_people_made() ->
                 "delete queue mail",
             ]
             await take(broker, steps)
-            assert set(broker.queues()) == {"$events", "log", "private"}
-        assert set(broker.groups("log")) == {"default"}
-        assert set(broker.exchanges()) - {""} == {"all"}
-        assert broker.bindings("all") == []
-        assert broker.schedules() == []
-        assert set(broker.in_namespace("staging").queues()) == {"mail"}
+            assert set(await broker.queues()) == {"$events", "log", "private"}
+        assert set(await broker.groups("log")) == {"default"}
+        assert set(await broker.exchanges()) - {""} == {"all"}
+        assert await broker.bindings("all") == []
+        assert await broker.schedules() == []
+        assert set(await broker.in_namespace("staging").queues()) == {"mail"}
 
     on_broker(work)
 
 
 def test_a_group_that_the_file_does_not_name_goes_when_asked_for() -> None:
-    async def work(broker: Broker) -> None:
+    async def work(broker: LocalBroker) -> None:
         await take(broker, await plan_all(broker, declarations("[queues.a.groups.g]\n[queues.a.groups.h]\n")))
         await take(broker, await plan_all(broker, declarations("[queues.a.groups.h]\n"), prune=True))
-        assert set(broker.groups("a")) == {"h"}
+        assert set(await broker.groups("a")) == {"h"}
 
     on_broker(work)
 
 
 def test_a_step_that_fails_names_its_line() -> None:
-    async def work(broker: Broker) -> None:
+    async def work(broker: LocalBroker) -> None:
         text = '[exchanges.x]\nbindings = [\n  { target = "nowhere" }]\n'
         with pytest.raises(StepFailed, match=r"^q\.toml:3: binding x → nowhere: there is no queue 'nowhere'"):
             await take(broker, await plan_all(broker, declarations(text)))
@@ -283,7 +284,7 @@ def test_a_clients_answers_are_awaited() -> None:
 
             return call
 
-    async def work(broker: Broker) -> None:
+    async def work(broker: LocalBroker) -> None:
         client = Client(broker)
         await take(client, await plan_all(client, declarations()))
         assert {step.action for step in await plan_all(client, declarations())} == {"unchanged"}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-import penstock
 from penstock.fronts.auth import OPEN, Credentials
 from penstock.fronts.exposure import check_exposure
 from penstock.fronts.front import Shared
 from penstock.fronts.registry import FRONTS, Entry
 from penstock.model.errors import InvalidArgument
+from tests.local import open_local
 
 every_front = pytest.mark.parametrize("entry", FRONTS, ids=lambda entry: entry.name)
 
@@ -33,7 +33,7 @@ def test_a_server_of_this_machine_alone_needs_none(host: str) -> None:
 @every_front
 def test_no_front_is_made_where_it_would_be_open_to_all(entry: Entry) -> None:
     async def main() -> None:
-        async with await penstock.open(None) as broker:
+        async with await open_local(None) as broker:
             options: Any = entry.options
             with pytest.raises(InvalidArgument, match=rf"{entry.name}\.host .* others can reach"):
                 entry.build(broker, options(host="0.0.0.0", port=0), Shared())

@@ -8,14 +8,15 @@ from collections.abc import Awaitable, Callable
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-import penstock
-from penstock import Broker, Message
+from penstock import Message
 from penstock.embedded import open_store
 from penstock.fronts.http import measures
 from penstock.fronts.http.measures import OTHER, HttpMeasures
 from penstock.fronts.metrics import render
 from penstock.model.rows import BatchHead
+from penstock.node.broker import LocalBroker
 from penstock.store.memory.engine import MemoryStore
+from tests.local import open_local
 from tests.scenarios.rig import ManualClock
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -35,16 +36,16 @@ def value(samples: Samples, name: str, **labels: str) -> float:
     return samples[name, frozenset(labels.items())]
 
 
-def play(scenario: Callable[[Broker], Awaitable[None]]) -> None:
+def play(scenario: Callable[[LocalBroker], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with await penstock.open(None) as broker:
+        async with await open_local(None) as broker:
             await asyncio.wait_for(scenario(broker), 60)
 
     asyncio.run(main())
 
 
 def test_what_happened_to_a_queue_is_on_the_page() -> None:
-    async def scenario(broker: Broker) -> None:
+    async def scenario(broker: LocalBroker) -> None:
         await broker.declare_queue("q", backoff_ms=60_000, backoff_jitter=0.0)
         await broker.publish_many("q", [Message(b"x") for _ in range(10)])
         claim = await broker.claim("q", max=6)
@@ -75,7 +76,7 @@ HOSTILE = ['with "quotes"', "back\\slash\\n", "🦊 é", 'x",queue="y', "a{b}=1"
 
 
 def test_names_of_any_kind_come_back_as_they_were() -> None:
-    async def scenario(broker: Broker) -> None:
+    async def scenario(broker: LocalBroker) -> None:
         for name in HOSTILE:
             await broker.declare_queue(name)
             await broker.declare_group(name, name)
@@ -89,7 +90,7 @@ def test_names_of_any_kind_come_back_as_they_were() -> None:
 
 
 def test_past_the_cap_the_largest_lags_are_shown_and_the_rest_is_one_sum() -> None:
-    async def scenario(broker: Broker) -> None:
+    async def scenario(broker: LocalBroker) -> None:
         for number in range(20):
             await broker.declare_queue(f"q{number}")
             await broker.declare_group(f"q{number}", "g")
@@ -111,7 +112,7 @@ def test_past_the_cap_the_largest_lags_are_shown_and_the_rest_is_one_sum() -> No
 
 
 def test_the_cap_at_its_edge() -> None:
-    async def scenario(broker: Broker) -> None:
+    async def scenario(broker: LocalBroker) -> None:
         await broker.declare_queue("a")
         queues = len(broker._node.catalog.by_id)
         at, past, none = [(await broker.measures(queues_max=most)) for most in (queues, queues - 1, 0)]
@@ -123,7 +124,7 @@ def test_the_cap_at_its_edge() -> None:
 
 
 def test_a_deleted_queue_leaves_no_counter() -> None:
-    async def scenario(broker: Broker) -> None:
+    async def scenario(broker: LocalBroker) -> None:
         for name in ("q", "kept"):
             await broker.declare_queue(name)
             await broker.declare_group(name, "g")
@@ -196,7 +197,7 @@ def test_a_store_that_does_not_answer_costs_the_age_alone(monkeypatch: pytest.Mo
 
 
 def test_a_scrape_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(broker: Broker) -> None:
+    async def scenario(broker: LocalBroker) -> None:
         await broker.declare_queue("q")
         await broker.declare_queue("two", lanes=2)
         node = broker._node
@@ -213,7 +214,7 @@ def test_a_scrape_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_others_run_while_many_queues_are_surveyed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.node.observe.survey.SLICE_S", 0.0)
 
-    async def scenario(broker: Broker) -> None:
+    async def scenario(broker: LocalBroker) -> None:
         for number in range(50):
             await broker.declare_queue(f"q{number}")
         ran = 0
@@ -233,7 +234,7 @@ def test_others_run_while_many_queues_are_surveyed(monkeypatch: pytest.MonkeyPat
 
 
 def test_http_requests_by_route_and_status() -> None:
-    async def scenario(broker: Broker) -> None:
+    async def scenario(broker: LocalBroker) -> None:
         http = HttpMeasures()
         http.request("/v1/queues/{queue}", 200, 0.002)
         http.request("/v1/queues/{queue}", 201, 0.2)

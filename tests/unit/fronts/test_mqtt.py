@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import Broker, Message
+from penstock import Message
 from penstock.core.filters import parse
 from penstock.core.routing.tries import Target, Trie, mqtt_targets
 from penstock.embedded import open_store
@@ -24,6 +24,7 @@ from penstock.fronts.mqtt.subscription.subscriptions import Subscription, Subscr
 from penstock.fronts.mqtt.subscription.topic_tree import TopicTree
 from penstock.fronts.mqtt.table import COPIED, HOLDING_GROUP, Table
 from penstock.model.errors import InvalidArgument
+from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
 from penstock.store.memory.engine import MemoryStore
 from penstock.wire.mqtt.packets import NO_PROPERTIES, PublishProperties
@@ -46,7 +47,7 @@ def matches(pattern: str, topic: str) -> bool:
 # Tables ----------------------------------------------------------------------------------------------------
 
 
-def with_broker(test: Callable[[Broker], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+def with_broker(test: Callable[[LocalBroker], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     async def run() -> None:
         async with await open_store(MemoryStore(), SystemClock()) as broker:
             await test(broker)
@@ -71,7 +72,7 @@ class Heard:
             self.rows[key] = message.payload
 
 
-def table(broker: Broker, *, compact_after: int = 10**9) -> tuple[Table, dict[str, bytes]]:
+def table(broker: LocalBroker, *, compact_after: int = 10**9) -> tuple[Table, dict[str, bytes]]:
     heard = Heard()
     return Table(broker, "t", "", heard, compact_after=compact_after), heard.rows
 
@@ -81,17 +82,17 @@ def row(key: str, payload: bytes, **headers: Any) -> Message:
 
 
 @with_broker
-async def test_a_table_that_nobody_wrote_to_has_no_queue(broker: Broker) -> None:
+async def test_a_table_that_nobody_wrote_to_has_no_queue(broker: LocalBroker) -> None:
     one, rows = table(broker)
     await one.catch_up()
-    assert not broker.has_queue("t")
+    assert not await broker.has_queue("t")
     await one.put([row("a", b"1")])
-    assert broker.has_queue("t")
+    assert await broker.has_queue("t")
     assert rows == {"a": b"1"}
 
 
 @with_broker
-async def test_the_last_word_on_a_key_holds_and_others_hear_of_it(broker: Broker) -> None:
+async def test_the_last_word_on_a_key_holds_and_others_hear_of_it(broker: LocalBroker) -> None:
     one, rows = table(broker)
     other, others_rows = table(broker)
     await one.put([row("a", b"1"), row("b", b"1", x=1), row("a", b"2")])
@@ -106,7 +107,7 @@ async def test_the_last_word_on_a_key_holds_and_others_hear_of_it(broker: Broker
 
 
 @with_broker
-async def test_compacting_keeps_what_holds_and_lets_the_rest_go(broker: Broker) -> None:
+async def test_compacting_keeps_what_holds_and_lets_the_rest_go(broker: LocalBroker) -> None:
     one, rows = table(broker)
     for number in range(50):
         await one.put([row(f"k{number % 5}", b"%d" % number, n=number)])
@@ -122,7 +123,7 @@ async def test_compacting_keeps_what_holds_and_lets_the_rest_go(broker: Broker) 
 
 
 @with_broker
-async def test_a_long_log_is_compacted_by_itself(broker: Broker) -> None:
+async def test_a_long_log_is_compacted_by_itself(broker: LocalBroker) -> None:
     one, rows = table(broker, compact_after=100)
     for number in range(150):
         await one.put([row("k", b"%d" % number)])
@@ -140,7 +141,7 @@ def test_copies_that_come_late_change_nothing(seed: int) -> None:
     """A compaction among writes of others: whoever reads all of it, or only what it left, knows the same."""
 
     @with_broker
-    async def run(broker: Broker) -> None:
+    async def run(broker: LocalBroker) -> None:
         chance = random.Random(seed)
         one, rows = table(broker)
         other, other_rows = table(broker)
@@ -164,7 +165,7 @@ def test_copies_that_come_late_change_nothing(seed: int) -> None:
 
 
 @with_broker
-async def test_forgetting_spares_what_was_written_since(broker: Broker) -> None:
+async def test_forgetting_spares_what_was_written_since(broker: LocalBroker) -> None:
     one, rows = table(broker)
     await one.put([row("a", b"1"), row("b", b"1")])
     forgetting = [one.forgetting("a"), one.forgetting("b")]
@@ -174,7 +175,7 @@ async def test_forgetting_spares_what_was_written_since(broker: Broker) -> None:
 
 
 @with_broker
-async def test_a_reader_that_was_left_behind_begins_again(broker: Broker) -> None:
+async def test_a_reader_that_was_left_behind_begins_again(broker: LocalBroker) -> None:
     one, _ = table(broker)
     other, other_rows = table(broker)
     await one.put([row("a", b"1"), row("b", b"1")])

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Broker
 from penstock.cli.serve.announcement import announcement
 from penstock.cli.serve.fronts import build_fronts, cannot_listen
 from penstock.cli.serve.nodes import own_ports
@@ -20,14 +19,16 @@ from penstock.config.options import SECTIONS
 from penstock.fronts.front import Address, Front, Shared
 from penstock.fronts.listening import CannotListen
 from penstock.fronts.registry import FRONTS, Entry
+from penstock.node.broker import LocalBroker
+from tests.local import open_local
 
 every_front = pytest.mark.parametrize("entry", FRONTS, ids=lambda entry: entry.name)
 PORTS = [Given(entry.name, port, "--set", "0") for entry in FRONTS for port in entry.ports]
 
 
-def play(scenario: Callable[[Broker], Coroutine[Any, Any, None]]) -> None:
+def play(scenario: Callable[[LocalBroker], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        async with await penstock.open(None) as broker:
+        async with await open_local(None) as broker:
             await scenario(broker)
 
     asyncio.run(main())
@@ -44,7 +45,7 @@ def test_names_are_sections_of_the_configuration() -> None:
 
 @every_front
 def test_a_front_lives_by_the_protocol(entry: Entry) -> None:
-    async def scenario(broker: Broker) -> None:
+    async def scenario(broker: LocalBroker) -> None:
         front = entry.build(broker, free_ports().fronts[entry.name], Shared())
         await front.start()
         assert front.listening
@@ -62,7 +63,7 @@ def test_a_front_lives_by_the_protocol(entry: Entry) -> None:
 
 @every_front
 def test_a_port_in_use_is_told_with_its_option(entry: Entry) -> None:
-    async def scenario(broker: Broker) -> None:
+    async def scenario(broker: LocalBroker) -> None:
         config = free_ports()
         first = entry.build(broker, config.fronts[entry.name], Shared())
         await first.start()
@@ -82,7 +83,7 @@ def test_a_port_in_use_is_told_with_its_option(entry: Entry) -> None:
 
 
 def test_serve_builds_those_that_are_wanted_and_metrics_show_each() -> None:
-    async def scenario(broker: Broker) -> None:
+    async def scenario(broker: LocalBroker) -> None:
         off = [Given(entry.name, "enabled", "--set", "false") for entry in FRONTS[2:]]
         fronts = build_fronts(broker, load(None, {}, [*PORTS, *off]).config)
         assert list(fronts) == [entry.name for entry in FRONTS[:2]]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 
-import penstock
 from penstock import Message
 from penstock.batch import encode
 from penstock.model.rows import BatchRow
 from penstock.node.cache import BatchCache
+from tests.local import open_local
 
 
 def row(base: int, count: int = 1) -> BatchRow:
@@ -82,7 +82,7 @@ def test_the_bytes_are_those_of_what_is_kept_after_any_order_of_steps() -> None:
 
 def test_a_queue_that_is_worked_off_leaves_nothing_in_memory() -> None:
     async def story() -> None:
-        async with await penstock.open(None, events=False) as broker:
+        async with await open_local(None, events=False) as broker:
             await broker.declare_queue("q")
             node = broker._node
             [lane_id] = node.catalog.queue("default", "q").lanes
@@ -108,7 +108,7 @@ def test_a_queue_that_is_worked_off_leaves_nothing_in_memory() -> None:
 
 def test_a_log_with_limits_leaves_in_memory_what_it_keeps() -> None:
     async def story() -> None:
-        async with await penstock.open(None, events=False) as broker:
+        async with await open_local(None, events=False) as broker:
             await broker.declare_queue("log", retain_messages=10)
             node = broker._node
             [lane_id] = node.catalog.queue("default", "log").lanes
@@ -128,7 +128,7 @@ def test_a_backlog_of_large_messages_is_read_from_memory_as_far_as_it_fits() -> 
     """What is behind it is not put there: it would push out what is read sooner."""
 
     async def story() -> None:
-        async with await penstock.open(None, events=False, cache_bytes=1_000_000) as broker:
+        async with await open_local(None, events=False, cache_bytes=1_000_000) as broker:
             await broker.declare_queue("q")
             await broker.declare_group("q", "default")
             node = broker._node

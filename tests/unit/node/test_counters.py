@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock import Broker, Message
+from penstock import Message
+from penstock.api.measures import COUNTERS, Histogram
 from penstock.model.events import Event
 from penstock.model.rows import BatchRow, Commit, LaneChange
-from penstock.node.observe.counters import COUNTERS, Counters, Histogram
+from penstock.node.broker import LocalBroker
+from penstock.node.observe.counters import Counters
+from tests.local import open_local
 
 
 def counts(measures: Counters, group: int) -> dict[str, int]:
@@ -83,14 +85,14 @@ def test_a_commit_is_counted_with_its_size() -> None:
 
 def test_cache_hits_and_misses_are_counted_once_a_batch(tmp_path: Path) -> None:
     async def main() -> None:
-        async with await penstock.open(tmp_path / "q.db", cache_bytes=0) as broker:
+        async with await open_local(tmp_path / "q.db", cache_bytes=0) as broker:
             await deliver(broker)
             assert (broker._node.cache.hits, broker._node.cache.misses) == (0, 2)
-        async with await penstock.open(tmp_path / "r.db") as broker:
+        async with await open_local(tmp_path / "r.db") as broker:
             await deliver(broker)
             assert (broker._node.cache.hits, broker._node.cache.misses) == (2, 0)
 
-    async def deliver(broker: Broker) -> None:
+    async def deliver(broker: LocalBroker) -> None:
         await broker.declare_queue("q")
         for _ in range(2):
             await broker.publish_many("q", [Message(b"x") for _ in range(3)])
@@ -102,7 +104,7 @@ def test_cache_hits_and_misses_are_counted_once_a_batch(tmp_path: Path) -> None:
 
 def test_stream_reads_are_deliveries() -> None:
     async def main() -> None:
-        async with await penstock.open(None) as broker:
+        async with await open_local(None) as broker:
             await broker.declare_queue("q", retain_messages=1_000)
             await broker.declare_group("q", "s", kind="stream")
             await broker.publish_many("q", [Message(b"x") for _ in range(5)])

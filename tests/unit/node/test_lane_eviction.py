@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import penstock
 from penstock import Message
+from tests.local import open_local
 
 QUEUES = 60
 LANES = 10
@@ -20,7 +21,7 @@ async def use(broker: penstock.Broker, number: int, message: bytes) -> None:
 
 
 async def story() -> None:
-    async with await penstock.open(None) as broker:
+    async with await open_local(None) as broker:
         for number in range(QUEUES):
             await broker.declare_queue(f"q{number}")
             await use(broker, number, b"first")

@@ -12,14 +12,14 @@ from penstock.batch import encode
 from penstock.model import Message
 from penstock.model.errors import NotFound, Unavailable
 from penstock.model.rows import BatchRow, CatalogRow, Commit, DedupRow, LaneImage
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 from penstock.node.catalog_writer import NAME_LOCKS_MAX
 from penstock.node.node import Node
 from penstock.node.publish.append import parts_of_messages, publish
 from penstock.store.memory.engine import MemoryStore
 from tests.simulation.virtual_loop import SimulatedClock, VirtualLoop, run
 
-Story = Callable[[Broker, "ShakyStore"], Awaitable[None]]
+Story = Callable[[LocalBroker, "ShakyStore"], Awaitable[None]]
 
 
 class ShakyStore(MemoryStore):
@@ -74,22 +74,22 @@ def play(story: Story, *, cache_bytes: int = 1 << 20, dedup_s: float = 0.0) -> S
     async def main() -> None:
         node = Node(store, SimulatedClock(loop), events=False, cache_bytes=cache_bytes)
         await node.open("first")
-        await story(Broker(node, "default"), store)
+        await story(LocalBroker(node, "default"), store)
 
     run(loop, main())
     return store
 
 
-async def reopen(store: MemoryStore) -> Broker:
+async def reopen(store: MemoryStore) -> LocalBroker:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     node = Node(store, SimulatedClock(loop), events=False)
     await node.open("second")
-    return Broker(node, "default")
+    return LocalBroker(node, "default")
 
 
 def test_a_claim_that_waits_for_more_does_not_commit_in_circles() -> None:
-    async def story(broker: Broker, store: ShakyStore) -> None:
+    async def story(broker: LocalBroker, store: ShakyStore) -> None:
         await broker.declare_queue("work")
         claim = asyncio.create_task(broker.claim("work", max=5, min=2, wait=10, consumer="patient"))
         await asyncio.sleep(0)
@@ -102,7 +102,7 @@ def test_a_claim_that_waits_for_more_does_not_commit_in_circles() -> None:
 
 
 def test_keep_done_does_not_spin_while_a_commit_is_slow() -> None:
-    async def story(broker: Broker, store: ShakyStore) -> None:
+    async def story(broker: LocalBroker, store: ShakyStore) -> None:
         await broker.declare_queue("work", keep_done_ms=100)
         await broker.publish("work", Message(b"1"))
         await broker.ack(await broker.claim("work"))
@@ -113,7 +113,7 @@ def test_keep_done_does_not_spin_while_a_commit_is_slow() -> None:
 
 
 def test_a_cancelled_declaration_makes_no_second_group() -> None:
-    async def story(broker: Broker, store: ShakyStore) -> None:
+    async def story(broker: LocalBroker, store: ShakyStore) -> None:
         await broker.declare_queue("work")
         store.apply_s = 1.0
         first = asyncio.create_task(broker.claim("work"))
@@ -128,7 +128,7 @@ def test_a_cancelled_declaration_makes_no_second_group() -> None:
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.5, 1.5])
 def test_a_group_declared_while_its_queue_is_deleted_bricks_nothing(pause_s: float) -> None:
-    async def story(broker: Broker, store: ShakyStore) -> None:
+    async def story(broker: LocalBroker, store: ShakyStore) -> None:
         await broker.declare_queue("work")
         store.apply_s = 1.0
         claim = asyncio.create_task(broker.claim("work"))
@@ -136,14 +136,14 @@ def test_a_group_declared_while_its_queue_is_deleted_bricks_nothing(pause_s: flo
         await broker.delete_queue("work")
         await asyncio.gather(claim, return_exceptions=True)
         second = await reopen(store)
-        assert second.queues() == {}
+        assert await second.queues() == {}
         assert [row for row in await store.catalog() if row.kind == "group"] == []
 
     play(story)
 
 
 def test_nothing_is_written_to_a_lane_after_its_deletion() -> None:
-    async def story(broker: Broker, store: ShakyStore) -> None:
+    async def story(broker: LocalBroker, store: ShakyStore) -> None:
         await broker.declare_queue("work")
         await broker.publish("work", Message(b"1"))
         store.apply_s = 1.0
@@ -158,17 +158,17 @@ def test_nothing_is_written_to_a_lane_after_its_deletion() -> None:
 
 
 def test_an_ephemeral_queue_can_be_deleted() -> None:
-    async def story(broker: Broker, _: ShakyStore) -> None:
+    async def story(broker: LocalBroker, _: ShakyStore) -> None:
         await broker.declare_queue("scratch", ephemeral=True)
         await broker.publish("scratch", Message(b"1"))
         await broker.delete_queue("scratch")
-        assert broker.queues() == {}
+        assert await broker.queues() == {}
 
     play(story)
 
 
 def test_a_stream_read_that_failed_is_read_again() -> None:
-    async def story(broker: Broker, store: ShakyStore) -> None:
+    async def story(broker: LocalBroker, store: ShakyStore) -> None:
         await broker.declare_queue("log")
         await broker.declare_group("log", "readers", kind="stream")
         await broker.publish("log", Message(b"1"))
@@ -181,7 +181,7 @@ def test_a_stream_read_that_failed_is_read_again() -> None:
 
 
 def test_dead_letters_of_a_commit_that_failed_after_it_was_done_are_copied() -> None:
-    async def story(broker: Broker, store: ShakyStore) -> None:
+    async def story(broker: LocalBroker, store: ShakyStore) -> None:
         await broker.declare_queue("graves")
         await broker.declare_queue("work", dead_letter_to="queue:graves")
         await broker.publish("work", Message(b"1"))
@@ -197,7 +197,7 @@ def test_dead_letters_of_a_commit_that_failed_after_it_was_done_are_copied() -> 
 def test_a_death_while_a_node_opens_replaces_no_promise() -> None:
     """Both died while nobody relayed; the second dies by itself, as the next node opens."""
 
-    async def story(broker: Broker, store: ShakyStore) -> None:
+    async def story(broker: LocalBroker, store: ShakyStore) -> None:
         await broker.declare_queue("work", dead_letter_to="queue:graves", lease_ms=1_000, max_attempts=1)
         await broker.publish_many("work", [Message(b"1"), Message(b"2")])
         await broker.reject(await broker.claim("work"))
@@ -216,7 +216,7 @@ def test_a_death_while_a_node_opens_replaces_no_promise() -> None:
 
 
 def test_an_old_image_of_a_lane_is_never_taken_for_a_new_one() -> None:
-    async def story(broker: Broker, store: ShakyStore) -> None:
+    async def story(broker: LocalBroker, store: ShakyStore) -> None:
         await broker.declare_queue("work")
         lane = broker._node.catalog.queue("default", "work").lanes[0]
         store.load_s = 2.0
@@ -233,7 +233,7 @@ def test_an_old_image_of_a_lane_is_never_taken_for_a_new_one() -> None:
 
 
 def test_a_lane_that_is_read_back_knows_a_group_whose_declaration_seemed_to_fail() -> None:
-    async def story(broker: Broker, store: ShakyStore) -> None:
+    async def story(broker: LocalBroker, store: ShakyStore) -> None:
         await broker.declare_queue("work")
         await broker.publish("work", Message(b"1"))
         store.fail_after = 1
@@ -245,7 +245,7 @@ def test_a_lane_that_is_read_back_knows_a_group_whose_declaration_seemed_to_fail
 
 
 def test_a_batch_without_ids_is_taken_by_a_lane_with_more_ids_than_it_keeps() -> None:
-    async def story(broker: Broker, _: ShakyStore) -> None:
+    async def story(broker: LocalBroker, _: ShakyStore) -> None:
         await broker.declare_queue("work")
         await broker.publish_many("work", [Message(b"%d" % n, dedup_id=f"{n}") for n in range(3)])
         receipt = await broker.publish_batch("work", encode([Message(b"x", partition="a"), Message(b"y")]))
@@ -256,7 +256,7 @@ def test_a_batch_without_ids_is_taken_by_a_lane_with_more_ids_than_it_keeps() ->
 
 
 def test_messages_that_a_filter_leaves_out_do_not_hold_the_log() -> None:
-    async def story(broker: Broker, store: ShakyStore) -> None:
+    async def story(broker: LocalBroker, store: ShakyStore) -> None:
         await broker.declare_queue("work")
         await broker.declare_group("work", "default", filter="color = 'red'")
         await broker.publish("work", Message(b"1", headers={"color": "blue"}))
@@ -270,7 +270,7 @@ def test_messages_that_a_filter_leaves_out_do_not_hold_the_log() -> None:
 def test_a_claim_tries_every_lane_also_while_others_claim() -> None:
     """One that waits for its first lane must not be led to that lane again by those who turn the rotation on."""
 
-    async def story(broker: Broker, store: ShakyStore) -> None:
+    async def story(broker: LocalBroker, store: ShakyStore) -> None:
         await broker.declare_queue("work", lanes=2)
         await broker.claim("work")
         queue = broker._node.catalog.queue("default", "work")
@@ -289,7 +289,7 @@ def test_a_claim_tries_every_lane_also_while_others_claim() -> None:
 def test_an_id_is_found_while_a_publish_to_several_lanes_waits() -> None:
     """Between the question to the store and the append, no lane may forget an id."""
 
-    async def story(broker: Broker, store: ShakyStore) -> None:
+    async def story(broker: LocalBroker, store: ShakyStore) -> None:
         await broker.declare_queue("one")
         await broker.declare_queue("two")
         await broker.declare_exchange("both", kind="fanout")
@@ -313,7 +313,7 @@ def test_an_id_is_found_while_a_publish_to_several_lanes_waits() -> None:
 
 
 def test_a_publish_that_had_begun_does_not_write_to_a_lane_whose_deletion_seemed_to_fail() -> None:
-    async def story(broker: Broker, store: ShakyStore) -> None:
+    async def story(broker: LocalBroker, store: ShakyStore) -> None:
         await broker.declare_queue("work")
         node = broker._node
         queue = node.catalog.queue("default", "work")
@@ -331,7 +331,7 @@ def test_a_publish_that_had_begun_does_not_write_to_a_lane_whose_deletion_seemed
 def test_a_catalog_that_fails_in_an_unexpected_way_is_read_again() -> None:
     """Whatever an engine raises: until the catalog is read, nothing can be declared, staged or marked."""
 
-    async def story(broker: Broker, store: ShakyStore) -> None:
+    async def story(broker: LocalBroker, store: ShakyStore) -> None:
         store.fail_after = 1
         with patch.object(store, "catalog", side_effect=[TimeoutError(), await store.catalog()]):
             with pytest.raises(Unavailable):
@@ -344,7 +344,7 @@ def test_a_catalog_that_fails_in_an_unexpected_way_is_read_again() -> None:
 def test_the_lock_of_a_name_is_kept_while_somebody_waits_for_it() -> None:
     """One that was just given back has a new holder who has not had his turn yet: it is not free."""
 
-    async def story(broker: Broker, _store: ShakyStore) -> None:
+    async def story(broker: LocalBroker, _store: ShakyStore) -> None:
         writer = broker._node.writer
         lock = writer._name_lock("mark", "default", "wanted")
         await lock.acquire()

@@ -19,8 +19,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from penstock import Client, Message
 from penstock.api.results import Scan
+from penstock.api.scan import QueueLanes
 from penstock.model.errors import InvalidArgument, NotFound, Overloaded, PenstockError, WrongKind
-from penstock.node.consume.extents import QueueLanes
 from penstock.spark.source.batch_reader import PenstockBatchReader
 from penstock.spark.source.heads import HeadReader
 from penstock.spark.source.losses import DataLoss

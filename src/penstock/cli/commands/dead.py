@@ -16,8 +16,8 @@ from penstock.cli.names import group_option, queue_argument, yes_option
 from penstock.cli.output import confirm, counted, payload_text, print_json, print_table
 
 if TYPE_CHECKING:
+    from penstock.api.dead_letters import DeadMessage, DeadReason
     from penstock.client.client import AsyncClient
-    from penstock.node.consume.dead_letters import DeadMessage, DeadReason
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LIST_MAX: Final = 100

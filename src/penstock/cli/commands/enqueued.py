@@ -14,8 +14,8 @@ from penstock.cli.names import yes_option
 from penstock.cli.output import confirm, counted, print_json, print_table
 
 if TYPE_CHECKING:
+    from penstock.api.enqueued import FailedPage
     from penstock.client.client import AsyncClient
-    from penstock.node.background.enqueued import FailedPage
 
 ids_argument = click.argument("ids", type=click.IntRange(1), nargs=-1)
 

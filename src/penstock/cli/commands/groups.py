@@ -15,8 +15,8 @@ from penstock.cli.option_values import GROUP_FLAGS, options_of
 from penstock.cli.output import confirm, counted, option_text, print_json, print_table
 
 if TYPE_CHECKING:
+    from penstock.api.inspect import QueueStats
     from penstock.client.client import AsyncClient
-    from penstock.node.observe.stats import QueueStats
 
 
 @click.group(cls=SuggestingGroup)

@@ -13,8 +13,8 @@ from penstock.cli.option_values import QUEUE_FLAGS, options_of
 from penstock.cli.output import confirm, counted, option_text, print_json, print_table, printable, value_text
 
 if TYPE_CHECKING:
+    from penstock.api.inspect import QueueStats
     from penstock.client.client import AsyncClient
-    from penstock.node.observe.stats import QueueStats
 
 GROUP_TITLES = ("group", "kind", "ready", "leased", "scheduled", "dead", "lag", "paused")
 GROUP_NUMBERS = ("ready", "leased", "scheduled", "dead", "lag")

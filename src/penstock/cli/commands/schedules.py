@@ -16,8 +16,8 @@ from penstock.cli.names import complete_exchange, complete_queue, schedule_argum
 from penstock.cli.output import confirm, payload_text, print_json, print_table, value_text
 
 if TYPE_CHECKING:
+    from penstock.api.schedules import Schedule
     from penstock.client.client import AsyncClient
-    from penstock.node.background.schedules import Schedule
 
 
 @click.group(cls=SuggestingGroup)

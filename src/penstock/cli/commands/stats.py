@@ -11,8 +11,8 @@ from penstock.cli.names import complete_queue
 from penstock.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
+    from penstock.api.inspect import QueueStats
     from penstock.client.client import AsyncClient
-    from penstock.node.observe.stats import QueueStats
 
 PAGE: Final = 1_000
 TITLES: Final = (
@@ -88,8 +88,8 @@ async def all_stats(client: AsyncClient, prefix: str = "", *, show_all: bool = F
     """The counts of every queue of the namespace by name, page by page: a request for each would be many."""
     import msgspec
 
+    from penstock.api.inspect import QueueStats
     from penstock.client.operations.codec import with_query
-    from penstock.node.observe.stats import QueueStats
     from penstock.wire.http.shapes import StatsAnswer
 
     found: list[QueueStats] = []

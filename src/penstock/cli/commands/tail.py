@@ -13,8 +13,8 @@ from penstock.cli.output import note
 from penstock.cli.show_message import Show, raw_option, shower
 
 if TYPE_CHECKING:
+    from penstock.api.results import StreamRead
     from penstock.client.client import AsyncClient
-    from penstock.node.consume.streams import StreamRead
 
 READ_MESSAGES: Final = 500
 PAUSE_SECONDS: Final = 0.05

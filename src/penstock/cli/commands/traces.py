@@ -14,8 +14,8 @@ from penstock.cli.names import complete_queue
 from penstock.cli.output import print_json, print_table, printable
 
 if TYPE_CHECKING:
+    from penstock.api.traces import Trace, TraceEntry
     from penstock.client.client import AsyncClient
-    from penstock.node.observe.traces import Trace, TraceEntry
 
 
 @click.group(cls=SuggestingGroup)

@@ -33,7 +33,7 @@ from penstock.declare.target import StepFailed, plan_all, take
 from penstock.embedded import open_member, open_store, spool_settings
 from penstock.fronts.front import Front
 from penstock.model.errors import PenstockError, StoreCorrupt
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 from penstock.node.clock import StoreClock, SystemClock
 from penstock.node.cluster.membership import ClusterOptions
 from penstock.node.limits import Limits
@@ -191,7 +191,7 @@ def stop_signal() -> asyncio.Event:
     return stop
 
 
-async def join(broker: Broker, loaded: Loaded, http: Front) -> dict[str, int]:
+async def join(broker: LocalBroker, loaded: Loaded, http: Front) -> dict[str, int]:
     """Become one of the servers of the store, then declare what the file asks for, wherever it belongs."""
     config, cluster = loaded.config, broker.cluster
     assert cluster is not None
@@ -212,7 +212,7 @@ async def join(broker: Broker, loaded: Loaded, http: Front) -> dict[str, int]:
         raise CannotStart(str(error)) from None
 
 
-async def open_broker(config: Config) -> Broker:
+async def open_broker(config: Config) -> LocalBroker:
     limits = Limits(**msgspec.structs.asdict(config.limits))
     try:
         spool = None
@@ -244,7 +244,7 @@ def has_spool(config: Config) -> bool:
     return config.spool.enabled == "yes"
 
 
-async def declare(broker: Broker | AsyncClient, loaded: Loaded) -> dict[str, int]:
+async def declare(broker: LocalBroker | AsyncClient, loaded: Loaded) -> dict[str, int]:
     """Declare what the configuration's file asks for; how many things were created, changed and left."""
     steps = await plan_all(broker, loaded.declarations)
     for step in steps:

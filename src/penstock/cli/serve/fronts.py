@@ -16,10 +16,10 @@ from penstock.fronts.listening import CannotListen
 from penstock.fronts.reach import broker_of
 from penstock.fronts.registry import FRONTS
 from penstock.model.errors import PenstockError
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 
 
-def build_fronts(broker: Broker, config: Config) -> dict[str, Front]:
+def build_fronts(broker: LocalBroker, config: Config) -> dict[str, Front]:
     """Every front that the configuration wants, by name. None listens yet."""
     built: dict[str, Front] = {}
     every: list[Front] = []

@@ -14,13 +14,12 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from penstock.api.results import Claim, Lease, Published, Receipt, Received, Slice
+from penstock.api.results import Claim, Lease, Published, Receipt, Received, Slice, StreamRead
 from penstock.batch import EncodedBatch, Reader, encode, to_bytes, to_parts
 from penstock.model import BATCH_MESSAGES_MAX, Message, check_message
 from penstock.model.appended import Appended
 from penstock.model.errors import InvalidArgument, MessageTooLarge, PenstockError
 from penstock.model.verdict import Verdict
-from penstock.node.consume.streams import StreamRead
 from penstock.wire.http.large_bodies import LARGE_BODY_BYTES
 from penstock.wire.http.shapes import (
     EncodedClaim,

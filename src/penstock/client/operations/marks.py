@@ -6,19 +6,18 @@ from typing import Any
 
 import msgspec
 
+from penstock.api.marks import Mark, MarkPut, Marks, check_puts
 from penstock.client.operations.codec import with_query
 from penstock.client.operations.requests import Requests, decoded
 from penstock.client.transport.channel import is_repeat
-from penstock.model.errors import MarkMoved, NotFound
-from penstock.node.marks import Mark, MarkPut, check_puts
+from penstock.model.errors import MarkMoved
 from penstock.wire.http.staging import MarkBody, MarksAnswer, PutMarkRequest
 
 
-class Marking(Requests):
-    """The part of a client that reads and puts marks."""
+class ClientMarks(Requests, Marks):
+    """Reads and puts marks."""
 
     async def marks(self, prefix: str = "") -> list[Mark]:
-        """The marks of this namespace whose names begin with `prefix`, by name."""
         found: list[Mark] = []
         after: str | None = None
         while True:
@@ -30,14 +29,9 @@ class Marking(Requests):
             after = answer.next
 
     async def mark(self, name: str) -> Mark:
-        """A mark: its value and version; `NotFound` where there is none."""
         return _mark(await self._get(MarkBody, self._target("marks", name)))
 
     async def put_mark(self, name: str, value: Any, *, expected_version: int | None = None) -> Mark:
-        """Put a mark: any JSON value under a name, durably.
-
-        With `expected_version` only if it has that version now (0: only if there is none); `MarkMoved` otherwise.
-        """
         [(_, text)] = check_puts([MarkPut(name, value, expected_version)])
         body = PutMarkRequest(value=msgspec.Raw(text), expected_version=expected_version)
         try:
@@ -51,12 +45,7 @@ class Marking(Requests):
             return mark  # it was this call that moved it, and the answer that was lost
 
     async def delete_mark(self, name: str) -> None:
-        """Delete a mark; a later one of the same name begins at version 1."""
-        try:
-            await self._send(b"DELETE", self._target("marks", name))
-        except NotFound as error:
-            if not is_repeat(error):  # else it was this call that deleted it
-                raise
+        await self._delete("marks", name)
 
 
 def _mark(body: MarkBody) -> Mark:

@@ -14,9 +14,16 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from penstock import telemetry
-from penstock.api.results import Claim, Lease, Published, Receipt
+from penstock.api.arguments import (
+    WAIT_SECONDS_MAX,
+    check_number,
+    check_publish_id,
+    check_verdicts,
+    lease_of,
+)
+from penstock.api.messages import Messages
+from penstock.api.results import Claim, LeaseLike, Published, Receipt, StreamRead
 from penstock.batch import EncodedBatch, decode_meta, encode
-from penstock.client.checks import check_number
 from penstock.client.operations.codec import (
     claim_of,
     encode_checked,
@@ -30,12 +37,9 @@ from penstock.client.operations.codec import (
 from penstock.client.operations.requests import SENDS_BATCH, TAKES_BATCHES, TAKES_JSON, PublishIds, Requests, decoded
 from penstock.client.publish_coalescer import LARGE_BYTES, Sharing, size_of
 from penstock.client.transport.channel import OutcomeUnknown, Reply, Request, Retry, Sender, is_repeat, mark_repeated
-from penstock.model import DEFAULT_GROUP, SPAN_MS_MAX, Message, check_message
-from penstock.model.errors import InvalidArgument, InvalidBatch, LeaseLost
+from penstock.model import DEFAULT_GROUP, Message, check_message
+from penstock.model.errors import InvalidBatch, LeaseLost
 from penstock.model.verdict import Verdict
-from penstock.node.arguments import Ranges, check_publish_id, check_verdicts, milliseconds, verdicts_of
-from penstock.node.broker import WAIT_SECONDS_MAX, LeaseLike
-from penstock.node.consume.streams import StreamRead
 from penstock.wire.http.shapes import (
     BUFFERED,
     ClaimRequest,
@@ -52,8 +56,8 @@ LATE_S: Final = 1.0
 """A claim that is answered so much later than it should be is not trusted before its lease was extended."""
 
 
-class Messages(Requests):
-    """The part of a client that moves messages."""
+class ClientMessages(Requests, Messages):
+    """Moves messages."""
 
     def __init__(
         self, channel: Sender, namespace: str, consumer: str, retry: Retry, idempotent: bool, ids: PublishIds
@@ -64,7 +68,6 @@ class Messages(Requests):
     # Publish ----------------------------------------------------------------------------------------------
 
     async def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Published:
-        """Publish one message; returns when it is durable."""
         check_message(message)
         path = self._target("queues", queue, "messages")
         if telemetry.is_on() or publish_id is not None:
@@ -80,11 +83,6 @@ class Messages(Requests):
             way.leave()
 
     async def publish_many(self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None) -> Receipt:
-        """Publish messages together, all or none, in their order.
-
-        `publish_id` names the whole of it: publishing it again under the same id, within the queue's dedup window,
-        changes nothing and says where the messages are. One id for many messages costs far less than one each.
-        """
         path = self._target("queues", queue, "messages")
         if telemetry.is_on() or publish_id is not None:
             return await self._publish(path, messages, publish_id)
@@ -98,7 +96,6 @@ class Messages(Requests):
             way.leave()
 
     async def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Receipt:
-        """Publish an encoded batch, stored as it is: the fastest way in."""
         return await self._publish(self._target("queues", queue, "messages"), batch, publish_id)
 
     async def publish_to(
@@ -109,10 +106,6 @@ class Messages(Requests):
         mandatory: bool = False,
         publish_id: str | None = None,
     ) -> Receipt:
-        """Publish to an exchange: each message goes to every queue that its key and headers lead to, or to none.
-
-        With `mandatory`, a message that reaches no queue raises `Unroutable` and nothing is published.
-        """
         path = self._target("exchanges", exchange, "messages")
         if mandatory:
             path = with_query(path, mandatory="true")
@@ -198,13 +191,7 @@ class Messages(Requests):
         ack: bool = False,
         priority: int = 0,
     ) -> Claim:
-        """Lease up to `max` messages, waiting up to `wait` seconds for the first `min` of them.
-
-        The messages are this consumer's until the lease ends; settle them before, or extend it. With `ack` they are
-        done as they are handed out: at most once. Without a message in time the claim is empty. Of several claims that
-        wait, those with a higher `priority` are served first.
-        """
-        name = self._consumer if consumer is None else consumer
+        name = self.consumer_name if consumer is None else consumer
         body = ClaimRequest(
             group=group, max=max, min=min, wait=wait, lease_seconds=lease_seconds, partition=partition, consumer=name,
             ack=ack, priority=priority,
@@ -234,10 +221,6 @@ class Messages(Requests):
         return Request(b"POST", path, encode_json(body), TAKES_BATCHES, timeout_s, is_repeatable)
 
     async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
-        """Carry out any mix of verdicts on messages of a lease, all or none.
-
-        Raises `LeaseLost` when the lease has ended, or some of the messages were settled before.
-        """
         check_verdicts(verdicts)
         body = SettleRequest([verdict_body(verdict) for verdict in verdicts])
         await self._settle(lease, "settle", body, TAKES_JSON)
@@ -251,16 +234,11 @@ class Messages(Requests):
         lease_seconds: float | None = None,
         consumer: str | None = None,
     ) -> Claim:
-        """Settle a lease (all of it is done, without verdicts) and claim the next messages of its queue and group.
-
-        Both are one commit, and over HTTP one request. The claim does not wait: it is empty where nothing is there.
-        Raises `LeaseLost` as `settle` does; then nothing is claimed.
-        """
         bodies = None
         if verdicts is not None:
             check_verdicts(verdicts)
             bodies = [verdict_body(verdict) for verdict in verdicts]
-        name = self._consumer if consumer is None else consumer
+        name = self.consumer_name if consumer is None else consumer
         body = NextRequest(verdicts=bodies, max=max, lease_seconds=lease_seconds, consumer=name)
         began = time.monotonic()
         claim = claim_of((await self._settle(lease, "next", body, TAKES_BATCHES)).body)
@@ -281,34 +259,7 @@ class Messages(Requests):
         path = self._target("leases", str(lease_of(lease)), what)
         return await self._channel.send(Request(b"POST", path, encode_json(body), takes), self._retry)
 
-    async def ack(self, lease: LeaseLike, offsets: Ranges = None) -> None:
-        """These messages are done (all of the lease without offsets)."""
-        await self.settle(lease, verdicts_of("ack", offsets))
-
-    async def nack(
-        self, lease: LeaseLike, offsets: Ranges = None, *, delay: float | None = None, error: str = ""
-    ) -> None:
-        """These failed: again after a backoff (or `delay` seconds), dead after the last attempt."""
-        delay_ms = None if delay is None else milliseconds(delay, "delay", 0, SPAN_MS_MAX)
-        await self.settle(lease, verdicts_of("nack", offsets, delay_ms, error))
-
-    async def reject(self, lease: LeaseLike, offsets: Ranges = None, *, error: str = "") -> None:
-        """These will never succeed: dead at once, with the error."""
-        await self.settle(lease, verdicts_of("reject", offsets, None, error))
-
-    async def postpone(self, lease: LeaseLike, delay: float, offsets: Ranges = None) -> None:
-        """These again after `delay` seconds, without spending an attempt; an ordered partition waits for them."""
-        delay_ms = milliseconds(delay, "delay", 0, SPAN_MS_MAX)
-        await self.settle(lease, verdicts_of("postpone", offsets, delay_ms))
-
-    async def release(self, lease: LeaseLike, offsets: Ranges = None) -> None:
-        """These back at once, as if never handed out."""
-        await self.settle(lease, verdicts_of("release", offsets))
-
     async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
-        """Keep the lease for another span from now (the queue's, unless given); its new deadline in milliseconds since
-        the epoch.
-        """
         reply = await self._lease_call(lease, "extend", ExtendRequest(seconds))
         return decoded(ExtendAnswer, reply.body).deadline_ms
 
@@ -317,8 +268,7 @@ class Messages(Requests):
     async def read(
         self, queue: str, group: str, *, max: int = 100, wait: float = 0.0, consumer: str | None = None
     ) -> StreamRead:
-        """The next messages for a stream group, waiting up to `wait` seconds for the first."""
-        name = self._consumer if consumer is None else consumer
+        name = self.consumer_name if consumer is None else consumer
         body = ReadRequest(max=max, wait=wait, consumer=name)
         group_path = ("queues", queue, "groups", group)
         request = self._waiting(self._target(*group_path, "read"), body, wait, is_repeatable=False)
@@ -334,10 +284,6 @@ class Messages(Requests):
     async def commit(
         self, queue: str, group: str, offset: int, *, lane: int | None = None, only_forward: bool = False
     ) -> None:
-        """A stream group has processed everything below `offset` (of lane 0, 1, 2 …, where the queue has several).
-
-        With `only_forward`, nothing changes where the group has come further than that.
-        """
         body = CommitRequest(offset=offset, lane=lane, only_forward=only_forward)
         await self._send(b"POST", self._target("queues", queue, "groups", group, "commit"), body)
 
@@ -345,10 +291,6 @@ class Messages(Requests):
         self, queue: str, offset: int | None = None, *, time_ms: int | None = None, max: int = 100,
         lane: int | None = None, wait: float = 0.0,
     ) -> StreamRead:  # fmt: skip
-        """Messages of the log from an offset or a time on (from the beginning without either); no group needed.
-
-        Where there are none yet, it waits up to `wait` seconds for the first.
-        """
         check_number(wait, "wait", 0, WAIT_SECONDS_MAX)
         path = with_query(
             self._target("queues", queue, "log"), offset=offset, time_ms=time_ms, max=max, lane=lane, wait=wait or None
@@ -356,15 +298,6 @@ class Messages(Requests):
         request = Request(b"GET", path, b"", TAKES_BATCHES, self._channel.timeout_s + wait)
         reply = await self._channel.send(request, self._retry)
         return read_of(reply.body)
-
-
-def lease_of(lease: LeaseLike) -> Lease:
-    """The lease that a claim, a lease or a token stands for."""
-    if isinstance(lease, Claim):
-        if lease.lease is None:
-            raise InvalidArgument("this claim holds no lease: it is empty, or was acknowledged as it was handed out")
-        return lease.lease
-    return lease if isinstance(lease, Lease) else Lease.parse(lease)
 
 
 def unsure_of(error: LeaseLost, done: str) -> LeaseLost:

@@ -9,9 +9,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from penstock.client.operations.codec import target, with_query
-from penstock.client.transport.channel import Request, Retry, Sender
-from penstock.model.errors import PenstockError
-from penstock.wire.http.shapes import BATCH_TYPE, BATCHES_TYPE, JSON_TYPE, encode_json
+from penstock.client.transport.channel import Request, Retry, Sender, is_repeat
+from penstock.model.errors import NotFound, PenstockError
+from penstock.wire.http.shapes import BATCH_TYPE, BATCHES_TYPE, JSON_TYPE, CountAnswer, encode_json
 
 Kind = TypeVar("Kind")
 
@@ -41,8 +41,8 @@ class Requests:
         self, channel: Sender, namespace: str, consumer: str, retry: Retry, idempotent: bool, ids: PublishIds
     ) -> None:
         self._channel = channel
-        self._namespace = namespace
-        self._consumer = consumer
+        self.namespace = namespace
+        self.consumer_name = consumer
         self._retry = retry
         self._idempotent = idempotent
         self._ids = ids
@@ -50,7 +50,7 @@ class Requests:
         """The id of the session that all requests are in."""
 
     def _target(self, *parts: str) -> bytes:
-        path = target(self._namespace, *parts)
+        path = target(self.namespace, *parts)
         return path if self._session is None else with_query(path, session=self._session)
 
     async def _get(self, kind: type[Kind], path: bytes) -> Kind:
@@ -64,6 +64,16 @@ class Requests:
         else:
             request = Request(method, path, encode_json(body), TAKES_JSON)
         return (await self._channel.send(request, self._retry)).body
+
+    async def _delete(self, *parts: str) -> None:
+        try:
+            await self._send(b"DELETE", self._target(*parts))
+        except NotFound as error:
+            if not is_repeat(error):  # else it was this call that deleted it
+                raise
+
+    async def _count(self, path: bytes, body: object = None) -> int:
+        return decoded(CountAnswer, await self._send(b"POST", path, body)).count
 
 
 def decoded(kind: type[Kind], body: bytes) -> Kind:

@@ -11,11 +11,11 @@ from typing import Final
 import msgspec
 
 from penstock.api.results import Scan
+from penstock.api.scan import Extent, LanePlace, QueueLanes, Scans
 from penstock.client.operations.codec import with_query
 from penstock.client.operations.requests import Requests
 from penstock.client.transport.channel import Request
 from penstock.model.errors import InvalidArgument, PenstockError
-from penstock.node.consume.extents import Extent, LanePlace, QueueLanes
 from penstock.wire.http.scans import ExtentAnswer, LanesAnswer
 from penstock.wire.http.shapes import BATCHES_TYPE
 
@@ -23,11 +23,10 @@ _TAKES_BATCHES: Final = f"accept: {BATCHES_TYPE}\r\n".encode()
 _decode_scan: Final = msgspec.msgpack.Decoder(Scan).decode
 
 
-class Scanning(Requests):
-    """The part of a client for readers of whole logs."""
+class ClientScans(Requests, Scans):
+    """Reads whole lanes."""
 
     async def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
-        """Where each lane of a queue begins and ends; with `time_ms` also the first offset from that time on."""
         path = with_query(self._target("queues", queue, "lanes"), time_ms=time_ms)
         answer = await self._get(LanesAnswer, path)
         places = [LanePlace(one.lane, one.first, one.end, one.bytes, one.at_time) for one in answer.lanes]
@@ -46,13 +45,6 @@ class Scanning(Requests):
         group: str | None = None,
         max_bytes: int | None = None,
     ) -> Scan:
-        """A part of [start, end) of a lane's log, batches as they are stored; go on with `start=scan.next_offset`.
-
-        Without `payload`, and where `columns` names none that need them, payloads and metadata stay at the server.
-        `where` is a condition on metadata that the server evaluates; with `group` each slice says what that group is
-        not done with. `max_bytes` bounds one answer, which holds one batch at least. `OffsetGone` where `start` is no
-        longer kept.
-        """
         if isinstance(columns, str):
             raise InvalidArgument(f"columns is {columns!r}; it must be a list of names")
         path = with_query(
@@ -69,7 +61,6 @@ class Scanning(Requests):
     async def extent(
         self, queue: str, lane: int, start: int, *, max_rows: int | None = None, max_bytes: int | None = None
     ) -> Extent:
-        """How far a read from `start` may go within so many messages and bytes: whole batches, one at least."""
         path = with_query(
             self._target("queues", queue, "lanes", str(lane), "extent"), start=start, max_rows=max_rows,
             max_bytes=max_bytes,

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from penstock.client.checks import check_number
+from penstock.api.arguments import check_number
 from penstock.client.operations.errors import error_of
 from penstock.client.transport.connection import BODY_BYTES_MAX, Answer, ConnectFailed, ConnectionLost
 from penstock.client.transport.pool import NodePool, Nodes, addresses_of

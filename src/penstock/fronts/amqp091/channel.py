@@ -193,11 +193,11 @@ class Channel:
             raise not_found("queue", "", self.vhost)
         return self.last_queue
 
-    def check_queue(self, name: str) -> None:
+    async def check_queue(self, name: str) -> None:
         """Raise unless there is such a queue, and this connection may use it."""
-        if not self.broker.has_queue(name):
+        if not await self.broker.has_queue(name):
             raise not_found("queue", name, self.vhost)
-        self.broker.queue_options(name)
+        await self.broker.queue_options(name)
 
     def look(self) -> None:
         """There may be room for deliveries again."""
@@ -283,7 +283,7 @@ class Channel:
 
     def find_gone(self) -> None:
         for consumer in [one for one in self.consumers.values() if one.is_idle]:
-            if not self.broker.has_queue(consumer.place.queue):
+            if not self.broker.knows_queue(consumer.place.queue):
                 self.consumer_gone(consumer)
                 self.connection.keep(asyncio.get_running_loop().create_task(consumer.stop()))
 

@@ -25,7 +25,7 @@ from penstock.wire.amqp091.events import Publish
 
 if TYPE_CHECKING:
     from penstock.fronts.amqp091.measures import AmqpMeasures
-    from penstock.node.broker import Broker
+    from penstock.node.broker import LocalBroker
 
 WRITE_BUFFER_BYTES: Final = 256 * 1024
 PUBLISH_BYTES: Final = 512
@@ -44,7 +44,7 @@ class Host(Protocol):
     options: AmqpOptions
     credentials: Credentials
     measures: AmqpMeasures
-    broker: Broker
+    broker: LocalBroker
 
     def opened(self, connection: Connection) -> bool:
         """It is there; whether there is room for it."""
@@ -52,7 +52,7 @@ class Host(Protocol):
     def closed(self, connection: Connection) -> None:
         """It is gone, and so is all that it had."""
 
-    def new_session(self, namespace: str) -> Broker:
+    def new_session(self, namespace: str) -> LocalBroker:
         """A broker for a connection: what it declares as its own goes with it."""
 
     def queue_deleted(self) -> None:
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, host: Host) -> None:
         self.host = host
         self.wire = ServerConnection(host.options.limits(), answers_closes=False)
-        self.broker: Broker = host.broker
+        self.broker: LocalBroker = host.broker
         self.vhost = ""
         self.namespace = ""
         self.name = ""
@@ -201,7 +201,7 @@ class Connection(asyncio.Protocol):
             self._turn_away(str(error))
             return
         self.broker = self.host.new_session(self.namespace)
-        self.name = self.broker.consumer
+        self.name = self.broker.consumer_name
         self.wire.accept_vhost()
 
     def _channel_opened(self, event: events.ChannelOpened) -> None:

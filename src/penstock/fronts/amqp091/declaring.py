@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pamqp.commands import Exchange, Queue
 
+from penstock.api.inspect import QueueStats
 from penstock.fronts.amqp091 import replies
 from penstock.fronts.amqp091.arguments import (
     Arguments,
@@ -24,7 +25,6 @@ from penstock.fronts.amqp091.mapping import plain_headers
 from penstock.fronts.amqp091.names import BUILT_IN, check_not_reserved, new_queue_name, queue_of
 from penstock.model import DEFAULT_GROUP, ExchangeConfig, Headers, QueueConfig, make_config
 from penstock.model.errors import AlreadyExists, NotFound
-from penstock.node.observe.stats import QueueStats
 from penstock.wire.amqp091 import codes
 from penstock.wire.amqp091.methods import make
 
@@ -41,7 +41,7 @@ COUNT_MAX: Final = 2**32 - 1
 
 async def have_exchange(channel: Channel, name: str) -> None:
     """The exchanges that are always there, are: made when one is first named."""
-    if name in BUILT_IN and name not in channel.broker.exchanges():
+    if name in BUILT_IN and name not in await channel.broker.exchanges():
         with suppress(AlreadyExists):  # by somebody else, just now, or long ago with other options
             await channel.broker.declare_exchange(name, kind=BUILT_IN[name])
 
@@ -49,7 +49,7 @@ async def have_exchange(channel: Channel, name: str) -> None:
 async def declare_exchange(channel: Channel, method: Exchange.Declare) -> Frame | None:
     name, broker = method.exchange, channel.broker
     await have_exchange(channel, name)
-    existing = broker.exchanges().get(name)
+    existing = (await broker.exchanges()).get(name)
     if method.passive:
         if existing is None and name:
             raise not_found("exchange", name, channel.vhost)
@@ -64,7 +64,7 @@ async def declare_exchange(channel: Channel, method: Exchange.Declare) -> Frame 
         check_not_reserved("exchange", name)
         with suppress(AlreadyExists):  # by another connection, a moment ago: compared below
             await broker.declare_exchange(name, **options)
-        existing = broker.exchanges().get(name, options)
+        existing = (await broker.exchanges()).get(name, options)
     wanted = make_config(ExchangeConfig, options)
     check_same_exchange(name, channel.vhost, make_config(ExchangeConfig, existing), wanted)
     return _answer(method, make(Exchange.DeclareOk))
@@ -75,7 +75,7 @@ async def delete_exchange(channel: Channel, method: Exchange.Delete) -> Frame | 
     if not name or name in BUILT_IN:
         raise ChannelFault(codes.ACCESS_REFUSED, f"exchange '{name}' in vhost '{channel.vhost}' cannot be deleted")
     with suppress(NotFound):  # one that is not there is deleted already
-        if method.if_unused and channel.broker.bindings(name):
+        if method.if_unused and await channel.broker.bindings(name):
             raise precondition(f"exchange '{name}' in vhost '{channel.vhost}' in use")
         await channel.broker.delete_exchange(name)
     return _answer(method, make(Exchange.DeleteOk))
@@ -99,7 +99,7 @@ Kind = Literal["queue", "exchange"]
 async def bind_queue(channel: Channel, method: Queue.Bind) -> Frame | None:
     queue = queue_of(channel.queue_name(method.queue))
     key = queue if not method.queue and not method.routing_key else method.routing_key
-    channel.check_queue(queue)
+    await channel.check_queue(queue)
     await _bind(channel, method.exchange, queue, "queue", key, method.arguments)
     return _answer(method, make(Queue.BindOk))
 
@@ -115,7 +115,7 @@ async def _bind(channel: Channel, source: str, target: str, kind: Kind, key: str
         if not name:
             raise ChannelFault(codes.ACCESS_REFUSED, "operation not permitted on the default exchange")
         await have_exchange(channel, name)
-        if name not in channel.broker.exchanges():
+        if name not in await channel.broker.exchanges():
             raise not_found("exchange", name, channel.vhost)
     headers, match = _matched(arguments)
     await channel.broker.bind(source, target, key, target_kind=kind, headers=headers, match=match)
@@ -147,7 +147,7 @@ async def declare_queue(channel: Channel, method: Queue.Declare) -> Frame | None
         return _reply_queue_declared(channel, method)
     if method.passive:
         name = queue_of(channel.queue_name(name))
-        channel.check_queue(name)
+        await channel.check_queue(name)
         return await _declared(channel, method, name)
     options = queue_options(
         durable=method.durable, exclusive=method.exclusive, auto_delete=method.auto_delete,
@@ -157,10 +157,10 @@ async def declare_queue(channel: Channel, method: Queue.Declare) -> Frame | None
         name = new_queue_name()
     else:
         name = queue_of(name)
-        if not broker.has_queue(name):
+        if not await broker.has_queue(name):
             check_not_reserved("queue", name)
-    if broker.has_queue(name):
-        existing = make_config(QueueConfig, broker.queue_options(name))
+    if await broker.has_queue(name):
+        existing = make_config(QueueConfig, await broker.queue_options(name))
         wanted = make_config(QueueConfig, options)
         check_same(name, channel.vhost, existing, wanted, is_transient_kept=broker.cluster is not None)
         await broker.declare_queue(name)  # it counts as a use
@@ -190,7 +190,7 @@ async def make_reply_queue(channel: Channel) -> str:
 def _reply_queue_declared(channel: Channel, method: Queue.Declare) -> Frame | None:
     """Whoever answers may ask so whether anybody still waits, although the queue is another's."""
     name = method.queue
-    if name != replies.REPLY_TO and not channel.broker.has_queue(name):
+    if name != replies.REPLY_TO and not channel.broker.knows_queue(name):
         raise not_found("queue", name, channel.vhost)
     return _answer(method, make(Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
 
@@ -212,7 +212,7 @@ def ready_in(stats: QueueStats) -> int:
 
 async def delete_queue(channel: Channel, method: Queue.Delete) -> Frame | None:
     name, broker = queue_of(channel.queue_name(method.queue)), channel.broker
-    if not broker.has_queue(name):
+    if not await broker.has_queue(name):
         return _answer(method, make(Queue.DeleteOk, message_count=0))
     stats = await broker.stats(name)
     if method.if_unused and stats.consumers:
@@ -227,8 +227,8 @@ async def delete_queue(channel: Channel, method: Queue.Delete) -> Frame | None:
 
 async def purge_queue(channel: Channel, method: Queue.Purge) -> Frame | None:
     name = queue_of(channel.queue_name(method.queue))
-    channel.check_queue(name)
-    if channel.broker.queue_options(name).get("stream"):
+    await channel.check_queue(name)
+    if (await channel.broker.queue_options(name)).get("stream"):
         raise precondition(f"queue '{name}' is a stream, which cannot be purged")
     count = await channel.broker.purge(name)
     return _answer(method, make(Queue.PurgeOk, message_count=min(count, COUNT_MAX)))

@@ -13,12 +13,13 @@ from typing import Final, NamedTuple
 
 from penstock.fronts.amqp091.errors import ChannelFault, precondition
 from penstock.model import DEFAULT_NAMESPACE
+from penstock.model.options import ExchangeKind
 from penstock.wire.amqp091 import codes
 
 QUEUE_PREFIX: Final = "$queue/"
 RESERVED: Final = "amq."
 COMMIT: Final = "$commit"
-BUILT_IN: Final = {
+BUILT_IN: Final[dict[str, ExchangeKind]] = {
     "amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout", "amq.headers": "headers",
     "amq.match": "headers",
 }  # fmt: skip

@@ -174,7 +174,7 @@ class Publishing:
     async def _together(self, runs: Sequence[Run]) -> bool:
         """Publish several runs with one commit; whether that was done. If not, nothing was."""
         broker = self._channel.broker
-        if not all(run.messages and (run.queue is None or broker.has_queue(run.queue)) for run in runs):
+        if not all(run.messages and (run.queue is None or broker.knows_queue(run.queue)) for run in runs):
             return False
         try:
             for run in runs:
@@ -258,7 +258,9 @@ class Publishing:
         if run.queue is not None or run.exchange or not messages:
             return run.queue if messages else None
         key = messages[0].key or ""
-        return key if all(message.key == key for message in messages) and self._channel.broker.has_queue(key) else None
+        return (
+            key if all(message.key == key for message in messages) and self._channel.broker.knows_queue(key) else None
+        )
 
     # Answers ----------------------------------------------------------------------------------------------
 

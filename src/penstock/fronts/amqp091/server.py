@@ -16,7 +16,7 @@ from penstock.fronts.amqp091.options import AmqpOptions
 from penstock.fronts.exposure import check_exposure
 from penstock.fronts.front import Address, Front, Shared
 from penstock.fronts.listening import listen
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 
 SWEEP_SECONDS: Final = 1.0
 SLICES: Final = 10
@@ -28,7 +28,7 @@ log = logging.getLogger("penstock.amqp")
 class AmqpServer(Front):
     """The AMQP 0.9.1 front of one broker."""
 
-    def __init__(self, broker: Broker, options: AmqpOptions | None = None, shared: Shared | None = None) -> None:
+    def __init__(self, broker: LocalBroker, options: AmqpOptions | None = None, shared: Shared | None = None) -> None:
         self.broker = broker
         self.options = options or AmqpOptions()
         self.measures = AmqpMeasures()
@@ -102,7 +102,7 @@ class AmqpServer(Front):
         if not self._connections and self._all_closed is not None and not self._all_closed.done():
             self._all_closed.set_result(None)
 
-    def new_session(self, namespace: str) -> Broker:
+    def new_session(self, namespace: str) -> LocalBroker:
         return self.broker.in_namespace(namespace).begin_session(self.broker.new_session_name())
 
     def queue_deleted(self) -> None:

@@ -37,7 +37,7 @@ async def consume(channel: Channel, method: Basic.Consume) -> Frame | None:
     if queue == replies.REPLY_TO:
         replies.check_consumer(channel, method)
     else:
-        channel.check_queue(queue)
+        await channel.check_queue(queue)
     tag = method.consumer_tag or new_consumer_tag()
     if tag in channel.consumers:
         raise ConnectionFault(codes.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
@@ -55,14 +55,14 @@ async def consume(channel: Channel, method: Basic.Consume) -> Frame | None:
 async def _consumer(channel: Channel, method: Basic.Consume, tag: str, queue: str, wanted: Filter | None) -> Standing:
     """The consumer, attached to its queue."""
     left: Arguments = dict(method.arguments or {})
-    options = channel.broker.queue_options(queue)
+    options, groups = await channel.broker.queue_options(queue), await channel.broker.groups(queue)
     named = left.pop("x-consumer-group", None)
     group = DEFAULT_GROUP if named is None else text("x-consumer-group", named)
     if wanted is not None:
         group = f"{group}/{wanted.text}"
     if not 1 <= len(group) <= NAME_CHARACTERS_MAX:
         raise precondition(f"invalid arg 'x-consumer-group': {group!r} has {len(group)} characters")
-    is_stream = options.get("stream", False) or channel.broker.groups(queue).get(group, {}).get("kind") == "stream"
+    is_stream = options.get("stream", False) or groups.get(group, {}).get("kind") == "stream"
     priority = whole("x-priority", left.pop("x-priority", 0), -PRIORITY_MAX, PRIORITY_MAX)
     if is_stream:
         if named is None:
@@ -70,7 +70,7 @@ async def _consumer(channel: Channel, method: Basic.Consume, tag: str, queue: st
         return await _reader(channel, method, tag, Place(queue, group, channel.new_place()), wanted, options, left)
     _check_none_left(left)
     skips_own = method.no_local and _check_no_local(options, method)
-    if group != DEFAULT_GROUP and group not in channel.broker.groups(queue):
+    if group != DEFAULT_GROUP and group not in groups:
         await channel.broker.declare_group(queue, group, filter=None if wanted is None else wanted.condition)
     place = Place(queue, group, channel.new_place())
     await _attach(channel, place, method.exclusive)
@@ -146,10 +146,10 @@ async def cancel(channel: Channel, method: Basic.Cancel) -> Frame | None:
 
 async def get(channel: Channel, method: Basic.Get) -> Frame | None:
     queue, rest = address_of(channel.queue_name(method.queue))
-    channel.check_queue(queue)
+    await channel.check_queue(queue)
     if rest not in ("", "#"):
         raise precondition(f"'{method.queue}': basic.get knows no filter; consume with one")
-    if channel.broker.queue_options(queue).get("stream"):
+    if (await channel.broker.queue_options(queue)).get("stream"):
         raise not_implemented(f"basic.get on the stream '{queue}'")
     place = Place(queue, DEFAULT_GROUP, channel.getting_place)
     claim = await channel.broker.claim(
@@ -171,7 +171,7 @@ async def get(channel: Channel, method: Basic.Get) -> Frame | None:
         channel.settling.held.add(held)
         channel.settling.unacked[channel.delivery_tag] = (held, one.offset)
     exchange, properties = outgoing(one.message, one.published_ms)
-    if one.attempt > 1 and _is_limited(channel.broker.queue_options(queue)):
+    if one.attempt > 1 and _is_limited(await channel.broker.queue_options(queue)):
         properties = counted(properties, one.attempt)
     channel.connection.host.measures.delivered += 1
     channel.connection.wire.get_ok(

@@ -34,7 +34,7 @@ class Transactions:
         for run in runs:
             if not run.messages:
                 raise precondition("an offset cannot be committed within a transaction; use another channel")
-            if run.exchange and run.exchange not in BUILT_IN and run.exchange not in channel.broker.exchanges():
+            if run.exchange and run.exchange not in BUILT_IN and not channel.broker.knows_exchange(run.exchange):
                 raise not_found("exchange", run.exchange, channel.vhost)
         self._runs += runs
         self._size += sum(len(event.body) + len(event.properties) for event in events)
@@ -73,7 +73,7 @@ class Transactions:
         for run in runs:
             if run.queue is None:
                 transaction.publish_to(run.exchange, *run.messages)
-            elif channel.broker.has_queue(run.queue):
+            elif channel.broker.knows_queue(run.queue):
                 transaction.publish(run.queue, *run.messages)
             else:
                 nowhere += run.events

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from penstock.node.observe.counters import SECONDS_BOUNDS, Histogram
+from penstock.api.measures import SECONDS_BOUNDS, Histogram
 
 ROUTES_MAX: Final = 500
 OTHER: Final = "(other)"

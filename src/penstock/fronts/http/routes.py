@@ -15,7 +15,7 @@ import msgspec
 from penstock.fronts.http.errors import MALFORMED, MEDIA_TYPE, METHOD_NOT_ALLOWED, NO_SUCH_PATH, HttpError
 from penstock.fronts.http.request import Answer, Request, Stream
 from penstock.model.errors import InvalidArgument, PenstockError
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 from penstock.node.commit.pending import Promise
 from penstock.wire.http.shapes import BATCH_TYPE, JSON_TYPE
 
@@ -46,7 +46,7 @@ class Call:
     __slots__ = ("broker", "consumer", "names", "request", "server")
 
     def __init__(
-        self, server: HttpServer, broker: Broker, request: Request, names: Mapping[str, str], consumer: str
+        self, server: HttpServer, broker: LocalBroker, request: Request, names: Mapping[str, str], consumer: str
     ) -> None:
         self.server = server
         self.broker = broker

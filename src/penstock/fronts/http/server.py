@@ -38,7 +38,7 @@ from penstock.fronts.listening import listen
 from penstock.logs import request_id
 from penstock.model import DEFAULT_NAMESPACE
 from penstock.model.errors import Elsewhere, Forbidden, Overloaded, PenstockError, Unauthorized
-from penstock.node.broker import Broker, broker_of_session
+from penstock.node.broker import LocalBroker, broker_of_session
 from penstock.wire.http.cluster import CONSUMER, SECRET, SESSION_NAME
 from penstock.wire.http.shapes import encode_json
 
@@ -58,7 +58,7 @@ class HttpServer(Front):
 
     def __init__(
         self,
-        broker: Broker,
+        broker: LocalBroker,
         options: HttpOptions | None = None,
         shared: Shared | None = None,
     ) -> None:
@@ -74,7 +74,7 @@ class HttpServer(Front):
         self._loop = asyncio.get_running_loop()
         self._alertness = Alertness(self._loop)
         self._connections: set[Connection] = set()
-        self._brokers: dict[str, Broker] = {DEFAULT_NAMESPACE: broker}
+        self._brokers: dict[str, LocalBroker] = {DEFAULT_NAMESPACE: broker}
         self._request_prefix = secrets.token_hex(4)
         self._request_numbers = itertools.count(1)
         self.forwarding = None if broker.cluster is None else Forwarding(broker.cluster, self.options.token)
@@ -253,7 +253,7 @@ class HttpServer(Front):
             call = Call(self, self._namespaced(namespace), request, names, connection.peer)
             return await _answer(route, call, query)
         with self.sessions.used(session, namespace) as broker:
-            return await _answer(route, Call(self, broker, request, names, broker.consumer), query)
+            return await _answer(route, Call(self, broker, request, names, broker.consumer_name), query)
 
     async def _among(
         self, connection: Connection, request: Request, route: Route, names: Mapping[str, str], query: dict[str, str],
@@ -268,13 +268,13 @@ class HttpServer(Front):
             nonlocal name
             if SESSION_NAME in request.headers:
                 broker = self._of_session(request, namespace)
-                return await _answer(route, Call(self, broker, request, names, broker.consumer), query)
+                return await _answer(route, Call(self, broker, request, names, broker.consumer_name), query)
             if session is None:
                 call = Call(self, self._namespaced(namespace), request, names, consumer)
                 return await _answer(route, call, query)
             with self.sessions.used(session, namespace) as broker:
                 name = broker.session_key
-                return await _answer(route, Call(self, broker, request, names, broker.consumer), query)
+                return await _answer(route, Call(self, broker, request, names, broker.consumer_name), query)
 
         try:
             return await here()
@@ -316,7 +316,7 @@ class HttpServer(Front):
         assert isinstance(answer, Answer)
         return answer
 
-    def _of_session(self, request: Request, namespace: str) -> Broker:
+    def _of_session(self, request: Request, namespace: str) -> LocalBroker:
         """A broker in the name of a session that another node has; only nodes may say so."""
         assert self.broker.cluster is not None
         check_secret(self.broker.cluster, request.headers.get(SECRET, b""))
@@ -345,7 +345,7 @@ class HttpServer(Front):
         if scheme.lower() != b"bearer" or not self.credentials.accept(token.strip()):
             raise Unauthorized("this server wants a token: send Authorization: Bearer TOKEN")
 
-    def _namespaced(self, namespace: str) -> Broker:
+    def _namespaced(self, namespace: str) -> LocalBroker:
         broker = self._brokers.get(namespace)
         if broker is None:
             broker = self.broker.in_namespace(namespace)

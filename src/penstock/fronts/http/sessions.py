@@ -15,7 +15,7 @@ from typing import Final
 
 from penstock.model import DEFAULT_NAMESPACE
 from penstock.model.errors import Elsewhere, NotFound, Overloaded, PenstockError
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 
 NAMESPACES_KEPT: Final = 100
 """Of one session: how many its client may name is not for the server's memory to say."""
@@ -28,10 +28,10 @@ class Session:
 
     __slots__ = ("broker", "deadline", "id", "namespaces", "requests", "seconds")
 
-    def __init__(self, id: str, broker: Broker, seconds: float) -> None:
+    def __init__(self, id: str, broker: LocalBroker, seconds: float) -> None:
         self.id = id
         self.broker = broker
-        self.namespaces: dict[str, Broker] = {}
+        self.namespaces: dict[str, LocalBroker] = {}
         self.seconds = seconds
         self.deadline = 0.0
         self.requests = 0
@@ -41,7 +41,7 @@ class Session:
 class Sessions:
     """All sessions of a server."""
 
-    def __init__(self, broker: Broker, most: int, now: Callable[[], float]) -> None:
+    def __init__(self, broker: LocalBroker, most: int, now: Callable[[], float]) -> None:
         self._broker = broker
         self._most = most
         self._now = now
@@ -89,7 +89,7 @@ class Sessions:
         return cluster is None or id.startswith(f"{cluster.ownership.incarnation}.")
 
     @contextmanager
-    def used(self, id: str, namespace: str = DEFAULT_NAMESPACE) -> Iterator[Broker]:
+    def used(self, id: str, namespace: str = DEFAULT_NAMESPACE) -> Iterator[LocalBroker]:
         """The session's broker in a namespace, for the time of a request: the session lives on from its end."""
         session = self.find(id)
         broker = session.namespaces.get(namespace)

@@ -23,7 +23,7 @@ from penstock.wire.mqtt.topics import topic_problem
 
 if TYPE_CHECKING:
     from penstock.model import Message
-    from penstock.node.broker import Broker
+    from penstock.node.broker import LocalBroker
 
 CLAIM_MAX: Final = 500
 """Messages of one claim: what is written at once, before answers are looked at again."""
@@ -61,7 +61,14 @@ class Source:
     """What sources have in common: claim, send, keep what cannot be sent yet."""
 
     def __init__(
-        self, broker: Broker, queue: str, token: str, client_id: str, out: Outgoing, window: Window, settling: Settling
+        self,
+        broker: LocalBroker,
+        queue: str,
+        token: str,
+        client_id: str,
+        out: Outgoing,
+        window: Window,
+        settling: Settling,
     ) -> None:
         self.broker = broker
         self.queue = queue
@@ -205,7 +212,8 @@ class SessionSource(Source):
     """A session's own queue."""
 
     def __init__(
-        self, broker: Broker, queue: str, token: str, client_id: str, out: Outgoing, window: Window, settling: Settling,
+        self, broker: LocalBroker, queue: str, token: str, client_id: str, out: Outgoing, window: Window,
+        settling: Settling,
         subscriptions: Subscriptions,
     ) -> None:  # fmt: skip
         super().__init__(broker, queue, token, client_id, out, window, settling)
@@ -247,7 +255,8 @@ class SharedSource(Source):
     """
 
     def __init__(
-        self, broker: Broker, queue: str, token: str, client_id: str, out: Outgoing, window: Window, settling: Settling,
+        self, broker: LocalBroker, queue: str, token: str, client_id: str, out: Outgoing, window: Window,
+        settling: Settling,
         subscription: Subscription, own_queue: str, now_ms: Callable[[], int],
     ) -> None:  # fmt: skip
         super().__init__(broker, queue, token, client_id, out, window, settling)

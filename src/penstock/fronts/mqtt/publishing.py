@@ -22,7 +22,7 @@ from penstock.fronts.mqtt.retained import RetainedMessages
 from penstock.fronts.mqtt.subscription.subscriptions import QUEUE_PREFIX
 from penstock.model import NAME_CHARACTERS_MAX, Message
 from penstock.model.errors import Closed, NotFound, PenstockError, Unavailable
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 from penstock.wire.mqtt.reasons import Reason
 
 EXCHANGE: Final = "mqtt"
@@ -71,7 +71,13 @@ class Publishing:
     """The way to the broker for all connections."""
 
     def __init__(
-        self, broker: Broker, retained: RetainedMessages, sessions_queue: str, measures: MqttMeasures, *, declare: bool
+        self,
+        broker: LocalBroker,
+        retained: RetainedMessages,
+        sessions_queue: str,
+        measures: MqttMeasures,
+        *,
+        declare: bool,
     ) -> None:
         self._broker = broker
         self._retained = retained

@@ -15,7 +15,7 @@ from penstock.fronts.mqtt.errors import Refusal
 from penstock.fronts.mqtt.subscription.topic_tree import TopicTree
 from penstock.fronts.mqtt.table import COMPACT_AFTER, Table
 from penstock.model import Message
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 from penstock.wire.mqtt.reasons import Reason
 
 QUEUE: Final = "mqtt/retained"
@@ -36,7 +36,7 @@ class RetainedMessages:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: LocalBroker,
         now_ms: Callable[[], int],
         *,
         most: int,

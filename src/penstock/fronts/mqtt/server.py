@@ -23,7 +23,7 @@ from penstock.fronts.mqtt.queues import Unsettled
 from penstock.fronts.mqtt.retained import RetainedMessages
 from penstock.fronts.mqtt.session.sessions import Sessions
 from penstock.model.errors import AlreadyExists, Closed, InvalidArgument, PenstockError
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 from penstock.wire.mqtt.connection import Limits
 from penstock.wire.mqtt.reasons import Reason
 
@@ -40,7 +40,7 @@ RENEWED_AT_ONCE: Final = 100
 class MqttServer(Front):
     """The MQTT front of one broker."""
 
-    def __init__(self, broker: Broker, options: MqttOptions | None = None, shared: Shared | None = None) -> None:
+    def __init__(self, broker: LocalBroker, options: MqttOptions | None = None, shared: Shared | None = None) -> None:
         self.options = options or MqttOptions()
         self.credentials = (shared or Shared()).credentials
         check_exposure("mqtt", self.options.host, self.credentials)
@@ -106,7 +106,7 @@ class MqttServer(Front):
     async def _declare(self) -> None:
         with suppress(AlreadyExists):  # with another description or alternate: it is as good
             await self.broker.declare_exchange(EXCHANGE, kind="mqtt", description="Topics of MQTT.")
-        if self.broker.exchanges()[EXCHANGE].get("kind") != "mqtt":
+        if (await self.broker.exchanges())[EXCHANGE].get("kind") != "mqtt":
             raise InvalidArgument(
                 f"the exchange {EXCHANGE!r} of namespace {self.options.namespace!r} is not of kind mqtt; delete it, or "
                 "choose another mqtt.namespace"

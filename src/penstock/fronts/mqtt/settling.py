@@ -13,7 +13,7 @@ from penstock.api.results import Lease
 from penstock.fronts.mqtt.errors import log
 from penstock.fronts.mqtt.session.documents import SessionDocuments
 from penstock.model.errors import Closed, LeaseLost, PenstockError
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 
 
 class Settling:
@@ -21,7 +21,7 @@ class Settling:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: LocalBroker,
         documents: SessionDocuments | None,
         client_id: str,
         released: Callable[[list[int]], None],

@@ -19,7 +19,7 @@ import msgspec
 from penstock.api.results import Received
 from penstock.model import Message
 from penstock.model.errors import OffsetGone
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 
 HOLDING_GROUP: Final = "table"
 """Retention keeps everything from what this stream group has committed on."""
@@ -42,7 +42,7 @@ class Table:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: LocalBroker,
         queue: str,
         description: str,
         changed: Callable[[str, Message | None], None],
@@ -96,7 +96,7 @@ class Table:
 
     async def catch_up(self) -> None:
         """Know everything that was committed before this was called."""
-        if not self._is_made and not self._broker.has_queue(self.queue):
+        if not self._is_made and not await self._broker.has_queue(self.queue):
             return
         wanted = self._reads + (2 if self._reading.locked() else 1)
         while self._reads < wanted:

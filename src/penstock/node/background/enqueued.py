@@ -19,8 +19,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import msgspec
-
+from penstock.api.enqueued import FailedPage
 from penstock.model import Message, check_message
 from penstock.model.errors import (
     Closed,
@@ -68,13 +67,6 @@ class Taken(NamedTuple):
     row: EnqueuedRow
     message: Message
     queues: tuple[str, ...]
-
-
-class FailedPage(msgspec.Struct, frozen=True):
-    """Some enqueued messages that could not be published, and where to go on: an id, None at the end."""
-
-    failed: list[FailedRow]
-    next: int | None
 
 
 class Enqueueing:

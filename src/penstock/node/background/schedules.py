@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.api.schedules import Schedule
 from penstock.model import (
     DESCRIPTION_CHARACTERS_MAX,
     ID_CHARACTERS_MAX,
@@ -64,28 +65,6 @@ log = logging.getLogger("penstock.schedules")
 
 ScheduleKey = tuple[str, str]
 """(namespace, name)"""
-
-
-class Schedule(msgspec.Struct, frozen=True):
-    """A schedule as it stands. Exactly one of queue and exchange is given, and one of cron and interval_ms."""
-
-    name: str
-    message: Message
-    queue: str | None = None
-    exchange: str | None = None
-    cron: str | None = None
-    interval_ms: int | None = None
-    timezone: str = "UTC"
-    paused: bool = False
-    description: str = ""
-    next_ms: int | None = None
-    """The tick it waits for; None while it is paused."""
-    last_ms: int | None = None
-    """The last tick for which a message was published."""
-    fired: int = 0
-    """How many ticks published a message."""
-    last_error: str = ""
-    """Why the latest tick published nothing; empty when it did."""
 
 
 class Schedules:

@@ -6,59 +6,67 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from penstock.api.arguments import check_number
+from penstock.api.front_broker import FrontBroker
 from penstock.model import check_name
-from penstock.node.broker.declare import Declaring
-from penstock.node.broker.enqueued import Enqueued
-from penstock.node.broker.inspect import Looking
-from penstock.node.broker.marks import Marking
-from penstock.node.broker.messages import Messages
-from penstock.node.broker.scan import Scanning
-from penstock.node.broker.staging import Staging
+from penstock.model.limits import SESSION_SECONDS_MAX, SESSION_SECONDS_MIN
+from penstock.node.broker.admin import LocalAdministration
+from penstock.node.broker.dead_letters import LocalDeadLetters
+from penstock.node.broker.declare import LocalDeclarations
+from penstock.node.broker.enqueued import LocalEnqueued
+from penstock.node.broker.inspect import LocalInspection
+from penstock.node.broker.marks import LocalMarks
+from penstock.node.broker.messages import LocalMessages
+from penstock.node.broker.scan import LocalScans
+from penstock.node.broker.schedules import LocalSchedules
+from penstock.node.broker.staging import LocalStaging
+from penstock.node.broker.traces import LocalTraces
 from penstock.node.session import Session
 
 
-class Broker(Declaring, Messages, Looking, Scanning, Marking, Staging, Enqueued):
-    """An open broker, seen from one namespace and, perhaps, one session."""
+class LocalBroker(
+    LocalMessages,
+    LocalDeclarations,
+    LocalSchedules,
+    LocalInspection,
+    LocalDeadLetters,
+    LocalAdministration,
+    LocalTraces,
+    LocalScans,
+    LocalMarks,
+    LocalStaging,
+    LocalEnqueued,
+    FrontBroker,
+):
+    """The broker of a node in this process."""
 
     async def close(self) -> None:
-        """Finish what is under way and release the store. Leases stay; their messages come back in time."""
         await self._node.close()
 
-    async def __aenter__(self) -> Broker:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     def drain(self) -> None:
-        """Answer everyone who waits for messages, with nothing, and let nobody wait any more: before a stop."""
         self._node.lifecycle.draining = True
         self._node.waiters.drain()
 
-    def in_namespace(self, namespace: str) -> Broker:
-        """The same broker with another namespace's queues and exchanges."""
-        return Broker(self._node, check_name(namespace, "a namespace"), self._session)
+    def in_namespace(self, namespace: str) -> LocalBroker:
+        return LocalBroker(self._node, check_name(namespace, "a namespace"), self._session)
 
     @asynccontextmanager
-    async def session(self, name: str) -> AsyncIterator[Broker]:
-        """A broker bound to a session: its exclusive queues and what it has leased end with it."""
-        session = self.begin_session(name)
+    async def session(self, *, seconds: float = 30.0) -> AsyncIterator[LocalBroker]:
+        check_number(seconds, "seconds", SESSION_SECONDS_MIN, SESSION_SECONDS_MAX)
+        session = self.begin_session(self.new_session_name())
         try:
             yield session
         finally:
             await session.end_session()
 
-    def begin_session(self, name: str) -> Broker:
-        """Like `session()`, but the caller must call `end_session()` on what this returns."""
+    def begin_session(self, name: str) -> LocalBroker:
         session = Session(self._node.ownership.incarnation, check_name(name, "a session"))
-        return Broker(self._node, self._namespace, session)
+        return LocalBroker(self._node, self._namespace, session)
 
     def new_session_name(self) -> str:
-        """A name that no other session has."""
         return f"session-{secrets.token_hex(8)}"
 
     async def end_session(self) -> None:
-        """Delete the session's exclusive queues and give back what it has leased. Safe to repeat."""
         session = self._session
         if session is None or self._node.closed:
             return
@@ -67,6 +75,6 @@ class Broker(Declaring, Messages, Looking, Scanning, Marking, Staging, Enqueued)
             await self._node.cluster.session_ended(session)
 
 
-def broker_of_session(broker: Broker, session_key: str, namespace: str) -> Broker:
+def broker_of_session(broker: LocalBroker, session_key: str, namespace: str) -> LocalBroker:
     """A broker for one operation in the name of a session that another node has."""
-    return Broker(broker._node, check_name(namespace, "a namespace"), Session.parse(session_key))
+    return LocalBroker(broker._node, check_name(namespace, "a namespace"), Session.parse(session_key))

@@ -9,7 +9,16 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.api.results import Claim, Lease, Published, Receipt
+from penstock.api.arguments import (
+    check_is_text,
+    check_publish_id,
+    check_sequence,
+    check_verdict,
+    check_verdicts,
+    milliseconds,
+)
+from penstock.api.messages import Messages
+from penstock.api.results import Claim, Lease, LeaseLike, Published, Receipt, StreamRead
 from penstock.batch import EncodedBatch
 from penstock.model import (
     BATCH_MESSAGES_MAX,
@@ -25,23 +34,12 @@ from penstock.model import (
 from penstock.model.errors import InvalidArgument, LeaseLost, WrongKind
 from penstock.model.rows import slot_of
 from penstock.model.verdict import Verdict
-from penstock.node.arguments import (
-    Ranges,
-    check_is_text,
-    check_publish_id,
-    check_sequence,
-    check_verdict,
-    check_verdicts,
-    lane_of,
-    milliseconds,
-    verdicts_of,
-)
+from penstock.node.arguments import lane_of
 from penstock.node.broker.names import Names
-from penstock.node.broker.transaction import LeaseLike, Transaction
+from penstock.node.broker.transaction import LocalTransaction
 from penstock.node.cluster import remote_publish
 from penstock.node.commit.pending import Promise
 from penstock.node.consume import claims, streams
-from penstock.node.consume.streams import StreamRead
 from penstock.node.consume.waiters import Request
 from penstock.node.publish import append, route
 from penstock.node.publish.parts import Part
@@ -52,23 +50,17 @@ _DONE: Final = (Verdict("ack"),)
 """What nearly every consumer says of all that it was given."""
 
 
-class Messages(Names):
-    """The part of a broker that moves messages."""
+class LocalMessages(Names, Messages):
+    """Moves messages."""
 
     # Publish ----------------------------------------------------------------------------------------------
 
     async def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Published:
-        """Publish one message; returns when it is durable."""
         check_publish_id(publish_id)
         parts = append.parts_of_messages(self._target(queue), [message], None, publish_id)
         return (await self._publish(queue, None, [message], publish_id, 1, parts)).first()
 
     async def publish_many(self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None) -> Receipt:
-        """Publish messages together, all or none, in their order.
-
-        `publish_id` names the whole of it: publishing it again under the same id, within the queue's dedup window,
-        changes nothing and says where the messages are. One id for many messages costs far less than one each.
-        """
         home = self._target(queue)
         check_publish_id(publish_id)
         check_sequence(messages)
@@ -107,7 +99,6 @@ class Messages(Names):
         return append.begin(self._node, count, parts)
 
     async def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Receipt:
-        """Publish an encoded batch, stored as it is: the fastest way in."""
         check_publish_id(publish_id)
         parts = append.parts_of_batch(self._target(queue), batch, None, publish_id)
         return await self._publish(queue, None, batch, publish_id, batch.count, parts)
@@ -120,10 +111,6 @@ class Messages(Names):
         mandatory: bool = False,
         publish_id: str | None = None,
     ) -> Receipt:
-        """Publish to an exchange: each message goes to every queue that its key and headers lead to, or to none.
-
-        With `mandatory`, a message that reaches no queue raises `Unroutable` and nothing is published.
-        """
         self._check_exchange(exchange)
         check_publish_id(publish_id)
         listed: Sequence[Message] | EncodedBatch
@@ -174,12 +161,6 @@ class Messages(Names):
         ack: bool = False,
         priority: int = 0,
     ) -> Claim:
-        """Lease up to `max` messages, waiting up to `wait` seconds for the first `min` of them.
-
-        The messages are this consumer's until the lease ends; settle them before, or extend it. With `ack` they are
-        done as they are handed out: at most once. Without a message in time the claim is empty. Of several claims that
-        wait, those with a higher `priority` are served first.
-        """
         home = self._queue(queue)
         request = self._request(max, min, lease_seconds, partition, consumer, ack, priority)
         wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
@@ -208,15 +189,11 @@ class Messages(Names):
         check_text(partition, "partition", PARTITION_CHARACTERS_MAX)
         if partition == "":
             raise InvalidArgument("partition is empty; leave it out to claim from all partitions")
-        name = self.consumer if consumer is None else check_name(consumer, "consumer")
+        name = self.consumer_name if consumer is None else check_name(consumer, "consumer")
         check_integer(priority, "priority", -INTEGER_MAX, INTEGER_MAX)
         return Request(most, minimum, name, lease_ms, partition, bool(ack), priority, self.session_key or "")
 
     async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
-        """Carry out any mix of verdicts on messages of a lease, all or none.
-
-        Raises `LeaseLost` when the lease has ended, or some of the messages were settled before.
-        """
         check_verdicts(verdicts)
         await claims.settle(self._node, self._lease(lease), verdicts)
 
@@ -229,11 +206,6 @@ class Messages(Names):
         lease_seconds: float | None = None,
         consumer: str | None = None,
     ) -> Claim:
-        """Settle a lease (all of it is done, without verdicts) and claim the next messages of its queue and group.
-
-        Both are one commit, and over HTTP one request. The claim does not wait: it is empty where nothing is there.
-        Raises `LeaseLost` as `settle` does; then nothing is claimed.
-        """
         chosen = _DONE if verdicts is None else verdicts
         check_verdicts(chosen)
         request = self._request(max, 1, lease_seconds, None, consumer, False, 0)
@@ -286,62 +258,29 @@ class Messages(Names):
             return lease.lease
         return lease if isinstance(lease, Lease) else Lease.parse(lease)
 
-    async def ack(self, lease: LeaseLike, offsets: Ranges = None) -> None:
-        """These messages are done (all of the lease without offsets)."""
-        await self.settle(lease, _DONE if offsets is None else verdicts_of("ack", offsets))
-
-    async def nack(
-        self, lease: LeaseLike, offsets: Ranges = None, *, delay: float | None = None, error: str = ""
-    ) -> None:
-        """These failed: again after a backoff (or `delay` seconds), dead after the last attempt."""
-        delay_ms = None if delay is None else milliseconds(delay, "delay", 0, SPAN_MS_MAX)
-        await self.settle(lease, verdicts_of("nack", offsets, delay_ms, error))
-
-    async def reject(self, lease: LeaseLike, offsets: Ranges = None, *, error: str = "") -> None:
-        """These will never succeed: dead at once, with the error."""
-        await self.settle(lease, verdicts_of("reject", offsets, None, error))
-
-    async def postpone(self, lease: LeaseLike, delay: float, offsets: Ranges = None) -> None:
-        """These again after `delay` seconds, without spending an attempt; an ordered partition waits for them."""
-        delay_ms = milliseconds(delay, "delay", 0, SPAN_MS_MAX)
-        await self.settle(lease, verdicts_of("postpone", offsets, delay_ms))
-
-    async def release(self, lease: LeaseLike, offsets: Ranges = None) -> None:
-        """These back at once, as if never handed out."""
-        await self.settle(lease, verdicts_of("release", offsets))
-
     async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
-        """Keep the lease for another span from now (the queue's, unless given); its new deadline in milliseconds since
-        the epoch.
-        """
         span_ms = None if seconds is None else milliseconds(seconds, "seconds", 1, SPAN_MS_MAX)
         return await claims.extend(self._node, self._lease(lease), span_ms)
 
-    def transaction(self) -> Transaction:
-        """Collect verdicts and publishes to commit as one: `async with broker.transaction() as t: …`."""
+    def transaction(self) -> LocalTransaction:
         self._node.check_open()
-        return Transaction(self)
+        return LocalTransaction(self)
 
     # Streams ----------------------------------------------------------------------------------------------
 
     async def read(
         self, queue: str, group: str, *, max: int = 100, wait: float = 0.0, consumer: str | None = None
     ) -> StreamRead:
-        """The next messages for a stream group, waiting up to `wait` seconds for the first."""
         home = self._queue(queue)
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
-        name = self.consumer if consumer is None else check_name(consumer, "consumer")
+        name = self.consumer_name if consumer is None else check_name(consumer, "consumer")
         home.used_ms = self._node.clock.now_ms()
         return await streams.read_group(self._node, home, self._group(home, group), name, max, wait_ms)
 
     async def commit(
         self, queue: str, group: str, offset: int, *, lane: int | None = None, only_forward: bool = False
     ) -> None:
-        """A stream group has processed everything below `offset` (of lane 0, 1, 2 …, where the queue has several).
-
-        With `only_forward`, nothing changes where the group has come further than that.
-        """
         home = self._queue(queue)
         check_integer(offset, "offset", 0, INTEGER_MAX)
         place = lane_of(home, lane)
@@ -351,10 +290,6 @@ class Messages(Names):
         self, queue: str, offset: int | None = None, *, time_ms: int | None = None, max: int = 100,
         lane: int | None = None, wait: float = 0.0,
     ) -> StreamRead:  # fmt: skip
-        """Messages of the log from an offset or a time on (from the beginning without either); no group needed.
-
-        Where there are none yet, it waits up to `wait` seconds for the first.
-        """
         home = self._queue(queue)
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)

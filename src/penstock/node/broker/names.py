@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 
+from penstock.api.arguments import check_is_text
 from penstock.model import DEFAULT_GROUP, INTEGER_MAX, TIME_MS_MAX, check_integer
 from penstock.model.errors import ExclusiveQueue, Forbidden, NotFound
 from penstock.model.rows import REGISTRAR_SLOT
-from penstock.node.arguments import check_is_text
 from penstock.node.catalog import Group, Queue
 from penstock.node.node import Node
 from penstock.node.session import Session
@@ -25,7 +25,7 @@ class Names:
         self._node = node
         self._namespace = namespace
         self._session = session
-        self.consumer = f"consumer-{next(_consumers)}" if session is None else session.name
+        self.consumer_name = f"consumer-{next(_consumers)}" if session is None else session.name
         """The name under which this broker claims unless another is given."""
         self.session_key = None if session is None else str(session)
         """The session as leases store it and as nodes send it to each other."""

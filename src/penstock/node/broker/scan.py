@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.api.results import Scan
+from penstock.api.scan import META_COLUMNS, Extent, QueueLanes, Scans, check_columns
 from penstock.core.filters import parse
 from penstock.model import INTEGER_MAX, TIME_MS_MAX, check_integer
 from penstock.node.arguments import lane_of
 from penstock.node.broker.names import Names
 from penstock.node.consume import extents, scans
-from penstock.node.consume.extents import Extent, QueueLanes
 
 
-class Scanning(Names):
-    """The part of a broker that reads whole lanes."""
+class LocalScans(Names, Scans):
+    """Reads whole lanes."""
 
     async def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
-        """Where each lane of a queue begins and ends; with `time_ms` also the first offset from that time on."""
         if time_ms is not None:
             check_integer(time_ms, "time_ms", 0, TIME_MS_MAX)
         return await extents.queue_lanes(self._node, self._queue(queue), time_ms)
@@ -28,25 +29,20 @@ class Scanning(Names):
         end: int,
         *,
         payload: bool = True,
-        metadata: bool = True,
+        columns: Sequence[str] | None = None,
         where: str | None = None,
         group: str | None = None,
         max_bytes: int | None = None,
     ) -> Scan:
-        """A part of [start, end) of a lane's log, batches as they are stored; go on with `start=scan.next_offset`.
-
-        `where` is a condition on metadata; with `group` each slice says what that group is not done with. `max_bytes`
-        bounds one answer, which holds one batch at least. Scans wait for each other, and leave half of the node's time
-        to others.
-        """
         home = self._queue(queue)
         check_integer(start, "start", 0, INTEGER_MAX)
         check_integer(end, "end", 0, INTEGER_MAX)
         bytes_most = scans.SCAN_BYTES if max_bytes is None else max_bytes
         check_integer(bytes_most, "max_bytes", 1, scans.SCAN_BYTES_MAX)
+        names = check_columns(columns, payload, group)
         wanted = scans.Wanted(
-            payload,
-            metadata,
+            payload and "payload" in names,
+            any(name in META_COLUMNS for name in names),
             None if where is None else parse(where),
             None if group is None else self._group(home, group),
         )
@@ -55,7 +51,6 @@ class Scanning(Names):
     async def extent(
         self, queue: str, lane: int, start: int, *, max_rows: int | None = None, max_bytes: int | None = None
     ) -> Extent:
-        """How far a read from `start` may go within so many messages and bytes: whole batches, one at least."""
         home = self._queue(queue)
         check_integer(start, "start", 0, INTEGER_MAX)
         if max_rows is not None:

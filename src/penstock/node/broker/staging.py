@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.api.arguments import check_publish_id, check_sequence
+from penstock.api.marks import MarkPut
+from penstock.api.staging import Committed, Staged, StagedChunk, Staging, check_target
 from penstock.batch import EncodedBatch
 from penstock.model import PAYLOAD_BYTES_MAX, check_name
 from penstock.model.errors import Forbidden, InvalidArgument, NotFound
-from penstock.node.arguments import check_publish_id, check_sequence
 from penstock.node.broker.names import Names
-from penstock.node.marks import MarkPut
 from penstock.node.publish import append
-from penstock.node.staging.results import Committed, Staged, StagedChunk, check_target
 
 
-class Staging(Names):
-    """The part of a broker that stages."""
+class LocalStaging(Names, Staging):
+    """Stages and commits."""
 
     async def stage(
         self,
@@ -27,11 +27,6 @@ class Staging(Names):
         exchange: str | None = None,
         routing_key: str | None = None,
     ) -> None:
-        """Keep a batch for a queue or exchange durably, invisible until `commit_staged` names its chunk.
-
-        The first batch under a chunk's name is kept; staging it again changes nothing, and so does staging for a
-        transaction that is committed. With `routing_key`, for an exchange, every message of the batch gets that key.
-        """
         self._check_registrar()
         place = self._staged(transaction)
         if check_name(chunk, "a chunk's name") == "commit":
@@ -62,14 +57,6 @@ class Staging(Names):
         marks: Sequence[MarkPut] = (),
         publish_id: str | None = None,
     ) -> Committed:
-        """Publish exactly these chunks of a transaction, in this order, and put the marks: all of it or nothing.
-
-        Chunks that are not named are dropped. Done again, it changes nothing and says so in `repeated`, for a week.
-        Raises `ChunkMissing` where a chunk was not staged (or has expired), `MarkMoved` where a mark is not at its
-        expected version. Up to 64 MiB are one commit; more is decided at once and then published piece by piece, in
-        order, through any crash; consumers may see its first pieces before its last. `publish_id` names the chunks in
-        their queues: published before under the same id and chunk names within the dedup window, they are left out.
-        """
         self._check_registrar()
         place = self._staged(transaction)
         check_publish_id(publish_id)
@@ -79,11 +66,9 @@ class Staging(Names):
         return await self._node.staging.commit(place, chunks, marks, publish_id)
 
     async def abort_staged(self, transaction: str) -> None:
-        """Drop what was staged for a transaction, if there is anything; `AlreadyCommitted` where it is too late."""
         self._check_registrar()
         await self._node.staging.abort(self._staged(transaction))
 
     async def staged(self, transaction: str) -> Staged:
-        """How a transaction stands: its state, its chunks, and when it expires."""
         self._check_registrar()
         return await self._node.staging.show(self._staged(transaction))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penstock.api.results import Received
+from penstock.api.dead_letters import DeadMessage, DeadPage, DeadRange, DeadRanges, DeadReason
 from penstock.core.filters import Filter
 from penstock.core.group.entries import Entry
 from penstock.core.lane import Lane
@@ -19,54 +19,6 @@ if TYPE_CHECKING:
     from penstock.node.node import Node
 
 READ_AT_ONCE = 1_000
-
-
-class DeadMessage(msgspec.Struct, frozen=True):
-    """A dead message and why it died."""
-
-    received: Received
-    reason: str
-    error: str
-    attempts: int
-    consumer: str
-    dead_ms: int
-
-
-class DeadPage(msgspec.Struct, frozen=True):
-    """Some dead letters, and where to go on: (lane, offset), None at the end."""
-
-    dead: list[DeadMessage]
-    next: tuple[int, int] | None
-
-
-class DeadRange(msgspec.Struct, frozen=True):
-    """Consecutive offsets [start, end) of a lane that died together."""
-
-    lane: int
-    start: int
-    end: int
-    reason: str
-    error: str
-    attempts: int
-    consumer: str
-    dead_ms: int
-
-
-class DeadRanges(msgspec.Struct, frozen=True):
-    """Some ranges of dead letters, and where to go on: (lane, offset), None at the end."""
-
-    ranges: list[DeadRange]
-    next: tuple[int, int] | None
-
-
-class DeadReason(msgspec.Struct, frozen=True):
-    """Dead letters that died for the same reason, with the same error text."""
-
-    reason: str
-    error: str
-    count: int
-    oldest_ms: int
-    newest_ms: int
 
 
 class Choice(NamedTuple):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
+from penstock.api.scan import Extent, LanePlace, QueueLanes
 from penstock.core.lane import Lane
 from penstock.model.errors import OffsetGone, StoreCorrupt
 from penstock.model.rows import BatchHead
@@ -20,36 +19,6 @@ if TYPE_CHECKING:
 
 LANES_REMEMBERED_MAX: Final = 10_000
 """Lanes of which is remembered how many bytes were there before those that are kept."""
-
-
-class LanePlace(msgspec.Struct, frozen=True):
-    """The ends of one lane's log."""
-
-    lane: int
-    """The lane's place in its queue, from 0 on."""
-    first: int
-    """The oldest offset kept."""
-    end: int
-    """One past the newest."""
-    bytes: int
-    """What is held between them, as stored."""
-    at_time: int | None = None
-    """The first offset published at the time that was asked about, or later; `end` where there is none."""
-
-
-class QueueLanes(msgspec.Struct, frozen=True):
-    queue: str
-    queue_id: int
-    """A number that the queue keeps for life: one deleted and declared anew has another."""
-    lanes: list[LanePlace]
-
-
-class Extent(msgspec.Struct, frozen=True):
-    """How far a read may go."""
-
-    end: int
-    rows: int
-    bytes: int
 
 
 async def lane_from(node: Node, queue: Queue, lane_id: int, start: int) -> Lane:

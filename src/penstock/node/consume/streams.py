@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from penstock.api.results import Received, Slice
+from penstock.api.inspect import Page
+from penstock.api.results import Received, Slice, StreamRead
 from penstock.core.filters import Filter
 from penstock.core.group.entries import Entry
 from penstock.core.group.work import WorkGroup
@@ -22,57 +22,6 @@ if TYPE_CHECKING:
     from penstock.node.node import Node
 
 BROWSE_SCAN_MAX = 10_000
-
-
-class StreamRead:
-    """Messages of one lane, and the offset at which the next read goes on. Decoded when looked at, like a `Claim`."""
-
-    def __init__(
-        self,
-        queue: str,
-        lane: int,
-        slices: list[Slice],
-        next_offset: int,
-        primary_committed: int | None = None,
-        done: list[bool] | None = None,
-    ) -> None:
-        self.queue = queue
-        self.lane = lane
-        """The lane's place in its queue, from 0 on."""
-        self.slices = slices
-        self.next_offset = next_offset
-        self.primary_committed = primary_committed
-        """The watermark of the queue's primary group: everything below is done or dead for it."""
-        self.done = done
-        """For each message whether the primary group is done with it; None where the queue has no such group."""
-
-    @cached_property
-    def messages(self) -> list[Received]:
-        """The messages in the order of the log, decoded on first use."""
-        found = [received for part in self.slices for received in part.messages(self.queue, self.lane)]
-        if self.done is None:
-            return found
-        return [msgspec.structs.replace(one, done=done) for one, done in zip(found, self.done, strict=True)]
-
-    def payloads(self) -> list[bytes]:
-        """The payloads alone: the fastest way through a large read."""
-        return [payload for part in self.slices for payload in part.payloads()]
-
-    def __len__(self) -> int:
-        return sum(part.stop - part.start for part in self.slices)
-
-    def __iter__(self) -> Iterator[Received]:
-        return iter(self.messages)
-
-    def __repr__(self) -> str:
-        return f"<StreamRead of {len(self)} messages of {self.queue!r} up to offset {self.next_offset}>"
-
-
-class Page(msgspec.Struct, frozen=True):
-    """What a browse found, and where to go on: (lane, offset), None at the end of the queue. Lanes count from 0."""
-
-    messages: list[Received]
-    next: tuple[int, int] | None
 
 
 class ReadOffsets(Protocol):

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
+from penstock.api.results import StreamRead
 from penstock.model.errors import Elsewhere, OffsetGone
 from penstock.model.events import Delivery, decode_delivery
 from penstock.node.catalog import Catalog, Queue
-from penstock.node.consume.streams import ReadOffsets, StreamRead
+from penstock.node.consume.streams import ReadOffsets
 from penstock.node.consume.waiters import Waiters
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
-import msgspec
-
+from penstock.api.inspect import HistoryEntry
 from penstock.batch import EncodedBatch, decode
 from penstock.model.errors import OffsetGone
-from penstock.model.events import Kind, decode_delivery
+from penstock.model.events import decode_delivery
 from penstock.node.catalog import Queue
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.consume.streams import ReadOffsets
@@ -28,17 +27,6 @@ READ_BYTES: Final = 2 * 1024 * 1024
 
 MessageKey = tuple[int, int, int]
 """(queue id, lane as users name it, offset)"""
-
-
-class HistoryEntry(msgspec.Struct, frozen=True):
-    """One thing that happened to a message under one group."""
-
-    group: str
-    kind: Kind
-    at_ms: int
-    consumer: str
-    attempt: int
-    detail: str
 
 
 class Histories:

@@ -2,45 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from penstock.api.inspect import GroupStats, QueueStats
 from penstock.core.group.stream import StreamGroup
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane
 from penstock.node.catalog import Group, Queue
-
-
-class GroupStats(msgspec.Struct, frozen=True):
-    """One group over all lanes of its queue."""
-
-    group: str
-    kind: str
-    ready: int = 0
-    """Claimable now, or as soon as a partition is free (an upper bound while filters were not applied yet)."""
-    leased: int = 0
-    scheduled: int = 0
-    """Waiting for a time: delays, retries, postponed."""
-    dead: int = 0
-    lag: int = 0
-    """Messages not done and not dead; for streams, not committed."""
-    oldest_offset: int = 0
-    paused: bool = False
-
-
-class QueueStats(msgspec.Struct, frozen=True):
-    """A queue over all its lanes."""
-
-    queue: str
-    namespace: str
-    lanes: int
-    messages: int
-    """Kept in the log, whether done or not."""
-    published: int
-    """Ever published."""
-    bytes_published: int
-    groups: list[GroupStats]
-    consumers: int = 0
-    """Attached: those that said they are there."""
 
 
 def queue_stats(queue: Queue, lanes: list[Lane], now_ms: int) -> QueueStats:

@@ -12,8 +12,7 @@ from heapq import nsmallest
 from time import perf_counter
 from typing import Final
 
-import msgspec
-
+from penstock.api.measures import COUNTERS, NodeNumbers, QueueNumbers, RestNumbers
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Group as GroupState
 from penstock.core.lane import Lane
@@ -26,64 +25,15 @@ from penstock.node.commit.loop import PENDING_BYTES_MAX, CommitLoop
 from penstock.node.consume.waiters import Waiters
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle
-from penstock.node.observe.counters import COUNTERS, Counters
-from penstock.node.observe.stats import QueueStats, group_stats, queue_stats
-from penstock.node.spool.spool import Spool, SpoolNumbers
+from penstock.node.observe.counters import Counters
+from penstock.node.observe.stats import group_stats, queue_stats
+from penstock.node.spool.spool import Spool
 
 SLICE_S: Final = 0.003
 """So long the survey works before it lets others run."""
 READS_S: Final = 0.5
 READS_MAX: Final = 200
 """Bounds of what a survey reads from the store to know how old a message is."""
-
-
-class QueueNumbers(msgspec.Struct):
-    """One queue. Lists are in the order of `stats.groups`."""
-
-    stats: QueueStats
-    oldest_seconds: float | None
-    """Age of the oldest message kept, 0 without one; None where it was not to be had in time."""
-    lag_seconds: list[float | None]
-    """Of each group: age of the oldest message that is not done, 0 without one; None as above."""
-    counts: list[list[int]]
-    """Of each group, in the order of `COUNTERS`."""
-
-
-class RestNumbers(msgspec.Struct):
-    """The queues that are in memory and not given one by one, as a sum."""
-
-    queues: int = 0
-    messages: int = 0
-    ready: int = 0
-    leased: int = 0
-    scheduled: int = 0
-    dead: int = 0
-    lag: int = 0
-    lag_seconds: float = 0.0
-    """The largest that is known without reading."""
-
-
-class NodeNumbers(msgspec.Struct):
-    """Everything a scrape shows of a node."""
-
-    counters: Counters
-    queues: list[QueueNumbers]
-    rest: RestNumbers
-    queues_declared: int
-    queues_in_memory: int
-    lanes_loaded: int
-    polls_waiting: int
-    readers_waiting: int
-    pending_bytes: int
-    pending_bytes_max: int
-    cache_hits: int
-    cache_misses: int
-    cache_bytes: int
-    cache_bytes_max: int
-    enqueued_failed: int
-    enqueued_lag_seconds: float
-    spool: SpoolNumbers | None = None
-    now_ms: int = 0
 
 
 class Survey:

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.api.traces import Trace, TraceEntry
 from penstock.batch import meta_column
 from penstock.model import ID_CHARACTERS_MAX, check_text
 from penstock.model.errors import InvalidArgument, PenstockError
@@ -37,32 +38,6 @@ PLACES_MAX: Final = 50
 
 _TIMER: Final = ("traces",)
 _RANK: Final = {"published": 0, "redriven": 1, "claimed": 2, "event": 3}
-
-
-class TraceEntry(msgspec.Struct, frozen=True):
-    """One thing that happened: `kind` is published, event, or what became of a delivery (claimed, acked, nacked …)."""
-
-    at_ms: int
-    kind: str
-    queue: str | None = None
-    lane: int | None = None
-    """The lane's place in its queue, from 0 on."""
-    offset: int | None = None
-    group: str = ""
-    consumer: str = ""
-    attempt: int = 0
-    name: str = ""
-    detail: str = ""
-
-
-class Trace(msgspec.Struct, frozen=True):
-    """Everything known of one id in one namespace, by rising time."""
-
-    trace_id: str
-    entries: list[TraceEntry]
-
-    def __len__(self) -> int:
-        return len(self.entries)
 
 
 class Traces:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from penstock.api.measures import SpoolNumbers
 from penstock.api.results import Receipt
 from penstock.batch import EncodedBatch, encode
 from penstock.model import Message
@@ -101,22 +102,6 @@ class Rescued(Exception):
     def __init__(self, stored: asyncio.Future[None]) -> None:
         super().__init__("in the spool")
         self.stored = stored
-
-
-class SpoolNumbers(msgspec.Struct, frozen=True):
-    """How the spool stands."""
-
-    is_away: bool
-    messages: int
-    """Answered `buffered`, and not in the store yet."""
-    bytes: int
-    """What the spool takes on its disk."""
-    oldest_ms: int | None
-    """When the oldest of them was published."""
-    buffered: int
-    """Ever since the node was opened."""
-    dead: int
-    """Dead letters of the spool."""
 
 
 class Spool:

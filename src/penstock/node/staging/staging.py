@@ -21,6 +21,8 @@ from typing import Final
 
 import msgspec
 
+from penstock.api.marks import MarkPut, check_puts
+from penstock.api.staging import Committed, Staged, StagedChunk
 from penstock.batch import EncodedBatch, check, with_key
 from penstock.model import PAYLOAD_BYTES_MAX
 from penstock.model.errors import (
@@ -38,7 +40,7 @@ from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.loop import CommitLoop
-from penstock.node.marks import MarkPut, Marks, check_puts
+from penstock.node.marks import Marks
 from penstock.node.publish.parts import Part
 from penstock.node.publish.publisher import Publisher
 from penstock.node.staging.chunks import Chunks
@@ -52,7 +54,6 @@ from penstock.node.staging.records import (
     chunk_row,
     transaction_row,
 )
-from penstock.node.staging.results import Committed, Staged, StagedChunk
 from penstock.node.tasks import Tasks
 from penstock.node.timers import Timers
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 
+from penstock.api.marks import MarkPut
+from penstock.api.staging import Committed
 from penstock.client.sync import Client
 from penstock.client.transport.channel import Retry
 from penstock.model.errors import MarkMoved, NotFound, PenstockError
-from penstock.node.marks import MarkPut
-from penstock.node.staging.results import Committed
 from penstock.spark.sink.ledger import Ledger
 from penstock.spark.sink.replay import (
     Report,

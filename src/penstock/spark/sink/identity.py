@@ -22,8 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.api.scan import QueueLanes
 from penstock.model.errors import InvalidArgument, NotFound, PenstockError
-from penstock.node.consume.extents import QueueLanes
 from penstock.spark.sink.columns import ColumnPlan, SourceColumns
 from penstock.spark.sink.ledger import PREFIX, IdentityKind
 from penstock.spark.sink.options import WriteOptions

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from penstock.api.marks import MarkPut
 from penstock.client.sync import Client
 from penstock.model.errors import NotFound, PenstockError
-from penstock.node.marks import MarkPut
 from penstock.spark.sink.tally import PAGE_BITS, PAGE_OFFSETS, Offsets, Page, Tally
 
 PREFIX: Final = "spark-sink/"

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
+from penstock.api.scan import QueueLanes
 from penstock.client.sync import Client
-from penstock.node.consume.extents import QueueLanes
 from penstock.spark.clients import Access
 from penstock.spark.sink.columns import ColumnPlan, by_target, message_columns
 from penstock.spark.sink.identity import (

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.api.options import GroupOptions
 from penstock.model.errors import NotFound, PenstockError
 from penstock.spark.clients import Access, client_of
 from penstock.spark.source.losses import logger
 from penstock.spark.source.offsets import Position
 
-GROUP_OPTIONS: Final = {"kind": "stream", "auto_commit": False}
+GROUP_OPTIONS: Final[GroupOptions] = {"kind": "stream", "auto_commit": False}
 
 
 class Cursor:

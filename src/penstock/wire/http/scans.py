@@ -16,16 +16,6 @@ NEXT_OFFSET_HEADER: Final = "X-Penstock-Next-Offset"
 """Where the next scan goes on, of an Arrow stream; the other form says it by itself."""
 
 
-PLACE_COLUMNS: Final = ("queue", "queue_id", "lane", "offset", "payload", "published_at")
-"""Columns of a scan's rows that need no metadata."""
-META_COLUMNS: Final = (
-    "partition", "headers", "content_type", "priority", "expires_at", "dedup_id", "trace_id", "correlation_id",
-    "key", "delay_ms", "not_before", "ttl_ms", "typed_headers",
-)  # fmt: skip
-STATE_COLUMNS: Final = ("state", "attempts", "reason")
-"""What a group makes of a message: only with `group`."""
-
-
 class LaneBody(Struct, kw_only=True, omit_defaults=True):
     """The ends of one lane's log."""
 

@@ -6,12 +6,11 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-SECONDS_MIN = 1.0
-SECONDS_MAX = 3_600.0
+from penstock.model.limits import SESSION_SECONDS_MAX, SESSION_SECONDS_MIN
 
 
 class SessionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    seconds: Annotated[float, Meta(ge=SECONDS_MIN, le=SECONDS_MAX)] = 30.0
+    seconds: Annotated[float, Meta(ge=SESSION_SECONDS_MIN, le=SESSION_SECONDS_MAX)] = 30.0
     """The session ends when no request has named it for so long."""
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.api.arguments import milliseconds, verdicts_of
+from penstock.api.dead_letters import DeadMessage
+from penstock.api.inspect import QueueStats
 from penstock.api.results import Claim, Receipt, Received, Slice
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.model import SPAN_MS_MAX
 from penstock.model.errors import InvalidArgument
 from penstock.model.verdict import Verdict
-from penstock.node.arguments import milliseconds, verdicts_of
-from penstock.node.consume.dead_letters import DeadMessage
-from penstock.node.observe.stats import QueueStats
 from penstock.wire.http.shapes import (
     BUFFERED,
     BufferedAnswer,
@@ -127,7 +127,7 @@ def _verdicts(body: VerdictBody) -> list[Verdict]:
         return [Verdict(body.action, body.start, body.end, delay_ms, body.error)]
     if body.offsets is not None and not body.offsets:
         raise InvalidArgument("offsets is empty; leave it out to settle all that is left of the lease")
-    return verdicts_of(body.action, body.offsets, delay_ms, body.error)
+    return [*verdicts_of(body.action, body.offsets, delay_ms, body.error)]
 
 
 def dead_body(dead: DeadMessage) -> DeadBody:

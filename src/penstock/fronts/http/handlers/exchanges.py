@@ -24,7 +24,7 @@ EXCHANGE = "/v1/exchanges/{exchange}"
 @ROUTES.add("GET", "/v1/exchanges", {200: ExchangesAnswer})
 async def list_exchanges(call: Call) -> Answer:
     """The exchanges of a namespace, each with its options that differ from the defaults."""
-    exchanges = sorted(call.broker.exchanges().items())
+    exchanges = sorted((await call.broker.exchanges()).items())
     return json_answer(ExchangesAnswer([QueueBody(name=name, options=options) for name, options in exchanges]))
 
 
@@ -32,20 +32,20 @@ async def list_exchanges(call: Call) -> Answer:
 async def declare_exchange(call: Call, body: Options) -> Answer:
     """Create an exchange, or change the options named here."""
     name = call.names["exchange"]
-    status = 200 if name in call.broker.exchanges() else 201
+    status = 200 if name in await call.broker.exchanges() else 201
     await call.broker.declare_exchange(name, **known(body, ExchangeConfig))
-    return json_answer(_exchange(call), status)
+    return json_answer(await _exchange(call), status)
 
 
 @ROUTES.add("GET", EXCHANGE, {200: QueueBody})
 async def show_exchange(call: Call) -> Answer:
     """An exchange and its options that differ from the defaults."""
-    return json_answer(_exchange(call))
+    return json_answer(await _exchange(call))
 
 
-def _exchange(call: Call) -> QueueBody:
+async def _exchange(call: Call) -> QueueBody:
     name = call.names["exchange"]
-    options = call.broker.exchanges().get(name)
+    options = (await call.broker.exchanges()).get(name)
     if options is None:
         raise NotFound(f"there is no exchange {name!r}; declare it first")
     return QueueBody(name=name, options=options)
@@ -69,7 +69,7 @@ async def list_bindings(call: Call) -> Answer:
             headers=None if binding.headers is None else json_headers(binding.headers),
             match=binding.match,
         )
-        for binding in call.broker.bindings(call.names["exchange"])
+        for binding in await call.broker.bindings(call.names["exchange"])
     ]
     return json_answer(BindingsAnswer(bindings))
 

@@ -25,7 +25,7 @@ GROUP = "/v1/queues/{queue}/groups/{group}"
 @ROUTES.add("GET", "/v1/queues/{queue}/groups", {200: GroupsAnswer})
 async def list_groups(call: Call) -> Answer:
     """The groups of a queue, each with its options that differ from the defaults."""
-    groups = sorted(call.broker.groups(call.names["queue"]).items())
+    groups = sorted((await call.broker.groups(call.names["queue"])).items())
     return json_answer(GroupsAnswer([QueueBody(name=name, options=options) for name, options in groups]))
 
 
@@ -33,28 +33,28 @@ async def list_groups(call: Call) -> Answer:
 async def declare_group(call: Call, body: Options) -> Answer:
     """Create a group, or change the options named here of the one that exists."""
     queue, group = call.names["queue"], call.names["group"]
-    status = 200 if group in call.broker.groups(queue) else 201
+    status = 200 if group in await call.broker.groups(queue) else 201
     await call.broker.declare_group(queue, group, **known(body, GroupConfig))
-    return json_answer(_group(call), status)
+    return json_answer(await _group(call), status)
 
 
 @ROUTES.add("PATCH", GROUP, {200: QueueBody}, body_schema=GroupConfig, errors=[AlreadyExists])
 async def change_group(call: Call, body: Options) -> Answer:
     """Change the options named here of a group that exists."""
-    _group(call)
+    await _group(call)
     await call.broker.declare_group(call.names["queue"], call.names["group"], **known(body, GroupConfig))
-    return json_answer(_group(call))
+    return json_answer(await _group(call))
 
 
 @ROUTES.add("GET", GROUP, {200: QueueBody})
 async def show_group(call: Call) -> Answer:
     """A group and its options that differ from the defaults."""
-    return json_answer(_group(call))
+    return json_answer(await _group(call))
 
 
-def _group(call: Call) -> QueueBody:
+async def _group(call: Call) -> QueueBody:
     queue, group = call.names["queue"], call.names["group"]
-    options = call.broker.groups(queue).get(group)
+    options = (await call.broker.groups(queue)).get(group)
     if options is None:
         raise NotFound(f"queue {queue!r} has no group {group!r}; declare it first")
     return QueueBody(name=group, options=options)

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
+from penstock.api.marks import Mark
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import MarkMoved, MessageTooLarge
-from penstock.node.marks import Mark
 from penstock.wire.http.staging import MarkBody, MarksAnswer, PutMarkRequest
 
 ROUTES = Routes()
@@ -34,15 +34,15 @@ def _body(mark: Mark, value: Raw) -> MarkBody:
 @ROUTES.add("GET", "/v1/marks", {200: MarksAnswer})
 async def list_marks(call: Call, query: MarksQuery) -> Answer:
     """The marks of a namespace by name, with their values."""
-    page = call.broker.marks_page(query.prefix, after=query.after, max=query.limit)
+    page = await call.broker.marks_page(query.prefix, after=query.after, max=query.limit)
     return json_answer(MarksAnswer(marks=[_body(mark, mark.value) for mark in page.marks], next=page.next))
 
 
 @ROUTES.add("GET", MARK, {200: MarkBody})
 async def show_mark(call: Call) -> Answer:
     """A mark: its value and version."""
-    mark = call.broker.mark(call.names["mark"])
-    [written] = call.broker.marks_page(mark.name, max=1).marks  # no name with this prefix comes before itself
+    mark = await call.broker.mark(call.names["mark"])
+    [written] = (await call.broker.marks_page(mark.name, max=1)).marks  # no name with this prefix comes before itself
     return json_answer(_body(written, written.value))
 
 

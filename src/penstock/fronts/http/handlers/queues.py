@@ -50,7 +50,7 @@ class ListQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 @ROUTES.add("GET", "/v1/queues", {200: QueuesAnswer})
 async def list_queues(call: Call, query: ListQuery) -> Answer:
     """The queues of a namespace by name, each with its options that differ from the defaults."""
-    page, following = query.page(call.broker.queues(query.prefix))
+    page, following = query.page(await call.broker.queues(query.prefix))
     return json_answer(
         QueuesAnswer(queues=[QueueBody(name=name, options=options) for name, options in page], next=following)
     )
@@ -62,28 +62,28 @@ async def list_queues(call: Call, query: ListQuery) -> Answer:
 async def declare_queue(call: Call, body: Options) -> Answer:
     """Create a queue, or change the options named here of the one that exists."""
     name = call.names["queue"]
-    status = 200 if call.broker.has_queue(name) else 201
+    status = 200 if await call.broker.has_queue(name) else 201
     await call.broker.declare_queue(name, **known(body, QueueConfig))
-    return json_answer(_queue(call, name), status)
+    return json_answer(await _queue(call, name), status)
 
 
 @ROUTES.add("PATCH", "/v1/queues/{queue}", {200: QueueBody}, body_schema=QueueConfig, errors=[AlreadyExists])
 async def change_queue(call: Call, body: Options) -> Answer:
     """Change the options named here of a queue that exists."""
     name = call.names["queue"]
-    call.broker.groups(name)  # raises where there is none
+    await call.broker.groups(name)  # raises where there is none
     await call.broker.declare_queue(name, **known(body, QueueConfig))
-    return json_answer(_queue(call, name))
+    return json_answer(await _queue(call, name))
 
 
 @ROUTES.add("GET", "/v1/queues/{queue}", {200: QueueBody})
 async def show_queue(call: Call) -> Answer:
     """A queue and its options that differ from the defaults."""
-    return json_answer(_queue(call, call.names["queue"]))
+    return json_answer(await _queue(call, call.names["queue"]))
 
 
-def _queue(call: Call, name: str) -> QueueBody:
-    return QueueBody(name=name, options=call.broker.queue_options(name))
+async def _queue(call: Call, name: str) -> QueueBody:
+    return QueueBody(name=name, options=await call.broker.queue_options(name))
 
 
 @ROUTES.add("DELETE", "/v1/queues/{queue}", {204: None})
@@ -121,7 +121,7 @@ class StatsQuery(ListQuery, forbid_unknown_fields=True, kw_only=True):
 @ROUTES.add("GET", "/v1/stats", {200: StatsAnswer})
 async def stats(call: Call, query: StatsQuery) -> Answer:
     """Counts of the queues of a namespace, by name."""
-    page, following = query.page(call.broker.queues(query.prefix))
+    page, following = query.page(await call.broker.queues(query.prefix))
     found: list[QueueStatsBody] = []
     for name, _ in page:
         try:

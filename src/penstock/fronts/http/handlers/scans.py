@@ -9,24 +9,21 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncGenerator, Callable
-from difflib import get_close_matches
 from typing import Final
 
 from msgspec import Struct
 
 from penstock.api.results import Scan
+from penstock.api.scan import check_columns
 from penstock.fronts.http.errors import NOT_ACCEPTABLE, HttpError
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.inspect import path_number
 from penstock.fronts.http.request import Answer, Stream, json_answer
 from penstock.fronts.http.routes import Call
-from penstock.model.errors import InvalidArgument, OffsetGone
+from penstock.model.errors import OffsetGone
 from penstock.wire.http.scans import (
     ARROW_TYPE,
-    META_COLUMNS,
     NEXT_OFFSET_HEADER,
-    PLACE_COLUMNS,
-    STATE_COLUMNS,
     ExtentAnswer,
     LaneBody,
     LanesAnswer,
@@ -35,15 +32,10 @@ from penstock.wire.http.shapes import BATCHES_TYPE, encode_msgpack
 
 ROUTES = Routes()
 LANE: Final = "/v1/queues/{queue}/lanes/{lane}"
-DEFAULT_COLUMNS: Final = (
-    "queue", "lane", "offset", "partition", "payload", "headers", "content_type", "priority", "published_at",
-    "expires_at", "dedup_id", "trace_id", "correlation_id",
-)  # fmt: skip
 PIECE_BYTES: Final = 256 * 1024
 """What is encoded and sent between two turns of the loop."""
 SLICE_BYTES: Final = 100
 """What a slice costs beside its bytes; keeps thousands of tiny ones from passing as nothing."""
-_ALL_COLUMNS: Final = (*PLACE_COLUMNS, *META_COLUMNS, *STATE_COLUMNS)
 
 
 class LanesQuery(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -109,15 +101,16 @@ class ScanQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 @ROUTES.add("GET", LANE + "/scan", {200: str}, gives=BATCHES_TYPE, or_gives=ARROW_TYPE, errors=[OffsetGone])
 async def scan(call: Call, query: ScanQuery) -> Answer | Stream:
     """A part of a lane's log: batches as they are stored, or an Arrow stream. Go on from the next offset it names."""
-    columns = _columns(query)
+    named = None if query.columns is None else query.columns.split(",") if query.columns else []
+    columns = check_columns(named, query.payload, query.group)
     to_arrow = _arrow() if _wants_arrow(call) else None
     found = await call.broker.scan(
         call.names["queue"],
         path_number(call, "lane"),
         query.start,
         query.end,
-        payload=query.payload and "payload" in columns,
-        metadata=any(name in META_COLUMNS for name in columns),
+        payload=query.payload,
+        columns=columns,
         where=query.where,
         group=query.group,
         max_bytes=query.max_bytes,
@@ -145,26 +138,6 @@ async def _pieces(found: Scan) -> AsyncGenerator[bytes, None]:
 
 _ARRAY_OF_7: Final = b"\x97"
 _ARRAY_LONG: Final = struct.Struct(">BI")
-
-
-def _columns(query: ScanQuery) -> list[str]:
-    """The columns that are wanted: all of a message's own unless they are named."""
-    if query.columns is None:
-        states = STATE_COLUMNS if query.group is not None else ()
-        return [name for name in (*DEFAULT_COLUMNS, *states) if query.payload or name != "payload"]
-    columns = query.columns.split(",") if query.columns else []
-    for name in columns:
-        if name not in _ALL_COLUMNS:
-            near = get_close_matches(name, _ALL_COLUMNS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_ALL_COLUMNS)}"
-            raise InvalidArgument(f"columns names {name[:100]!r}, which is none; {hint}")
-        if name in STATE_COLUMNS and query.group is None:
-            raise InvalidArgument(f"column {name!r} is what a group makes of a message: say which one with group")
-    if len(set(columns)) != len(columns):
-        raise InvalidArgument(f"columns names one of them twice: {query.columns[:200]!r}")
-    if not query.payload and "payload" in columns:
-        raise InvalidArgument("columns names payload, but payload is 0; leave out one of them")
-    return columns
 
 
 def _wants_arrow(call: Call) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from penstock.api.schedules import Schedule
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
-from penstock.node.background.schedules import Schedule
 from penstock.wire.http.shapes import ScheduleBody, ScheduleRequest, SchedulesAnswer, message_body
 
 ROUTES = Routes()
@@ -33,14 +33,14 @@ def _body(schedule: Schedule) -> ScheduleBody:
 @ROUTES.add("GET", "/v1/schedules", {200: SchedulesAnswer})
 async def list_schedules(call: Call) -> Answer:
     """The schedules of a namespace by name."""
-    return json_answer(SchedulesAnswer([_body(schedule) for schedule in call.broker.schedules()]))
+    return json_answer(SchedulesAnswer([_body(schedule) for schedule in await call.broker.schedules()]))
 
 
 @ROUTES.add("PUT", SCHEDULE, {200: ScheduleBody, 201: ScheduleBody})
 async def declare_schedule(call: Call, body: ScheduleRequest) -> Answer:
     """Create or replace a schedule: a message for a queue or exchange, by cron expression or interval."""
     name = call.names["schedule"]
-    status = 200 if any(schedule.name == name for schedule in call.broker.schedules()) else 201
+    status = 200 if any(schedule.name == name for schedule in await call.broker.schedules()) else 201
     schedule = await call.broker.declare_schedule(
         name, message=body.message.message(), queue=body.queue, exchange=body.exchange, cron=body.cron,
         interval_ms=body.interval_ms, timezone=body.timezone, paused=body.paused, description=body.description,
@@ -51,7 +51,7 @@ async def declare_schedule(call: Call, body: ScheduleRequest) -> Answer:
 @ROUTES.add("GET", SCHEDULE, {200: ScheduleBody})
 async def show_schedule(call: Call) -> Answer:
     """A schedule, when it fired last and when it fires next."""
-    return json_answer(_body(call.broker.schedule(call.names["schedule"])))
+    return json_answer(_body(await call.broker.schedule(call.names["schedule"])))
 
 
 @ROUTES.add("DELETE", SCHEDULE, {204: None})

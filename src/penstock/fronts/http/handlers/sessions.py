@@ -16,7 +16,7 @@ ONE_SESSION = "/v1/sessions/{session}"
 async def begin_session(call: Call, body: SessionRequest) -> Answer:
     """Begin a session: requests that name it (`?session=…`) may declare exclusive queues, which end with it."""
     session = call.server.sessions.begin(body.seconds)
-    answer = SessionAnswer(id=session.id, consumer=session.broker.consumer, seconds=session.seconds)
+    answer = SessionAnswer(id=session.id, consumer=session.broker.consumer_name, seconds=session.seconds)
     return json_answer(answer, 201)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from msgspec import Struct
 
 from penstock import telemetry
+from penstock.api.marks import MarkPut
 from penstock.batch import EncodedBatch, encode
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import check_message
 from penstock.model.errors import AlreadyCommitted, ChunkMissing, MarkMoved, MessageTooLarge, QueueFull
-from penstock.node.marks import MarkPut
 from penstock.wire.http.shapes import PublishRequest
 from penstock.wire.http.staging import CommitStagedRequest, CommittedBody, StagedBody, StagedChunkBody
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from penstock.api.results import StreamRead
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import encoded_slices, received_body
 from penstock.fronts.http.handlers.groups import GROUP
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import OffsetGone, Overloaded, WrongKind
-from penstock.node.consume.streams import StreamRead
 from penstock.wire.http.large_bodies import read_parts
 from penstock.wire.http.shapes import BATCHES_TYPE, CommitRequest, EncodedRead, ReadAnswer, ReadRequest
 

@@ -16,7 +16,7 @@ from penstock.fronts.mqtt.errors import log
 from penstock.fronts.mqtt.subscription.subscriptions import Subscription
 from penstock.fronts.mqtt.table import COMPACT_AFTER, Table
 from penstock.model import Message
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 from penstock.wire.mqtt.packets import NEVER, Will
 
 QUEUE: Final = "mqtt/sessions"
@@ -65,7 +65,7 @@ class SessionDocuments:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: LocalBroker,
         changed: Callable[[str, SessionDocument | None], None],
         *,
         compact_after: int = COMPACT_AFTER,

@@ -26,7 +26,7 @@ from penstock.fronts.mqtt.subscription.subscribing import Subscribing, session_q
 from penstock.fronts.mqtt.subscription.subscriptions import Subscriptions
 from penstock.model import DEFAULT_GROUP
 from penstock.model.errors import NotFound, PenstockError
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 from penstock.wire.mqtt.packets import Connect
 from penstock.wire.mqtt.reasons import Reason
 
@@ -49,7 +49,7 @@ class Sessions:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: LocalBroker,
         options: MqttOptions,
         publishing: Callable[[], Publishing],
         now_ms: Callable[[], int],

@@ -132,7 +132,7 @@ class SubscriptionRequests:
                 unsettled=server.unsettled,
             )  # fmt: skip
             if isinstance(source, StreamSource):
-                options = self._broker.queue_options(subscription.queue)
+                options = await self._broker.queue_options(subscription.queue)
                 source.primary_group = options.get("primary_group") or ""
         client.sources[subscription.filter] = source
         source.start()

@@ -17,7 +17,7 @@ from penstock.fronts.mqtt.session.documents import SessionDocuments
 from penstock.fronts.mqtt.subscription.subscriptions import Subscription
 from penstock.model import DEFAULT_GROUP, NAME_CHARACTERS_MAX
 from penstock.model.errors import NotFound
-from penstock.node.broker import Broker
+from penstock.node.broker import LocalBroker
 from penstock.wire.mqtt.reasons import Reason
 
 UNUSED_MS: Final = 600_000
@@ -35,7 +35,7 @@ def share_queue(subscription: Subscription) -> str:
 class Subscribing:
     """Queues and bindings for all sessions."""
 
-    def __init__(self, broker: Broker, options: MqttOptions, documents: SessionDocuments) -> None:
+    def __init__(self, broker: LocalBroker, options: MqttOptions, documents: SessionDocuments) -> None:
         self._broker = broker
         self._documents = documents
         self._limits: dict[str, Any] = {
@@ -48,7 +48,7 @@ class Subscribing:
     # A session's own queue ----------------------------------------------------------------------------------
 
     def has_queue(self, client_id: str) -> bool:
-        return self._broker.has_queue(session_queue(client_id))
+        return self._broker.knows_queue(session_queue(client_id))
 
     async def make_queue(self, client_id: str, *, is_stored: bool) -> None:
         """The queue of a session. Among several nodes an ephemeral one could not be bound."""

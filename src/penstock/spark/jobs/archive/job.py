@@ -17,6 +17,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock.api.options import GroupOptions
 from penstock.model.errors import NotFound, PenstockError
 from penstock.spark.jobs.frame import Progress, Summary, follow
 from penstock.spark.jobs.lakes import (
@@ -228,8 +229,10 @@ class Follower:
 
     def declare(self, queue: str, queue_id: int) -> None:
         """Make the group, with the hold that was asked for. Raises where it cannot be: a hold must not be imagined."""
-        hold = {} if self._options.hold is None else {"holds": self._options.hold}
-        self._options.client.declare_group(queue, self._options.cursor, kind="stream", auto_commit=False, **hold)
+        options: GroupOptions = {"kind": "stream", "auto_commit": False}
+        if self._options.hold is not None:
+            options["holds"] = self._options.hold
+        self._options.client.declare_group(queue, self._options.cursor, **options)
         self._declared.add((queue, queue_id))
 
     def meet(self, queue: str, queue_id: int) -> None:

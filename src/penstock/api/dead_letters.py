@@ -1,0 +1,119 @@
+"""Dead letters of a group: what died and why, redrive, purge."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from penstock.api.results import Received
+from penstock.model import DEFAULT_GROUP
+
+
+class DeadMessage(msgspec.Struct, frozen=True):
+    """A dead message and why it died."""
+
+    received: Received
+    reason: str
+    error: str
+    attempts: int
+    consumer: str
+    dead_ms: int
+
+
+class DeadPage(msgspec.Struct, frozen=True):
+    """Some dead letters, and where to go on: (lane, offset), None at the end."""
+
+    dead: list[DeadMessage]
+    next: tuple[int, int] | None
+
+
+class DeadRange(msgspec.Struct, frozen=True):
+    """Consecutive offsets [start, end) of a lane that died together."""
+
+    lane: int
+    start: int
+    end: int
+    reason: str
+    error: str
+    attempts: int
+    consumer: str
+    dead_ms: int
+
+
+class DeadRanges(msgspec.Struct, frozen=True):
+    """Some ranges of dead letters, and where to go on: (lane, offset), None at the end."""
+
+    ranges: list[DeadRange]
+    next: tuple[int, int] | None
+
+
+class DeadReason(msgspec.Struct, frozen=True):
+    """Dead letters that died for the same reason, with the same error text."""
+
+    reason: str
+    error: str
+    count: int
+    oldest_ms: int
+    newest_ms: int
+
+
+class DeadLetters(Protocol):
+    """A group's dead letters. All conditions that are given must hold."""
+
+    async def dead(
+        self,
+        queue: str,
+        group: str = DEFAULT_GROUP,
+        *,
+        max: int = 100,
+        reason: str | None = None,
+        error: str | None = None,
+        offsets: tuple[int, int] | None = None,
+        filter: str | None = None,
+        lane: int | None = None,
+        until_ms: int | None = None,
+    ) -> list[DeadMessage]:
+        """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter.
+
+        Offsets count in every lane, unless one is named; with `until_ms`, only what died then or before.
+        """
+
+    async def dead_ranges(
+        self, queue: str, group: str = DEFAULT_GROUP, *, after: tuple[int, int] | None = None, max: int = 10_000
+    ) -> DeadRanges:
+        """Where the dead letters of a group are and why they died, page by page: continue with `after=page.next`.
+
+        No message is read: a range is what died together, one message or many.
+        """
+
+    async def dead_reasons(self, queue: str, group: str = DEFAULT_GROUP) -> list[DeadReason]:
+        """Why messages of a group died: how many by reason and error text, the most frequent first."""
+
+    async def redrive(
+        self,
+        queue: str,
+        group: str = DEFAULT_GROUP,
+        *,
+        reason: str | None = None,
+        error: str | None = None,
+        offsets: tuple[int, int] | None = None,
+        filter: str | None = None,
+        lane: int | None = None,
+        until_ms: int | None = None,
+    ) -> int:
+        """Give the chosen dead letters to their group again, with all attempts; returns how many."""
+
+    async def purge_dead(
+        self,
+        queue: str,
+        group: str = DEFAULT_GROUP,
+        *,
+        reason: str | None = None,
+        error: str | None = None,
+        offsets: tuple[int, int] | None = None,
+        filter: str | None = None,
+        lane: int | None = None,
+        until_ms: int | None = None,
+    ) -> int:
+        """Delete the chosen dead letters for good; returns how many."""

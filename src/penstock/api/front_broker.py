@@ -1,0 +1,78 @@
+"""What the fronts need of a broker beyond what users ask for: sessions by name, paging, the node's numbers, a stop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from penstock.api.broker import Broker
+from penstock.api.dead_letters import DeadPage
+from penstock.api.marks import MarkPage
+from penstock.api.measures import NodeNumbers, SpoolNumbers
+from penstock.model import DEFAULT_GROUP
+from penstock.model.events import Delivery
+
+
+class FrontBroker(Broker, Protocol):
+    """A broker as a front sees it."""
+
+    def in_namespace(self, namespace: str) -> FrontBroker: ...
+
+    # Sessions ---------------------------------------------------------------------------------------------
+
+    def begin_session(self, name: str) -> FrontBroker:
+        """Like `session()`, but under this name, and the caller must call `end_session()` on what it returns."""
+        ...
+
+    async def end_session(self) -> None:
+        """Delete the session's exclusive queues and give back what it has leased. Safe to repeat."""
+
+    def new_session_name(self) -> str:
+        """A name that no other session has."""
+        ...
+
+    def drain(self) -> None:
+        """Before a stop: answer all waiting claims and reads, with nothing, and let no more wait."""
+
+    # What this node knows, asked on the publish path where nothing may wait ---------------------------------
+
+    def knows_queue(self, name: str) -> bool:
+        """Whether this node knows such a queue in this namespace: `has_queue` without a wait."""
+        ...
+
+    def knows_exchange(self, name: str) -> bool:
+        """Whether this node knows such an exchange in this namespace."""
+        ...
+
+    # Paging -----------------------------------------------------------------------------------------------
+
+    async def dead_page(
+        self, queue: str, group: str = DEFAULT_GROUP, *, after: tuple[int, int] | None = None, max: int = 100
+    ) -> DeadPage:
+        """All dead letters of a group, page by page: continue with `after=page.next`."""
+
+    async def marks_page(self, prefix: str = "", *, after: str = "", max: int = 1_000) -> MarkPage:
+        """Marks page by page, with values as JSON text: continue with `after=page.next`."""
+
+    # The node ---------------------------------------------------------------------------------------------
+
+    def follow_events(
+        self, *, queue: str | None = None, group: str | None = None, after: int | None = None, pause: float = 15.0
+    ) -> AsyncIterator[list[tuple[int, Delivery]]]:
+        """Live events of this node's queues in this namespace, each with its offset in `$events`.
+
+        Begins now, or after an offset. After `pause` seconds without an event an empty list comes, so that the front
+        can send a heartbeat. Ends when the broker does.
+        """
+        ...
+
+    async def measures(self, *, queues_max: int = 1_000) -> NodeNumbers:
+        """The whole node's numbers, over all namespaces: what `/metrics` shows. Loads no queue, and never waits long.
+
+        With more than `queues_max` queues in memory, the queues with the largest lag come one by one, the rest as a
+        sum.
+        """
+
+    def spool(self) -> SpoolNumbers | None:
+        """What waits in the node's spool for the store to be back; None for a node without a spool."""
+        ...

@@ -1,0 +1,91 @@
+"""Looking at messages and at what became of them, without touching anything."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from penstock.api.results import Received
+from penstock.model.events import Kind
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What a browse found, and where to go on: (lane, offset), None at the end of the queue. Lanes count from 0."""
+
+    messages: list[Received]
+    next: tuple[int, int] | None
+
+
+class HistoryEntry(msgspec.Struct, frozen=True):
+    """One thing that happened to a message under one group."""
+
+    group: str
+    kind: Kind
+    at_ms: int
+    consumer: str
+    attempt: int
+    detail: str
+
+
+class GroupStats(msgspec.Struct, frozen=True):
+    """One group over all lanes of its queue."""
+
+    group: str
+    kind: str
+    ready: int = 0
+    """Claimable now, or as soon as a partition is free (an upper bound while filters were not applied yet)."""
+    leased: int = 0
+    scheduled: int = 0
+    """Waiting for a time: delays, retries, postponed."""
+    dead: int = 0
+    lag: int = 0
+    """Messages not done and not dead; for streams, not committed."""
+    oldest_offset: int = 0
+    paused: bool = False
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    """A queue over all its lanes."""
+
+    queue: str
+    namespace: str
+    lanes: int
+    messages: int
+    """Kept in the log, whether done or not."""
+    published: int
+    """Ever published."""
+    bytes_published: int
+    groups: list[GroupStats]
+    consumers: int = 0
+    """Attached: those that said they are there."""
+
+
+class Inspection(Protocol):
+    """What is in a queue, and its numbers."""
+
+    async def browse(
+        self,
+        queue: str,
+        *,
+        group: str | None = None,
+        offset: int | None = None,
+        time_ms: int | None = None,
+        lane: int | None = None,
+        partition: str | None = None,
+        state: Literal["ready", "leased", "waiting", "dead", "done"] | None = None,
+        filter: str | None = None,
+        max: int = 100,
+        after: tuple[int, int] | None = None,
+    ) -> Page:
+        """Look at messages without touching them, lane after lane; continue with `after=page.next`.
+
+        Begins at a lane (0 is the first), an offset or a time where one is given. `state` is what a group (the default
+        one unless named) makes of a message.
+        """
+
+    async def history(self, queue: str, offset: int, *, lane: int | None = None) -> list[HistoryEntry]:
+        """What happened to one message: each hand-out and how it ended, as far back as `$events` is kept."""
+
+    async def stats(self, queue: str) -> QueueStats:
+        """Counts of a queue and its groups."""

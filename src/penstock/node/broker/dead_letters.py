@@ -1,0 +1,65 @@
+"""Dead letters of a group. Next stop: `node/consume/dead_letters.py`."""
+
+from __future__ import annotations
+
+from penstock.api.dead_letters import DeadLetters, DeadMessage, DeadPage, DeadRanges, DeadReason
+from penstock.model import (
+    BATCH_MESSAGES_MAX,
+    DEFAULT_GROUP,
+    check_integer,
+)
+from penstock.node.arguments import choice_of, place_after
+from penstock.node.broker.names import Names
+from penstock.node.consume import dead_letters
+
+
+class LocalDeadLetters(Names, DeadLetters):
+    """Lists, redrives and purges dead letters."""
+
+    async def dead(
+        self, queue: str, group: str = DEFAULT_GROUP, *, max: int = 100, reason: str | None = None,
+        error: str | None = None, offsets: tuple[int, int] | None = None, filter: str | None = None,
+        lane: int | None = None, until_ms: int | None = None,
+    ) -> list[DeadMessage]:  # fmt: skip
+        home = self._queue(queue)
+        check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
+        choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
+        return await dead_letters.dead_list(self._node, home, self._group(home, group), choice, max)
+
+    async def dead_page(
+        self, queue: str, group: str = DEFAULT_GROUP, *, after: tuple[int, int] | None = None, max: int = 100
+    ) -> DeadPage:
+        home = self._queue(queue)
+        check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
+        start = (home.lanes[0], 0) if after is None else place_after(after, home)
+        return await dead_letters.dead_page(self._node, home, self._group(home, group), start, max)
+
+    async def dead_ranges(
+        self, queue: str, group: str = DEFAULT_GROUP, *, after: tuple[int, int] | None = None, max: int = 10_000
+    ) -> DeadRanges:
+        home = self._queue(queue)
+        check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
+        start = (home.lanes[0], 0) if after is None else place_after(after, home)
+        return await dead_letters.dead_ranges(self._node, home, self._group(home, group), start, max)
+
+    async def dead_reasons(self, queue: str, group: str = DEFAULT_GROUP) -> list[DeadReason]:
+        home = self._queue(queue)
+        return await dead_letters.dead_reasons(self._node, home, self._group(home, group))
+
+    async def redrive(
+        self, queue: str, group: str = DEFAULT_GROUP, *, reason: str | None = None, error: str | None = None,
+        offsets: tuple[int, int] | None = None, filter: str | None = None, lane: int | None = None,
+        until_ms: int | None = None,
+    ) -> int:  # fmt: skip
+        home = self._queue(queue)
+        choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
+        return await dead_letters.redrive(self._node, home, self._group(home, group), choice)
+
+    async def purge_dead(
+        self, queue: str, group: str = DEFAULT_GROUP, *, reason: str | None = None, error: str | None = None,
+        offsets: tuple[int, int] | None = None, filter: str | None = None, lane: int | None = None,
+        until_ms: int | None = None,
+    ) -> int:  # fmt: skip
+        home = self._queue(queue)
+        choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
+        return await dead_letters.purge(self._node, home, self._group(home, group), choice)

@@ -1,0 +1,54 @@
+"""Schedules. Next stop: `node/background/schedules.py`."""
+
+from __future__ import annotations
+
+from penstock.api.arguments import check_is_text
+from penstock.api.schedules import Schedule, Schedules
+from penstock.model import Message
+from penstock.model.errors import Forbidden
+from penstock.node.background import schedules
+from penstock.node.broker.names import Names
+
+
+class LocalSchedules(Names, Schedules):
+    """Declares schedules."""
+
+    async def declare_schedule(
+        self,
+        name: str,
+        *,
+        message: Message,
+        queue: str | None = None,
+        exchange: str | None = None,
+        cron: str | None = None,
+        interval_ms: int | None = None,
+        timezone: str = "UTC",
+        paused: bool = False,
+        description: str = "",
+    ) -> Schedule:
+        self._check_registrar()
+        document = schedules.check_schedule(
+            self._namespace, name, message, queue=queue, exchange=exchange, cron=cron, interval_ms=interval_ms,
+            timezone=timezone, paused=paused, description=description, now_ms=self._node.clock.now_ms(),
+        )  # fmt: skip
+        if queue is not None and self._known_target(queue).session is not None:
+            raise Forbidden(f"queue {queue!r} is exclusive and goes with its session; a schedule needs one that stays")
+        if exchange is not None:
+            self._check_exchange(exchange)
+            # Whether messages may be published there at all; that no queue takes them yet is no error.
+            self._node.catalog.router(self._namespace).route(exchange, message.key or "", message.headers, message)
+        return await self._node.schedules.declare(self._namespace, name, document)
+
+    async def delete_schedule(self, name: str) -> None:
+        self._check_registrar()
+        check_is_text(name, "a schedule's name")
+        await self._node.schedules.delete(self._namespace, name)
+
+    async def schedule(self, name: str) -> Schedule:
+        self._check_registrar()
+        check_is_text(name, "a schedule's name")
+        return self._node.schedules.one(self._namespace, name)
+
+    async def schedules(self) -> list[Schedule]:
+        self._check_registrar()
+        return self._node.schedules.all(self._namespace)
