@@ -328,7 +328,7 @@ def test_many_channels_and_consumers_end_with_their_connection() -> None:
         assert place.server.measures.consumers == 20
         connection.close()
         waited(lambda: (place.server.measures.consumers, place.server.measures.channels) == (0, 0))
-        assert not any(place.broker.has_queue(f"q{number}") for number in range(20))
+        assert not any(place.broker.knows_queue(f"q{number}") for number in range(20))
 
 
 def leaks(place: Served) -> tuple[int, int]:

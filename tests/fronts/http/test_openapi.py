@@ -161,12 +161,12 @@ class Served:
     async def _fill(self) -> str:
         """Whatever random requests have made of it, all is there again; a lease that can be settled."""
         broker = self.front.broker
-        if broker.has_queue("mail"):
+        if await broker.has_queue("mail"):
             await broker.delete_queue("mail")
         await broker.declare_queue("mail", backoff_ms=0, max_attempts=0)
         await broker.declare_group("mail", "default")
         await broker.declare_group("mail", "watch", kind="stream")
-        if "all" not in broker.exchanges():
+        if "all" not in await broker.exchanges():
             await broker.declare_exchange("all", kind="fanout")
         await broker.bind("all", "mail")
         await broker.publish_many("mail", [Message(b"a", trace_id="trace"), Message(b"\xff", headers={"a": b"b"})])
