@@ -177,6 +177,11 @@ class ClusterWorld:
 
     def landed(self, index: int, commit: Commit) -> None:
         """The memory store has checked the epochs: nothing lands under an old one."""
+        for lane in self.members[index].node.lanes.loaded():
+            try:
+                lane.check()
+            except AssertionError as broken:
+                self.odd(f"lane {lane.id} of node {index}: {broken}")
 
     def failed(self) -> None:
         self.faults += 1
@@ -461,4 +466,5 @@ def run_cluster(seed: int) -> ClusterWorld:
         await world.check()
 
     run(loop, main())
+    worlds[0].violations += loop.broken
     return worlds[0]

@@ -8,6 +8,7 @@ not a hang. Next stop: `faulty_store.py`, the other half of a simulated machine.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
@@ -43,8 +44,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._turns_max = turns_max
         self.turns = 0
+        self.broken: list[str] = []
+        """Assertions that failed in a callback or a task that nobody awaits."""
         self.tasks: list[asyncio.Task[Any]] = []
         self.set_task_factory(_remembering_factory)  # type: ignore[arg-type]
+
+    def note_broken(self, _: object, context: dict[str, Any]) -> None:
+        """Keep failed assertions; other errors are faults that the schedule asked for."""
+        if isinstance(context.get("exception"), AssertionError):
+            self.broken.append("".join(traceback.format_exception(context["exception"])))
 
     def time(self) -> float:
         return self._now
@@ -88,7 +96,7 @@ class SimulatedClock:
 
 def run(loop: VirtualLoop, work: Coroutine[Any, Any, Result]) -> Result:
     """Run a schedule to its end, then end whatever it left behind."""
-    loop.set_exception_handler(lambda _, __: None)
+    loop.set_exception_handler(loop.note_broken)
     try:
         return loop.run_until_complete(work)
     finally:

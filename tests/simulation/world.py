@@ -166,6 +166,15 @@ class World:
             self.odd(f"a commit of node {index} landed, but node {self.owner} owns the disk")
         self.trace(f"node {index} commits {_summary(commit)}")
         self.checker.landed(commit, index)
+        self._check_lanes(self.processes[index])
+
+    def _check_lanes(self, process: Process) -> None:
+        """The invariants of every lane in a node's memory, at a moment at which no command is under way."""
+        for lane in process.node.lanes.loaded():
+            try:
+                lane.check()
+            except AssertionError as broken:
+                self.checker.court.report("invariant", f"lane {lane.id} of node {process.index}: {broken}")
 
     def failed(self) -> None:
         self.checker.commit_failed()
@@ -198,6 +207,7 @@ class World:
                 if queue is not None:
                     self.checker.court.mirror.declare_ephemeral(process.index, queue)
             self.checker.landed(commit, process.index)
+            self._check_lanes(process)
 
         setattr(memory, "apply", watched)  # noqa: B010 - mypy knows that methods are not assigned to
 
@@ -359,6 +369,8 @@ def run_world(seed: int, *, keep_trace: bool = False) -> Outcome:
             run(loop, main())
         except Stuck as stuck:
             worlds[0].odd(str(stuck))
+    for broken in loop.broken:
+        worlds[0].odd(broken)
     return _outcome(worlds[0])
 
 

@@ -77,6 +77,7 @@ class Dedup:
     def committed(self, count: int) -> None:
         """So many of the oldest uncommitted ids are in the store now; forget the oldest beyond the limit."""
         self.uncommitted -= count
+        assert self.uncommitted >= 0, f"{count} ids were committed, {self.uncommitted + count} waited for it"
         if self.questions == 0:
             while len(self.by_key) > IDS_IN_MEMORY_MAX and len(self.by_key) > self.uncommitted:
                 key = next(iter(self.by_key))
@@ -95,3 +96,10 @@ class Dedup:
         self._older.expire(now_ms)
         self.complete = self._older.is_empty(now_ms)
         return len(self.by_key) != before or has_older
+
+    def check(self) -> None:
+        """Assert that no id that waits for its commit was forgotten."""
+        assert all(row.key == key for key, row in self.by_key.items()), "an id is filed under another key"
+        assert len(self.unsealed) <= self.uncommitted, f"{len(self.unsealed)} unsealed, {self.uncommitted} uncommitted"
+        forgotten = [row.key for row in self.unsealed if row.key not in self.by_key]
+        assert not forgotten, f"ids {forgotten} are not stored yet, and not in memory"

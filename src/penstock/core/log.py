@@ -9,6 +9,7 @@ without reading its log.
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 from operator import attrgetter
 from typing import Final
 
@@ -76,6 +77,7 @@ class Log:
 
     def append(self, head: BatchHead, committed_end: int = INTEGER_MAX) -> None:
         """A batch at the end of the log. What is not committed yet stays in memory: the store does not have it."""
+        assert not self.tail or self.tail[-1].end == head.base, f"batch at {head.base} behind {self.tail[-1].end}"
         self.tail.append(Segment(head))
         self.tail_bytes += len(head.meta)
         if len(self.tail) > 2 * TAIL_SEGMENTS_MAX or (self.tail_bytes > 2 * TAIL_META_BYTES_MAX and len(self.tail) > 1):
@@ -144,3 +146,12 @@ class Log:
                 del self.tail[:keep]
         if self.pages:
             self.pages = [page for page in self.pages if page[-1].end > offset]
+
+    def check(self) -> None:
+        """Assert that the tail and each page hold consecutive batches."""
+        for segments in (self.tail, *self.pages):
+            for one, other in pairwise(segments):
+                assert one.end == other.base, f"batch at {other.base} behind {one.end}"
+            assert all(segment.base < segment.end for segment in segments), "an empty batch"
+        size = sum(len(segment.meta) for segment in self.tail)
+        assert self.tail_bytes == size, f"the tail has {size} bytes of metadata, counted are {self.tail_bytes}"

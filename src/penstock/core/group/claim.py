@@ -50,7 +50,9 @@ def claim(
         return [entry]
     before = (group.next, group.waiting.count, set(group.waiting.dirty) if minimum > 1 else None)
     taken = _take(group, now_ms, room, partition)
-    if count_of(taken) < minimum:
+    count = count_of(taken)
+    assert count <= room, f"{count} messages were taken for a claim of {room}"
+    if count < minimum:
         _put_back(group, now_ms, taken, before)
         return []
     taken = _within_bytes(group, now_ms, taken)
@@ -230,7 +232,10 @@ def _hand_out(
     group.lane.dirty = True
     if settings.rate is not None:
         group.rate_tokens -= count_of(entries)
+        assert group.rate_tokens >= 0, f"{group.rate_tokens} tokens are left of a rate of {settings.rate}"
     for start, end, attempts in runs_of(entries):
+        assert attempts >= 1, f"[{start}, {end}) is handed out for the {attempts}th time"
+        assert start < end <= group.next, f"[{start}, {end}) is handed out, the cursor is at {group.next}"
         group.events.add("claimed", start, end, now_ms, consumer, attempts)
     if settle:
         group.unlock(entries)
@@ -238,4 +243,5 @@ def _hand_out(
             group.events.add("acked", start, end, now_ms, consumer, attempts)
         return
     deadline_ms = now_ms + (settings.lease_ms if lease_ms is None else lease_ms)
+    assert deadline_ms > now_ms, f"lease {lease_id} would end at {deadline_ms}, now is {now_ms}"
     group.leases.add(Lease(lease_id, consumer, deadline_ms, entries, session))

@@ -5,7 +5,7 @@ They stay until redriven or purged, and hold their batches against retention. Kn
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 
 from penstock.model.rows import DeadRow
 
@@ -35,7 +35,10 @@ class Dead:
         self._put(row)
 
     def _put(self, row: DeadRow) -> None:
-        insort(self.starts, row.start)
+        assert row.start < row.end, f"an empty range died: {row}"
+        low, high = self._span(row.start, row.end)
+        assert low == high, f"{row} overlaps {self.overlapping(row.start, row.end)}"
+        self.starts.insert(low, row.start)
         self.by_start[row.start] = row
         self.count += row.end - row.start
         self.dirty.add(row.start)
@@ -89,3 +92,14 @@ class Dead:
                 deleted.append((group, start))
         self.dirty.clear()
         return rows, deleted
+
+    def check(self) -> None:
+        """Assert that dead ranges are sorted, disjoint and counted."""
+        assert self.starts == sorted(self.by_start), f"dead ranges at {sorted(self.by_start)}, sorted are {self.starts}"
+        end = count = 0
+        for start in self.starts:
+            row = self.by_start[start]
+            assert end <= start == row.start < row.end, f"{row} overlaps what ends at {end}, or is empty"
+            end = row.end
+            count += end - start
+        assert self.count == count, f"{count} offsets are dead, counted are {self.count}"

@@ -88,6 +88,16 @@ def merged(entries: list[Entry]) -> list[Entry]:
     return result
 
 
+def is_sorted(entries: Iterable[Entry]) -> bool:
+    """Whether the entries rise, none of them empty and no two overlapping."""
+    end = 0
+    for entry in entries:
+        if not end <= entry.start < entry.end:
+            return False
+        end = entry.end
+    return True
+
+
 def covers(entries: list[Entry], start: int, end: int) -> bool:
     """Whether every offset of [start, end) is in the sorted entries."""
     index = bisect_right(entries, start, key=_start) - 1

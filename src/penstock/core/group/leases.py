@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from penstock.core.group.entries import Entry, carve, count_of, decode_entries, encode_entries
+from penstock.core.group.entries import Entry, carve, count_of, decode_entries, encode_entries, is_sorted
 from penstock.core.heaps import push
 from penstock.model.rows import LeaseRow
 
@@ -50,6 +50,10 @@ class Leases:
         return lease
 
     def add(self, lease: Lease) -> None:
+        """Keep a new lease."""
+        assert lease.id not in self.by_id, f"lease {lease.id} exists: {lease.consumer!r} must get another id"
+        assert lease.entries, f"lease {lease.id} of nothing"
+        assert len(lease.entries) == 1 or is_sorted(lease.entries), f"ranges of lease {lease.id}: {lease.entries}"
         self._index(lease)
         self.dirty.add(lease.id)
 
@@ -80,7 +84,9 @@ class Leases:
         if start <= lease.entries[0].start and lease.entries[-1].end <= end:
             return self.take_all(lease)
         taken = carve(lease.entries, start, end)
-        self.count -= count_of(taken)
+        count = count_of(taken)
+        assert count == end - start, f"{count} offsets of [{start}, {end}) were in lease {lease.id}"
+        self.count -= count
         self.dirty.add(lease.id)
         return taken
 
@@ -91,6 +97,7 @@ class Leases:
         if lease.session:
             _unindex(self.by_session, lease.session, lease.id)
         self.count -= count_of(lease.entries)
+        assert self.count >= 0, f"{self.count} offsets are leased after the end of lease {lease.id}"
         self.dirty.add(lease.id)
         return lease.entries
 
@@ -149,6 +156,28 @@ class Leases:
                 deleted.append((group, id))
         self.dirty.clear()
         return rows, deleted
+
+    # Invariants -------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Assert that counters and indexes say what a recount says."""
+        held: dict[str, set[int]] = {}
+        in_session: dict[str, set[int]] = {}
+        for id, lease in self.by_id.items():
+            held.setdefault(lease.consumer, set()).add(id)
+            if lease.session:
+                in_session.setdefault(lease.session, set()).add(id)
+            assert lease.id == id, f"lease {lease.id} is filed as {id}"
+            assert lease.entries, f"lease {id} of nothing"
+            assert is_sorted(lease.entries), f"lease {id} holds ranges that do not rise: {lease.entries}"
+            assert min(entry.attempts for entry in lease.entries) >= 1, f"lease {id} has unspent attempts"
+            assert (lease.deadline_ms, id) in self.deadlines, f"lease {id} would never expire"
+        assert self.by_consumer == held, f"consumers hold {held}, indexed are {self.by_consumer}"
+        assert self.by_session == in_session, f"sessions hold {in_session}, indexed are {self.by_session}"
+        count = sum(count_of(lease.entries) for lease in self.by_id.values())
+        assert self.count == count, f"{count} offsets are leased, counted are {self.count}"
+        lowest = min((lease.entries[0].start for lease in self.by_id.values()), default=None)
+        assert self.lowest() == lowest, f"the lowest leased offset is {lowest}, not {self.lowest()}"
 
 
 def _unindex(index: dict[str, set[int]], key: str, id: int) -> None:

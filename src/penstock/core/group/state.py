@@ -84,9 +84,11 @@ class WorkState:
 
     def move_to(self, offset: int) -> None:
         """Move the cursor: what lies below it was handed out, parked, dropped or filtered out."""
+        lane = self.lane
+        assert lane.first <= offset <= lane.end, f"cursor to {offset}; the lane has {lane.first} to {lane.end}"
         self.next = offset
         self.cursor_dirty = True
-        self.lane.dirty = True
+        lane.dirty = True
 
     def lease(self, lease_id: int) -> Lease:
         """The lease; raises `LeaseLost` if it is gone."""

@@ -91,6 +91,7 @@ class StreamGroup:
         self.next = max(self.next, offset)
 
     def _set_committed(self, offset: int, now_ms: int) -> None:
+        assert 0 <= offset <= self.lane.end, f"committed to {offset}; the lane ends at {self.lane.end}"
         if offset != self.committed:
             low, high = sorted((offset, self.committed))
             self.events.add("committed", low, high, now_ms)
@@ -131,3 +132,11 @@ class StreamGroup:
         if self.cursor_dirty:
             change.groups.append(GroupRow(self.id, self.next, self.committed))
             self.cursor_dirty = False
+
+    def check(self) -> None:
+        """Assert that cursor, commit and what readers hold are within the log."""
+        end = self.lane.end
+        assert 0 <= self.committed <= end, f"group {self.id} committed {self.committed}, the lane ends at {end}"
+        assert 0 <= self.next <= end, f"group {self.id} is at {self.next}, the lane ends at {end}"
+        for consumer, (low, high) in self.handed.items():
+            assert low <= high <= end, f"{consumer!r} reads [{low}, {high}), the lane ends at {end}"

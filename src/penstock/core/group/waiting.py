@@ -11,7 +11,7 @@ from __future__ import annotations
 from heapq import heappop
 from typing import Final
 
-from penstock.core.group.entries import Entry, carve, decode_entries, encode_entries, insert
+from penstock.core.group.entries import Entry, carve, decode_entries, encode_entries, insert, is_sorted
 from penstock.core.heaps import push
 from penstock.model.rows import WaitingRow
 
@@ -73,6 +73,9 @@ class Waiting:
 
     def _index(self, entry: Entry) -> None:
         start = entry.start
+        assert start < entry.end, f"an empty range waits: {entry}"
+        assert start not in self.by_start, f"{entry} waits already: {self.by_start[start]}"
+        assert entry.attempts >= 0, f"{entry} was taken back more often than handed out"
         self.by_start[start] = entry
         self.count += entry.end - start
         chunk = start // CHUNK_OFFSETS
@@ -162,6 +165,7 @@ class Waiting:
         """Offsets of the partition left their lease; call after putting back those that must wait."""
         queue = self.partitions[partition]
         queue.leased -= count
+        assert queue.leased >= 0, f"partition {partition!r} has {queue.leased} leased offsets"
         if queue.leased == 0:
             if queue.entries:
                 self._offer_head(partition, queue)
@@ -279,3 +283,38 @@ class Waiting:
                 deleted.append((group, chunk))
         self.dirty.clear()
         return rows, deleted
+
+    # Invariants -------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Assert that counters and indexes say what a recount says, and that every entry will come up."""
+        entries = self.in_order()
+        assert is_sorted(entries), f"waiting entries overlap: {entries}"
+        assert all(start == entry.start for start, entry in self.by_start.items()), "an entry is filed elsewhere"
+        count = sum(entry.count for entry in entries)
+        assert self.count == count, f"{count} offsets wait, counted are {self.count}"
+        chunked = sorted(start for starts in self.chunks.values() for start in starts)
+        assert chunked == sorted(self.by_start), f"entries at {sorted(self.by_start)}, chunked are {chunked}"
+        lowest = min(self.by_start, default=None)
+        assert self.lowest() == lowest, f"the lowest waiting offset is {lowest}, not {self.lowest()}"
+        for entry in entries:
+            assert not entry.expires_ms or (entry.expires_ms, entry.start) in self.expiring, f"{entry} never expires"
+        self._check_partitions(entries)
+        self._check_offers(entries)
+
+    def _check_partitions(self, entries: list[Entry]) -> None:
+        assert self.ordered or not self.partitions, f"partitions {sorted(self.partitions)} in an unordered group"
+        for name, partition in self.partitions.items():
+            queued = [entry for entry in entries if entry.partition == name]
+            assert partition.entries == queued, f"partition {name!r} has {queued}, queued are {partition.entries}"
+            assert partition.leased or queued, f"partition {name!r} is locked by nothing"
+
+    def _check_offers(self, entries: list[Entry]) -> None:
+        """Each entry that may be taken once it is due is in a heap under its time, or is ready."""
+        ready = {(start, partition) for _, start, partition in self.ready}
+        later = {(due_ms, start, partition) for due_ms, start, partition in self.later}
+        for entry in entries:
+            name = entry.partition if self.ordered else ""
+            if self._entry_at(entry.start, name) is entry:
+                offered = (entry.start, name) in ready or (self._due(entry, name), entry.start, name) in later
+                assert offered, f"{entry} would never be handed out"

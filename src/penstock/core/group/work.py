@@ -13,6 +13,7 @@ from penstock.core.group import admin, expiry, limits
 from penstock.core.group import claim as claiming
 from penstock.core.group import settle as settling
 from penstock.core.group.state import WorkState
+from penstock.model import INTEGER_MAX
 from penstock.model.rows import GroupRow, LaneChange, LaneImage
 
 State = Literal["ready", "leased", "waiting", "dead", "done"]
@@ -127,3 +128,28 @@ class WorkGroup(WorkState):
         found.append((self.next, min(end, self.lane.end), "ready", 0))
         clipped = [(max(low, start), min(high, end), state, attempts) for low, high, state, attempts in found]
         return sorted(item for item in clipped if item[0] < item[1])
+
+    # Invariants -------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Assert that [0, next) is the disjoint union of leased, waiting, dead and done, and every index right."""
+        self.leases.check()
+        self.waiting.check()
+        self.dead.check()
+        first, end = self.lane.first, self.lane.end
+        assert first <= self.next <= end, f"group {self.id} is at {self.next}, the lane has {first} to {end}"
+        last = (first, first, "trimmed", 0)
+        for state in self.states(0, INTEGER_MAX):
+            assert last[1] <= state[0], f"group {self.id}: {state} overlaps {last}"
+            last = state
+        assert last[1] <= end, f"group {self.id}: {last} is past the lane's end {end}"
+        self._check_locks()
+
+    def _check_locks(self) -> None:
+        leased: dict[str, int] = {}
+        for lease in self.leases.by_id.values() if self.waiting.ordered else ():
+            for entry in lease.entries:
+                if entry.partition:
+                    leased[entry.partition] = leased.get(entry.partition, 0) + entry.count
+        locked = {name: partition.leased for name, partition in self.waiting.partitions.items() if partition.leased}
+        assert locked == leased, f"group {self.id} leases {leased} of its partitions, locked are {locked}"

@@ -12,6 +12,7 @@ from penstock.core.lane import append as appending
 from penstock.core.lane import retention, room
 from penstock.core.lane import seal as sealing
 from penstock.core.lane.state import LaneState
+from penstock.model import Message
 
 
 class Lane(LaneState):
@@ -74,3 +75,19 @@ class Lane(LaneState):
             and not (self.has_limits() and self.first < self.end)
             and all(isinstance(group, WorkGroup) and group.is_idle() for group in self.groups.values())
         )
+
+    # Invariants -------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Assert what must be true of the whole lane. Costs time: for tests and the simulation, after every step."""
+        ends = (self.first, self.visible_end, self.sealed_end, self.end)
+        assert list(ends) == sorted(ends), f"first, visible, sealed and end are {ends}"
+        assert self.sealed_first <= self.first, f"sealed from {self.sealed_first}, kept from {self.first}"
+        parts = sum(1 if isinstance(part, Message) else part.count for part in self.parts)
+        assert self.sealed_end + parts == self.end, f"{parts} parts from {self.sealed_end}, the lane ends at {self.end}"
+        assert not self.log.tail or self.log.tail[-1].end == self.sealed_end, f"the log ends before {self.sealed_end}"
+        assert self.done_marks == sorted(self.done_marks), f"done marks {self.done_marks}"
+        self.log.check()
+        self.dedup.check()
+        for group in self.groups.values():
+            group.check()

@@ -89,6 +89,7 @@ def _trim_below(lane: LaneState, target: int) -> None:
 
 
 def _trim_to(lane: LaneState, base: int) -> None:
+    assert lane.first < base <= lane.visible_end, f"trim to {base}; the lane has {lane.first} to {lane.visible_end}"
     lane.first = lane.trim_to = base
     lane.log.forget_before(base)
     lane.dirty = True

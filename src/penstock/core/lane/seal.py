@@ -46,6 +46,7 @@ def seal(lane: LaneState, now_ms: int) -> Sealed | None:
         return None
     change = LaneChange(lane.id, lane.first, lane.end, lane.bytes_end)
     _encode_parts(lane, now_ms)
+    assert lane.sealed_end == lane.end, f"encoded to {lane.sealed_end}, published to {lane.end}"
     change.batches, lane.rows = lane.rows, []
     sealed = Sealed(change, [], [], 0, lane.sealed_first)
     _seal_groups(lane, sealed)
@@ -81,7 +82,11 @@ def _is_empty(change: LaneChange) -> bool:
 
 def committed(lane: LaneState, sealed: Sealed) -> None:
     """The commit is durable: what it published can be claimed now."""
-    lane.visible_end = sealed.change.end
+    end = sealed.change.end
+    assert lane.visible_end <= end <= lane.sealed_end, (
+        f"{end} is durable: {lane.visible_end} was, {lane.sealed_end} is sealed"
+    )
+    lane.visible_end = end
     lane.dedup.committed(sealed.dedup_count)
 
 
