@@ -1,16 +1,16 @@
 """The batch codec: messages to two byte strings, `meta` (metadata by column) and `body` (payloads), and back.
 
-A batch is what a lane stores and what travels whole between producer, node, store, consumer and Spark. `meta` can
-be read, cut and checked without touching `body`. All work is done by column, so that a thousand messages cost a few
-C-level passes. The layout is in `docs/batch-format.md`.
+A batch is what a lane stores, and what travels whole between producer, node, store, consumer and Spark. `meta` is read,
+cut and checked without touching `body`. All work is by column, so that a thousand messages cost a few C-level passes.
+The layout is in `docs/batch-format.md`.
 
-This package knows `model` and `errors` only: no lane, offset, store, socket or clock. Whatever bytes it is given, it
-answers with data or with `InvalidBatch`, in bounded memory. Fields of messages handed to `encode` were checked by
-`model.check_message`; bytes from an untrusted producer go through `check`. The next stop of a message is
-`core/lane/append.py`, where its batch gets offsets.
+The package knows `model` only: no lane, offset, store, socket or clock. Any bytes give data or `InvalidBatch`, in
+bounded memory. Messages given to `encode` were checked by `model.check_message`; a batch from an untrusted producer
+goes through `check`. Next stop: `core/lane/append.py`, where a batch gets its offsets.
 
-`layout` and `guards` are below `body` and `columns`; on these two stand `messages`, `reader`, `reshape` and `checks`,
-and `frame` beside them. All others import from the package, which is this list of names and nothing else.
+Inside, `layout` and `guards` are below `body` (payloads) and `columns` (metadata); above these are `messages`
+(encode, decode), `reader`, `reshape` (cut, select, join) and `checks`; `frame` wraps a batch for files and HTTP.
+Others import the names below from here.
 """
 
 from penstock.batch.body import COMPRESS_BYTES_MIN, is_intact, is_large, payloads

@@ -1,7 +1,6 @@
-"""Checking what an untrusted producer encoded: that a batch is whole and within the limits of `model`.
+"""Validation of a batch that an untrusted producer encoded: intact, and within the limits of `model`.
 
-This module knows what a field may hold. It does not know how columns or payloads are stored, nor who the producer is,
-and it changes nothing.
+This module knows what a field may hold, not how columns or payloads are stored. It changes nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _NUMBER_LIMITS: Final = {
 
 
 def check(batch: EncodedBatch, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> Meta:
-    """Raise unless a batch is whole and all of it is within the limits of `model`; its metadata otherwise."""
+    """Return a batch's metadata; raise unless the batch is intact and all of it within the limits of `model`."""
     if batch.count == 0:
         raise InvalidBatch("batch has no messages")
     lengths, _, _ = open_body(batch.body, batch.count)

@@ -1,7 +1,7 @@
 """The meta of a batch: the metadata of its messages by column, each a constant or a list, as msgpack.
 
-A column read is a list; a list of one value is a constant. This module knows no payload and no body, and of the model's
-limits only the types: what lies within them is for `checks` to say.
+In memory a column is a list; a list of one value is a constant. This module knows no payload, and of a field's limits
+only its type: the rest is up to `checks`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CODEC_ERRORS: Final = (msgspec.MsgspecError, ValueError, TypeError, OverflowErr
 
 
 class _Column(NamedTuple):
-    """How one column is read: its bit, the value that costs nothing, decoders of a list and of a constant."""
+    """How one column is read: its bit, its default (which is not stored), the decoders of a list and of a constant."""
 
     bit: int
     default: Any
@@ -129,7 +129,7 @@ def columns_of(messages: Sequence[Message]) -> dict[str, list[Any]]:
 
 
 def write_meta(columns: dict[str, list[Any]], count: int) -> bytes:
-    """Columns (a list of one value is a constant) as bytes; those of defaults only are left out."""
+    """Columns as bytes; a list of one value is a constant, a column of defaults is left out."""
     present = constant = 0
     parts: list[bytes] = []
     for name, values in columns.items():
@@ -201,7 +201,7 @@ def read_meta(meta: bytes, count: int, kinds: dict[str, _Column]) -> dict[str, l
 
 
 def read_columns(meta: bytes, count: int, names: frozenset[str]) -> dict[str, list[Any]]:
-    """Of these columns those that are present, as `read_meta` gives them; the others are not decoded."""
+    """Like `read_meta`, of some columns only; the others are not decoded."""
     check_count(count)
     if not meta:
         return {}

@@ -19,7 +19,7 @@ def to_bytes(batch: EncodedBatch) -> bytes:
 
 
 def to_parts(batch: EncodedBatch) -> tuple[bytes, bytes]:
-    """The same in two parts, the second of which is the batch's body as it is: large ones are not copied."""
+    """Like `to_bytes` in two parts; the second is the batch's body itself, so that a large one is not copied."""
     return b"".join(_head(batch)), batch.body
 
 
@@ -30,13 +30,13 @@ def _head(batch: EncodedBatch) -> tuple[bytes, bytes, bytes]:
 
 
 def from_bytes(data: bytes) -> EncodedBatch:
-    """What `to_bytes` made. Looks at the frame only; `decode` and `check` look at what is inside."""
+    """The batch that `to_bytes` framed. Checks the frame only; `decode` and `check` check what is inside."""
     count, body_start = _opened(data, len(data))
     return EncodedBatch(count, data[FRAME_START:body_start], data[body_start:])
 
 
 def from_parts(parts: Sequence[bytes | memoryview]) -> EncodedBatch:
-    """The same of bytes that lie in several places: large bodies are copied once."""
+    """Like `from_bytes`, of bytes in several pieces; a large body is copied once."""
     first, *rest = parts
     if len(first) < FRAME_START:
         return from_bytes(b"".join(parts))

@@ -20,7 +20,7 @@ def check_version(version: int, what: str) -> None:
 
 
 def check_sum(data: bytes, head_bytes: int, what: str) -> None:
-    """The checksum stands after the head and covers all bytes but its own."""
+    """Raise unless the checksum, which follows the head and covers all other bytes, matches."""
     computed = crc32(memoryview(data)[head_bytes + CHECKSUM.size :], crc32(data[:head_bytes]))
     if computed != CHECKSUM.unpack_from(data, head_bytes)[0]:
         raise InvalidBatch(f"{what} is corrupted: its checksum does not match")

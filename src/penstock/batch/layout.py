@@ -1,7 +1,6 @@
-"""What the bytes of a batch are made of: versions, bits, heads; and the two structs that batches are handed around in.
+"""The layout of a batch's bytes (versions, bits, heads), and the two structs in which batches are passed around.
 
-Declarations only. This module knows nothing of how the bytes are written, read or checked, nor of any other module of
-this package.
+Declarations only: nothing here writes, reads or checks bytes.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ LENGTH_BYTES: Final = 4
 
 
 class EncodedBatch(msgspec.Struct, frozen=True):
-    """Messages encoded together. `count` is repeated inside `meta` and `body`, so that it cannot go astray."""
+    """Messages encoded together. `meta` and `body` repeat `count`, so that a mismatch is found."""
 
     count: int
     meta: bytes
@@ -60,7 +59,7 @@ class EncodedBatch(msgspec.Struct, frozen=True):
 
 
 class Meta(msgspec.Struct):
-    """The metadata of a batch by column; None is a column in which every message has the default."""
+    """The metadata of a batch by column; a column of defaults is None."""
 
     count: int
     partition: list[str | None] | None = None

@@ -1,7 +1,7 @@
 """Messages to batch and back.
 
-Fields of messages handed to `encode` were checked by `model.check_message`. This module puts `columns` and `body`
-together; it knows neither how they lay out their bytes nor how batches are cut, joined or framed.
+Messages given to `encode` were checked by `model.check_message`. This module combines `columns` and `body`; it knows
+neither their bytes nor how batches are cut, joined or framed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ALIKE_KEPT: Final = 128
 
 
 def encode(messages: Sequence[Message]) -> EncodedBatch:
-    """Messages that `model.check_message` accepted, as a batch; `MessageTooLarge` past a batch's limits."""
+    """Encode messages that `model.check_message` accepted; raises `MessageTooLarge` past a batch's limits."""
     count = len(messages)
     limit_count(count)
     if count == 1:
@@ -34,7 +34,7 @@ def encode(messages: Sequence[Message]) -> EncodedBatch:
 
 
 def _encode_single(message: Message) -> EncodedBatch | None:
-    """One short message with no more than a content type, as a commit's events are too; None for any other."""
+    """Encode one short message that has at most a content type; None for any other."""
     content_type = message.content_type
     if message != Message(message.payload, content_type=content_type):
         return None
@@ -47,7 +47,7 @@ def _encode_single(message: Message) -> EncodedBatch | None:
 
 
 def encode_alike(payloads: Sequence[bytes], content_type: str) -> EncodedBatch:
-    """What `encode` makes of messages that have a payload and this content type, and nothing else."""
+    """Like `encode`, of messages with these payloads, this content type and nothing else."""
     count = len(payloads)
     limit_count(count)
     body = write_single(payloads[0]) if count == 1 else None
@@ -58,7 +58,7 @@ def encode_alike(payloads: Sequence[bytes], content_type: str) -> EncodedBatch:
 
 @lru_cache(ALIKE_KEPT)
 def _meta_alike(count: int, content_type: str) -> bytes:
-    """The meta of messages that have a content type and nothing else: there are few of them, and they come again."""
+    """The meta of `count` messages with one content type and nothing else; cached, because few values recur."""
     return write_meta({"content_type": [content_type]}, count)
 
 
@@ -72,12 +72,12 @@ def decode(batch: EncodedBatch, start: int = 0, stop: int | None = None) -> list
 
 
 def decode_single(batch: EncodedBatch) -> Message | None:
-    """The message of a batch of one without metadata, found to be whole; None for any other, which `check` judges."""
+    """The message of an intact batch of one without metadata; None for any other, which `check` handles."""
     payload = None if batch.count != 1 or batch.meta else open_single(batch.body)
     return None if payload is None else Message(bytes(payload))
 
 
 def decode_meta(meta: bytes, count: int) -> Meta:
-    """The metadata of a batch of `count` messages, constants expanded; types are right, limits are `check`'s."""
+    """Decode metadata, constants expanded. Types are checked, limits are not: see `check`."""
     columns = read_meta(meta, count, TYPED)
     return Meta(count, **{name: expand(values, count) for name, values in columns.items()})

@@ -1,7 +1,7 @@
-"""A batch read piece by piece: what unfolding and decoding it cost is paid once.
+"""A batch that is read piece by piece, and decompressed and decoded once.
 
-This module knows one batch and keeps what was made of it; it knows neither who reads, nor offsets, nor for how long a
-reader is kept: that is `node/cache.py`, which asks it for its size.
+This module knows one batch and caches what was decoded of it. It knows neither offsets nor how long it is kept:
+`node/cache.py` decides that, by its size.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from penstock.batch.layout import BODY_COMPRESSED, BODY_START, LENGTH_BYTES, Enc
 from penstock.model import BATCH_BYTES_MAX, Message
 
 _OBJECT_BYTES: Final = 48
-"""What a bytes object and its place in a list take beside its bytes."""
+"""Memory of a bytes object and its slot in a list, beside its bytes."""
 _PLACE_BYTES: Final = 12
-"""What is kept of a payload that is not cut: its length, and where it begins."""
+"""Memory of a payload that is not sliced: its length and its position."""
 
 
 class Reader:
-    """A batch that is read piece by piece, by several groups: checked, unfolded and decoded once, on first use."""
+    """A batch that several groups read piece by piece: checked, decompressed and decoded once, on first use."""
 
     __slots__ = ("_all", "_block", "_columns", "_is_checked", "_lengths", "_offsets", "batch")
 
     def __init__(self, batch: EncodedBatch, *, is_checked: bool = False) -> None:
-        """`is_checked`: these very bytes were made or checked by this process, so their checksum need not be."""
+        """With `is_checked`, this process made or checked these bytes, and skips their checksum."""
         self.batch = batch
         self._is_checked = is_checked
         self._all: list[bytes] | None = None
@@ -50,7 +50,7 @@ class Reader:
         _, offsets, block = self._open()
         taken = [block[low:high] for low, high in pairwise(offsets[start : stop + 1])]
         if len(taken) == self.batch.count and not self._is_large:
-            # Who reads a batch whole is often one of several groups: the others get the same objects.
+            # Several groups often read the whole batch: they share the objects.
             self._all, self._block, self._lengths, self._offsets = taken, b"", None, None
             return taken[:]
         return taken
@@ -70,7 +70,7 @@ class Reader:
         return EncodedBatch(stop - start, cut_meta(batch.meta, batch.count, start, stop), body)
 
     def _open(self) -> tuple[array[int], array[int], bytes]:
-        """The payloads' lengths, where each begins and the last one ends, and the bytes that hold them."""
+        """The payloads' lengths, their positions with the end of the last, and the bytes that hold them."""
         if self._lengths is None or self._offsets is None:
             opened = open_body(self.batch.body, self.batch.count, is_checked=self._is_checked)
             self._lengths, self._block, data_start = opened
@@ -79,7 +79,7 @@ class Reader:
 
     @property
     def _is_large(self) -> bool:
-        """Whether payloads are cut for all who ask, rather than kept beside the batch, which would be as large."""
+        """Whether payloads are sliced for each read: keeping them would double the batch's memory."""
         return is_large(self.batch.body, self.batch.count)
 
     @property
@@ -88,7 +88,7 @@ class Reader:
         return self._is_checked
 
     def check(self) -> None:
-        """Raise `InvalidBatch` if the body is damaged; costs nothing where that is known already."""
+        """Raise `InvalidBatch` if the body is damaged; checks once."""
         if not self._is_checked:
             self.payloads(0, 0)
             self._is_checked = True
@@ -104,7 +104,7 @@ class Reader:
 
     @property
     def size(self) -> int:
-        """Bytes it may come to hold: the batch, and its payloads unfolded and, where they are small, cut."""
+        """The most memory it may take: the batch, and its payloads decompressed and, where small, sliced."""
         body = self.batch.body
         if self._is_large:
             return self.batch.size + self.batch.count * _PLACE_BYTES
@@ -114,9 +114,9 @@ class Reader:
 
 
 def _unfolded_bytes(body: bytes, count: int) -> int:
-    """What a compressed body says it unfolds to; nothing where that cannot be, for then it is refused when opened.
+    """The decompressed size that a body declares; 0 if that is impossible.
 
-    A damaged body is reported to whoever wants its messages, not to those who only have its neighbours to read.
+    Opening such a body raises; a reader that only needs its neighbours must not fail.
     """
     try:
         size = zstandard.frame_content_size(memoryview(body)[BODY_START:])

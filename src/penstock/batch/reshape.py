@@ -1,7 +1,4 @@
-"""Batch to batch, by column: part of one, some of one, or several as one, without making a message.
-
-Headers are moved, not understood. This module knows no message, and not which batches belong together.
-"""
+"""Batch to batch, by column: cut, select and join without making messages. Headers are copied undecoded."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ def select(batch: EncodedBatch, indexes: Sequence[int]) -> EncodedBatch:
 
 
 def with_key(batch: EncodedBatch, key: str) -> EncodedBatch:
-    """The same messages, each with this key; payloads are not touched."""
+    """The same messages, each with this key; the body is shared."""
     columns = read_meta(batch.meta, batch.count, OPAQUE_HEADERS) | {"key": [key]}
     ordered = {name: columns[name] for name in OPAQUE_HEADERS if name in columns}
     return EncodedBatch(batch.count, write_meta(ordered, batch.count), batch.body)

@@ -1,7 +1,7 @@
-"""Heaps with lazy deletion that cannot grow without bound.
+"""Heaps with lazy deletion and a bound.
 
-Items that are no longer true are skipped when they come up; where many of them pile up behind a true one,
-`push` sweeps them, at a cost spread over the pushes that made them.
+An item that is out of date is skipped when it reaches the top. When out-of-date items outnumber the live ones, `push`
+sweeps them, at a cost spread over the pushes that made them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from heapq import heapify, heappush
 from typing import Final, TypeVar
 
 SLACK: Final = 1_024
+"""Out-of-date items that a heap may hold beside as many as are live."""
 
 Item = TypeVar("Item", int, tuple[int, int], tuple[int, int, str])
 
 
 def push(heap: list[Item], item: Item, live: int, is_true: Callable[[Item], bool]) -> None:
-    """Push an item on a heap of about `live` true ones."""
+    """Push an item; `live` is about how many items are in date, `is_true` tells whether one is."""
     heappush(heap, item)
     if len(heap) > 2 * live + SLACK:
         heap[:] = {item for item in heap if is_true(item)}

@@ -1,9 +1,8 @@
-"""The part of a lane's log that is known in memory: heads of batches, never bodies.
+"""The part of a lane's log that is in memory: heads of batches, never bodies.
 
-The newest heads are kept as they are appended (the tail); older ones are fed in pages when a group that
-lags asks for them. A look-up outside of both raises `Missing`, before anything was changed: the node reads
-the heads from the store, feeds them and asks again. So memory does not grow with the backlog, and a lane opens
-without reading its log.
+The tail holds the newest heads. Older ones are fed in pages, when a group that lags needs them: a look-up outside of
+both raises `Missing`, before anything was changed; the node reads the heads from the store, feeds them and repeats
+the command. So memory does not grow with the backlog, and a lane opens without reading its log.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from penstock.model.rows import BatchHead
 
 TAIL_SEGMENTS_MAX: Final = 1_024
 TAIL_META_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The tail is cut back to these when it has reached twice as much."""
 PAGES_MAX: Final = 16
 
 
 class Missing(Exception):  # not an error: a question to the node
-    """Heads from this offset on are needed and not in memory."""
+    """Heads from this offset on are needed and not in memory: feed them and repeat the command."""
 
     def __init__(self, start: int) -> None:
         super().__init__(f"heads from offset {start} on are not in memory")
@@ -31,7 +31,7 @@ class Missing(Exception):  # not an error: a question to the node
 
 
 class Segment:
-    """One batch as the core sees it: where it lies, which columns it has, and its columns once asked for."""
+    """One batch as the core sees it: its offsets, sizes and metadata, decoded on first use."""
 
     __slots__ = ("_columns_decoded", "base", "bytes_end", "columns", "end", "meta", "published_ms", "size")
 
@@ -64,7 +64,7 @@ def _find(segments: list[Segment], offset: int) -> Segment | None:
 
 
 class Log:
-    """Look-up of segments by offset in the tail and in the pages last fed."""
+    """Segments by offset: the tail, and the pages last used."""
 
     __slots__ = ("_last", "pages", "tail", "tail_bytes")
 
@@ -73,10 +73,10 @@ class Log:
         self.tail_bytes = 0
         self.pages: list[list[Segment]] = []
         self._last: Segment | None = None
-        """What was found last: a claim looks for the same batch several times, and groups in step for the same too."""
+        """What was found last: one claim looks for the same batch several times, and so do groups in step."""
 
     def append(self, head: BatchHead, committed_end: int = INTEGER_MAX) -> None:
-        """A batch at the end of the log. What is not committed yet stays in memory: the store does not have it."""
+        """Append a batch. Heads past `committed_end` stay in memory: the store does not have them yet."""
         assert not self.tail or self.tail[-1].end == head.base, f"batch at {head.base} behind {self.tail[-1].end}"
         self.tail.append(Segment(head))
         self.tail_bytes += len(head.meta)
@@ -91,7 +91,7 @@ class Log:
         del self.tail[:drop]
 
     def feed(self, heads: list[BatchHead]) -> None:
-        """A page of consecutive heads read from the store; the page used longest ago makes room."""
+        """Keep a page of consecutive heads read from the store; the least recently used page makes room."""
         if heads:
             self.pages.insert(0, [Segment(head) for head in heads])
             del self.pages[PAGES_MAX:]
@@ -113,7 +113,7 @@ class Log:
         return None
 
     def peek_some(self, offset: int, most: int) -> list[Segment]:
-        """The segment that holds an offset and those behind it, as far as they are in memory together."""
+        """Up to `most` consecutive segments, from the one that holds an offset on, as far as they are in memory."""
         if self.tail and offset >= self.tail[0].base:
             segments = self.tail
         else:
@@ -122,7 +122,7 @@ class Log:
         return segments[index : index + most] if index >= 0 and offset < segments[index].end else []
 
     def look(self, offset: int) -> Segment | None:
-        """As `peek`, but the page does not count as used: for those who only look on."""
+        """Like `peek`, but the page does not count as used: for statistics."""
         for segments in (self.tail, *self.pages):
             if segments and segments[0].base <= offset < segments[-1].end:
                 return _find(segments, offset)
@@ -136,7 +136,7 @@ class Log:
         return segment
 
     def forget_before(self, offset: int) -> None:
-        """Drop what was trimmed from the log."""
+        """Drop the segments below an offset: they were trimmed."""
         if self._last is not None and self._last.end <= offset:
             self._last = None
         if self.tail and self.tail[0].end <= offset:

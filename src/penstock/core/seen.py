@@ -1,8 +1,7 @@
-"""Keys that are no longer in memory, remembered well enough to say "never seen" of a new one.
+"""A Bloom filter in generations over keys that are no longer in memory.
 
-A Bloom filter in generations: what it denies was never added, what it affirms must be looked up in the store. Two bytes
-a key, so that millions of them fit; a generation goes as a whole when the last of its keys has expired. Knows nothing
-of messages or lanes.
+What it denies was never added; what it affirms must be looked up in the store. It takes two bytes a key, so that
+millions fit. A generation is dropped whole when the last of its keys has expired. Knows nothing of messages or lanes.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from hashlib import blake2b
 from typing import Final
 
 FIRST_KEYS: Final = 1 << 18
-"""Keys of the first generations; later ones are larger, so that there are never many to ask."""
+"""Keys of the first generations; later ones are larger, so that there are never many to probe."""
 BITS_A_KEY: Final = 16
 PROBES: Final = 7
 BYTES_MAX: Final = 64 * 1024 * 1024
@@ -30,16 +29,17 @@ class _Generation:
 
 
 class Seen:
-    """See the module's description."""
+    """Keys added, by generation, oldest first."""
 
     __slots__ = ("_generations", "unknown_until_ms")
 
     def __init__(self, unknown_until_ms: int = 0) -> None:
         self._generations: list[_Generation] = []
         self.unknown_until_ms = unknown_until_ms
-        """Until then there may be keys in the store that were never added here."""
+        """Until then the store may hold keys that were never added here."""
 
     def add(self, key: bytes, expires_ms: int) -> None:
+        """Remember a key until it expires."""
         generations = self._generations
         if not generations or not generations[-1].room:
             generations.append(_Generation(FIRST_KEYS << len(generations) // 4))
@@ -54,22 +54,23 @@ class Seen:
             at += step
 
     def _shorten(self) -> None:
-        """Past the limit of memory the oldest go first: until they have expired, nobody can say "never seen"."""
+        """Drop the oldest generations past BYTES_MAX; until their keys have expired, every key may be in the store."""
         while sum(len(one.bits) for one in self._generations) > BYTES_MAX:
             self.unknown_until_ms = max(self.unknown_until_ms, self._generations.pop(0).expires_ms)
 
     def may_hold(self, key: bytes, now_ms: int) -> bool:
-        """False: this key is not in the store. True: perhaps."""
+        """Whether the key may be in the store; False is certain."""
         if now_ms < self.unknown_until_ms:
             return True
         start, step = _hashes(key)
         return any(_holds(generation, start, step) for generation in self._generations)
 
     def expire(self, now_ms: int) -> None:
+        """Drop the generations whose keys have all expired."""
         self._generations = [generation for generation in self._generations if generation.expires_ms > now_ms]
 
     def is_empty(self, now_ms: int) -> bool:
-        """Whether there is nothing in the store that is not in memory."""
+        """Whether the store holds no key that is not in memory."""
         return not self._generations and now_ms >= self.unknown_until_ms
 
 

@@ -6,7 +6,7 @@ true, false and unknown (None); kinds that do not fit give unknown; an integer t
 integers that leave 64 bits, division by zero and NaN are NULL.
 
 May not know: payloads, queues, lanes, Spark, clocks, I/O. Text of a user is never evaluated as Python.
-A message's next stop is `routing.py`, which asks filters where the message goes.
+A message's next stop is `core/routing`, which asks filters where the message goes.
 """
 
 from penstock.core.filters.filter import FILTERS_CACHED_MAX, TEXT_CHARACTERS_MAX, Filter, parse

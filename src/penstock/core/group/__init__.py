@@ -4,5 +4,12 @@ A work group is `WorkGroup` (`work.py`). Its state is in `state.py`: `leases.py`
 of them ranges of offsets (`entries.py`). Its commands are in `claim.py` (with `walk.py` and `limits.py`), `settle.py`,
 `expiry.py` and `admin.py`. A stream group is `StreamGroup` (`stream.py`). `settings.py` has the options in force.
 
-Others may import `WorkGroup`, `StreamGroup`, `Settings`, `settings_of` and `Entry`, and the named limits of a module.
+Others import the names below from here, and a named limit from its module.
 """
+
+from penstock.core.group.entries import Entry
+from penstock.core.group.settings import Settings, settings_of
+from penstock.core.group.stream import StreamGroup
+from penstock.core.group.work import WorkGroup
+
+__all__ = ["Entry", "Settings", "StreamGroup", "WorkGroup", "settings_of"]

@@ -1,6 +1,6 @@
-"""The dead letters of one group on one lane: offsets kept in place with why they died.
+"""The dead letters of one group on one lane: offsets kept in place, with the reason.
 
-They stay until redriven or purged, and hold their batches against retention. Knows nothing of why or when.
+They stay until redriven or purged, and retention keeps their batches. Knows nothing of when messages die.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def _part(row: DeadRow, start: int, end: int) -> DeadRow:
 
 
 class Dead:
-    """Dead ranges by rising offset, with what changed since the last commit was sealed."""
+    """Dead ranges by rising offset, and which of them changed since the last seal."""
 
     __slots__ = ("by_start", "count", "dirty", "starts", "stored")
 
@@ -27,11 +27,13 @@ class Dead:
         self.stored: set[int] = set()
 
     def load(self, row: DeadRow) -> None:
+        """Take in a stored row."""
         self._put(row)
         self.stored.add(row.start)
         self.dirty.discard(row.start)
 
     def add(self, row: DeadRow) -> None:
+        """Keep a range that died."""
         self._put(row)
 
     def _put(self, row: DeadRow) -> None:
@@ -44,7 +46,7 @@ class Dead:
         self.dirty.add(row.start)
 
     def overlapping(self, start: int, end: int) -> list[DeadRow]:
-        """Rows that hold any of [start, end), cut to it."""
+        """The rows within [start, end), cut to it."""
         if start >= end:
             return []
         low, high = self._span(start, end)
@@ -52,14 +54,14 @@ class Dead:
         return [_part(row, max(row.start, start), min(row.end, end)) for row in rows]
 
     def _span(self, start: int, end: int) -> tuple[int, int]:
-        """Where the rows that hold any of [start, end) lie among all."""
+        """The indexes in `starts` of the rows that overlap [start, end)."""
         low = bisect_right(self.starts, start) - 1
         if low < 0 or self.by_start[self.starts[low]].end <= start:
             low += 1
         return low, max(low, bisect_left(self.starts, end))
 
     def take(self, start: int, end: int) -> list[DeadRow]:
-        """Remove whatever of [start, end) is dead; what it was."""
+        """Remove what is dead of [start, end); returns it."""
         if start >= end:
             return []
         taken = self.overlapping(start, end)
@@ -79,7 +81,7 @@ class Dead:
         return self.starts[0] if self.starts else None
 
     def seal(self, group: int) -> tuple[list[DeadRow], list[tuple[int, int]]]:
-        """Rows to put and to delete for what changed."""
+        """The rows to put and to delete."""
         rows: list[DeadRow] = []
         deleted: list[tuple[int, int]] = []
         for start in self.dirty:

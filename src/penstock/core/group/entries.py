@@ -1,6 +1,7 @@
-"""Entries: ranges of offsets with what a group must remember of them. The atoms of leases and waiting.
+"""Entries: ranges of offsets with their delivery state. Leases and waiting are made of them.
 
-An entry never changes; splitting or moving one makes new ones. Knows nothing of groups or time.
+An entry is immutable; splitting or moving one makes new ones. Their bytes are stored in lease and waiting rows: fields
+may be added at the end, never moved. Knows nothing of groups or time.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from penstock.model.errors import StoreCorrupt
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Offsets [start, end) that share all that is said here.
+    """Offsets [start, end) that share one delivery state.
 
-    `attempts` counts the hand-outs so far: in a lease it includes the one under way. `due_ms` is 0 when ready,
-    `expires_ms` 0 when the messages never expire. `partition` and `priority` are kept only by groups whose
-    order depends on them.
+    `attempts` counts the hand-outs so far; in a lease it includes the current one. `due_ms` is 0 when ready,
+    `expires_ms` 0 when the messages never expire. `partition` and `priority` are set only in groups whose order
+    depends on them.
     """
 
     start: int
@@ -36,7 +37,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.end - self.start
 
     def part(self, start: int, end: int) -> Entry:
-        """The same entry for a part of its offsets."""
+        """The same state for some of its offsets."""
         return Entry(start, end, self.attempts, self.due_ms, self.expires_ms, self.priority, self.partition)
 
     def moved(self, attempts: int, due_ms: int) -> Entry:
@@ -44,7 +45,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return Entry(self.start, self.end, attempts, due_ms, self.expires_ms, self.priority, self.partition)
 
     def continues(self, other: Entry) -> bool:
-        """Whether this entry is `other` carried on: adjacent, and equal in all but its offsets."""
+        """Whether this entry is adjacent to `other` and equal in all but its offsets."""
         return (
             other.end == self.start
             and other.attempts == self.attempts
@@ -61,7 +62,7 @@ _decoder: Final = msgspec.msgpack.Decoder(list[Entry])
 
 
 def encode_entries(entries: Iterable[Entry]) -> bytes:
-    """The bytes that a lease or waiting row keeps."""
+    """The bytes that a lease or waiting row stores."""
     return _encoder.encode(entries if isinstance(entries, list) else list(entries))
 
 
@@ -74,7 +75,7 @@ def decode_entries(data: bytes) -> list[Entry]:
 
 
 def merged(entries: list[Entry]) -> list[Entry]:
-    """Entries by rising offset, adjacent equal ones made one."""
+    """Sort the entries by offset and join adjacent equal ones."""
     if len(entries) < 2:
         return entries
     entries.sort(key=_start)
@@ -110,7 +111,7 @@ def covers(entries: list[Entry], start: int, end: int) -> bool:
 
 
 def carve(entries: list[Entry], start: int, end: int) -> list[Entry]:
-    """Take [start, end), which must be covered, out of the sorted entries; the pieces taken."""
+    """Remove [start, end), which must be covered, from the sorted entries; returns the pieces removed."""
     low = bisect_right(entries, start, key=_start) - 1
     high = low
     taken: list[Entry] = []
@@ -129,7 +130,7 @@ def carve(entries: list[Entry], start: int, end: int) -> list[Entry]:
 
 
 def insert(entries: list[Entry], entry: Entry) -> None:
-    """Put an entry into its place among sorted entries."""
+    """Insert an entry into sorted entries."""
     if not entries or entries[-1].start < entry.start:
         entries.append(entry)
     else:
@@ -144,7 +145,7 @@ def count_of(entries: list[Entry]) -> int:
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges by rising offset, empty ones left out, those that overlap or touch made one."""
+    """Sort ranges, leave out empty ones and join those that overlap or touch."""
     result: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if start >= end:
@@ -157,7 +158,7 @@ def union(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def ranges_of(entries: Iterable[Entry]) -> list[tuple[int, int]]:
-    """The offsets of sorted entries as few (start, end) pairs."""
+    """The offsets of sorted entries as (start, end) pairs, adjacent ones joined."""
     ranges: list[tuple[int, int]] = []
     for entry in entries:
         if ranges and ranges[-1][1] == entry.start:
@@ -168,7 +169,7 @@ def ranges_of(entries: Iterable[Entry]) -> list[tuple[int, int]]:
 
 
 def runs_of(entries: Sequence[Entry]) -> list[tuple[int, int, int]]:
-    """(start, end, attempts) of entries by rising offset, adjacent ones of the same attempt made one."""
+    """(start, end, attempts) of sorted entries, adjacent ones of the same attempt joined."""
     if len(entries) == 1:
         return [(entries[0].start, entries[0].end, entries[0].attempts)]
     runs: list[tuple[int, int, int]] = []

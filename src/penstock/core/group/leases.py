@@ -1,7 +1,7 @@
-"""The leases of one group on one lane: who holds which offsets until when.
+"""The leases of one group on one lane: which consumer holds which offsets, and until when.
 
-Deadlines and lowest offsets are heaps with lazy deletion: an item that no longer describes its lease is
-dropped when it comes up. Knows nothing of what happens to offsets that leave a lease.
+Deadlines and lowest offsets are heaps with lazy deletion (`core/heaps.py`). Knows nothing of what becomes of offsets
+that leave a lease.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Lease:
 
 
 class Leases:
-    """All leases of a group, with what changed since the last commit was sealed."""
+    """The leases of a group by id, and which of them changed since the last seal."""
 
     __slots__ = ("by_consumer", "by_id", "by_session", "count", "deadlines", "dirty", "lowest_heap", "stored")
 
@@ -44,6 +44,7 @@ class Leases:
         self.stored: set[int] = set()
 
     def load(self, row: LeaseRow) -> Lease:
+        """Take in a stored lease."""
         lease = Lease(row.lease, row.consumer, row.deadline_ms, decode_entries(row.entries), row.session)
         self._index(lease)
         self.stored.add(lease.id)
@@ -80,7 +81,7 @@ class Leases:
         return item[1] in self.by_id
 
     def take(self, lease: Lease, start: int, end: int) -> list[Entry]:
-        """Remove covered offsets from a lease; the lease ends with its last offset."""
+        """Remove [start, end) from a lease that covers it; a lease without offsets ends. Returns what was removed."""
         if start <= lease.entries[0].start and lease.entries[-1].end <= end:
             return self.take_all(lease)
         taken = carve(lease.entries, start, end)
@@ -91,7 +92,7 @@ class Leases:
         return taken
 
     def take_all(self, lease: Lease) -> list[Entry]:
-        """End a lease; its offsets."""
+        """End a lease; returns its entries."""
         del self.by_id[lease.id]
         _unindex(self.by_consumer, lease.consumer, lease.id)
         if lease.session:
@@ -110,12 +111,13 @@ class Leases:
         return [self.by_id[id] for id in sorted(self.by_session.get(session, ()))]
 
     def extend(self, lease: Lease, deadline_ms: int) -> None:
+        """Set another deadline."""
         lease.deadline_ms = deadline_ms
         push(self.deadlines, (deadline_ms, lease.id), len(self.by_id), self._is_deadline)
         self.dirty.add(lease.id)
 
     def first_deadline(self) -> int | None:
-        """When the next lease ends."""
+        """The earliest deadline; None without leases."""
         while self.deadlines:
             if self._is_deadline(self.deadlines[0]):
                 return self.deadlines[0][0]
@@ -123,7 +125,7 @@ class Leases:
         return None
 
     def pop_expired(self, now_ms: int) -> Lease | None:
-        """A lease whose deadline has passed; it stays until its offsets are taken."""
+        """A lease whose deadline has passed; the caller ends it with `take_all`."""
         deadline_ms = self.first_deadline()
         if deadline_ms is None or deadline_ms > now_ms:
             return None
@@ -142,7 +144,7 @@ class Leases:
         return None
 
     def seal(self, group: int) -> tuple[list[LeaseRow], list[tuple[int, int]]]:
-        """Rows to put and to delete for what changed. A lease that came and went in between writes nothing."""
+        """The rows to put and to delete. A lease that began and ended since the last seal writes nothing."""
         rows: list[LeaseRow] = []
         deleted: list[tuple[int, int]] = []
         for id in self.dirty:

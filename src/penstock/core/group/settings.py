@@ -15,7 +15,7 @@ from penstock.model import Expired, GroupConfig, GroupKind, QueueConfig
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What one group does on every lane of its queue. Built by `settings_of`, shared between lanes."""
+    """The options of one group, shared by its lanes. Built by `settings_of`."""
 
     kind: GroupKind
     ordered: bool
@@ -41,13 +41,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool
     filter: Filter | None
     is_plain: bool
-    """Whether the group takes messages as they come, unless they ask for more themselves: no order by priority, no
-    delay, no ttl and no filter of its own."""
+    """Whether the group decides nothing per message: no priority, delay, debounce, ttl or filter of its own."""
 
 
-_inherited = ("ordered", "prioritized", "lease_ms", "max_attempts", "backoff_ms", "backoff_factor", "backoff_max_ms",
-              "backoff_jitter", "single_active_consumer", "max_in_flight", "rate", "dead_letter_to",
-              "dead_kept", "expired")  # fmt: skip
+_inherited = (
+    "ordered",
+    "prioritized",
+    "lease_ms",
+    "max_attempts",
+    "backoff_ms",
+    "backoff_factor",
+    "backoff_max_ms",
+    "backoff_jitter",
+    "single_active_consumer",
+    "max_in_flight",
+    "rate",
+    "dead_letter_to",
+    "dead_kept",
+    "expired",
+)
 
 
 def settings_of(queue: QueueConfig, group: GroupConfig) -> Settings:
@@ -73,7 +85,7 @@ def settings_of(queue: QueueConfig, group: GroupConfig) -> Settings:
 
 
 def backoff_ms(settings: Settings, seed: int, offset: int, attempts: int) -> int:
-    """How long to wait after the n-th failed attempt; the jitter is a hash, so a replay waits as long."""
+    """The delay after the n-th failed attempt. The jitter is a hash, so that a replay gives the same delay."""
     exponent = min(attempts - 1, 64)
     span = min(settings.backoff_ms * settings.backoff_factor**exponent, float(settings.backoff_max_ms))
     chance = crc32(b"%d:%d:%d" % (seed, offset, attempts)) / 0xFFFFFFFF

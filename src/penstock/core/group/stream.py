@@ -1,8 +1,8 @@
-"""A stream group on one lane: a cursor and what was committed of it. No leases, no retries.
+"""A stream group on one lane: a cursor and a committed offset. No leases, no retries.
 
-Readers share the cursor: each read gets the next messages. `committed` never passes what a reader may still be
-working on. Delay, priority and attempts are notions of work groups: a stream reads the log as it was written,
-less what has expired and what the group's filter leaves out.
+Readers share the cursor: each read gets the next messages. With auto-commit, `committed` never passes what a reader may
+still be working on. Delay, priority and attempts are for work groups: a stream reads the log as it was written, without
+what has expired and what the group's filter leaves out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StreamGroup:
         self.cursor_dirty = False
 
     def read(self, now_ms: int, most: int, consumer: str) -> list[tuple[int, int]]:
-        """The next messages as ranges; with auto-commit, this consumer's last read is committed by it.
+        """Read the next messages, as ranges. With auto-commit, it commits what this consumer read before.
 
         Raises `Missing` when heads are needed and nothing was found before them.
         """
@@ -81,7 +81,7 @@ class StreamGroup:
         return count
 
     def commit(self, now_ms: int, offset: int) -> None:
-        """Everything below the offset is processed; a restart goes on from there."""
+        """Mark everything below the offset as processed; a restart goes on from there."""
         if not 0 <= offset <= self.lane.visible_end:
             raise InvalidArgument(f"commit to offset {offset}, but the lane ends at {self.lane.visible_end}")
         self.handed = {
@@ -99,7 +99,7 @@ class StreamGroup:
             self._mark()
 
     def seek(self, now_ms: int, offset: int) -> None:
-        """Read from this offset on (no lower than what is kept), and count all below it as processed."""
+        """Move cursor and commit to this offset, or to the first that is kept."""
         offset = min(max(offset, self.lane.first), self.lane.end)
         self.handed.clear()
         self.events.add("sought", offset, max(offset, self.next), now_ms)
@@ -111,24 +111,27 @@ class StreamGroup:
         self.lane.dirty = True
 
     def consumer_left(self, now_ms: int, consumer: str) -> None:  # noqa: ARG002 - the time is for work groups
-        """A reader is gone: what it read and did not commit is read again, by whoever comes next."""
+        """Rewind the cursor to what a reader that is gone has not committed."""
         if consumer in self.handed:
             self.next = min(self.next, self.handed.pop(consumer)[0])
 
     def unread(self, consumer: str, start: int) -> None:
-        """A read from `start` on was never answered: it is read again, by whoever comes next."""
+        """Rewind the cursor to a read from `start` on that was never answered."""
         low, _ = self.handed.pop(consumer, (start, start))
         if low < start:
             self.handed[consumer] = (low, start)
         self.next = min(self.next, start)
 
     def needed_from(self) -> int:
+        """The lowest offset that this group still needs."""
         return self.committed
 
     def next_due_ms(self) -> int | None:
+        """None: a stream has no timers."""
         return None
 
     def seal(self, change: LaneChange) -> None:
+        """Write what changed since the last seal into a commit."""
         if self.cursor_dirty:
             change.groups.append(GroupRow(self.id, self.next, self.committed))
             self.cursor_dirty = False

@@ -1,9 +1,9 @@
-"""What a group passed over and must come back to: retries, delays, locked partitions, lower priorities.
+"""The parked messages of a group: retries, delays, locked partitions, lower priorities.
 
-Entries are ready (in a heap by priority, then offset), or come later (in a heap by due time), or stand behind
-others of their partition. Heaps use lazy deletion: an item is believed only if what it points at still is
-as it says. In an ordered group an entry with a partition is reached only through its partition, which is
-locked while any of its offsets is leased; only its lowest entry can be ready.
+An entry is ready (in a heap by priority, then offset), delayed (in a heap by due time), or queued behind others of its
+partition. The heaps use lazy deletion: an item counts only if the entry it names is still as it says. In an ordered
+group an entry is reached only through its partition: the partition is locked while any of its offsets is leased, and
+only its lowest entry can be ready.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from penstock.core.heaps import push
 from penstock.model.rows import WaitingRow
 
 CHUNK_OFFSETS: Final = 64
-"""Waiting rows hold the entries that start within so many offsets: the grain of what one change rewrites."""
+"""A waiting row holds the entries that start within this many offsets: what one change rewrites."""
 
 
 class Partition:
-    """An ordered group's view of one partition that has something leased or waiting."""
+    """A partition of an ordered group that has something leased or waiting: its lock and its queue."""
 
     __slots__ = ("entries", "hold_ms", "leased")
 
@@ -31,10 +31,22 @@ class Partition:
 
 
 class Waiting:
-    """The waiting entries of one group on one lane, with what changed since the last commit was sealed."""
+    """The waiting entries of one group on one lane, and which chunks of them changed since the last seal."""
 
-    __slots__ = ("by_start", "chunks", "count", "debounced", "dirty", "expiring", "later", "lowest_heap", "ordered",
-                 "partitions", "ready", "stored")  # fmt: skip
+    __slots__ = (
+        "by_start",
+        "chunks",
+        "count",
+        "debounced",
+        "dirty",
+        "expiring",
+        "later",
+        "lowest_heap",
+        "ordered",
+        "partitions",
+        "ready",
+        "stored",
+    )
 
     def __init__(self, *, ordered: bool, debounced: bool) -> None:
         self.ordered = ordered
@@ -54,6 +66,7 @@ class Waiting:
         return len(self.by_start)
 
     def load(self, row: WaitingRow) -> None:
+        """Take in a stored row."""
         for entry in decode_entries(row.entries):
             self.put(entry)
         self.stored.add(row.chunk)
@@ -62,7 +75,7 @@ class Waiting:
     # Putting and taking -----------------------------------------------------------------------------------
 
     def put(self, entry: Entry) -> None:
-        """Keep an entry until it is due and its turn has come."""
+        """Park an entry until it is due and first in its partition."""
         self._index(entry)
         if entry.expires_ms:
             push(self.expiring, (entry.expires_ms, entry.start), len(self.by_start), self._is_expiry)
@@ -126,7 +139,7 @@ class Waiting:
         return queue.entries[0]
 
     def remove(self, entry: Entry) -> None:
-        """Forget an entry, wherever it stands."""
+        """Remove an entry."""
         del self.by_start[entry.start]
         self.count -= entry.end - entry.start
         chunk = entry.start // CHUNK_OFFSETS
@@ -152,17 +165,18 @@ class Waiting:
     # Partitions of an ordered group -----------------------------------------------------------------------
 
     def is_free(self, partition: str) -> bool:
-        """Nothing of the partition is leased or waiting: the next message of it may be handed out."""
+        """Whether nothing of the partition is leased or waiting: its next message may be handed out."""
         return partition not in self.partitions
 
     def lock(self, partition: str, count: int) -> None:
+        """Count offsets of the partition as leased."""
         queue = self.partitions.get(partition)
         if queue is None:
             queue = self.partitions[partition] = Partition()
         queue.leased += count
 
     def unlock(self, partition: str, count: int) -> None:
-        """Offsets of the partition left their lease; call after putting back those that must wait."""
+        """Count offsets of the partition as no longer leased; call after parking those that must wait."""
         queue = self.partitions[partition]
         queue.leased -= count
         assert queue.leased >= 0, f"partition {partition!r} has {queue.leased} leased offsets"
@@ -175,7 +189,7 @@ class Waiting:
     # Taking what is ready ---------------------------------------------------------------------------------
 
     def advance(self, now_ms: int) -> None:
-        """What has become due joins what is ready. Of what was put off since, a later item tells."""
+        """Make ready what has become due. An entry that was put off since has a later item in the heap."""
         later = self.later
         while later and later[0][0] <= now_ms:
             _, start, partition = heappop(later)
@@ -184,7 +198,7 @@ class Waiting:
                 push(self.ready, (-entry.priority, start, partition), len(self.by_start), self._is_offer)
 
     def first_ready(self, now_ms: int) -> Entry | None:
-        """The entry whose turn it is: highest priority, then lowest offset. Call `advance` first."""
+        """The entry to hand out next: highest priority, then lowest offset. Call `advance` first."""
         while self.ready:
             _, start, partition = self.ready[0]
             entry = self._entry_at(start, partition)
@@ -210,12 +224,12 @@ class Waiting:
         return queue.entries[0] if queue.entries and queue.entries[0].due_ms <= now_ms else None
 
     def stands_behind(self, partition: str) -> bool:
-        """Whether entries of the partition wait: a later message must not pass them."""
+        """Whether messages of the partition wait: a later one must not pass them."""
         queue = self.partitions.get(partition)
         return queue is not None and bool(queue.entries)
 
     def take(self, entry: Entry, most: int) -> Entry:
-        """Take up to `most` offsets from an entry's low end; the rest stays."""
+        """Remove up to `most` offsets from an entry's low end; the rest stays parked."""
         self.remove(entry)
         if entry.end - entry.start <= most:
             return entry
@@ -226,10 +240,11 @@ class Waiting:
     # Times and lowest offset ------------------------------------------------------------------------------
 
     def first_due(self) -> int | None:
-        """When the next entry becomes due (perhaps early, never late)."""
+        """When the next entry becomes due: perhaps too early, never too late."""
         return self.later[0][0] if self.later else None
 
     def first_expiry(self) -> int | None:
+        """When the next entry expires."""
         while self.expiring:
             if self._is_expiry(self.expiring[0]):
                 return self.expiring[0][0]
@@ -237,7 +252,7 @@ class Waiting:
         return None
 
     def pop_expired(self, now_ms: int) -> Entry | None:
-        """Remove and return an entry that has outlived its ttl."""
+        """Remove and return an entry that is past its ttl."""
         expires_ms = self.first_expiry()
         if expires_ms is None or expires_ms > now_ms:
             return None
@@ -257,7 +272,7 @@ class Waiting:
         return [self.by_start[start] for start in sorted(self.by_start)]
 
     def clear(self) -> list[Entry]:
-        """Forget every entry; locks of leased partitions stay. What was forgotten, by rising offset."""
+        """Remove every entry; locks of leased partitions stay. Returns the entries by rising offset."""
         entries = self.in_order()
         self.dirty.update(self.chunks)
         self.count = 0
@@ -269,7 +284,7 @@ class Waiting:
         return entries
 
     def seal(self, group: int) -> tuple[list[WaitingRow], list[tuple[int, int]]]:
-        """Rows to put and to delete for the chunks that changed."""
+        """The rows to put and to delete for the chunks that changed."""
         rows: list[WaitingRow] = []
         deleted: list[tuple[int, int]] = []
         for chunk in self.dirty:

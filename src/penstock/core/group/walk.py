@@ -1,8 +1,8 @@
-"""The walk: a work group looks at messages it has never handed out and decides for each.
+"""The walk: a claim looks at messages never handed out and decides for each.
 
-Expired → dropped or dead; filtered out → done; delayed, locked or outranked → waiting; else taken. A batch in which
-nothing depends on single messages is taken by range arithmetic alone. The walk stops when it has enough, at
-the end of what is committed, when too much is parked, or where heads are missing from memory.
+Expired → dropped or dead; filtered out → done; delayed, locked or outranked → parked; else taken. A batch without
+per-message decisions is taken by range arithmetic alone. The walk stops when it has enough, at the end of what is
+committed, when too much is parked, or where heads are not in memory.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from penstock.core.group.state import WorkState
 from penstock.core.log import Missing, Segment
 
 PARKED_MAX: Final = 100_000
-"""Entries a group keeps waiting before a claim stops looking further: the bound on its memory."""
+"""Parked entries at which a claim stops looking further: the bound on a group's memory."""
 TIMED: Final = COLUMN_DELAY_MS | COLUMN_NOT_BEFORE_MS | COLUMN_TTL_MS
 TIMED_OR_KEYED: Final = TIMED | COLUMN_PARTITION
-"""Columns by which a group, and one that is ordered, must look at each message by itself."""
+"""Columns that need a decision per message; the second, in an ordered group."""
 
 
 class Walk:
@@ -40,7 +40,7 @@ class Walk:
             self.watched |= COLUMN_PRIORITY
 
     def run(self, *, park_all: bool = False, may_ask: bool = True) -> None:
-        """Walk until there is no more room (or, parking all, no more to see)."""
+        """Walk until there is no more room; with `park_all`, to the end, parking everything."""
         group, lane = self.group, self.group.lane
         while (park_all or self.room > 0) and group.next < lane.visible_end:
             try:
@@ -62,7 +62,7 @@ class Walk:
     # Whole ranges -----------------------------------------------------------------------------------------
 
     def _take_range(self, segment: Segment, start: int, end: int, park_all: bool) -> int:
-        """A batch whose messages are all alike to this group; where the walk goes on."""
+        """Decide for a whole batch at once; returns where the walk goes on."""
         group, settings = self.group, self.group.settings
         expires_ms = 0 if settings.ttl_ms is None else segment.published_ms + settings.ttl_ms
         if expires_ms and expires_ms <= self.now_ms:
@@ -82,7 +82,7 @@ class Walk:
     # Message by message -----------------------------------------------------------------------------------
 
     def _take_each(self, segment: Segment, start: int, end: int, park_all: bool) -> int:
-        """A batch in which each message may have its own fate; where the walk goes on."""
+        """Decide message by message; returns where the walk goes on."""
         group, waiting, now_ms = self.group, self.group.waiting, self.now_ms
         room_to_park = PARKED_MAX - len(waiting)
         parked: list[Entry] = []
@@ -123,7 +123,7 @@ class Walk:
         return stop
 
     def fresh(self, start: int, end: int, segment: Segment) -> list[Entry]:
-        """Entries, one a message and with no attempt spent, for those of [start, end) that pass the filter."""
+        """An entry for each message of [start, end) that passes the filter, with no attempt spent."""
         return list(self._entries(segment, start, end))
 
     def anew(self, start: int, end: int, into: list[Entry]) -> None:

@@ -1,4 +1,4 @@
-"""Exchanges: one index for each kind, from a binding's pattern or headers to the targets of a message.
+"""Exchanges: one index for each kind, from bindings to the targets of a message.
 
 A dict for direct, a trie for topic and MQTT patterns, a set for fanout, predicates for headers and filter.
 
@@ -114,10 +114,10 @@ class _Index(Protocol):
     """Whether the answer depends on nothing but the key, so that it may be kept."""
 
     def add(self, binding: Binding, target: Target) -> None:
-        """Take a binding in, or raise InvalidArgument and change nothing."""
+        """Add a binding, or raise InvalidArgument and change nothing."""
 
     def remove(self, binding: Binding, target: Target) -> None:
-        """Take out a binding that was added before."""
+        """Remove a binding that was added."""
 
     def match(self, subject: Subject) -> list[Target]:
         """The targets of the bindings that match; one may come twice."""
@@ -146,7 +146,7 @@ class _DirectIndex:
 
 
 class _FanoutIndex:
-    """Everything to everyone; patterns are kept with the binding and not looked at."""
+    """Every message matches every binding; patterns are kept and ignored."""
 
     by_key_alone = True
 
@@ -203,7 +203,7 @@ class _MqttIndex:
 
 
 class _HeadersIndex:
-    """Each binding asks for all or any of its headers; one whose name begins with `x-` is not asked for."""
+    """Each binding asks for all or any of its headers; names that begin with `x-` are ignored."""
 
     by_key_alone = False
 
@@ -233,7 +233,7 @@ def _headers_match(headers: Mapping[str, Any], wanted: dict[str, Any], all_of: b
 
 
 def same_header(left: Any, right: Any) -> bool:
-    """Equal as headers: 1 and 1.0 are, 1 and TRUE are not, whatever Python says; lists and dicts item by item."""
+    """Whether two header values are equal: 1 and 1.0 are, 1 and TRUE are not; lists and dicts item by item."""
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(map(same_header, left, right))
     if isinstance(left, dict) and isinstance(right, dict):

@@ -1,8 +1,7 @@
-"""Routing: from an exchange and a key to the queues a message goes to, in memory, for one namespace.
+"""The router: from an exchange and a routing key to queues.
 
-What one exchange's bindings match is in `exchanges.py`; here is the way from one to the next. A walk never enters an
-exchange twice, so bindings may form cycles. Answers are sorted by name: the same bindings give the same answer in
-whatever order they came.
+It walks from exchange to exchange; what one exchange's bindings match is in `exchanges.py`. A walk enters no exchange
+twice, so bindings may form cycles. Answers are sorted by name and do not depend on the order of binding.
 
 May not know: payloads, lanes, stores, sessions, permissions, clocks. Whether a queue exists is the caller's to say.
 A message's next stop is the broker, which turns a queue's name into a lane and its owner.
@@ -41,7 +40,7 @@ class Routed(NamedTuple):
 
 
 class Router:
-    """The exchanges and bindings of a namespace, and the way through them."""
+    """The exchanges and bindings of one namespace."""
 
     def __init__(self, queue_exists: Callable[[str], bool]) -> None:
         self._queue_exists = queue_exists
@@ -53,7 +52,7 @@ class Router:
     # Changes ---------------------------------------------------------------------------------------------
 
     def declare_exchange(self, name: str, config: ExchangeConfig) -> bool:
-        """Create an exchange; False if it is there with the same options already."""
+        """Create an exchange; False if it exists with the same options."""
         if name == "":
             raise Forbidden("the default exchange '' is always there and cannot be declared")
         check_name(name, "an exchange's name")
@@ -69,7 +68,7 @@ class Router:
         return True
 
     def delete_exchange(self, name: str) -> list[Binding]:
-        """Delete an exchange; the bindings from and to it, which go with it, are returned."""
+        """Delete an exchange with the bindings from and to it; returns these bindings."""
         if name == "":
             raise Forbidden("the default exchange '' cannot be deleted")
         leaving = list(self._exchange(name).bindings.values())
@@ -82,7 +81,7 @@ class Router:
         return dropped
 
     def bind(self, binding: Binding) -> bool:
-        """Add a binding; False if it is there already. Its target must exist."""
+        """Add a binding; False if it exists. Its target must exist."""
         exchange = self._bindable(binding)
         identity = identity_of(binding)
         if identity in exchange.bindings:
@@ -94,7 +93,7 @@ class Router:
         return True
 
     def unbind(self, binding: Binding) -> bool:
-        """Remove a binding; False if there is none such."""
+        """Remove a binding; False if it does not exist."""
         if binding.exchange == "":
             raise Forbidden("the default exchange '' has no bindings of its own")
         exchange = self._exchange(binding.exchange)
@@ -112,7 +111,7 @@ class Router:
         return True
 
     def queue_deleted(self, name: str) -> list[Binding]:
-        """Drop the bindings to a queue that is gone, and return them."""
+        """Remove the bindings to a deleted queue; returns them."""
         dropped = list(self._into.get(Target("queue", name), {}).values())
         for binding in dropped:
             self.unbind(binding)

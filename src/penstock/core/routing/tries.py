@@ -23,7 +23,7 @@ class Target(NamedTuple):
 
 
 class Targets:
-    """Targets, counted: two bindings that differ only in what a kind ignores lead to the same place."""
+    """A multiset of targets: two bindings that differ only in what a kind ignores have the same target."""
 
     __slots__ = ("counts",)
 
@@ -56,7 +56,7 @@ class TrieNode:
 
 
 class Trie:
-    """Patterns word by word. Wildcards are words like any other here; what they match is said below."""
+    """Patterns word by word. A wildcard is a word like any other here; the functions below give it its meaning."""
 
     def __init__(self) -> None:
         self.root = TrieNode()
@@ -68,7 +68,7 @@ class Trie:
         node.targets.add(target)
 
     def remove(self, words: list[str], target: Target) -> None:
-        """Also prunes what leads nowhere any more, or bindings that come and go would leak."""
+        """Remove a target, and prune the nodes that lead nowhere: bindings come and go."""
         path = [self.root]
         for word in words:
             path.append(path[-1].children[word])
