@@ -29,16 +29,15 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "penstock.db"
 
 
-@pytest.fixture(params=["the kernel syncs", "the loop syncs", "alone"])
-def is_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Each way in which a small commit is made without a thread, however slow the disk; what to say to `apply_soon`."""
+@pytest.fixture(params=["the kernel syncs", "the loop syncs"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way in which a small commit is made without a thread, however slow the disk."""
     monkeypatch.setattr(index, "AT_ONCE_SECONDS", 60.0)
-    if request.param != "the loop syncs":
+    if request.param == "the kernel syncs":
         monkeypatch.setattr(index, "KERNEL_AFTER", 0)
-    return bool(request.param == "alone")
 
 
-def begun(store: SqliteStore, commit: Commit, is_alone: bool = False) -> asyncio.Future[None]:
+def begun(store: SqliteStore, commit: Commit) -> asyncio.Future[None]:
     """`apply_soon`, which must take the commit; done when it says so."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -48,34 +47,37 @@ def begun(store: SqliteStore, commit: Commit, is_alone: bool = False) -> asyncio
         else:
             future.set_exception(error)
 
-    assert store.apply_soon(commit, done, is_alone=is_alone)
+    assert store.apply_soon(commit, done)
     return future
 
 
-def test_a_small_commit_is_durable_when_it_is_said_to_be(path: Path, is_alone: bool) -> None:
+@pytest.mark.usefixtures("way")
+def test_a_small_commit_is_durable_when_it_is_said_to_be(path: Path) -> None:
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))  # the log has a segment from now on
-        await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)), is_alone)
+        await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
         async with opened(path, 1000) as other:  # it finds what is in the file and its log, and nothing else
             assert [row.base for row in await all_batches(other)] == [0, 1]
 
     use(path, scenario)
 
 
-def test_a_small_commit_of_one_who_lost_its_slot_is_refused(path: Path, is_alone: bool) -> None:
+@pytest.mark.usefixtures("way")
+def test_a_small_commit_of_one_who_lost_its_slot_is_refused(path: Path) -> None:
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))
         await own_all(store)
         with pytest.raises(Fenced):
-            await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)), is_alone)
+            await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
         assert [row.base for row in await all_batches(store)] == [0]
 
     use(path, scenario)
 
 
-def test_a_large_commit_is_left_to_a_thread(path: Path, is_alone: bool) -> None:
+@pytest.mark.usefixtures("way")
+def test_a_large_commit_is_left_to_a_thread(path: Path) -> None:
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))
@@ -83,15 +85,14 @@ def test_a_large_commit_is_left_to_a_thread(path: Path, is_alone: bool) -> None:
         large = commit(
             epochs, change(batches=[msgspec.structs.replace(batches(1, base=1)[0], body=bytes(most))], first=0)
         )
-        assert not store.apply_soon(large, lambda _: pytest.fail("it was left alone"), is_alone=is_alone)
+        assert not store.apply_soon(large, lambda _: pytest.fail("it was left alone"))
         assert [row.base for row in await all_batches(store)] == [0]
 
     use(path, scenario)
 
 
-def test_a_small_commit_that_cannot_be_synced_is_void(
-    path: Path, is_alone: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("way")
+def test_a_small_commit_that_cannot_be_synced_is_void(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))
@@ -108,7 +109,7 @@ def test_a_small_commit_that_cannot_be_synced_is_void(
             broken.setattr(os, "fdatasync", fail)
             broken.setattr(KernelSyncs, "start", fail_later)
             with pytest.raises(Unavailable, match="Input/output error"):
-                await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)), is_alone)
+                await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
         await store.apply(commit(epochs, change(batches=batches(2, base=1), first=0)))
         assert [(row.base, row.count) for row in await all_batches(store)] == [
             (0, 1), *((row.base, row.count) for row in batches(2, base=1))
@@ -205,8 +206,9 @@ def test_a_kernel_that_takes_no_more_orders_costs_nothing(path: Path, monkeypatc
     use(path, scenario)
 
 
+@pytest.mark.usefixtures("way")
 def test_who_waits_is_told_before_what_later_reads_need_and_they_find_it_all_the_same(
-    path: Path, is_alone: bool, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
     fold = Recent.fold
@@ -225,7 +227,7 @@ def test_who_waits_is_told_before_what_later_reads_need_and_they_find_it_all_the
             happened.append("told")
             future.set_result(error)
 
-        assert store.apply_soon(commit(epochs, change(batches=batches(1, base=1), first=0)), done, is_alone=is_alone)
+        assert store.apply_soon(commit(epochs, change(batches=batches(1, base=1), first=0)), done)
         assert await future is None
         assert happened == ["told", "folded"]
         assert [row.base for row in await all_batches(store)] == [0, 1]
@@ -233,8 +235,9 @@ def test_who_waits_is_told_before_what_later_reads_need_and_they_find_it_all_the
     use(path, scenario)
 
 
+@pytest.mark.usefixtures("way")
 def test_what_is_durable_and_could_not_be_taken_in_is_found_in_the_log(
-    path: Path, is_alone: bool, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
@@ -247,7 +250,7 @@ def test_what_is_durable_and_could_not_be_taken_in_is_found_in_the_log(
         with monkeypatch.context() as broken:
             broken.setattr(Recent, "fold", fail)
             second = commit(epochs, change(batches=batches(1, base=1), first=0))
-            assert store.apply_soon(second, told.append, is_alone=is_alone)
+            assert store.apply_soon(second, told.append)
             await until(lambda: told == [None])
         await store.apply(commit(epochs, change(batches=batches(1, base=2), first=0)))
         assert [row.base for row in await all_batches(store)] == [0, 1, 2]

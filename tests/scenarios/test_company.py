@@ -9,7 +9,7 @@ import pytest
 
 from penstock import Message
 from penstock.node.broker import LocalBroker
-from penstock.node.commit.loop import PLENTY_BYTES, TURNS_MAX, TURNS_REMOTE
+from penstock.node.commit.pacing import PLENTY_BYTES, TURNS, TURNS_REMOTE
 from penstock.store.contract import Capabilities
 from penstock.store.mysql.engine import MysqlStore
 from penstock.store.postgres.engine import PostgresStore
@@ -30,9 +30,9 @@ async def publish(broker: LocalBroker, after_turns: int) -> None:
 @pytest.mark.parametrize(
     ("store", "late_turns", "commits"),
     [
-        (ShakyStore, TURNS_MAX // 2, 2),
-        (ShakyStore, TURNS_MAX * 2, 3),
-        (RemoteStore, TURNS_MAX * 2, 2),
+        (ShakyStore, TURNS // 2, 2),
+        (ShakyStore, TURNS * 2, 3),
+        (RemoteStore, TURNS * 2, 2),
         (RemoteStore, TURNS_REMOTE * 2, 3),
     ],
 )
@@ -69,7 +69,7 @@ def test_who_does_not_come_again_is_waited_for_once() -> None:
         await broker.declare_queue("q")
         await asyncio.gather(*(broker.publish("q", Message(b"x")) for _ in range(3)))
         assert await turns_waited(machine, broker) > TURNS_REMOTE
-        assert await turns_waited(machine, broker) < TURNS_MAX // 4
+        assert await turns_waited(machine, broker) < TURNS // 4
 
     play(story)
 
@@ -78,7 +78,7 @@ def test_who_has_plenty_to_write_waits_for_nobody() -> None:
     async def story(machine: Machine) -> None:
         broker = await machine.open()
         await broker.declare_queue("q")
-        for size, most, least in ((PLENTY_BYTES // 2, 2 * TURNS_MAX, TURNS_MAX), (PLENTY_BYTES, TURNS_MAX // 4, 0)):
+        for size, most, least in ((PLENTY_BYTES // 2, 2 * TURNS, TURNS), (PLENTY_BYTES, TURNS // 4, 0)):
             await asyncio.gather(*(broker.publish("q", Message(b"x")) for _ in range(3)))
             assert least <= await turns_waited(machine, broker, os.urandom(size)) < most
 

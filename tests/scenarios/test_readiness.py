@@ -174,7 +174,10 @@ def test_a_publish_that_stalls_is_a_stall_too(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_commit_with_rows_answers_the_question_as_well() -> None:
     async def scenario(broker: LocalBroker, store: MoodyStore) -> None:
-        await asyncio.gather(broker.publish("q", Message(b"x")), broker.check_ready())
+        asked = asyncio.create_task(broker.check_ready())
+        await asyncio.sleep(0)  # its commit has not begun
+        await broker.publish("q", Message(b"x"))
+        await asked
         assert len(store.commits) == 1
         assert store.commits[0].lanes
 

@@ -45,8 +45,7 @@ def test_what_was_not_committed_when_a_slot_was_lost_is_not_answered() -> None:
         store = SharedStore()
         async with member(store, "one") as (broker, cluster):
             await broker.declare_queue("work")
-            publishing = asyncio.ensure_future(broker.publish("work", Message(b"m")))
-            await asyncio.sleep(0)  # it is in memory now, and its commit has not begun
+            publishing = broker.publish("work", Message(b"m"))  # it is in memory now, and its commit has not begun
             cluster._lose({SLOT}, "for the test")
             with pytest.raises(Fenced):
                 await publishing

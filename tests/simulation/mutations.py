@@ -14,6 +14,7 @@ from unittest.mock import patch
 import msgspec
 
 from penstock.api.results import Claim, Receipt
+from penstock.api.ticket import Ticket
 from penstock.core.dedup import Dedup
 from penstock.core.group import claim as claiming
 from penstock.core.group import settle as settling
@@ -250,18 +251,15 @@ def messages_are_visible_before_their_commit() -> Any:
 
 @mutation
 def answers_leave_before_the_commit() -> Any:
-    original = CommitLoop.wait
+    original = CommitLoop.commit
 
-    def wait(loop: CommitLoop) -> asyncio.Future[None]:
-        committed = original(loop)
+    def commit(loop: CommitLoop, lane: Lane | None = None, *, result: Any = None, **options: Any) -> Ticket[Any]:
+        committed = original(loop, lane, result=result, **options)
         if loop._pending.catalog or loop._pending.catalog_deleted:
             return committed
-        committed.add_done_callback(lambda future: future.exception())
-        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        answered.set_result(None)
-        return answered
+        return Ticket.done(result)
 
-    return patch.object(CommitLoop, "wait", wait)
+    return patch.object(CommitLoop, "commit", commit)
 
 
 @mutation
@@ -293,7 +291,7 @@ def an_apply_may_be_torn() -> Any:
 def transactions_are_two_commits() -> Any:
     async def commit(node: Node, settles: Any, count: int, parts: Sequence[Part]) -> Any:
         results = await append.append_all(node, parts)
-        await node.commits.wait()
+        await node.commits.commit()
         for lease, verdicts in settles.items():
             await claims.settle(node, lease, verdicts)
         return Receipt(count, results)
@@ -306,9 +304,9 @@ def a_settle_that_claims_is_answered_before_it_is_durable() -> Any:
     async def settle_and_claim(
         node: Node, lease: Any, verdicts: Any, queue: Queue, group: Group, request: Any
     ) -> Claim:
-        promise = claims.begin_settle(node, lease, verdicts)
-        if promise is None:
-            await claims.settle(node, lease, verdicts)
+        ticket = claims.settle(node, lease, verdicts)
+        if not ticket.in_order:
+            await ticket
         return await claims.claim(node, queue, group, request, 0)
 
     return patch.object(claims, "settle_and_claim", settle_and_claim)

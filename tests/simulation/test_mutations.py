@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.mutations import MUTATIONS, in_force
 from tests.simulation.world import run_world
 
-SEEDS_MAX = 150
+SEEDS_MAX = 300
 
 
 @pytest.fixture(autouse=True)

@@ -63,7 +63,8 @@ LAYERS: Final = {
     "core": Layer(BELOW_CORE, IMPURE),
     "store": Layer(BELOW_CORE),
     # What a caller sees, wherever the broker runs.
-    "api": Layer(BELOW_CORE | {"loop_thread"}, IMPURE),
+    # A ticket can be awaited, and nothing else here waits.
+    "api": Layer(BELOW_CORE | {"loop_thread"}, IMPURE - {"asyncio"}),
     "node": Layer(BELOW_NODE | {"version"}),
     "version": Layer(frozenset()),
     # For applications: it knows their database, and nothing of the broker.

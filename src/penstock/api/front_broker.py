@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from penstock.api.broker import Broker
 from penstock.api.dead_letters import DeadPage
 from penstock.api.marks import MarkPage
 from penstock.api.measures import NodeNumbers, SpoolNumbers
-from penstock.model import DEFAULT_GROUP
+from penstock.api.results import LeaseLike, Receipt
+from penstock.api.ticket import Ticket
+from penstock.batch import EncodedBatch
+from penstock.model import DEFAULT_GROUP, Message
 from penstock.model.events import Delivery
+from penstock.model.verdict import Verdict
 
 
 class FrontBroker(Broker, Protocol):
@@ -33,6 +37,32 @@ class FrontBroker(Broker, Protocol):
 
     def drain(self) -> None:
         """Before a stop: answer all waiting claims and reads, with nothing, and let no more wait."""
+
+    # Without a task ---------------------------------------------------------------------------------------
+
+    def publish_many(
+        self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None
+    ) -> Ticket[Receipt]: ...
+
+    def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Ticket[Receipt]: ...
+
+    def publish_to(
+        self,
+        exchange: str,
+        messages: Message | Sequence[Message] | EncodedBatch,
+        *,
+        mandatory: bool = False,
+        publish_id: str | None = None,
+    ) -> Ticket[Receipt]: ...
+
+    def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict], *, deferred: bool = False) -> Ticket[None]:
+        """As `Broker.settle`. With `deferred` it costs no commit of its own while there are others, and may take a few
+        milliseconds longer.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Commit now what was settled with `deferred`."""
 
     # What this node knows, asked on the publish path where nothing may wait ---------------------------------
 

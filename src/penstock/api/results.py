@@ -297,11 +297,6 @@ class Receipt:
         """Whether the store is away, and all of it in the server's spool: stored, but without offsets yet."""
         return self._buffered_for is not None
 
-    def become_buffered(self, queue: str) -> None:
-        """Its commit has failed, and all of it is in the spool instead."""
-        self.parts = ()
-        self._buffered_for = queue
-
     def __len__(self) -> int:
         return self._count
 

@@ -15,6 +15,7 @@ from penstock.api.inspect import QueueStats
 from penstock.api.marks import Mark
 from penstock.api.results import Claim, LeaseLike, Published, Receipt, StreamRead
 from penstock.api.scan import QueueLanes
+from penstock.api.ticket import Ticket
 from penstock.batch import EncodedBatch
 from penstock.client.client import AsyncClient, client_over
 from penstock.fronts.http.inside import Inside
@@ -38,6 +39,11 @@ def broker_of(server: HttpServer) -> LocalBroker:
     if server.forwarding is None:
         return broker
     return Reach(broker._node, broker.namespace, None, server)
+
+
+def _or_there(there: Callable[[], Awaitable[Result]]) -> Callable[[BaseException], Ticket[Result]]:
+    """For what has failed: ask the node that must do it, where that is why."""
+    return lambda error: Ticket.of(there()) if isinstance(error, Elsewhere) else Ticket.failed(error)
 
 
 class Reach(LocalBroker):
@@ -127,25 +133,27 @@ class Reach(LocalBroker):
 
     # Publish ----------------------------------------------------------------------------------------------
 
-    async def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Published:
+    def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Ticket[Published]:
         here = super().publish(queue, message, publish_id=publish_id)
-        return await self._anywhere(here, lambda: self._there.publish(queue, message, publish_id=publish_id))
+        return here.recover(_or_there(lambda: self._there.publish(queue, message, publish_id=publish_id)))
 
-    async def publish_many(self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None) -> Receipt:
+    def publish_many(
+        self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None
+    ) -> Ticket[Receipt]:
         here = super().publish_many(queue, messages, publish_id=publish_id)
-        return await self._anywhere(here, lambda: self._there.publish_many(queue, messages, publish_id=publish_id))
+        return here.recover(_or_there(lambda: self._there.publish_many(queue, messages, publish_id=publish_id)))
 
-    async def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Receipt:
+    def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Ticket[Receipt]:
         here = super().publish_batch(queue, batch, publish_id=publish_id)
-        return await self._anywhere(here, lambda: self._there.publish_batch(queue, batch, publish_id=publish_id))
+        return here.recover(_or_there(lambda: self._there.publish_batch(queue, batch, publish_id=publish_id)))
 
-    async def publish_to(
+    def publish_to(
         self, exchange: str, messages: Message | Sequence[Message] | EncodedBatch, *, mandatory: bool = False,
         publish_id: str | None = None,
-    ) -> Receipt:  # fmt: skip
+    ) -> Ticket[Receipt]:  # fmt: skip
         options: dict[str, Any] = {"mandatory": mandatory, "publish_id": publish_id}
         here = super().publish_to(exchange, messages, **options)
-        return await self._anywhere(here, lambda: self._there.publish_to(exchange, messages, **options))
+        return here.recover(_or_there(lambda: self._there.publish_to(exchange, messages, **options)))
 
     # Consume ----------------------------------------------------------------------------------------------
 
@@ -154,12 +162,9 @@ class Reach(LocalBroker):
         options.setdefault("consumer", self.consumer_name)
         return await self._anywhere(super().claim(queue, **options), lambda: self._there.claim(queue, **options))
 
-    async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
-        await self._anywhere(super().settle(lease, verdicts), lambda: self._there.settle(lease, verdicts))
-
-    async def settle_in_passing(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
-        here = super().settle_in_passing(lease, verdicts)
-        await self._anywhere(here, lambda: self._there.settle(lease, verdicts))
+    def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict], *, deferred: bool = False) -> Ticket[None]:
+        here = super().settle(lease, verdicts, deferred=deferred)
+        return here.recover(_or_there(lambda: self._there.settle(lease, verdicts)))
 
     async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
         return await self._anywhere(super().extend(lease, seconds), lambda: self._there.extend(lease, seconds))

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Final
 
+from penstock.api.ticket import Ticket
 from penstock.model.errors import Unavailable
 from penstock.model.rows import REGISTRAR_SLOT, CatalogRow
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog
@@ -120,7 +121,7 @@ class CatalogWriter:
         pending.after.append(lambda: self._catalog.put(rows))
         if after is not None:
             pending.after.append(after)
-        await _through(self._commits.wait())
+        await _through(self._commits.commit())
         if _is_announced(rows, deleted or ()):
             await self.announce()
 
@@ -153,12 +154,12 @@ class CatalogWriter:
         self._catalog.replace(fresh, ephemeral)
 
 
-async def _through(commit: asyncio.Future[None]) -> None:
+async def _through(commit: Ticket[None]) -> None:
     """Wait for a commit to the end, also when cancelled: until then nobody else may declare the same name."""
     cancelled: asyncio.CancelledError | None = None
-    while not commit.done():
+    while not commit.is_done:
         try:
-            await asyncio.wait([commit])
+            await commit
         except asyncio.CancelledError as error:
             cancelled = error
     commit.result()

@@ -155,7 +155,7 @@ class Declarations:
         """From here on nothing is declared for the queue; what was on its way is known when this returns."""
         queue.deleting = True
         try:
-            await self._commits.wait()
+            await self._commits.commit()
             self._writer.check(max(queue.slot, 0))
         except PenstockError:
             queue.deleting = False

@@ -61,7 +61,8 @@ from penstock.store.memory.engine import MemoryStore
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
-    from penstock.node.commit.pending import Waiting
+    from penstock.api.ticket import Ticket
+    from penstock.node.commit.pending import Publish
     from penstock.node.spool.records import Doubt
 
 CACHE_BYTES = 64 * 1024 * 1024
@@ -413,8 +414,8 @@ class Node:
     def stamp(self, commit: Commit) -> Doubt | None:
         return self.spool.stamp(commit)
 
-    def rescue(self, publishes: list[Waiting], doubt: Doubt | None, error: PenstockError) -> None:
-        self.spool.rescue(publishes, doubt, error)
+    def rescue(self, publishes: list[Publish], doubt: Doubt | None, error: PenstockError) -> set[Ticket[Any]]:
+        return self.spool.rescue(publishes, doubt, error)
 
     def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
         log.warning("a commit failed, %d lanes are loaded anew: %s", len(lanes), error)

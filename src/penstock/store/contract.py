@@ -103,11 +103,11 @@ class Log(Protocol):
 class CallbackLog(Protocol):
     """A way to commit that needs no task and no thread. Optional: `Store.callback_log`."""
 
-    def apply_soon(self, commit: Commit, done: Callable[[Exception | None], None], *, is_alone: bool = False) -> bool:
+    def apply_soon(self, commit: Commit, done: Callable[[Exception | None], None]) -> bool:
         """Begin to `apply`; False where the engine would need a thread: nothing is done, call `apply`.
 
         `done` is called once, on the event loop, perhaps before this returns: with None when the commit is durable,
-        else with what `apply` would have raised. `is_alone`: only one caller is active, so the event loop may block.
+        else with what `apply` would have raised.
         """
 
 

@@ -23,9 +23,6 @@ from tests.fronts.amqp091.rig import Inbox, Raw, Served, closed_with, closes, qu
 if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel
 
-SETTLES = ("settle", "settle_in_passing")
-"""The broker's two ways to hear of an ack: at once, and whenever there is a commit."""
-
 
 def filled(place: Served, count: int, queue: str = "q", **options: Any) -> BlockingChannel:
     """A channel, and a queue with so many messages."""
@@ -199,13 +196,12 @@ def test_an_answer_says_that_what_was_acknowledged_before_is_stored(monkeypatch:
     stored: list[Verdict] = []
     settle = LocalBroker.settle
 
-    async def slowly(broker: LocalBroker, lease: Any, verdicts: Sequence[Verdict]) -> None:
+    async def slowly(broker: LocalBroker, lease: Any, verdicts: Sequence[Verdict], *, deferred: bool) -> None:
         await asyncio.sleep(0.2)
         await settle(broker, lease, verdicts)
         stored.extend(verdicts)
 
-    for name in SETTLES:
-        monkeypatch.setattr(LocalBroker, name, slowly)
+    monkeypatch.setattr(LocalBroker, "settle", slowly)
     with served() as place:
         channel = filled(place, 3)
         Inbox(channel, "q").wait(3)
@@ -217,7 +213,7 @@ def test_an_answer_says_that_what_was_acknowledged_before_is_stored(monkeypatch:
 def test_a_client_that_goes_while_its_acks_cannot_be_stored_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = threading.Event()
 
-    async def refused(_broker: LocalBroker, _lease: Any, _verdicts: Sequence[Verdict]) -> None:
+    async def refused(_broker: LocalBroker, _lease: Any, _verdicts: Sequence[Verdict], *, deferred: bool) -> None:
         tried.set()
         raise Unavailable("the store is away")
 
@@ -226,8 +222,7 @@ def test_a_client_that_goes_while_its_acks_cannot_be_stored_is_let_go(monkeypatc
         raw = Raw(place)
         raw.send(1, commands.Basic.Consume(queue="q", consumer_tag="c"))
         raw.hear_until(ContentBody)
-        for name in SETTLES:
-            monkeypatch.setattr(LocalBroker, name, refused)
+        monkeypatch.setattr(LocalBroker, "settle", refused)
         raw.send(1, commands.Basic.Ack(1))
         raw.send(1, commands.Queue.Declare(queue="q", passive=True))
         assert tried.wait(20)

@@ -20,9 +20,9 @@ from pika.exceptions import (
 )
 
 from penstock.fronts.amqp091 import connection as connections
+from penstock.fronts.amqp091.publishing import Publishing
 from penstock.model.errors import Unavailable
 from penstock.model.rows import Commit
-from penstock.node.broker import LocalBroker
 from penstock.node.consume import claims
 from penstock.store.memory.engine import MemoryStore
 from tests.fronts.amqp091.rig import PATIENCE_S, Inbox, Raw, Served, closes, quiet, served, until, waited
@@ -201,7 +201,7 @@ def test_a_server_that_stops_says_so(tmp_path: Path) -> None:
 def way_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Publishes are taken as they are heard, or stand in line."""
     if request.param == "in turn":
-        monkeypatch.setattr(LocalBroker, "publish_now", lambda *_: None)
+        monkeypatch.setattr(Publishing, "begin", lambda *_: False)
 
 
 @pytest.mark.usefixtures("way_in")

@@ -8,6 +8,7 @@ from typing import Any
 import mqtt5
 from mqtt5 import QoS
 
+from penstock.api.ticket import Ticket
 from penstock.model.errors import Unavailable
 from penstock.node.broker import LocalTransaction
 from tests.fronts.mqtt.rig import Front, opened, scenario, until_it_is
@@ -109,8 +110,8 @@ async def test_a_store_that_is_away_is_told_and_the_connection_goes_on(tmp_path:
         client = await front.connect("client")
         real = front.broker.publish_to
 
-        async def away(*_: Any, **__: Any) -> Any:
-            raise Unavailable("the store is away")
+        def away(*_: Any, **__: Any) -> Any:
+            return Ticket.failed(Unavailable("the store is away"))
 
         front.broker.publish_to = away  # type: ignore[method-assign]
         assert await client.publish("a", b"1") == 0x97

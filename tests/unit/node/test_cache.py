@@ -118,7 +118,7 @@ def test_a_log_with_limits_leaves_in_memory_what_it_keeps() -> None:
             while (await broker.stats("log")).messages > 10:
                 assert asyncio.get_running_loop().time() < deadline
                 await asyncio.sleep(0.01)
-            await node.commits.wait()
+            await node.commits.commit()
             assert [base for base in range(100) if node.cache.has(lane_id, base)] == list(range(90, 100))
 
     asyncio.run(story())

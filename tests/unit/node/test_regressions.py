@@ -239,6 +239,7 @@ def test_a_lane_that_is_read_back_knows_a_group_whose_declaration_seemed_to_fail
         store.fail_after = 1
         with pytest.raises(Unavailable):
             await broker.declare_group("work", "late")
+        await broker._node.writer.known()
         assert (await broker.claim("work", group="late", wait=5)).payloads() == [b"1"]
 
     play(story)

@@ -86,7 +86,7 @@ class Channel:
             return
         is_plain = not self._methods and not self.transactions.is_on and len(self._line) < ENCODE_FROM
         events = [event for event in self._line if type(event) is Publish] if is_plain else []
-        if events and len(events) == len(self._line) and self.publishing.publish_now(events):
+        if events and len(events) == len(self._line) and self.publishing.begin(events):
             self._line.clear()
         else:
             self._work()

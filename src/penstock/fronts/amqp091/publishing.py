@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.api.results import Receipt
+from penstock.api.ticket import Ticket
 from penstock.batch import encode
 from penstock.fronts.amqp091 import streams
 from penstock.fronts.amqp091.errors import ChannelFault, fault_of, not_found, not_implemented
@@ -73,34 +75,43 @@ class Publishing:
         self.confirms = False
         self._next = 1
         """The number of the next message that is to be confirmed."""
-        self._flying: deque[tuple[Run, asyncio.Future[None]]] = deque()
-        """What the broker has taken at once, in order, and its commits."""
+        self._is_confirming = False
+        self._flying: deque[tuple[Run, Ticket[Receipt]]] = deque()
+        """What the broker has taken and is not durable yet, in order."""
 
-    # Without a wait ---------------------------------------------------------------------------------------
+    # Without a task ---------------------------------------------------------------------------------------
 
-    def publish_now(self, events: Sequence[Publish]) -> bool:
+    def begin(self, events: Sequence[Publish]) -> bool:
         """Publish a few messages for one queue, if the broker takes them at once; whether it did."""
         runs, fault = self.runs(events)
         if fault is not None or len(runs) != 1:
             return False
         queue = self._queue_of(runs[0], runs[0].messages)
-        try:
-            stored = None if queue is None else self._channel.broker.publish_now(queue, runs[0].messages)
-        except PenstockError:
-            return False  # in its turn it is found again, and dealt with
-        if stored is None:
+        if queue is None:
             return False
-        self._flying.append((runs[0], stored))
-        stored.add_done_callback(self._landed)
+        ticket = self._channel.broker.publish_many(queue, runs[0].messages)
+        if ticket.error is not None or not ticket.in_order:
+            ticket.close()  # before anything was done: in its turn it is tried again, and dealt with
+            return False
+        self._flying.append((runs[0], ticket))
+        ticket.then(self._landed)
         return True
 
-    def _landed(self, _stored: asyncio.Future[None]) -> None:
+    def _landed(self, _: Ticket[Receipt]) -> None:
         """Confirm what is durable; what one commit has stored, with one answer."""
+        if len(self._flying) == 1:
+            self._confirm_landed()
+        elif not self._is_confirming:
+            self._is_confirming = True
+            asyncio.get_running_loop().call_soon(self._confirm_landed)
+
+    def _confirm_landed(self) -> None:
+        self._is_confirming = False
         stored: list[Publish] = []
-        while self._flying and self._flying[0][1].done():
-            run, commit = self._flying.popleft()
+        while self._flying and self._flying[0][1].is_done:
+            run, ticket = self._flying.popleft()
             self._channel.connection.published(run.events)
-            error = commit.exception()
+            error = ticket.error
             if error is None:
                 stored += run.events
                 continue
@@ -116,7 +127,9 @@ class Publishing:
     async def landed(self) -> None:
         """Until all that was taken at once is confirmed."""
         while self._flying:
-            await asyncio.wait([self._flying[-1][1]])
+            with suppress(PenstockError):
+                await self._flying[-1][1]
+            await asyncio.sleep(0)
 
     # In turn ----------------------------------------------------------------------------------------------
 

@@ -201,7 +201,7 @@ class Settling:
         self._awaited += 1
         try:
             if self._telling:
-                self._broker.hurry()
+                self._broker.flush()
             while left and self._task is not None:
                 await self._told.wait()
                 left &= {*self.dirty, *self._telling}
@@ -239,12 +239,11 @@ class Settling:
         """Settle what is to be settled of one lease; whether the broker took it, or never will."""
         gathered = held.acks, held.nacks, held.rejects
         # AMQP never answers an ack: it can wait for a commit that somebody else needs.
-        can_wait = not (self._awaited or held.nacks or held.rejects)
-        settle = self._broker.settle_in_passing if can_wait else self._broker.settle
+        deferred = not (self._awaited or held.nacks or held.rejects)
         verdicts = held.take()
         try:
             if verdicts:
-                await settle(held.lease, verdicts)
+                await self._broker.settle(held.lease, verdicts, deferred=deferred)
         except LeaseLost:
             self.held.discard(held)
             return True

@@ -11,17 +11,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Awaitable, Coroutine
 from contextlib import aclosing
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import httptools
 
+from penstock.api.ticket import Ticket
 from penstock.fronts.http.errors import HEADERS_TOO_LARGE, MALFORMED, TIMEOUT, HttpError, answer_to
 from penstock.fronts.http.heads import Arriving, Heads
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
 from penstock.model.errors import MessageTooLarge, PenstockError, TooManyConnections
-from penstock.node.commit.pending import Promise
 from penstock.wire.http.cluster import CONSUMER, FORWARDED, SECRET, SESSION_NAME, WAITED
 
 REFUSALS: Final = (HttpError, PenstockError)
@@ -54,11 +55,11 @@ class Host(Protocol):
     def now(self) -> float:
         """The loop's time."""
 
-    async def answer(self, connection: Connection, request: Request) -> Answer | Stream:
-        """The answer to a request; never raises but for cancellation."""
+    def answer(self, connection: Connection, request: Request) -> Ticket[Answer] | Coroutine[Any, Any, Answer | Stream]:
+        """Begin to answer a request: a ticket where that needs no task. Never fails but for cancellation."""
 
-    def begin(self, connection: Connection, request: Request) -> bool:
-        """Answer a request without a task, by `Connection.answered`; False, and nothing done, where that cannot be."""
+    def answered(self, request: Request, answer: Answer | Stream) -> None:
+        """The answer was written."""
 
     def new_request_id(self) -> str:
         """An id for a request that came without."""
@@ -67,11 +68,11 @@ class Host(Protocol):
 class Connection(asyncio.Protocol):
     """See the module's description."""
 
-    __slots__ = ("_arriving", "_body", "_body_bytes", "_closing", "_current", "_expects", "_has_body",
+    __slots__ = ("_arriving", "_begun", "_body", "_body_bytes", "_closing", "_current", "_expects", "_has_body",
                  "_head_bytes_max", "_header_count", "_headers", "_host", "_idle", "_is_begun", "_is_busy", "_is_head",
                  "_loose_bytes", "_parsed_bytes",
                  "_parser", "_requests", "_room", "_target", "_task", "_transport", "_version", "_whole",
-                 "deadline", "peer", "waits_for")  # fmt: skip
+                 "_ticket", "deadline", "peer")  # fmt: skip
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -79,13 +80,15 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._parser = httptools.HttpRequestParser(self)
         self._requests: deque[Request | HttpError | PenstockError] = deque()
+        self._begun: Coroutine[Any, Any, Answer | Stream] | None = None
+        """What answers the current request, where that needs a task and the task has not taken it yet."""
         self._current: Request | None = None
         """The request that is being answered."""
         self._task: asyncio.Task[None] | None = None
         """What answers, from the first request on: it waits for the next one rather than being made anew for it."""
         self._idle: asyncio.Future[None] | None = None
         """What it waits for."""
-        self.waits_for: Promise | None = None
+        self._ticket: Ticket[Answer] | None = None
         """What a request waits for that is answered without the task."""
         self._is_busy = False
         self._whole = b""
@@ -136,8 +139,10 @@ class Connection(asyncio.Protocol):
         if self._task is not None:
             # What it waits for is not wanted any more; what it has committed stays.
             self._task.cancel()
-        if self.waits_for is not None:
-            self.waits_for.then = None
+        if self._begun is not None:
+            self._begun.close()
+        if self._ticket is not None:
+            self._ticket.close()
         self._host.closed(self)
 
     def eof_received(self) -> bool:
@@ -304,8 +309,12 @@ class Connection(asyncio.Protocol):
         self._is_busy = True
         self._current = request
         self.deadline = 0.0
-        if not self._host.begin(self, request):
-            self._requests.append(request)
+        answer = self._host.answer(self, request)
+        if isinstance(answer, Ticket):
+            self._ticket = answer
+            answer.then(self._answer_begun)
+        else:
+            self._begun = answer
             self._wake()
 
     def _wake(self) -> None:
@@ -324,9 +333,11 @@ class Connection(asyncio.Protocol):
             if not self._is_busy:
                 self._wake()
 
-    def answered(self, request: Request, answer: Answer) -> None:
-        """The answer to a request that the host has begun; then what came behind it."""
-        self.waits_for = None
+    def _answer_begun(self, ticket: Ticket[Answer]) -> None:
+        """Write the answer to the current request; then what came behind it. The rest is done behind the answer."""
+        request, answer = self._current, ticket.result()
+        assert request is not None
+        self._ticket = None
         keep = self._write(request, answer)
         if not keep:
             self._is_busy = False
@@ -336,12 +347,7 @@ class Connection(asyncio.Protocol):
         else:
             self._is_busy = False
             self._rest()
-
-    def try_again(self, request: Request) -> None:
-        """A request that the host has begun, and of which nothing was done: as one that it could not begin."""
-        self.waits_for = None
-        self._requests.appendleft(request)
-        self._wake()
+        self._host.answered(request, answer)
 
     async def _work(self) -> None:
         """Answer what arrives, one after the other."""
@@ -364,6 +370,12 @@ class Connection(asyncio.Protocol):
     async def _answer_all(self) -> bool:
         """Answer what has arrived; whether the connection goes on."""
         await self._drain()
+        if self._begun is not None:
+            assert self._current is not None
+            begun, self._begun = self._begun, None
+            if not await self._answer(self._current, begun):
+                self._end()
+                return False
         while self._requests:
             item = self._requests.popleft()
             if not self._requests and not self._closing:
@@ -374,8 +386,8 @@ class Connection(asyncio.Protocol):
                 self._transport.write(answer.head(self._host.new_request_id(), False) + answer.body)
                 self._linger()
                 return False
-            keep = await self._answer(item)
-            if not keep:
+            self._current = item
+            if not await self._answer(item, self._host.answer(self, item)):
                 self._end()
                 return False
         if self._closing or self._host.stopping:
@@ -392,14 +404,14 @@ class Connection(asyncio.Protocol):
         seconds = options.request_seconds if self._is_arriving() else options.idle_seconds
         self.deadline = self._host.now() + seconds
 
-    async def _answer(self, request: Request) -> bool:
+    async def _answer(self, request: Request, answering: Awaitable[Answer | Stream]) -> bool:
         """Answer one request; whether the connection goes on."""
-        self._current = request
-        answer = await self._host.answer(self, request)
+        answer = await answering
         if isinstance(answer, Answer):
             keep = self._write(request, answer)
         else:
             keep = await self._stream(request, answer, request.keep_alive and not self._host.stopping)
+        self._host.answered(request, answer)
         await self._drain()
         return keep
 

@@ -57,7 +57,7 @@ class HttpError(Exception):
         self.headers: Final = headers
 
 
-def answer_to(error: Exception) -> Answer:
+def answer_to(error: BaseException) -> Answer:
     """The answer for what a handler raised."""
     if isinstance(error, PenstockError):
         return _refusal(error)

@@ -18,7 +18,7 @@ class Request:
     """One request, received whole."""
 
     __slots__ = ("_body", "_parts", "began", "headers", "id", "is_last", "is_old", "is_waiting", "keep_alive", "method",
-                 "target", "waits")  # fmt: skip
+                 "route", "target", "waits")  # fmt: skip
 
     def __init__(
         self,
@@ -47,6 +47,8 @@ class Request:
         """It has waited, or was going to, here or at another node."""
         self.began = 0.0
         self.id = ""
+        self.route = ""
+        """The name of its route; empty where there is none."""
 
     @property
     def body(self) -> bytes:

@@ -1,12 +1,14 @@
 """Who answers which request: paths with named parts to handlers, and what each handler takes and gives.
 
-A handler is a coroutine function of a `Call` and, by the names of its parameters, the decoded `body` and `query`. The
-same table makes the OpenAPI document, so what is not declared here does not exist.
+A handler takes a `Call` and, by the names of its parameters, the decoded `body` and `query`. It gives a ticket of its
+answer, or is a coroutine function. The same table makes the OpenAPI document, so what is not declared here does not
+exist.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl, unquote
 
@@ -16,7 +18,6 @@ from penstock.fronts.http.errors import MALFORMED, MEDIA_TYPE, METHOD_NOT_ALLOWE
 from penstock.fronts.http.request import Answer, Request, Stream
 from penstock.model.errors import InvalidArgument, PenstockError
 from penstock.node.broker import LocalBroker
-from penstock.node.commit.pending import Promise
 from penstock.wire.http.shapes import BATCH_TYPE, JSON_TYPE
 
 if TYPE_CHECKING:
@@ -34,10 +35,6 @@ _BATCH_TYPE: Final = BATCH_TYPE.encode()
 
 Kind = TypeVar("Kind")
 Handler = Callable[..., Awaitable[Answer | Stream]]
-Begun = tuple[Promise, Callable[[], Answer]]
-"""A commit that a request waits for, and what makes its answer then."""
-Beginner = Callable[..., Begun | None]
-"""A handler as a plain function, for requests that wait for nothing but a commit; None where that is not so."""
 
 
 class Call:
@@ -75,13 +72,13 @@ class Route:
         or_gives: str | None = None,
         errors: Iterable[type[PenstockError]] = (),
         is_open: bool = False,
-        begin: Beginner | None = None,
     ) -> None:
         hints = get_type_hints(handler)
         self.method = method
         self.path = path
         self.handler = handler
-        self.begin = begin
+        self.needs_task = iscoroutinefunction(handler)
+        """Its answer is no ticket: something other than a commit may have to be waited for."""
         self.name = f"{method} {path}"
         self.parts = path.strip("/").split("/")
         self.parameters = [part[1:-1] for part in self.parts if part.startswith("{")]
@@ -107,11 +104,6 @@ class Route:
     def call(self, call: Call, query: dict[str, str]) -> Awaitable[Answer | Stream]:
         """Decode what the handler takes, and run it."""
         return self.handler(call, **self._arguments(call, query))
-
-    def call_begin(self, call: Call, query: dict[str, str]) -> Begun | None:
-        """The same for the handler that is a plain function."""
-        assert self.begin is not None
-        return self.begin(call, **self._arguments(call, query))
 
     def _arguments(self, call: Call, query: dict[str, str]) -> dict[str, Any]:
         arguments: dict[str, Any] = {}

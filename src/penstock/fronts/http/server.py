@@ -9,19 +9,19 @@ import asyncio
 import itertools
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from penstock import telemetry
+from penstock.api.ticket import Ticket
 from penstock.fronts import metrics
 from penstock.fronts.exposure import check_exposure
 from penstock.fronts.front import Address, Front, Shared
 from penstock.fronts.http import page
-from penstock.fronts.http.busy_poll import Alertness
 from penstock.fronts.http.connection import Connection
 from penstock.fronts.http.errors import MEDIA_TYPE, NO_SUCH_PATH, HttpError, answer_to
 from penstock.fronts.http.forwarding import Forwarding
@@ -72,7 +72,6 @@ class HttpServer(Front):
         self.router = Router(all_routes())
         self.heads = Heads(self.options.max_header_bytes, self.options.max_body_bytes)
         self._loop = asyncio.get_running_loop()
-        self._alertness = Alertness(self._loop)
         self._connections: set[Connection] = set()
         self._brokers: dict[str, LocalBroker] = {DEFAULT_NAMESPACE: broker}
         self._request_prefix = secrets.token_hex(4)
@@ -155,78 +154,67 @@ class HttpServer(Front):
 
     # Requests ---------------------------------------------------------------------------------------------
 
-    def begin(self, connection: Connection, request: Request) -> bool:
-        """Answer what only has to wait for its commit; False, and nothing done, for all else: `answer` does that.
+    def answer(self, connection: Connection, request: Request) -> Ticket[Answer] | Coroutine[Any, Any, Answer | Stream]:
+        """Begin to answer a request. Neither a ticket nor a coroutine fails: what goes wrong is an answer too.
 
-        Most requests of a queue are such. A callback of the commit answers them, without the cost of a task.
+        Most requests of a queue wait for a commit alone: a ticket is answered without the cost of a task.
         """
-        if telemetry.is_on() or (self.forwarding is not None and SESSION_NAME in request.headers):
-            return False
-        self._alertness.asked(connection)
-        began = self._loop.time()
+        request.began = self._loop.time()
         request.id = self._request_id(request)
-        route: Route | None = None
-        log_id = None
+        log_id = request_id.set(request.id)
         try:
-            route, names, query = self.router.find_target(request.method, request.target)
-            if route.begin is None or SESSION in query:
-                return False
-            log_id = request_id.set(request.id)
-            self._check(route, request)
-            broker = self._namespaced(query.pop(NAMESPACE, DEFAULT_NAMESPACE))
-            begun = route.call_begin(Call(self, broker, request, names, connection.peer), query)
-            if begun is None:
-                return False
-            promise, make = begun
-            promise.then = partial(self._answer_begun, connection, request, route, began, make)
-            connection.waits_for = promise
-        except Elsewhere:
-            return False
+            return self._begin(connection, request)
         except Exception as error:
-            answer = self._failed(route, request, error)
-            self._measure(route, answer, request, self._loop.time() - began)
-            connection.answered(request, answer)
+            return Ticket.done(self._failed(request, error))
         finally:
-            if log_id is not None:
-                request_id.reset(log_id)
-        return True
+            request_id.reset(log_id)
 
-    def _answer_begun(
-        self, connection: Connection, request: Request, route: Route, began: float, make: Callable[[], Answer],
-        error: Exception | None,
-    ) -> None:  # fmt: skip
-        """The commit has come about, or has failed. What need not be done before the answer comes behind it."""
-        if isinstance(error, Elsewhere):  # and nothing of it was done
-            connection.try_again(request)
-            return
-        try:
-            answer = make() if error is None else self._failed(route, request, error)
-        except Exception as failure:
-            answer = self._failed(route, request, failure)
-        connection.answered(request, answer)
-        self._measure(route, answer, request, self._loop.time() - began)
-        self._alertness.answered()
+    def _begin(self, connection: Connection, request: Request) -> Ticket[Answer] | Coroutine[Any, Any, Answer | Stream]:
+        route, names, query = self.router.find_target(request.method, request.target)
+        request.route = route.name
+        self._check(route, request)
+        namespace = query.pop(NAMESPACE, DEFAULT_NAMESPACE)
+        session = query.pop(SESSION, None)
 
-    async def answer(self, connection: Connection, request: Request) -> Answer | Stream:
-        request.id = request.id or self._request_id(request)
+        in_task = partial(self._in_task, connection, request, route, names, query, namespace, session)
+        if route.needs_task or telemetry.is_on() or session is not None or SESSION_NAME in request.headers:
+            return in_task()
+        answer = route.call(Call(self, self._namespaced(namespace), request, names, connection.peer), query)
+        assert isinstance(answer, Ticket)
+        return answer.recover(partial(self._recovered, request, in_task))
+
+    def _recovered(
+        self, request: Request, in_task: Callable[[], Coroutine[Any, Any, Answer | Stream]], error: BaseException
+    ) -> Answer | Ticket[Answer]:
+        """The answer to a request that has failed; one of which nothing was done is asked of its owner."""
+        if isinstance(error, Elsewhere):
+            return Ticket.of(in_task()).map(_whole)
+        return self._failed(request, error)
+
+    async def _in_task(
+        self, connection: Connection, request: Request, route: Route, names: Mapping[str, str], query: dict[str, str],
+        namespace: str, session: str | None,
+    ) -> Answer | Stream:  # fmt: skip
         request_id.set(request.id)
-        began = self._loop.time()
-        route: Route | None = None
-        answer: Answer | Stream
+        answer = self._here if self.forwarding is None else self._among
         try:
-            route, names, query = self.router.find_target(request.method, request.target)
-            self._check(route, request)
-            namespace = query.pop(NAMESPACE, DEFAULT_NAMESPACE)
-            session = query.pop(SESSION, None)
-            if self.forwarding is None:
-                answer = await self._here(connection, request, route, names, query, namespace, session)
-            else:
-                request.began = began
-                answer = await self._among(connection, request, route, names, query, namespace, session)
+            return await answer(connection, request, route, names, query, namespace, session)
         except Exception as error:
-            answer = self._failed(route, request, error)
-        self._measure(route, answer, request, self._loop.time() - began)
-        return answer
+            return self._failed(request, error)
+
+    def answered(self, request: Request, answer: Answer | Stream) -> None:
+        """An answer was written: count it, and log it where that is wanted."""
+        seconds = self._loop.time() - request.began
+        measures = self.measures
+        measures.request(request.route or "(none)", answer.status, seconds)
+        measures.bytes_in += request.body_bytes
+        if isinstance(answer, Answer):
+            measures.bytes_out += answer.body_bytes
+        if self._shared.log_requests:
+            fields = {"status": answer.status, "milliseconds": round(seconds * 1000, 3)}
+            log_id = request_id.set(request.id)
+            log.info("%s", request.route or request.method, extra=fields)
+            request_id.reset(log_id)
 
     def _check(self, route: Route, request: Request) -> None:
         """Raise where the client may not ask this, or sends what nobody here reads."""
@@ -237,11 +225,10 @@ class HttpServer(Front):
         if request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise HttpError(MEDIA_TYPE, "the body is compressed; send it as it is")
 
-    def _failed(self, route: Route | None, request: Request, error: Exception) -> Answer:
+    def _failed(self, request: Request, error: BaseException) -> Answer:
         """The answer to a request for which an error was raised."""
         if not isinstance(error, EXPECTED):
-            name = route.name if route else request.method
-            log.error("%s failed (request %s)", name, request.id, exc_info=error)
+            log.error("%s failed (request %s)", request.route or request.method, request.id, exc_info=error)
         return answer_to(error)
 
     async def _here(
@@ -322,18 +309,6 @@ class HttpServer(Front):
         check_secret(self.broker.cluster, request.headers.get(SECRET, b""))
         return broker_of_session(self.broker, request.header(SESSION_NAME), namespace)
 
-    def _measure(self, route: Route | None, answer: Answer | Stream, request: Request, seconds: float) -> None:
-        """Count it, and log it where that is wanted."""
-        measures = self.measures
-        measures.request("(none)" if route is None else route.name, answer.status, seconds)
-        measures.bytes_in += request.body_bytes
-        if isinstance(answer, Answer):
-            measures.bytes_out += answer.body_bytes
-        if self._shared.log_requests:
-            name = request.method if route is None else route.name
-            fields = {"status": answer.status, "milliseconds": round(seconds * 1000, 3)}
-            log.info("%s", name, extra=fields)
-
     def _request_id(self, request: Request) -> str:
         given = request.headers.get(b"x-request-id")
         if given and len(given) <= REQUEST_ID_CHARACTERS_MAX and all(33 <= byte < 127 for byte in given):
@@ -391,6 +366,11 @@ class HttpServer(Front):
         if self._page is None:
             self._page = page.render(document(self.router.routes))
         return self._page
+
+
+def _whole(answer: Answer | Stream) -> Answer:
+    assert isinstance(answer, Answer)
+    return answer
 
 
 def _answer(route: Route, call: Call, query: dict[str, str]) -> Awaitable[Answer | Stream]:

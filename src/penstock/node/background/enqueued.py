@@ -251,7 +251,7 @@ class Enqueueing:
         pending.enqueued_deleted += [one.row.id for one in taken]
         pending.enqueued_failed += failures
         try:
-            await self._commits.wait()
+            await self._commits.commit()
         except PenstockError as error:
             raise Unavailable(f"a commit failed: {error}") from error  # for whatever reason: no row is to blame
         self._publisher.nudge(results)
@@ -314,7 +314,7 @@ class Enqueueing:
             pending = self._commits.amend()
             pending.slots.add(REGISTRAR_SLOT)
             (pending.enqueued_retried if is_retry else pending.enqueued_deleted).extend(ids)
-            await self._commits.wait()
+            await self._commits.commit()
             if self._source is not None:
                 self.failed = await self._source.count_failed()
             self.wake()

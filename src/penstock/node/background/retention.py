@@ -82,7 +82,7 @@ class LaneRetention:
                 return
             trimmed = lane.trim_by_limits(self._clock.now_ms(), heads)
             if trimmed:
-                await self._commits.changed(lane)
+                await self._commits.commit(lane)
         self._again(lane)
 
     def _again(self, lane: Lane) -> None:

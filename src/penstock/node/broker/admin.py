@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Literal
 
 from penstock.api.admin import Administration
+from penstock.api.ticket import Ticket
 from penstock.core.lane import Lane
 from penstock.model import (
     DEFAULT_GROUP,
@@ -43,11 +43,11 @@ class LocalAdministration(Names, Administration):
             await self._seek(lane_id, chosen, place)
 
     async def _seek(self, lane_id: int, group: Group, offset: int) -> None:
-        def command(lane: Lane) -> asyncio.Future[None]:
+        def command(lane: Lane) -> Ticket[None]:
             if not lane.first <= offset <= lane.visible_end:
                 raise InvalidArgument(f"offset is {offset}; the lane has {lane.first} to {lane.visible_end}")
             lane.groups[group.id].seek(self._node.clock.now_ms(), offset)
-            return self._node.commits.changed(lane)
+            return self._node.commits.commit(lane)
 
         await (await self._node.lanes.run(lane_id, command))
 
@@ -58,7 +58,7 @@ class LocalAdministration(Names, Administration):
         for lane in await self._node.lanes.together(home.lanes):
             count += lane.work(chosen.id).purge(self._node.clock.now_ms())
             self._node.commits.touch(lane)
-        await self._node.commits.wait()
+        await self._node.commits.commit()
         return count
 
     async def check_ready(self) -> Literal["ready", "buffering"]:

@@ -5,7 +5,6 @@ Next stop: `node/publish/append.py`, `node/consume/claims.py` or `node/consume/s
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,12 +12,12 @@ from penstock.api.arguments import (
     check_is_text,
     check_publish_id,
     check_sequence,
-    check_verdict,
     check_verdicts,
     milliseconds,
 )
 from penstock.api.messages import Messages
 from penstock.api.results import Claim, Lease, LeaseLike, Published, Receipt, StreamRead
+from penstock.api.ticket import Ticket, ticketed
 from penstock.batch import EncodedBatch
 from penstock.model import (
     BATCH_MESSAGES_MAX,
@@ -37,13 +36,10 @@ from penstock.model.verdict import Verdict
 from penstock.node.arguments import lane_of
 from penstock.node.broker.names import Names
 from penstock.node.broker.transaction import LocalTransaction
-from penstock.node.cluster import remote_publish
-from penstock.node.commit.pending import Promise
 from penstock.node.consume import claims, streams
 from penstock.node.consume.waiters import Request
 from penstock.node.publish import append, route
-from penstock.node.publish.parts import Part
-from penstock.node.spool.spool import Unit
+from penstock.node.publish.parts import Part, Unit
 
 WAIT_SECONDS_MAX = 3_600
 _DONE: Final = (Verdict("ack"),)
@@ -55,62 +51,39 @@ class LocalMessages(Names, Messages):
 
     # Publish ----------------------------------------------------------------------------------------------
 
-    async def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Published:
+    @ticketed
+    def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Ticket[Published]:
         check_publish_id(publish_id)
         parts = append.parts_of_messages(self._target(queue), [message], None, publish_id)
-        return (await self._publish(queue, None, [message], publish_id, 1, parts)).first()
+        return self._publish(queue, None, [message], publish_id, 1, parts).map(Receipt.first)
 
-    async def publish_many(self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None) -> Receipt:
+    @ticketed
+    def publish_many(
+        self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None
+    ) -> Ticket[Receipt]:
         home = self._target(queue)
         check_publish_id(publish_id)
         check_sequence(messages)
         if not messages:
-            return Receipt(0, [])
+            return Ticket.done(Receipt(0, []))
         parts = append.parts_of_messages(home, messages, None, publish_id)
-        return await self._publish(queue, None, messages, publish_id, len(messages), parts)
+        return self._publish(queue, None, messages, publish_id, len(messages), parts)
 
-    def publish_now(self, queue: str, messages: Sequence[Message]) -> asyncio.Future[None] | None:
-        """`publish_many` without a task: the messages are in their queue when this returns, durable when that is done.
-
-        None, and nothing was done, where something must be waited for first: `publish_many` does that.
-        """
-        if not messages or not self._node.ownership.is_sole or self._node.spool.is_on:
-            return None
-        parts = append.parts_of_messages(self._target(queue), messages)
-        return append.publish_now(self._node, len(messages), parts)
-
-    def begin_publish(
-        self, queue: str, messages: Sequence[Message] | EncodedBatch, publish_id: str | None
-    ) -> tuple[Promise, Receipt] | None:
-        """`publish_many` or `publish_batch` without a task: the receipt is true when the promise is kept.
-
-        None, and nothing was done, where something must be waited for first.
-        """
-        home = self._target(queue)
-        check_publish_id(publish_id)
-        if isinstance(messages, EncodedBatch):
-            count, parts = messages.count, append.parts_of_batch(home, messages, None, publish_id)
-        else:
-            count, parts = len(messages), append.parts_of_messages(home, messages, None, publish_id)
-        if self._node.spool.is_on:
-            return self._node.spool.begin(Unit(self._namespace, queue, None, messages, publish_id, count, parts))
-        if not self._node.ownership.is_sole:
-            remote_publish.check_owners(self._node, parts)
-        return append.begin(self._node, count, parts)
-
-    async def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Receipt:
+    @ticketed
+    def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Ticket[Receipt]:
         check_publish_id(publish_id)
         parts = append.parts_of_batch(self._target(queue), batch, None, publish_id)
-        return await self._publish(queue, None, batch, publish_id, batch.count, parts)
+        return self._publish(queue, None, batch, publish_id, batch.count, parts)
 
-    async def publish_to(
+    @ticketed
+    def publish_to(
         self,
         exchange: str,
         messages: Message | Sequence[Message] | EncodedBatch,
         *,
         mandatory: bool = False,
         publish_id: str | None = None,
-    ) -> Receipt:
+    ) -> Ticket[Receipt]:
         self._check_exchange(exchange)
         check_publish_id(publish_id)
         listed: Sequence[Message] | EncodedBatch
@@ -127,10 +100,10 @@ class LocalMessages(Names, Messages):
                 self._node, self._namespace, exchange, listed, mandatory=mandatory, publish_id=publish_id
             )
         if not parts:
-            return Receipt(count, [])
-        return await self._publish(None, exchange, listed, publish_id, count, parts)
+            return Ticket.done(Receipt(count, []))
+        return self._publish(None, exchange, listed, publish_id, count, parts)
 
-    async def _publish(
+    def _publish(
         self,
         queue: str | None,
         exchange: str | None,
@@ -138,12 +111,12 @@ class LocalMessages(Names, Messages):
         publish_id: str | None,
         count: int,
         parts: list[Part],
-    ) -> Receipt:
+    ) -> Ticket[Receipt]:
         """Into the store or, where that is away and the node has a spool, into that."""
         spool = self._node.spool
         if not spool.is_on:
-            return await append.publish(self._node, count, parts)
-        return await spool.publish(Unit(self._namespace, queue, exchange, messages, publish_id, count, parts))
+            return append.publish(self._node, count, parts)
+        return spool.publish(Unit(self._namespace, queue, exchange, messages, publish_id, count, parts))
 
     # Consume ----------------------------------------------------------------------------------------------
 
@@ -193,9 +166,10 @@ class LocalMessages(Names, Messages):
         check_integer(priority, "priority", -INTEGER_MAX, INTEGER_MAX)
         return Request(most, minimum, name, lease_ms, partition, bool(ack), priority, self.session_key or "")
 
-    async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
+    @ticketed
+    def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict], *, deferred: bool = False) -> Ticket[None]:
         check_verdicts(verdicts)
-        await claims.settle(self._node, self._lease(lease), verdicts)
+        return claims.settle(self._node, self._lease(lease), verdicts, deferred=deferred)
 
     async def settle_and_claim(
         self,
@@ -219,28 +193,8 @@ class LocalMessages(Names, Messages):
             self._node.sessions.claimed(self._session, home, group.name, request.consumer)
         return await claims.settle_and_claim(self._node, held, chosen, home, group, request)
 
-    def begin_settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> Promise | None:
-        """`settle` without a task: done when the promise is kept.
-
-        None, and nothing was done, where something must be waited for first.
-        """
-        for verdict in verdicts:
-            check_verdict(verdict)
-        return claims.begin_settle(self._node, self._lease(lease), verdicts)
-
-    async def settle_in_passing(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
-        """`settle` for acks that nobody waits for.
-
-        They are durable with the next commit, or with one of their own a few milliseconds later or when `hurry` is
-        called.
-        """
-        for verdict in verdicts:
-            check_verdict(verdict)
-        await claims.settle(self._node, self._lease(lease), verdicts, in_passing=True)
-
-    def hurry(self) -> None:
-        """Somebody waits for what was settled in passing."""
-        self._node.commits.hurry()
+    def flush(self) -> None:
+        self._node.commits.flush()
 
     def _lease(self, lease: LeaseLike) -> Lease:
         found = self._known_lease(lease)

@@ -140,7 +140,7 @@ class Outbox:
                         await self._carry_out(row, blocked, failed)
                 if not rows:
                     break
-                await self._node.commits.wait()
+                await self._node.commits.commit()
         for (_, name), reason in blocked.items():
             log.warning("what is to go to %s waits: %s", name, reason)
         return bool(blocked)

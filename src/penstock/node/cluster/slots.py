@@ -76,7 +76,7 @@ async def hand_on(node: Node, slots: set[int]) -> None:
     node.schedules.slots_gone(slots)
     while node.commits.concerns_slots(slots):
         try:
-            await node.commits.wait()
+            await node.commits.commit()
         except PenstockError:
             await asyncio.sleep(0.01)
     _forget(node, slots)

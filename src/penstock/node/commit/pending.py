@@ -1,79 +1,58 @@
-"""What the next commit will hold beside the lanes' own changes, and who waits for it. Filled by callers, emptied by the
-commit loop; plain data. Next stop: `loop.py`.
+"""What the next commit will hold beside the lanes' own changes, and which callers wait for it.
+
+Filled by callers, emptied by the commit loop; plain data. Next stop: `loop.py`.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.api.results import Receipt
+from penstock.api.ticket import Ticket
 from penstock.core.lane import Lane
-from penstock.model.rows import CatalogRow, EnqueuedFailure, LaneChange, OutboxRow, TraceRow
+from penstock.model.rows import CatalogRow, EnqueuedFailure, LaneChange, OutboxRow, TraceRow, slot_of
 
 if TYPE_CHECKING:
+    from penstock.node.publish.parts import Unit
     from penstock.node.spool.records import Doubt
-    from penstock.node.spool.spool import Unit
 
-    Waiting = tuple[asyncio.Future[None] | "Promise", Unit]
-
-
-class Promise:
-    """A commit that is waited for without a task: `then` is called with what became of it, from within the commit loop.
-
-    A future would do the same a turn of the event loop later, behind all that a commit has to do after its answers.
-    """
-
-    __slots__ = ("is_rescued", "receipt", "then")
-
-    def __init__(self, receipt: Receipt | None = None) -> None:
-        self.then: Callable[[BaseException | None], None] | None = None
-        """None where nobody wants to know any more."""
-        self.receipt = receipt
-        """Of a publish that can be kept elsewhere if the commit fails: then it says so."""
-        self.is_rescued = False
-        """The commit has failed, and it is on its way to elsewhere: it is kept when it is there."""
-
-    def tell(self, error: BaseException | None) -> None:
-        """What became of it; once."""
-        then, self.then = self.then, None
-        if then is not None:
-            then(error)
+    Publish = tuple[Ticket[Receipt], Unit]
 
 
 class Pending:
     """What the next commit will hold beside the lanes' own changes."""
 
-    __slots__ = ("after", "bytes", "callers", "catalog", "catalog_deleted", "doubt", "enqueued_deleted",
+    __slots__ = ("after", "bytes", "callers", "catalog", "catalog_deleted", "deferred", "doubt", "enqueued_deleted",
                  "enqueued_failed", "enqueued_retried", "is_plain", "is_wanted", "lanes", "lanes_deleted", "outbox",
-                 "outbox_deleted", "probes", "promises", "publishes", "raw", "riders", "slots", "traces",
-                 "traces_expired_ms", "turns", "waiters")  # fmt: skip
+                 "outbox_deleted", "probes", "publishes", "raw", "slots", "tickets", "traces",
+                 "traces_expired_ms")  # fmt: skip
 
     def __init__(self) -> None:
         self.lanes: dict[int, Lane] = {}
-        self.waiters: list[asyncio.Future[None]] = []
-        self.riders: list[asyncio.Future[None]] = []
-        """As waiters, but none of them asked for a commit soon."""
-        self.promises: list[Promise] = []
-        """As waiters, told by a call."""
-        self.is_plain = True
-        """It holds changes of lanes and nothing else, but for what others have done when they asked for all of this."""
-        self.is_wanted = False
-        """Somebody asked for a commit soon."""
+        self.tickets: list[Ticket[Any]] = []
+        """Of callers who want this commit soon."""
+        self.deferred: list[Ticket[Any]] = []
+        """Of callers who do not."""
+        self.probes: list[Ticket[None]] = []
+        """Of callers who ask whether a commit succeeds, whatever is in it."""
+        self.publishes: list[Publish] = []
+        """Those of the tickets that the spool can keep if the commit fails, in their order."""
         self.callers = 0
-        """Waiters who are likely to come again soon, and how many turns to wait for them."""
-        self.turns = 0
-        self.publishes: list[Waiting] = []
-        """Those of the waiters that can be kept elsewhere if the commit fails, in their order."""
+        """How many of the tickets are of callers who are likely to ask again when they are answered."""
+        self.is_wanted = False
+        """Somebody wants this commit soon."""
+        self.is_plain = True
+        """It holds changes of lanes and nothing else: nobody has asked to amend it."""
         self.doubt: Doubt | None = None
+        """By what the store can be asked whether this commit happened."""
         self.catalog: list[CatalogRow] = []
         self.catalog_deleted: list[tuple[str, int]] = []
         self.lanes_deleted: list[int] = []
         self.outbox: list[OutboxRow] = []
         self.outbox_deleted: list[int] = []
         self.slots: set[int] = set()
-        """Slots that it is fenced by beside those of its lanes: what it declares, and what it does for the outbox."""
+        """Slots that fence it beside those of its lanes: of what it declares, and of what it does for the outbox."""
         self.raw: dict[int, LaneChange] = {}
         """Changes of lanes that no queue has, by lane: they go into the store as they are."""
         self.traces: list[TraceRow] = []
@@ -82,14 +61,9 @@ class Pending:
         self.enqueued_failed: list[EnqueuedFailure] = []
         self.enqueued_retried: list[int] = []
         self.after: list[Callable[[], None]] = []
-        self.probes: list[asyncio.Future[None]] = []
-        """Those who ask whether a commit succeeds, whatever is in it."""
+        """Called when the commit is durable, before its callers are answered."""
         self.bytes = 0
-
-    @property
-    def waiting(self) -> int:
-        """How many wait for it who asked for it soon."""
-        return len(self.waiters) + len(self.promises)
+        """What publishers have put into it."""
 
     def change_of(self, lane: int) -> LaneChange:
         """What happens to a lane that no queue has."""
@@ -97,3 +71,16 @@ class Pending:
         if change is None:
             change = self.raw[lane] = LaneChange(lane, 0, 0, 0)
         return change
+
+    @property
+    def has_callers(self) -> bool:
+        """Whether there is anything to commit, or to answer, at once."""
+        return bool(self.lanes or self.tickets or self.probes)
+
+    @property
+    def changes_catalog(self) -> bool:
+        return bool(self.catalog or self.catalog_deleted or self.lanes_deleted)
+
+    def all_slots(self) -> set[int]:
+        """Every slot of which it holds something."""
+        return {*self.slots, *(slot_of(lane) for lane in (*self.lanes, *self.raw, *self.lanes_deleted))}

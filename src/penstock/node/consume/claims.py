@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.api.results import Claim, Lease, Slice
+from penstock.api.ticket import Ticket
 from penstock.core.group.entries import Entry, runs_of
 from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.model.errors import Elsewhere, Fenced, LeaseLost, PenstockError, StoreCorrupt, Unavailable
 from penstock.model.verdict import Verdict
 from penstock.node.cache import CachedBatch
-from penstock.node.commit.pending import Promise
 from penstock.node.consume.waiters import Claimed, Request, give_back, is_held, is_visible
 
 if TYPE_CHECKING:
@@ -210,15 +209,26 @@ async def _read(node: Node, lane: int, start: int, end: int) -> CachedBatch:
 # Verdicts ------------------------------------------------------------------------------------------------
 
 
-async def settle(node: Node, lease: Lease, verdicts: Sequence[Verdict], *, in_passing: bool = False) -> None:
-    """Carry out verdicts on a lease's offsets; returns when they are durable.
+def settle(node: Node, lease: Lease, verdicts: Sequence[Verdict], *, deferred: bool = False) -> Ticket[None]:
+    """Carry out verdicts on a lease's offsets; done when they are durable.
 
-    `in_passing`: they need no commit of their own at once, unless others may wait for what they change.
+    `deferred`: they need no commit of their own at once, unless others may wait for what they change.
     """
     check_lane(node, lease)
     lane = node.lanes.get(lease.lane)
-    command = partial(_settle, node, lease, verdicts, in_passing)
-    await (command(lane) if lane is not None else await node.lanes.run(lease.lane, command))
+    if lane is None:
+        return Ticket.of(_settle_later(node, lease, verdicts, deferred))
+    return _settle(node, lease, verdicts, deferred, lane)
+
+
+async def _settle_later(node: Node, lease: Lease, verdicts: Sequence[Verdict], deferred: bool) -> None:
+    await (await node.lanes.run(lease.lane, lambda lane: _settle(node, lease, verdicts, deferred, lane)))
+
+
+def _settle(node: Node, lease: Lease, verdicts: Sequence[Verdict], deferred: bool, lane: Lane) -> Ticket[None]:
+    group = lane.work(lease.group)
+    group.settle(node.clock.now_ms(), lease.id, verdicts)
+    return node.commits.commit(lane, deferred=deferred and not group.settling_frees())
 
 
 async def settle_and_claim(
@@ -230,17 +240,14 @@ async def settle_and_claim(
     tells why.
     """
 
-    def command(lane: Lane) -> asyncio.Future[None]:
+    def command(lane: Lane) -> Ticket[None]:
         lane.work(lease.group).settle(node.clock.now_ms(), lease.id, verdicts)
-        return node.commits.changed(lane, turns=0)  # the claim counts as the caller who comes again
+        return node.commits.commit(lane, deferred=True)  # it goes with the claim
 
     lane = node.lanes.get(lease.lane)
     settled = command(lane) if lane is not None else await node.lanes.run(lease.lane, command)
-    try:
-        claimed = await _claim_next(node, queue, group, request)
-    except BaseException:
-        settled.cancel()  # nobody waits for it any more
-        raise
+    claimed = await _claim_next(node, queue, group, request)
+    node.commits.flush()
     await settled
     return claimed
 
@@ -260,35 +267,14 @@ async def _claim_next(node: Node, queue: Queue, group: Group, request: Request) 
     return Claim(queue.name, 0, None, 0, [])
 
 
-def begin_settle(node: Node, lease: Lease, verdicts: Sequence[Verdict]) -> Promise | None:
-    """`settle` up to where its commit is waited for; None, and nothing done, where the lane must be loaded first."""
-    check_lane(node, lease)
-    lane = node.lanes.get(lease.lane)
-    if lane is None:
-        return None
-    lane.work(lease.group).settle(node.clock.now_ms(), lease.id, verdicts)
-    node.commits.touch(lane)
-    return node.commits.promise()
-
-
-def _settle(
-    node: Node, lease: Lease, verdicts: Sequence[Verdict], in_passing: bool, lane: Lane
-) -> asyncio.Future[None]:
-    group = lane.work(lease.group)
-    group.settle(node.clock.now_ms(), lease.id, verdicts)
-    if in_passing and not group.settling_frees():
-        return node.commits.changed_in_passing(lane)
-    return node.commits.changed(lane)
-
-
 async def extend(node: Node, lease: Lease, lease_ms: int | None) -> int:
     """Keep a lease for another span from now, the group's unless given; its new deadline, once durable."""
 
-    def command(lane: Lane) -> tuple[int, asyncio.Future[None]]:
+    def command(lane: Lane) -> tuple[int, Ticket[None]]:
         group = lane.work(lease.group)
         span_ms = group.settings.lease_ms if lease_ms is None else lease_ms
         deadline_ms = group.extend(node.clock.now_ms(), lease.id, span_ms)
-        return deadline_ms, node.commits.changed(lane)
+        return deadline_ms, node.commits.commit(lane)
 
     check_lane(node, lease)
     deadline_ms, committed = await node.lanes.run(lease.lane, command)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from penstock.api.dead_letters import DeadMessage, DeadPage, DeadRange, DeadRanges, DeadReason
+from penstock.api.ticket import Ticket
 from penstock.core.filters import Filter
 from penstock.core.group.entries import Entry
 from penstock.core.lane import Lane
@@ -136,11 +136,11 @@ async def _each_lane(node: Node, queue: Queue, group: Group, choice: Choice, *, 
         if not ranges:
             continue
 
-        def command(lane: Lane, ranges: list[tuple[int, int]] = ranges) -> tuple[int, asyncio.Future[None]]:
+        def command(lane: Lane, ranges: list[tuple[int, int]] = ranges) -> tuple[int, Ticket[None]]:
             work = lane.work(group.id)
             now_ms = node.clock.now_ms()
             done = work.purge_dead(now_ms, ranges) if purge else work.redrive(now_ms, ranges)
-            return done, node.commits.changed(lane)
+            return done, node.commits.commit(lane)
 
         done, committed = await node.lanes.run(lane_id, command)
         await committed

@@ -110,7 +110,7 @@ class Sessions:
             for lane in await self._lanes.together(queue.lanes):
                 lane.groups[group.id].consumer_left(self._clock.now_ms(), consumer)
                 self._commits.touch(lane)
-            await self._commits.wait()
+            await self._commits.commit()
         await self._delete_unused(queue)
 
     async def _left(self, queue: Queue, name: str, session: Session, consumers: set[str]) -> None:
@@ -121,7 +121,7 @@ class Sessions:
             for lane in await self._lanes.together(queue.lanes):
                 self._end_leases(lane.groups[group.id], session, consumers)
                 self._commits.touch(lane)
-            await self._commits.wait()
+            await self._commits.commit()
         await self._delete_unused(queue)
 
     def _end_leases(self, group: WorkGroup | StreamGroup, session: Session, consumers: set[str]) -> None:

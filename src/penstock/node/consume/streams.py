@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.api.inspect import Page
 from penstock.api.results import Received, Slice, StreamRead
+from penstock.api.ticket import Ticket
 from penstock.core.filters import Filter
 from penstock.core.group.entries import Entry
 from penstock.core.group.work import WorkGroup
@@ -72,12 +73,12 @@ async def _read_lanes(node: Node, queue: Queue, group: Group, consumer: str, mos
 async def _read_lane(
     node: Node, queue: Queue, group: Group, lane_id: int, consumer: str, most: int
 ) -> StreamRead | None:
-    def command(lane: Lane) -> tuple[Lane, list[tuple[int, int]], int, asyncio.Future[None]]:
+    def command(lane: Lane) -> tuple[Lane, list[tuple[int, int]], int, Ticket[None]]:
         stream = lane.stream(group.id)
         ranges = stream.read(node.clock.now_ms(), most, consumer)
         if ranges:
             lane.pin(ranges[0][0])
-        return lane, ranges, stream.next, node.commits.changed(lane)
+        return lane, ranges, stream.next, node.commits.commit(lane)
 
     lane, ranges, next_offset, committed = await node.lanes.run(lane_id, command)
     if not ranges:
@@ -100,11 +101,11 @@ async def _read_lane(
 async def commit_group(node: Node, group: Group, lane_id: int, offset: int, *, only_forward: bool = False) -> None:
     """Everything below the offset is processed by a stream group."""
 
-    def command(lane: Lane) -> asyncio.Future[None]:
+    def command(lane: Lane) -> Ticket[None]:
         stream = lane.stream(group.id)
         if not only_forward or offset > stream.committed:
             stream.commit(node.clock.now_ms(), offset)
-        return node.commits.changed(lane)
+        return node.commits.commit(lane)
 
     await (await node.lanes.run(lane_id, command))
 

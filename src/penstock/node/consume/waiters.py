@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.api.ticket import Ticket
 from penstock.core.group.entries import Entry
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.model.errors import NotFound, Overloaded, PenstockError
 from penstock.model.verdict import Verdict
-from penstock.node.commit.loop import TURNS_MAX
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Group, Queue
@@ -42,11 +42,6 @@ class Request(NamedTuple):
     session: str = ""
     """The session whose lease it will be; empty for none."""
 
-    @property
-    def is_caller(self) -> bool:
-        """Whether it asks again when it is answered; a session's consumer asks when it has room."""
-        return not self.session
-
 
 class Claimed(NamedTuple):
     """What it got, in memory: an answer only once `committed` is done."""
@@ -56,7 +51,7 @@ class Claimed(NamedTuple):
     lease_id: int
     entries: list[Entry]
     deadline_ms: int
-    committed: asyncio.Future[None]
+    committed: Ticket[None]
 
     @property
     def lowest(self) -> int:
@@ -108,8 +103,7 @@ class Waiters:
         if request.settle:
             lane.pin(min(entry.start for entry in entries))
         deadline_ms = now_ms + (group.settings.lease_ms if request.lease_ms is None else request.lease_ms)
-        committed = node.commits.changed(lane, turns=TURNS_MAX if request.is_caller else 0)
-        return Claimed(lane, group_id, lease_id, entries, deadline_ms, committed)
+        return Claimed(lane, group_id, lease_id, entries, deadline_ms, node.commits.commit(lane))
 
     def _rearm(self, lane: Lane, group: WorkGroup, now_ms: int) -> None:
         """Nothing to be had now: come back when delays are over, or the rate limit lets go; no commit tells of it."""

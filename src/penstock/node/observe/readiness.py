@@ -29,7 +29,7 @@ class Readiness:
         self._spool = spool
         self._lifecycle = lifecycle
         self._ownership = ownership
-        self._probe: asyncio.Future[None] | None = None
+        self._probe: asyncio.Task[None] | None = None
         self._asked_at = 0.0
         self._answered_at: float | None = None
         self._error: BaseException | None = None
@@ -63,7 +63,7 @@ class Readiness:
     async def _ask(self, now: float) -> None:
         if self._probe is None:
             self._asked_at = now
-            self._probe = self._commits.probe()
+            self._probe = asyncio.create_task(self._commits.probe())
             self._probe.add_done_callback(self._answered)
         probe = self._probe
         # One that is late already is not waited for again: whoever asks is told at once.
@@ -72,7 +72,7 @@ class Readiness:
             late = asyncio.get_running_loop().time() - self._asked_at
             raise Unavailable(f"not ready: the store stalls; a commit is under way for {late:.1f} s")
 
-    def _answered(self, probe: asyncio.Future[None]) -> None:
+    def _answered(self, probe: asyncio.Task[None]) -> None:
         """Runs before those who wait for the probe go on: it was the first to ask for it."""
         self._probe = None
         self._answered_at = asyncio.get_running_loop().time()

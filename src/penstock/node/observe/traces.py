@@ -109,7 +109,7 @@ class Traces:
             row = msgspec.structs.replace(row, queue=queue.name, queue_id=queue.id, lane=index, offset=offset)
         self._commits.amend().traces.append(row)
         self._expire_at(at_ms + TRACE_RETAIN_MS)
-        await self._commits.wait()
+        await self._commits.commit()
 
     # Out of them ------------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Traces:
             expired_ms = self._clock.now_ms() - TRACE_RETAIN_MS
             while oldest_ms is not None and oldest_ms <= expired_ms:
                 self._commits.amend().traces_expired_ms = min(expired_ms, oldest_ms + EXPIRE_SPAN_MS)
-                await self._commits.wait()
+                await self._commits.commit()
                 oldest_ms = await self._store.oldest_trace()
         except PenstockError:
             self._expire_at(self._clock.now_ms() + EXPIRE_SPAN_MS)

@@ -1,13 +1,16 @@
-"""Publish: check, route, choose the lane, append; answered when the commit that holds the messages is durable."""
+"""Publish: check, route, choose the lane, append; done when the commit that holds the messages is durable.
+
+Next stop: `node/commit/loop.py`.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from penstock.api.results import Receipt
+from penstock.api.ticket import Ticket
 from penstock.batch import EncodedBatch, Meta, check, decode, decode_meta, decode_single, encode, select
 from penstock.core.dedup import Dedup, dedup_key, publish_key
 from penstock.core.lane import Lane
@@ -17,8 +20,6 @@ from penstock.model.appended import Appended
 from penstock.model.errors import InvalidArgument, InvalidBatch, MessageTooLarge
 from penstock.model.rows import DedupRow
 from penstock.node.cluster import remote_publish
-from penstock.node.commit.loop import TURNS_PACED
-from penstock.node.commit.pending import Promise
 from penstock.node.publish.parts import ENCODE_FROM, Part, Results
 
 if TYPE_CHECKING:
@@ -150,38 +151,26 @@ def _rotate(queue: Queue) -> None:
 # From parts to a commit ----------------------------------------------------------------------------------
 
 
-async def publish(node: Node, count: int, parts: Sequence[Part]) -> Receipt:
-    """Append parts to their lanes, all of them or none; returns when they are durable."""
+def publish(node: Node, count: int, parts: Sequence[Part]) -> Ticket[Receipt]:
+    """Append parts to their lanes, all of them or none; done when they are durable."""
     size = check_limits(node, count, parts)
-    if not node.ownership.is_sole:
-        remote_publish.check_owners(node, parts)
-    results = await append_checked(node, parts, size)
-    await node.commits.wait()
-    return Receipt(count, results if node.ownership.is_sole else await remote_publish.landed(node, results))
-
-
-def publish_now(node: Node, count: int, parts: Sequence[Part]) -> asyncio.Future[None] | None:
-    """Append parts before this returns, done when they are durable; None, and nothing done, where one must wait."""
-    size = check_limits(node, count, parts)
-    return None if append_now(node, parts, size) is None else node.commits.wait(turns=TURNS_PACED)
-
-
-def begin(node: Node, count: int, parts: Sequence[Part]) -> tuple[Promise, Receipt] | None:
-    """`publish` up to where its commit is waited for: the receipt counts when the promise is kept.
-
-    None, and nothing done, where one must wait for something else first.
-    """
-    results = append_now(node, parts, check_limits(node, count, parts))
-    return None if results is None else (node.commits.promise(), Receipt(count, results))
-
-
-async def append_checked(node: Node, parts: Sequence[Part], size: int) -> Results:
-    """Append parts of so many bytes, when there is room for them; durable with the next commit."""
-    results = append_now(node, parts, size)
+    remote_publish.check_owners(node, parts)
+    results = append_at_once(node, parts, size)
     if results is None:
-        await node.commits.room(size)
-        results = await append_all(node, parts)
-    return results
+        return Ticket.of(_publish_later(node, count, parts, size))
+    return node.commits.commit(result=Receipt(count, results))
+
+
+async def _publish_later(node: Node, count: int, parts: Sequence[Part], size: int) -> Receipt:
+    results = await append_later(node, parts, size)
+    await node.commits.commit()
+    return Receipt(count, await remote_publish.landed(node, results))
+
+
+async def append_later(node: Node, parts: Sequence[Part], size: int) -> Results:
+    """Append parts when their lanes are loaded and there is room for them."""
+    await node.commits.room(size)
+    return await append_all(node, parts)
 
 
 def check_limits(node: Node, count: int, parts: Sequence[Part]) -> int:
@@ -200,8 +189,8 @@ def check_size(node: Node, count: int, size: int) -> None:
         raise MessageTooLarge(f"{size} bytes in one call; the limit is {limits.batch_bytes}")
 
 
-def append_now(node: Node, parts: Sequence[Part], size: int) -> Results | None:
-    """The common case without a wait: lanes loaded, ids known, room for the bytes; None where one is not so."""
+def append_at_once(node: Node, parts: Sequence[Part], size: int) -> Results | None:
+    """Append parts where nothing must be waited for: lanes loaded, ids known, room for the bytes; else None."""
     lanes: dict[int, Lane] = {}
     for part in parts:
         lane = node.lanes.get(part.lane)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from penstock.api.results import Receipt
 from penstock.batch import EncodedBatch, Meta
 from penstock.model import Message
 from penstock.model.appended import Appended
+from penstock.node.catalog import EPHEMERAL_FROM
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Queue
@@ -54,3 +56,24 @@ class Part(msgspec.Struct, frozen=True):
             return self.batch.size
         messages = self.messages
         return len(messages[0].payload) if len(messages) == 1 else sum([len(message.payload) for message in messages])
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """One publish as it was asked for: what the spool keeps of it."""
+
+    namespace: str
+    queue: str | None
+    exchange: str | None
+    messages: Sequence[Message] | EncodedBatch
+    publish_id: str | None
+    count: int
+    parts: Sequence[Part]
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether any of it is for a queue that outlives the node."""
+        return any(part.lane < EPHEMERAL_FROM for part in self.parts)
+
+    @property
+    def receipt(self) -> Receipt:
+        return Receipt(self.count, (), buffered_for=self.queue or "")

@@ -41,7 +41,7 @@ async def commit(node: Node, settles: Mapping[Lease, Sequence[Verdict]], count: 
         finally:
             known.close()
         if results is not None:
-            await node.commits.wait()
+            await node.commits.commit()
             return Receipt(count, results if node.ownership.is_sole else await remote_publish.landed(node, results))
 
 

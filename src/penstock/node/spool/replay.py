@@ -141,7 +141,7 @@ class Replay:
     async def _replay_some(self, spool: SpoolLog, entries: list[Entry]) -> int:
         """Replay records up to the end of these, or up to one that cannot be replayed now; raises why then."""
         if self._unsettled:  # an attempt before this one broke off
-            await self._node.commits.wait()
+            await self._node.commits.commit()
             self._unsettled.clear()
         losses, done = self._losses, 0
         sent: list[tuple[Entry, Results]] = []
@@ -173,7 +173,7 @@ class Replay:
     ) -> None:
         """Wait until what was appended is durable, if no commit failed since; then the spool need not keep it."""
         try:
-            await self._node.commits.wait()
+            await self._node.commits.commit()
         except (Unavailable, Closed):
             raise
         except PenstockError as error:

@@ -23,22 +23,22 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from penstock.api.measures import SpoolNumbers
 from penstock.api.results import Receipt
+from penstock.api.ticket import Ticket
 from penstock.batch import EncodedBatch, encode
-from penstock.model import Message
 from penstock.model.errors import Elsewhere, Fenced, InvalidArgument, PenstockError, Unavailable
 from penstock.model.rows import Commit, DedupRow, LaneChange, slot_of
 from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.cluster import remote_publish
-from penstock.node.commit.pending import Promise
-from penstock.node.publish.append import append_checked, append_now, check_limits
-from penstock.node.publish.parts import Part
+from penstock.node.publish.append import append_at_once, append_later, check_limits
+from penstock.node.publish.parts import Part, Unit
 from penstock.node.spool.folder import Folder
 from penstock.node.spool.held import Held, Target, targets_of
 from penstock.node.spool.log import SEGMENT_BYTES, SpoolLog
@@ -48,7 +48,7 @@ from penstock.node.spool.replay import Replay
 
 if TYPE_CHECKING:
     from penstock.node.catalog import Queue
-    from penstock.node.commit.pending import Waiting
+    from penstock.node.commit.pending import Publish
     from penstock.node.node import Node
 
 SPOOL_BYTES: Final = 1024 * 1024 * 1024
@@ -73,35 +73,6 @@ class SpoolSettings(msgspec.Struct, frozen=True):
     bytes: int = SPOOL_BYTES
     segment_bytes: int = SEGMENT_BYTES
     new_id: Callable[[], str] = _new_id
-
-
-class Unit(msgspec.Struct, frozen=True):
-    """One publish as it was asked for: what the spool keeps of it."""
-
-    namespace: str
-    queue: str | None
-    exchange: str | None
-    messages: Sequence[Message] | EncodedBatch
-    publish_id: str | None
-    count: int
-    parts: Sequence[Part]
-
-    @property
-    def is_durable(self) -> bool:
-        """Whether any of it is for a queue that outlives the node."""
-        return any(part.lane < EPHEMERAL_FROM for part in self.parts)
-
-    @property
-    def receipt(self) -> Receipt:
-        return Receipt(self.count, (), buffered_for=self.queue or "")
-
-
-class Rescued(Exception):
-    """The commit failed, and the publish is on its way into the spool."""
-
-    def __init__(self, stored: asyncio.Future[None]) -> None:
-        super().__init__("in the spool")
-        self.stored = stored
 
 
 class Spool:
@@ -182,39 +153,32 @@ class Spool:
         queue = self._node.catalog.queues.get((namespace, name))
         return None if queue is None or queue.deleting or queue.id >= EPHEMERAL_FROM else queue
 
-    async def publish(self, unit: Unit) -> Receipt:
+    def publish(self, unit: Unit) -> Ticket[Receipt]:
         """Publish, or keep it in the spool where the store is away, or where something before it is kept there."""
         node = self._node
         size = check_limits(node, unit.count, unit.parts)
+        if self.log is not None and not self.is_away and not self.held:
+            remote_publish.check_owners(node, unit.parts)
+            results = append_at_once(node, unit.parts, size)
+            if results is not None:
+                return node.commits.commit(result=Receipt(unit.count, results), unit=unit)
+        return Ticket.of(self._publish_later(unit, size))
+
+    async def _publish_later(self, unit: Unit, size: int) -> Receipt:
+        node = self._node
         if self.log is None:
             raise Unavailable("this node is starting: what its spool holds is not known yet; try again")
         if (self.is_away or self.held) and self._must_wait(unit) and not await self._is_free_soon(unit):
             return await self._keep(unit)
         remote_publish.check_owners(node, unit.parts)
         try:
-            results = await append_checked(node, unit.parts, size)
+            results = append_at_once(node, unit.parts, size) or await append_later(node, unit.parts, size)
         except Unavailable as error:  # a lane could not be loaded: nothing was appended
             if isinstance(error, Fenced | Elsewhere) or not unit.is_durable:
                 raise
             return await self._keep(unit)
-        try:
-            await node.commits.wait(unit)
-        except Rescued as rescued:
-            await rescued.stored
-            return unit.receipt
-        return Receipt(unit.count, await remote_publish.landed(node, results))
-
-    def begin(self, unit: Unit) -> tuple[Promise, Receipt] | None:
-        """`publish` up to where its commit is waited for; None, and nothing done, where one must wait for more."""
-        node = self._node
-        if self.log is None or self.is_away or self.held:
-            return None
-        remote_publish.check_owners(node, unit.parts)
-        results = append_now(node, unit.parts, check_limits(node, unit.count, unit.parts))
-        if results is None:
-            return None
-        receipt = Receipt(unit.count, results)
-        return node.commits.promise(unit, receipt), receipt
+        receipt = await node.commits.commit(result=Receipt(unit.count, results), unit=unit)
+        return receipt if receipt.buffered else Receipt(unit.count, await remote_publish.landed(node, results))
 
     def _must_wait(self, unit: Unit) -> bool:
         return unit.is_durable and (self.is_away or bool(self.held.names(_targets(unit))))
@@ -327,44 +291,32 @@ class Spool:
                 tell()
             log.warning("the store is back; %d messages are replayed", self.messages)
 
-    def rescue(self, publishes: Iterable[Waiting], doubt: Doubt | None, error: PenstockError) -> None:
-        """Spool the publishes of a failed commit, in their order, before anything newer."""
+    def rescue(self, publishes: Iterable[Publish], doubt: Doubt | None, error: PenstockError) -> set[Ticket[Any]]:
+        """Spool the publishes of a failed commit, in their order, before anything newer; the tickets answered here."""
+        answered: set[Ticket[Any]] = set()
         if not self.is_away or isinstance(error, Fenced) or not isinstance(error, Unavailable):
-            return
-        for waiter, unit in publishes:
-            is_gone = waiter.then is None if isinstance(waiter, Promise) else waiter.done()
-            if is_gone or not unit.is_durable or self._ordered_elsewhere(unit) is not None:
+            return answered
+        for ticket, unit in publishes:
+            if ticket.is_closed or not unit.is_durable or self._ordered_elsewhere(unit) is not None:
                 continue
+            answered.add(ticket)
             try:
                 stored = self._add(unit, doubt)
             except PenstockError as full:
-                _tell(waiter, Unavailable(f"{error}; and {full}"))
+                ticket.fail(Unavailable(f"{error}; and {full}"))
             else:
-                _tell_when_stored(waiter, unit, stored)
+                stored.add_done_callback(partial(_buffered, ticket, unit))
+        return answered
 
 
-def _tell(waiter: asyncio.Future[None] | Promise, error: Exception) -> None:
-    if isinstance(waiter, Promise):
-        waiter.tell(error)
+def _buffered(ticket: Ticket[Receipt], unit: Unit, stored: asyncio.Future[None]) -> None:
+    """A publish of a failed commit is in the spool, or could not be stored there."""
+    if stored.cancelled():
+        ticket.fail(Unavailable("the spool was closed before this was stored in it"))
+    elif (error := stored.exception()) is not None:
+        ticket.fail(error)
     else:
-        waiter.set_exception(error)
-
-
-def _tell_when_stored(waiter: asyncio.Future[None] | Promise, unit: Unit, stored: asyncio.Future[None]) -> None:
-    if not isinstance(waiter, Promise):
-        waiter.set_exception(Rescued(stored))
-        return
-
-    def tell(_: object) -> None:
-        if stored.cancelled():
-            waiter.tell(Unavailable("the spool was closed before this was stored in it"))
-        else:
-            waiter.tell(stored.exception())
-
-    assert waiter.receipt is not None
-    waiter.receipt.become_buffered(unit.queue or "")
-    waiter.is_rescued = True
-    stored.add_done_callback(tell)
+        ticket.complete(unit.receipt)
 
 
 def is_ordered(queue: Queue) -> bool:

@@ -97,7 +97,7 @@ class Ledger:
             return
         self._commits.amend().change_of(LEDGER_LANE).dedup_expired_ms = self._clock.now_ms()
         try:
-            await self._commits.wait()
+            await self._commits.commit()
         finally:
             await self.open()
 

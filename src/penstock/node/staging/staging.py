@@ -154,7 +154,7 @@ class Staging:
             if name not in transaction.coming:
                 await self._keep(transaction, target, batch)
                 return
-            await self._commits.wait()  # somebody else brings the same chunk; whether it got there is known after it
+            await self._commits.commit()  # somebody else brings the same chunk; whether it got there is known after it
 
     def _new(self, key: TransactionKey) -> StoredTransaction:
         count = len(self._catalog.stages.by_key)
@@ -354,7 +354,7 @@ class Staging:
             try:
                 transaction = self._catalog.stages.by_key.get(key)
                 if transaction is not None and transaction.coming:
-                    await self._commits.wait()
+                    await self._commits.commit()
                 yield
             finally:
                 self._ending.discard(key)

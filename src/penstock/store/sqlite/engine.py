@@ -100,7 +100,7 @@ class SqliteStore:
     def callback_log(self) -> CallbackLog | None:
         return self
 
-    def apply_soon(self, commit: Commit, done: Callable[[Exception | None], None], *, is_alone: bool = False) -> bool:
+    def apply_soon(self, commit: Commit, done: Callable[[Exception | None], None]) -> bool:
         sizes = [len(row.body) for change in commit.lanes for row in change.batches]
         if self._closed or not self._log.is_quick(sum(sizes)):
             return False
@@ -109,7 +109,7 @@ class SqliteStore:
         def end(error: Exception | None) -> None:
             done(None if error is None else self._file.translated(error))
 
-        return self._log.append_soon(draft(commit), end, is_alone=is_alone)
+        return self._log.append_soon(draft(commit), end)
 
     async def apply(self, commit: Commit) -> None:
         self._check_open()

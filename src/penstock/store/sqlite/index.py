@@ -98,20 +98,17 @@ class IndexedLog:
         self._small_commits += 1
         return self._kernel_syncs() is not None or self._is_quick_at_once(size)
 
-    def append_soon(self, draft: Draft, done: Callable[[Exception | None], None], *, is_alone: bool) -> bool:
+    def append_soon(self, draft: Draft, done: Callable[[Exception | None], None]) -> bool:
         """Append without a thread and, where the kernel can sync meanwhile, without a wait; False: nothing was done.
 
-        `done` is called on the event loop with what became of it, perhaps before this returns. With `is_alone` the
-        loop has nothing to do meanwhile, so it waits for a quick disk itself: that is sooner than being told.
+        `done` is called on the event loop with what became of it, perhaps before this returns.
         """
-        syncs, is_quick = self._kernel_syncs(), self._is_quick_at_once(draft.size)
-        waits = syncs is None or (is_alone and is_quick)
-        if (waits and not is_quick) or not self._enter(draft.size):
+        syncs = self._kernel_syncs()
+        if (syncs is None and not self._is_quick_at_once(draft.size)) or not self._enter(draft.size):
             return False
-        if waits:
+        if syncs is None:
             self._append_here(draft, done)
         else:
-            assert syncs is not None
             self._begin(draft, syncs, done)
         return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from penstock.fronts.http.routes import Beginner, Handler, Route
+from penstock.fronts.http.routes import Handler, Route
 from penstock.model.errors import PenstockError
 from penstock.wire.http.shapes import JSON_TYPE
 
@@ -28,19 +28,14 @@ class Routes(list[Route]):
         or_gives: str | None = None,
         errors: Iterable[type[PenstockError]] = (),
         is_open: bool = False,
-        begin: Beginner | None = None,
     ) -> Register:
-        """Declare the handler below: its path, the answers it gives, the errors it can raise beyond the common ones.
-
-        `begin` does the same without a task where it can: see `HttpServer.begin`.
-        """
+        """Declare the handler below: its path, the answers it gives, the errors it can raise beyond the common ones."""
 
         def register(handler: Handler) -> Handler:
             self.append(
                 Route(
                     method, path, handler, answers=answers, body_schema=body_schema, takes_batch=takes_batch,
                     gives_batches=gives_batches, gives=gives, or_gives=or_gives, errors=errors, is_open=is_open,
-                    begin=begin,
                 )
             )  # fmt: skip
             return handler

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from penstock.api.results import Claim
+from penstock.api.ticket import Ticket
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import claim_answer, encoded_claim, verdicts
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
-from penstock.fronts.http.routes import Begun, Call
+from penstock.fronts.http.routes import Call
 from penstock.model.errors import LeaseLost, Overloaded, WrongKind
 from penstock.wire.http.large_bodies import claim_parts
 from penstock.wire.http.shapes import (
@@ -51,20 +52,13 @@ async def claim(call: Call, body: ClaimRequest) -> Answer:
     return _claim_answer(call, claimed)
 
 
-def begin_settle(call: Call, body: SettleRequest) -> Begun | None:
-    """`settle` where only the commit must be waited for."""
-    committed = call.broker.begin_settle(call.names["lease"], verdicts(body.verdicts))
-    return None if committed is None else (committed, _nothing)
-
-
-def _nothing() -> Answer:
-    return NOTHING
-
-
-@ROUTES.add("POST", "/v1/leases/{lease}/settle", {204: None}, errors=[LeaseLost], begin=begin_settle)
-async def settle(call: Call, body: SettleRequest) -> Answer:
+@ROUTES.add("POST", "/v1/leases/{lease}/settle", {204: None}, errors=[LeaseLost])
+def settle(call: Call, body: SettleRequest) -> Ticket[Answer]:
     """Ack, nack, reject, postpone or release messages of a lease, in any mix, all or none."""
-    await call.broker.settle(call.names["lease"], verdicts(body.verdicts))
+    return call.broker.settle(call.names["lease"], verdicts(body.verdicts)).map(_nothing)
+
+
+def _nothing(_: None) -> Answer:
     return NOTHING
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from msgspec import Struct
 
 from penstock import telemetry
+from penstock.api.ticket import Ticket
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import parts_answer, results_answer, verdicts
 from penstock.fronts.http.request import Answer
-from penstock.fronts.http.routes import Begun, Call
+from penstock.fronts.http.routes import Call
 from penstock.model.errors import InvalidArgument, LeaseLost, MessageTooLarge, QueueFull, Unroutable
 from penstock.wire.http.shapes import BufferedAnswer, PublishAnswer, PublishRequest, TransactionRequest
 
@@ -22,31 +21,18 @@ class PublishQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """Names the whole request: sent again under the same id within the queue's dedup window, it changes nothing."""
 
 
-def begin_publish(call: Call, body: PublishRequest | None, query: PublishQuery) -> Begun | None:
-    """`publish` where only the commit must be waited for."""
-    queue = call.names["queue"]
-    if body is None:
-        begun = call.broker.begin_publish(queue, call.request.batch(), query.publish_id)
-    else:
-        begun = call.broker.begin_publish(queue, [message.message() for message in body.messages], query.publish_id)
-    if begun is None:
-        return None
-    committed, receipt = begun
-    return committed, partial(parts_answer if body is None else results_answer, receipt)
-
-
 @ROUTES.add(
     "POST", "/v1/queues/{queue}/messages", {200: PublishAnswer, 202: BufferedAnswer}, takes_batch=True,
-    errors=[QueueFull, MessageTooLarge], begin=begin_publish,
+    errors=[QueueFull, MessageTooLarge],
 )  # fmt: skip
-async def publish(call: Call, body: PublishRequest | None, query: PublishQuery) -> Answer:
+def publish(call: Call, body: PublishRequest | None, query: PublishQuery) -> Ticket[Answer]:
     """Publish messages, all or none; answered when they are durable."""
     queue = call.names["queue"]
     if body is None:
         batch = call.request.batch()
-        return parts_answer(await call.broker.publish_batch(queue, batch, publish_id=query.publish_id))
+        return call.broker.publish_batch(queue, batch, publish_id=query.publish_id).map(parts_answer)
     messages = telemetry.inject_all([message.message() for message in body.messages])
-    return results_answer(await call.broker.publish_many(queue, messages, publish_id=query.publish_id))
+    return call.broker.publish_many(queue, messages, publish_id=query.publish_id).map(results_answer)
 
 
 class ExchangeQuery(PublishQuery, forbid_unknown_fields=True, kw_only=True):
@@ -58,16 +44,16 @@ class ExchangeQuery(PublishQuery, forbid_unknown_fields=True, kw_only=True):
     "POST", "/v1/exchanges/{exchange}/messages", {200: PublishAnswer, 202: BufferedAnswer}, takes_batch=True,
     errors=[QueueFull, MessageTooLarge, Unroutable],
 )  # fmt: skip
-async def publish_to(call: Call, body: PublishRequest | None, query: ExchangeQuery) -> Answer:
+def publish_to(call: Call, body: PublishRequest | None, query: ExchangeQuery) -> Ticket[Answer]:
     """Publish to an exchange: each message goes to every queue that its key and headers lead to."""
     exchange = call.names["exchange"]
     if body is None:
         batch = call.request.batch()
-        receipt = await call.broker.publish_to(exchange, batch, mandatory=query.mandatory, publish_id=query.publish_id)
-        return parts_answer(receipt)
+        ticket = call.broker.publish_to(exchange, batch, mandatory=query.mandatory, publish_id=query.publish_id)
+        return ticket.map(parts_answer)
     messages = telemetry.inject_all([message.message() for message in body.messages])
-    receipt = await call.broker.publish_to(exchange, messages, mandatory=query.mandatory, publish_id=query.publish_id)
-    return results_answer(receipt)
+    ticket = call.broker.publish_to(exchange, messages, mandatory=query.mandatory, publish_id=query.publish_id)
+    return ticket.map(results_answer)
 
 
 @ROUTES.add("POST", "/v1/transactions", {200: PublishAnswer}, errors=[LeaseLost, QueueFull, MessageTooLarge])

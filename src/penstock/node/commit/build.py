@@ -1,0 +1,128 @@
+"""From what is pending and sealed to commits: one for the store, one for the memory of ephemeral queues. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from penstock.core.lane import Lane, Sealed
+from penstock.model.rows import REGISTRAR_SLOT, Commit, LaneChange, OutboxRow, TraceRow, slot_of
+from penstock.node.catalog import EPHEMERAL_FROM
+from penstock.node.commit.pending import Pending
+from penstock.store.checks import changes_enqueued
+
+if TYPE_CHECKING:
+    from penstock.node.spool.records import Doubt
+
+
+class Round:
+    """What is committed together: its callers, its lanes' changes, and a commit each for the store and for memory."""
+
+    __slots__ = ("durable", "ephemeral", "pending", "sealed")
+
+    def __init__(self, pending: Pending, sealed: list[tuple[Lane, Sealed]]) -> None:
+        self.pending = pending
+        self.sealed = sealed
+        self.durable: Commit | None = None
+        """None where there is nothing for the store."""
+        self.ephemeral: Commit | None = None
+        """None where there is nothing for memory."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self.durable is None and self.ephemeral is None
+
+    def lanes(self) -> set[int]:
+        """Lanes of which it holds something, or deletes all."""
+        return {*(lane.id for lane, _ in self.sealed), *self.pending.lanes, *self.pending.lanes_deleted}
+
+
+def build(
+    current: Round,
+    outbox: list[OutboxRow],
+    traces: list[TraceRow],
+    epochs: Mapping[int, int],
+    stamp: Callable[[Commit], Doubt | None],
+) -> None:
+    """Make a round's commits. `epochs` are those of the slots that this node owns now.
+
+    `stamp` puts into a commit with publishes what tells later whether it happened.
+    """
+    pending = current.pending
+    kept = [part.change for lane, part in current.sealed if lane.id < EPHEMERAL_FROM]
+    if len(kept) < len(current.sealed) or pending.lanes_deleted:
+        current.ephemeral = _ephemeral(current)
+    elif pending.is_plain and not (outbox or traces or pending.publishes):
+        if kept:
+            kept.sort(key=_lane)
+            current.durable = Commit(epochs=_epochs([slot_of(change.lane) for change in kept], epochs), lanes=kept)
+        return
+    kept += pending.raw.values()
+    durable = Commit(lanes=kept, outbox=pending.outbox + outbox, traces=pending.traces + traces)
+    _add_rest(durable, pending)
+    if pending.publishes and (durable.lanes or durable.outbox):
+        pending.doubt = stamp(durable)
+    durable.lanes.sort(key=_lane)
+    durable.epochs = _epochs(_slots(durable, pending), epochs) or any_epoch(epochs)
+    if _has_rows(durable):
+        current.durable = durable
+
+
+def _epochs(slots: list[int] | set[int], epochs: Mapping[int, int]) -> dict[int, int]:
+    """A slot that was lost meanwhile has no epoch here, and epoch 0 is nobody's: the store refuses it."""
+    return {slot: epochs.get(slot, 0) for slot in slots}
+
+
+def any_epoch(epochs: Mapping[int, int]) -> dict[int, int]:
+    """A commit about no slot is fenced all the same where this node has any."""
+    return dict(islice(epochs.items(), 1))
+
+
+def _add_rest(durable: Commit, pending: Pending) -> None:
+    if pending.changes_catalog:
+        durable.lanes_deleted = [id for id in pending.lanes_deleted if id < EPHEMERAL_FROM]
+        durable.catalog = [row for row in pending.catalog if row.id < EPHEMERAL_FROM]
+        durable.catalog_deleted = [item for item in pending.catalog_deleted if item[1] < EPHEMERAL_FROM]
+    durable.outbox_deleted = pending.outbox_deleted
+    durable.traces_expired_ms = pending.traces_expired_ms
+    durable.enqueued_deleted = pending.enqueued_deleted
+    durable.enqueued_failed = pending.enqueued_failed
+    durable.enqueued_retried = pending.enqueued_retried
+
+
+def _slots(durable: Commit, pending: Pending) -> set[int]:
+    slots = {slot_of(change.lane) for change in durable.lanes} | pending.slots
+    slots.update(map(slot_of, durable.lanes_deleted))
+    if changes_enqueued(durable):
+        # A node that is no longer the registrar has read rows that another one takes too.
+        slots.add(REGISTRAR_SLOT)
+    return slots
+
+
+def _lane(change: LaneChange) -> int:
+    return change.lane
+
+
+def _ephemeral(current: Round) -> Commit | None:
+    """The commit for memory; None where it is empty."""
+    lanes = sorted((part.change for lane, part in current.sealed if lane.id >= EPHEMERAL_FROM), key=_lane)
+    deleted = [id for id in current.pending.lanes_deleted if id >= EPHEMERAL_FROM]
+    if not lanes and not deleted:
+        return None
+    epochs = {slot_of(id): 1 for id in (*map(_lane, lanes), *deleted)}
+    return Commit(epochs=epochs, lanes=lanes, lanes_deleted=deleted)
+
+
+def _has_rows(commit: Commit) -> bool:
+    return bool(
+        commit.lanes
+        or commit.lanes_deleted
+        or commit.catalog
+        or commit.catalog_deleted
+        or commit.outbox
+        or commit.outbox_deleted
+        or commit.traces
+        or commit.traces_expired_ms is not None
+        or changes_enqueued(commit)
+    )
