@@ -16,6 +16,8 @@ from pathlib import Path
 from textwrap import indent
 from typing import Final, NamedTuple
 
+from penstock.client.client import DEFAULT_URL
+from penstock.model import DEFAULT_GROUP, DEFAULT_NAMESPACE
 from tools.source import PACKAGE, Function, Source, formatted, forwarded, methods_of, returns_of
 
 
@@ -69,6 +71,11 @@ BODIES: Final = {
 }
 """Methods that are more than a forward."""
 RETURNS: Final = {"SyncBroker.in_namespace": "Self", "SyncBroker.session": "Iterator[Self]"}
+CONSTANTS: Final = {
+    "DEFAULT_GROUP": DEFAULT_GROUP,
+    "DEFAULT_NAMESPACE": DEFAULT_NAMESPACE,
+    "DEFAULT_URL": DEFAULT_URL,
+}
 TEMPLATED: Final = frozenset({"close"})
 """What every twin has in its template."""
 INHERITED: Final = frozenset({"in_namespace", "session", "transaction"})
@@ -82,12 +89,14 @@ the call. Made by `python -m tools.make_sync` from the modules beside this one: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self
-IMPORTS
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Self
+
+IMPORTS
     from penstock.loop_thread import LoopThread
 
 
@@ -197,15 +206,16 @@ make this anew.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from penstock.api.sync import SyncBroker
-from penstock.client.defaults import DEFAULT_URL
-IMPORTS
+from penstock.client.signals import stopped_by_signals, wait_awake
 
 if TYPE_CHECKING:
     import ssl
-TYPES
+    from typing import Self
+
+IMPORTS
     from penstock.loop_thread import LoopThread
 
 
@@ -336,9 +346,6 @@ SyncStreamReader_METHODS
         self._thread.run(self._reader.__aexit__, kind)
 '''
 CLIENT_IMPORTS: Final = """
-from penstock.client.signals import stopped_by_signals, wait_awake
-"""
-CLIENT_TYPES: Final = """
 from penstock.api.broker import Broker
 from penstock.api.results import Published, Received
 from penstock.client.client import AsyncClient
@@ -363,7 +370,7 @@ def render_api() -> str:
     parts = parts_of(API)
     life = {method.name: method for method in methods_of(Source("api/broker.py").class_named("Broker"))}
     parts["SyncBroker.close_DOCSTRING"] = text_of(life["close"])
-    parts["IMPORTS"] = API_IMPORTS + "\n".join(imports_of(API))
+    parts["IMPORTS"] = indent(API_IMPORTS + "\n".join(imports_of(API)), "    ")
     return formatted(filled(API_TEMPLATE, parts), PACKAGE / "api/sync.py")
 
 
@@ -373,20 +380,12 @@ def render_client() -> str:
     home = Source("client/client.py").class_named("AsyncClient")
     init = next(node for node in home.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
     parts |= {
-        "INIT_ARGUMENTS": ast.unparse(init.args),
+        "INIT_ARGUMENTS": arguments_of(init),
         "INIT_DOCSTRING": indent(text_of(init), " " * 8).strip(),
         "INIT_CALL": forwarded(init.args),
-        "IMPORTS": CLIENT_IMPORTS + "\n".join(line for line in imports_of(CLIENT, init) if is_needed_early(line)),
-        "TYPES": indent(
-            CLIENT_TYPES + "\n".join(line for line in imports_of(CLIENT, init) if not is_needed_early(line)), "    "
-        ),
+        "IMPORTS": indent(CLIENT_IMPORTS + "\n".join(imports_of(CLIENT, init)), "    "),
     }
     return formatted(filled(CLIENT_TEMPLATE, parts), PACKAGE / "client/sync.py")
-
-
-def is_needed_early(line: str) -> bool:
-    """Whether an import is of a default value, which is needed when the class is made."""
-    return "penstock.model" in line or "DEFAULT_URL" in line
 
 
 RESULTS: Final = {PACKAGE / "api/sync.py": render_api, PACKAGE / "client/sync.py": render_client}
@@ -414,7 +413,7 @@ def imports_of(twins: Sequence[Twin], *more: Function) -> Iterator[str]:
     for twin in twins:
         source = Source(twin.module)
         for line in source.imports_of([*methods_of(source.class_named(twin.name)), *more]):
-            if line.rpartition(" ")[2] not in {*WRAPPED, "AsyncIterator", "AbstractAsyncContextManager"}:
+            if line.rpartition(" ")[2] not in {*WRAPPED, *CONSTANTS, "AsyncIterator", "AbstractAsyncContextManager"}:
                 yield line
 
 
@@ -462,7 +461,12 @@ def head(twin: Twin, method: Function) -> str:
     text = text_of(method)
     end = "\n" if "\n" in text else ""
     docstring = indent(f'"""{text}{end}"""', "    ") if text else ""
-    return f"def {method.name}({ast.unparse(method.args)}) -> {returns}:\n{docstring}\n"
+    return f"def {method.name}({arguments_of(method)}) -> {returns}:\n{docstring}\n"
+
+
+def arguments_of(method: Function) -> str:
+    """The parameters, with constants spelled out: then only a type checker needs what they are imported from."""
+    return re.sub(r"=\s*([A-Z][A-Z_]+)\b", lambda match: f"= {CONSTANTS[match[1]]!r}", ast.unparse(method.args))
 
 
 def headings_of(twin: Twin, home: ast.ClassDef) -> dict[str, str]:

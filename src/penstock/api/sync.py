@@ -6,30 +6,31 @@ the call. Made by `python -m tools.make_sync` from the modules beside this one: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
-
-from penstock.api.arguments import Ranges
-from penstock.api.broker import Broker
-from penstock.api.dead_letters import DeadMessage, DeadRanges, DeadReason
-from penstock.api.enqueued import FailedPage
-from penstock.api.handles import ExchangeHandle, GroupHandle, QueueHandle
-from penstock.api.inspect import HistoryEntry, Page, QueueStats
-from penstock.api.marks import Mark, MarkPut
-from penstock.api.options import ExchangeOptions, GroupOptions, QueueOptions
-from penstock.api.results import Claim, LeaseLike, Published, Receipt, Scan, StreamRead
-from penstock.api.scan import Extent, QueueLanes
-from penstock.api.schedules import Schedule
-from penstock.api.staging import Committed, Staged
-from penstock.api.traces import Trace
-from penstock.api.transaction import Transaction
-from penstock.batch import EncodedBatch
-from penstock.model import DEFAULT_GROUP, Binding, Headers, Message
-from penstock.model.verdict import Verdict
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any, Literal, Self, Unpack
+
+    from penstock.api.arguments import Ranges
+    from penstock.api.broker import Broker
+    from penstock.api.dead_letters import DeadMessage, DeadRanges, DeadReason
+    from penstock.api.enqueued import FailedPage
+    from penstock.api.handles import ExchangeHandle, GroupHandle, QueueHandle
+    from penstock.api.inspect import HistoryEntry, Page, QueueStats
+    from penstock.api.marks import Mark, MarkPut
+    from penstock.api.options import ExchangeOptions, GroupOptions, QueueOptions
+    from penstock.api.results import Claim, LeaseLike, Published, Receipt, Scan, StreamRead
+    from penstock.api.scan import Extent, QueueLanes
+    from penstock.api.schedules import Schedule
+    from penstock.api.staging import Committed, Staged
+    from penstock.api.traces import Trace
+    from penstock.api.transaction import Transaction
+    from penstock.batch import EncodedBatch
     from penstock.loop_thread import LoopThread
+    from penstock.model import Binding, Headers, Message
+    from penstock.model.verdict import Verdict
 
 
 class SyncBroker:
@@ -132,7 +133,7 @@ class SyncBroker:
         self,
         queue: str,
         *,
-        group: str = DEFAULT_GROUP,
+        group: str = "default",
         max: int = 1,
         min: int = 1,
         wait: float = 0.0,
@@ -334,7 +335,7 @@ class SyncBroker:
     # Consumers that come and go ---------------------------------------------------------------------------
 
     def attach(
-        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
+        self, queue: str, group: str = "default", *, consumer: str | None = None, exclusive: bool = False
     ) -> str:
         """Announce a consumer; returns its name. A queue with `auto_delete` lives as long as it has one.
 
@@ -342,9 +343,7 @@ class SyncBroker:
         """
         return self._thread.run(self._broker.attach, queue, group, consumer=consumer, exclusive=exclusive)
 
-    def detach(
-        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, keep: bool = False
-    ) -> None:
+    def detach(self, queue: str, group: str = "default", *, consumer: str | None = None, keep: bool = False) -> None:
         """Announce that a consumer has gone: what it holds returns at once, counted as an attempt.
 
         With `keep` it takes no more messages but may still settle what it holds; a second call without `keep` returns
@@ -352,7 +351,7 @@ class SyncBroker:
         """
         self._thread.run(self._broker.detach, queue, group, consumer=consumer, keep=keep)
 
-    def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
+    def stop_waiting(self, queue: str, group: str = "default", *, consumer: str | None = None) -> None:
         """Answer this consumer's waiting claims now: empty, unless messages are already on their way to it."""
         self._thread.run(self._broker.stop_waiting, queue, group, consumer=consumer)
 
@@ -447,7 +446,7 @@ class SyncBroker:
     def dead(
         self,
         queue: str,
-        group: str = DEFAULT_GROUP,
+        group: str = "default",
         *,
         max: int = 100,
         reason: str | None = None,
@@ -475,7 +474,7 @@ class SyncBroker:
         )
 
     def dead_ranges(
-        self, queue: str, group: str = DEFAULT_GROUP, *, after: tuple[int, int] | None = None, max: int = 10000
+        self, queue: str, group: str = "default", *, after: tuple[int, int] | None = None, max: int = 10000
     ) -> DeadRanges:
         """Where the dead letters of a group are and why they died, page by page: continue with `after=page.next`.
 
@@ -483,14 +482,14 @@ class SyncBroker:
         """
         return self._thread.run(self._broker.dead_ranges, queue, group, after=after, max=max)
 
-    def dead_reasons(self, queue: str, group: str = DEFAULT_GROUP) -> list[DeadReason]:
+    def dead_reasons(self, queue: str, group: str = "default") -> list[DeadReason]:
         """Why messages of a group died: how many by reason and error text, the most frequent first."""
         return self._thread.run(self._broker.dead_reasons, queue, group)
 
     def redrive(
         self,
         queue: str,
-        group: str = DEFAULT_GROUP,
+        group: str = "default",
         *,
         reason: str | None = None,
         error: str | None = None,
@@ -515,7 +514,7 @@ class SyncBroker:
     def purge_dead(
         self,
         queue: str,
-        group: str = DEFAULT_GROUP,
+        group: str = "default",
         *,
         reason: str | None = None,
         error: str | None = None,
@@ -540,7 +539,7 @@ class SyncBroker:
     def seek(
         self,
         queue: str,
-        group: str = DEFAULT_GROUP,
+        group: str = "default",
         *,
         to: Literal["first", "last"] | None = None,
         offset: int | None = None,
@@ -553,7 +552,7 @@ class SyncBroker:
         """
         self._thread.run(self._broker.seek, queue, group, to=to, offset=offset, time_ms=time_ms, lane=lane)
 
-    def purge(self, queue: str, group: str = DEFAULT_GROUP) -> int:
+    def purge(self, queue: str, group: str = "default") -> int:
         """Mark everything done for a group that is neither leased nor dead; returns how many messages."""
         return self._thread.run(self._broker.purge, queue, group)
 
@@ -814,7 +813,7 @@ class SyncQueueHandle:
         """Delete it with everything in it."""
         self._thread.run(self._handle.delete)
 
-    def group(self, name: str = DEFAULT_GROUP) -> SyncGroupHandle:
+    def group(self, name: str = "default") -> SyncGroupHandle:
         """One of its groups."""
         return SyncGroupHandle(self._thread.do(self._handle.group, name), self._thread)
 

@@ -22,7 +22,6 @@ from typing import Final
 from penstock.api.arguments import check_number
 from penstock.api.broker import Broker
 from penstock.client.consumer import BatchHandler, Consumer, Handler
-from penstock.client.defaults import DEFAULT_URL
 from penstock.client.operations.admin import ClientAdministration
 from penstock.client.operations.dead_letters import ClientDeadLetters
 from penstock.client.operations.declare import ClientDeclarations
@@ -42,6 +41,8 @@ from penstock.client.stream import StreamReader
 from penstock.client.transport.channel import Channel, Retry, Sender
 from penstock.model import DEFAULT_GROUP, DEFAULT_NAMESPACE, check_integer, check_name
 from penstock.model.limits import SESSION_SECONDS_MAX, SESSION_SECONDS_MIN
+
+DEFAULT_URL: Final = "http://127.0.0.1:7333"
 
 _names: Final = itertools.count(1)
 

@@ -10,16 +10,15 @@ make this anew.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from penstock.api.sync import SyncBroker
-from penstock.client.defaults import DEFAULT_URL
 from penstock.client.signals import stopped_by_signals, wait_awake
-from penstock.model import DEFAULT_GROUP, DEFAULT_NAMESPACE, Message
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Sequence
+    from typing import Self
 
     from penstock.api.broker import Broker
     from penstock.api.results import Published, Received
@@ -39,10 +38,10 @@ class Client(SyncBroker):
 
     def __init__(
         self,
-        urls: str | Sequence[str] = DEFAULT_URL,
+        urls: str | Sequence[str] = "http://127.0.0.1:7333",
         *,
         token: str | None = None,
-        namespace: str = DEFAULT_NAMESPACE,
+        namespace: str = "default",
         consumer: str | None = None,
         retry: Retry | None = None,
         idempotent: bool = True,
@@ -132,7 +131,7 @@ class Client(SyncBroker):
         queue: str,
         handler: Handler | BatchHandler,
         *,
-        group: str = DEFAULT_GROUP,
+        group: str = "default",
         concurrency: int = 1,
         batch: int | None = None,
         prefetch: int | None = None,
@@ -176,7 +175,7 @@ class Client(SyncBroker):
         queue: str,
         handler: Handler | BatchHandler,
         *,
-        group: str = DEFAULT_GROUP,
+        group: str = "default",
         concurrency: int = 1,
         batch: int | None = None,
         prefetch: int | None = None,
