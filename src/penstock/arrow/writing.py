@@ -19,15 +19,16 @@ from penstock.batch import EncodedBatch
 from penstock.batch.body import write_body
 from penstock.batch.columns import write_meta
 from penstock.batch.guards import limit_count
+from penstock.model import Message
 from penstock.model.errors import InvalidArgument
+from penstock.model.message import TEXT_LIMITS
 
-_TEXTS: Final = ("partition", "key", "dedup_id", "content_type", "correlation_id", "trace_id")
+_TEXTS: Final = tuple(TEXT_LIMITS)
 _NUMBERS: Final = {"priority": 0, "delay_ms": 0, "ttl_ms": None}
 """Columns of whole numbers, and what null stands for."""
 WRITTEN_COLUMNS: Final = ("payload", "headers", "typed_headers", "not_before", *_TEXTS, *_NUMBERS)
 """The columns that a message is made of; those of a source that only say where it was are not among them."""
-_META_ORDER: Final = ("partition", "key", "headers", "priority", "delay_ms", "not_before_ms", "ttl_ms", "dedup_id",
-                      "content_type", "correlation_id", "trace_id")  # fmt: skip
+_META_ORDER: Final = Message.__struct_fields__[1:]
 
 
 def encoded_batch(rows: pa.RecordBatch) -> EncodedBatch:

@@ -11,32 +11,15 @@ from penstock.batch.body import open_body
 from penstock.batch.columns import TYPED, expand, read_meta
 from penstock.batch.layout import EncodedBatch, Meta
 from penstock.model import (
-    ID_CHARACTERS_MAX,
-    NAME_CHARACTERS_MAX,
-    PARTITION_CHARACTERS_MAX,
     PAYLOAD_BYTES_MAX,
-    PRIORITY_MAX,
     SPAN_MS_MAX,
-    TIME_MS_MAX,
     Headers,
     check_headers,
 )
 from penstock.model.errors import InvalidArgument, InvalidBatch, MessageTooLarge
+from penstock.model.message import NUMBER_LIMITS, TEXT_LIMITS
 
-_TEXT_LIMITS: Final = {
-    "partition": PARTITION_CHARACTERS_MAX,
-    "key": NAME_CHARACTERS_MAX,
-    "dedup_id": ID_CHARACTERS_MAX,
-    "content_type": ID_CHARACTERS_MAX,
-    "correlation_id": ID_CHARACTERS_MAX,
-    "trace_id": ID_CHARACTERS_MAX,
-}
-_NUMBER_LIMITS: Final = {
-    "priority": PRIORITY_MAX,
-    "delay_ms": SPAN_MS_MAX,
-    "not_before_ms": TIME_MS_MAX,
-    "ttl_ms": SPAN_MS_MAX,
-}
+_NUMBER_LIMITS: Final = NUMBER_LIMITS | {"ttl_ms": SPAN_MS_MAX}
 
 
 def check(batch: EncodedBatch, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> Meta:
@@ -57,8 +40,8 @@ def check(batch: EncodedBatch, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> Me
 def _check_column(name: str, values: list[Any]) -> None:
     if name == "headers":
         _check_headers_column(values)
-    elif name in _TEXT_LIMITS:
-        _check_text_column(name, values, _TEXT_LIMITS[name])
+    elif name in TEXT_LIMITS:
+        _check_text_column(name, values, TEXT_LIMITS[name])
     else:
         _check_number_column(name, values, _NUMBER_LIMITS[name])
 

@@ -46,9 +46,9 @@ def _show_bytes(messages: Iterable[Received]) -> None:
 
 
 def _json(received: Received) -> str:
-    from penstock.fronts.http.handlers.bodies import received_body
+    from penstock.fronts.http.handlers.bodies import body_of
 
-    return json_line(received_body(received))
+    return json_line(body_of(received))
 
 
 def _payload(received: Received) -> str:

@@ -56,15 +56,17 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return len(self.payload)
 
 
-_TEXTS: Final = (
-    ("partition", PARTITION_CHARACTERS_MAX),
-    ("key", NAME_CHARACTERS_MAX),
-    ("dedup_id", ID_CHARACTERS_MAX),
-    ("content_type", ID_CHARACTERS_MAX),
-    ("correlation_id", ID_CHARACTERS_MAX),
-    ("trace_id", ID_CHARACTERS_MAX),
-)
-_NUMBERS: Final = (("priority", PRIORITY_MAX), ("delay_ms", SPAN_MS_MAX), ("not_before_ms", TIME_MS_MAX))
+TEXT_LIMITS: Final = {
+    "partition": PARTITION_CHARACTERS_MAX,
+    "key": NAME_CHARACTERS_MAX,
+    "dedup_id": ID_CHARACTERS_MAX,
+    "content_type": ID_CHARACTERS_MAX,
+    "correlation_id": ID_CHARACTERS_MAX,
+    "trace_id": ID_CHARACTERS_MAX,
+}
+"""The fields that are text, and how many characters each may have."""
+NUMBER_LIMITS: Final = {"priority": PRIORITY_MAX, "delay_ms": SPAN_MS_MAX, "not_before_ms": TIME_MS_MAX}
+"""The fields that are whole numbers from 0 on, and how large each may be."""
 
 
 def check_message(message: object, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> None:
@@ -76,11 +78,11 @@ def check_message(message: object, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -
         raise InvalidArgument(f"payload must be bytes, not {kind}; encode text with .encode()")
     if len(message.payload) > payload_bytes_max:
         raise MessageTooLarge(f"payload has {len(message.payload)} bytes; the limit is {payload_bytes_max}")
-    for name, most in _TEXTS:
+    for name, most in TEXT_LIMITS.items():
         value = getattr(message, name)
         if value is not None:
             check_text(value, name, most)
-    for name, most in _NUMBERS:
+    for name, most in NUMBER_LIMITS.items():
         value = getattr(message, name)
         if value != 0 or type(value) is not int:
             check_integer(value, name, 0, most)

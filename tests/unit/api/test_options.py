@@ -50,7 +50,7 @@ async def main(broker: penstock.Broker, client: penstock.AsyncClient, plain: pen
 def test_mypy_finds_a_misspelt_option_and_a_wrong_type(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(WRONG)
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", ROOT / ".mypy_cache", program]
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(ROOT / ".mypy_cache"), str(program)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     found = {int(number) for number in re.findall(r"program\.py:(\d+): error", done.stdout)}
     expected = {number for number, line in enumerate(WRONG.splitlines(), 1) if line.endswith("# wrong")}

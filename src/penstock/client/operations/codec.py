@@ -30,7 +30,6 @@ from penstock.wire.http.shapes import (
     PublishedBody,
     ReceivedBody,
     VerdictBody,
-    plain_headers,
 )
 
 # Targets -------------------------------------------------------------------------------------------------
@@ -161,13 +160,16 @@ def read_of(body: bytes) -> StreamRead:
 
 
 def received_of(body: ReceivedBody) -> Received:
-    payload = body.payload.encode() if body.payload is not None else body.payload_base64 or b""
-    headers = None if body.headers is None else plain_headers(body.headers)
-    message = Message(
-        payload, body.partition, body.key, headers, body.priority, body.delay_ms, body.not_before_ms, body.ttl_ms,
-        body.dedup_id, body.content_type, body.correlation_id, body.trace_id,
-    )  # fmt: skip
-    return Received(message, body.queue, body.lane, body.offset, body.published_ms, body.attempt, body.state, body.done)
+    return Received(
+        body.message(),
+        body.queue,
+        body.lane,
+        body.offset,
+        body.published_ms,
+        body.attempt,
+        body.state,
+        body.done,
+    )
 
 
 # Verdicts ------------------------------------------------------------------------------------------------

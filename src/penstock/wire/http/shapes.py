@@ -143,6 +143,59 @@ class ReceivedBody(Struct, kw_only=True, omit_defaults=True):
     correlation_id: str | None = None
     trace_id: str | None = None
 
+    def message(self) -> Message:
+        """What was published."""
+        return Message(
+            self.payload.encode() if self.payload is not None else self.payload_base64 or b"",
+            self.partition,
+            self.key,
+            None if self.headers is None else plain_headers(self.headers),
+            self.priority,
+            self.delay_ms,
+            self.not_before_ms,
+            self.ttl_ms,
+            self.dedup_id,
+            self.content_type,
+            self.correlation_id,
+            self.trace_id,
+        )
+
+
+def received_body(
+    message: Message,
+    queue: str,
+    lane: int,
+    offset: int,
+    published_ms: int,
+    attempt: int,
+    state: str,
+    done: bool | None,
+) -> ReceivedBody:
+    """A message with its place and history as JSON carries it."""
+    text, data = text_or_bytes(message.payload)
+    return ReceivedBody(
+        queue=queue,
+        lane=lane,
+        offset=offset,
+        published_ms=published_ms,
+        attempt=attempt,
+        state=state,
+        done=done,
+        payload=text,
+        payload_base64=data,
+        partition=message.partition,
+        key=message.key,
+        headers=None if message.headers is None else json_headers(message.headers),
+        priority=message.priority,
+        delay_ms=message.delay_ms,
+        not_before_ms=message.not_before_ms,
+        ttl_ms=message.ttl_ms,
+        dedup_id=message.dedup_id,
+        content_type=message.content_type,
+        correlation_id=message.correlation_id,
+        trace_id=message.trace_id,
+    )
+
 
 def text_or_bytes(payload: bytes) -> tuple[str | None, bytes | None]:
     """(text, None) of what is UTF-8, (None, bytes) of what is not."""

@@ -27,35 +27,20 @@ from penstock.wire.http.shapes import (
     QueueStatsBody,
     ReceivedBody,
     VerdictBody,
-    json_headers,
-    text_or_bytes,
+    received_body,
 )
 
 
-def received_body(received: Received) -> ReceivedBody:
-    message = received.message
-    text, data = text_or_bytes(message.payload)
-    return ReceivedBody(
-        queue=received.queue,
-        lane=received.lane,
-        offset=received.offset,
-        published_ms=received.published_ms,
-        attempt=received.attempt,
-        state=received.state,
-        done=received.done,
-        payload=text,
-        payload_base64=data,
-        partition=message.partition,
-        key=message.key,
-        headers=None if message.headers is None else json_headers(message.headers),
-        priority=message.priority,
-        delay_ms=message.delay_ms,
-        not_before_ms=message.not_before_ms,
-        ttl_ms=message.ttl_ms,
-        dedup_id=message.dedup_id,
-        content_type=message.content_type,
-        correlation_id=message.correlation_id,
-        trace_id=message.trace_id,
+def body_of(received: Received) -> ReceivedBody:
+    return received_body(
+        received.message,
+        received.queue,
+        received.lane,
+        received.offset,
+        received.published_ms,
+        received.attempt,
+        received.state,
+        received.done,
     )
 
 
@@ -90,7 +75,7 @@ def claim_answer(claim: Claim) -> ClaimAnswer:
         lane=claim.lane,
         lease=None if claim.lease is None else str(claim.lease),
         deadline_ms=claim.deadline_ms,
-        messages=[received_body(received) for received in claim.messages],
+        messages=[body_of(received) for received in claim.messages],
     )
 
 
@@ -132,7 +117,7 @@ def _verdicts(body: VerdictBody) -> list[Verdict]:
 
 def dead_body(dead: DeadMessage) -> DeadBody:
     return DeadBody(
-        message=received_body(dead.received),
+        message=body_of(dead.received),
         reason=dead.reason,
         error=dead.error,
         attempts=dead.attempts,

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from penstock.fronts.http.handlers import Routes
-from penstock.fronts.http.handlers.bodies import received_body
+from penstock.fronts.http.handlers.bodies import body_of
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import InvalidArgument, NotFound, OffsetGone
@@ -54,7 +54,7 @@ async def browse(call: Call, query: BrowseQuery) -> Answer:
         after=None if query.after is None else _place(query.after),
     )
     following = None if page.next is None else f"{page.next[0]}:{page.next[1]}"
-    return json_answer(PageAnswer(messages=[received_body(received) for received in page.messages], next=following))
+    return json_answer(PageAnswer(messages=[body_of(received) for received in page.messages], next=following))
 
 
 def _place(text: str) -> tuple[int, int]:
@@ -82,7 +82,7 @@ async def show_message(call: Call) -> Answer:
     page = await call.broker.browse(queue, lane=lane, offset=offset, max=1)
     if not page.messages or (page.messages[0].lane, page.messages[0].offset) != (lane, offset):
         raise NotFound(f"queue {queue!r} has no message at offset {offset} of lane {lane}, or has it no more")
-    return json_answer(received_body(page.messages[0]))
+    return json_answer(body_of(page.messages[0]))
 
 
 @ROUTES.add("GET", MESSAGE + "/history", {200: HistoryAnswer})

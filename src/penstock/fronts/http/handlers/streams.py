@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from penstock.api.results import StreamRead
 from penstock.fronts.http.handlers import Routes
-from penstock.fronts.http.handlers.bodies import encoded_slices, received_body
+from penstock.fronts.http.handlers.bodies import body_of, encoded_slices
 from penstock.fronts.http.handlers.groups import GROUP
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
@@ -28,7 +28,7 @@ def _answer(call: Call, read: StreamRead) -> Answer:
             queue=read.queue,
             lane=read.lane,
             next_offset=read.next_offset,
-            messages=[received_body(received) for received in read.messages],
+            messages=[body_of(received) for received in read.messages],
             primary_committed=read.primary_committed,
         )
     )
