@@ -13,8 +13,8 @@ import pytest
 from penstock.model.rows import BatchRow, DeadRow, DedupRow, LaneImage
 from penstock.store.mysql.engine import MysqlStore
 from penstock.store.mysql.literals import filled
-from penstock.store.mysql.schema import SLICE
 from penstock.store.postgres.engine import PostgresStore
+from penstock.store.sql.sweeping import SLICE
 from tests.conformance.conftest import prepared
 from tests.conformance.engines import ENGINES
 from tests.conformance.samples import (
@@ -41,7 +41,7 @@ class Database:
     async def count(self, store: Store, table: str) -> int:
         """Rows of a table that are there, whoever sees them."""
         if isinstance(store, PostgresStore):
-            return int((await store._fetch(f"SELECT count(*) FROM {{s}}.{table}"))[0][0])
+            return int((await store._fetch(f"SELECT count(*) FROM {store._schema}.{table}"))[0][0])
         return int((await store._fetch(f"SELECT count(*) FROM {table}"))[0][0])
 
     async def swept(self, store: Store) -> None:

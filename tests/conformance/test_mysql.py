@@ -257,7 +257,7 @@ def test_many_that_open_a_new_database_at_once(url: str) -> None:
     async def main() -> None:
         stores = await asyncio.gather(*(MysqlStore.open(url) for _ in range(6)))
         try:
-            assert len({store._writer for store in stores}) == 6
+            assert len({store._writer.name for store in stores}) == 6
         finally:
             for store in stores:
                 await store.close()

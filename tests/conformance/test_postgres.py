@@ -17,7 +17,8 @@ from penstock.model.errors import Fenced, InvalidArgument, PenstockError, Unavai
 from penstock.model.rows import CatalogRow, Commit, DeadRow, DedupRow, GroupRow, Member, OutboxRow
 from penstock.store.postgres import schema as sql
 from penstock.store.postgres import vacuum
-from penstock.store.postgres.engine import PostgresStore, commit_values
+from penstock.store.postgres.apply import ARGUMENTS, commit_values
+from penstock.store.postgres.engine import PostgresStore
 from penstock.store.postgres.pool import is_closed
 from penstock.store.sql.text import kept, restored
 from tests.conformance.samples import LANE, batches, change, commit, full_change, image_of, load_one, own_all
@@ -55,7 +56,7 @@ async def backends(url: str, schema: str, end: bool = False, states: tuple[str, 
 async def under_way(url: str) -> None:
     """Wait until the database works on a commit."""
     deadline = asyncio.get_running_loop().time() + 30
-    while not await backends(url, f"{schema_of(url)}.apply_commit", states=("active",)):
+    while not await backends(url, f'"{schema_of(url)}".apply_commit', states=("active",)):
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.01)
 
@@ -84,7 +85,7 @@ def test_a_commit_whose_connection_was_cut_is_decided_before_anything_else_is_re
                 store.apply(commit(epochs, change(batches=batches(1, base=7), first=0, end=8)))
             )
             await under_way(url)
-            await backends(url, f"{schema_of(url)}.apply_commit", end=True)
+            await backends(url, f'"{schema_of(url)}".apply_commit', end=True)
             with pytest.raises(Unavailable):
                 await write
             await holding.rollback()
@@ -145,11 +146,11 @@ def test_a_commit_that_arrives_after_it_was_given_up_is_refused(url: str) -> Non
         store = await PostgresStore.open(url)
         try:
             epochs = await own_all(store)
-            late = store._generation
-            store._is_unsure = True  # as after a lost answer
+            late = store._writer.generation
+            store._writer._is_unsure = True  # as after a lost answer
             await load_one(store)
-            assert store._generation == late + 1
-            store._generation = late
+            assert store._writer.generation == late + 1
+            store._writer.generation = late
             with pytest.raises(Unavailable, match="given up"):
                 await store.apply(commit(epochs, full_change()))
         finally:
@@ -174,8 +175,8 @@ def test_a_commit_reads_no_table_as_a_whole(url: str) -> None:
             later.leases_deleted, later.waiting_deleted, later.dead_deleted = [(1, 10)], [(1, 0)], [(1, 2)]
             later.trim_to, later.dedup_expired_ms = 4, 1000
             made = commit(epochs, later)
-            values = (store._writer, store._generation, list(made.epochs), list(made.epochs.values()))
-            apply = sql.in_schema(sql.APPLY, schema_of(url))
+            values = (store._writer.name, store._writer.generation, list(made.epochs), list(made.epochs.values()))
+            apply = sql.queries_in(schema_of(url)).apply
             async with connection.transaction():
                 await connection.fetch(apply, *values, *commit_values(made))
                 read = await connection.fetch(
@@ -209,12 +210,17 @@ def test_what_every_commit_updates_stays_out_of_the_indexes(url: str) -> None:
         connection = await asyncpg.connect(url.partition("?")[0])
         try:
             epochs = await own_all(store)
-            apply = sql.in_schema(sql.APPLY, schema_of(url))
+            apply = sql.queries_in(schema_of(url)).apply
             async with connection.transaction():
                 for number in range(4):
                     marked = change(groups=[GroupRow(1, number, 0)], dedup=[DedupRow(b"mark", number, 1000)])
                     made = commit(epochs, marked)
-                    fence = (store._writer, store._generation, list(made.epochs), list(made.epochs.values()))
+                    fence = (
+                        store._writer.name,
+                        store._writer.generation,
+                        list(made.epochs),
+                        list(made.epochs.values()),
+                    )
                     await connection.fetch(apply, *fence, *commit_values(made))
                 read = await connection.fetch(
                     "SELECT relname, n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE schemaname = $1",
@@ -285,7 +291,7 @@ def test_many_that_open_a_new_schema_at_once(url: str) -> None:
     async def scenario() -> None:
         stores = await asyncio.gather(*(PostgresStore.open(url) for _ in range(6)))
         try:
-            assert len({store._writer for store in stores}) == 6
+            assert len({store._writer.name for store in stores}) == 6
         finally:
             for store in stores:
                 await store.close()
@@ -437,9 +443,9 @@ def test_a_node_of_the_version_before_goes_on_while_others_are_upgraded(url: str
             await store.apply(commit(epochs, full_change()))
             added = change(batches=batches(1, base=7), first=0, end=8)
             values = [[] if value is None else value for value in commit_values(commit(epochs, added))]
-            values[-2] = None  # no array: up to when traces have expired
-            fence = (store._writer, store._generation, list(epochs), list(epochs.values()))
-            assert await connection.fetchval(sql.in_schema(sql.APPLY, schema_of(url)), *fence, *values) is False
+            values[[name for name, _ in ARGUMENTS].index("expired_traces")] = None  # no array
+            fence = (store._writer.name, store._writer.generation, list(epochs), list(epochs.values()))
+            assert await connection.fetchval(sql.queries_in(schema_of(url)).apply, *fence, *values) is False
             assert (await load_one(store)).end == 8
         finally:
             await connection.close()
@@ -456,7 +462,7 @@ def test_a_connection_that_was_ended_between_two_commits_costs_no_error(url: str
             await store.apply(commit(epochs, full_change()))
             handed_out = store._pool._kept
             assert handed_out is not None
-            assert await backends(url, f"{schema_of(url)}.apply_commit", end=True) == 1
+            assert await backends(url, f'"{schema_of(url)}".apply_commit', end=True) == 1
             deadline = asyncio.get_running_loop().time() + 30
             while not is_closed(handed_out):
                 assert asyncio.get_running_loop().time() < deadline

@@ -1,4 +1,3 @@
-# ruff: noqa: S608 - the statements are put together from parts of this file
 """A commit as the statements that apply it, in MySQL's and MariaDB's dialect.
 
 They go to the server in one packet where they fit into one, from START TRANSACTION to COMMIT: one round trip, and no
@@ -13,133 +12,86 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from penstock.model.rows import BatchRow, Commit, slot_of
-from penstock.store.checks import changes_enqueued
-from penstock.store.mysql.coordination import NEW_VERSION, catalog_deletions
-from penstock.store.mysql.enqueued import settled
-from penstock.store.mysql.literals import filled, literals, numbers
-from penstock.store.mysql.schema import ALL, SLICE, SMALL_ROWS
+from penstock.model.rows import BatchRow, Commit
+from penstock.store.mysql.literals import Expression, filled, filled_by_name, literals
+from penstock.store.mysql.statements import PART_COLUMNS, SQL, Put, any_of, delete, numbers, put
+from penstock.store.sql import tables
+from penstock.store.sql.queries import fill
+from penstock.store.sql.tables import Row, is_empty
 
-BEGIN: Final = b"START TRANSACTION"
-END: Final = b"COMMIT"
-NOTE_LEFTOVERS: Final = b"INSERT INTO leftovers"
-"""How statements begin that note what has to be swept: if one changed a row, there is something."""
+ALL: Final = 2**63 - 1
+"""The bound of leftovers of a lane of which everything is gone."""
 BODY_PART_BYTES: Final = 4 << 20
 """A longer body lies in several rows: neither a statement nor an answer may be longer than max_allowed_packet."""
 STATEMENT_BYTES: Final = 1 << 20
 """A statement takes more rows until it is so long."""
 
-Row = tuple[Any, ...]
+BEGIN: Final = SQL.begin.encode()
+END: Final = SQL.commit.encode()
+NOTE_LEFTOVERS: Final = b"INSERT INTO leftovers"
+"""How statements begin that note what has to be swept: if one changed a row, there is something."""
+_CHECK_WRITER: Final = fill(SQL.check_writer, lock=SQL.lock_shared)
+_CHECK_WRITER_ALONE: Final = fill(SQL.check_writer, lock=SQL.lock_alone)
+_VERSION: Final = Expression(SQL.version_of_commit.encode())
 
-# Not a number any more where the condition holds: the statement fails with OUT_OF_RANGE, and what follows is not done.
-_FAILS_IF: Final = "SELECT 18446744073709551615 + (%s)"
-_WRITER: Final = "SELECT 18446744073709551615 + (count(*) <> 1) FROM writers WHERE writer = %s AND generation = %s "
-_SHARED: Final = "LOCK IN SHARE MODE"
-_ALONE: Final = "FOR UPDATE"
+_PUT_LANES: Final = put("lanes", tables.LANE_COLUMNS, 1)
+_PUT_BATCHES: Final = put("batches", PART_COLUMNS, 3)
+_PUT_CATALOG: Final = put("catalog", (*tables.CATALOG.columns, "version"), len(tables.CATALOG.key))
+_PUTS: Final = {
+    table: put(table.name, table.columns, len(table.key)) for table in (*tables.OF_LANES, tables.OUTBOX, tables.TRACES)
+}
+_DELETES: Final = {table: delete(table.name, table.key) for table in (*tables.DELETED_BY_KEY, tables.OUTBOX)}
+_DELETE_GROUPS: Final = [delete(table.name, ("lane", "group_id")) for table in tables.OF_GROUPS]
+_DELETE_LANES: Final = [
+    *(delete(name, ("lane",)) for name in ("lanes", "groups", "leases", "waiting")),
+    delete("outbox", ("lane",), "outbox_by_lane"),
+]
+_RESTART_LANES: Final = [delete(name, ("lane",)) for name in ("batches", "dead", "dedup", "leftovers")]
 
 
 def fence(commit: Commit, writer: str, generation: int) -> Iterator[bytes]:
-    """Who commits holds the rows of his slots together with others; who takes a slot over holds them alone.
+    """Commits take a shared lock on their slots and their writer; a takeover, or giving a commit up, an exclusive one.
 
-    He waits for commits that have begun, and later ones see the epoch that he raised. The writer's own row does the
-    same for a commit whose answer was lost and that was given up.
+    It waits for commits that have begun, and later ones see the epoch or the generation that it raised.
     """
-    yield filled(_WRITER + (_ALONE if is_empty(commit) else _SHARED), writer.encode(), generation)
+    yield filled(_CHECK_WRITER_ALONE if is_empty(commit) else _CHECK_WRITER, writer.encode(), generation)
     if commit.epochs:
-        yield (
-            filled(_FAILS_IF % "count(*) <> %s", len(commit.epochs))
-            + b" FROM " + numbers(sorted(commit.epochs.items()), 2)
-            + b" STRAIGHT_JOIN slots t FORCE INDEX (PRIMARY) ON t.slot = k.a AND t.epoch = k.b LOCK IN SHARE MODE"
-        )  # fmt: skip
+        slots = numbers(sorted(commit.epochs.items()), 2)
+        yield filled_by_name(SQL.check_epochs, {"count": len(commit.epochs), "slots": slots})
     if commit.catalog or commit.catalog_deleted or commit.traces_expired_ms is not None:
-        yield b"SELECT id FROM shared FORCE INDEX (PRIMARY) WHERE id = 1 FOR UPDATE"
-    # Rows that would be taken for what is left of older ones; and nobody sweeps these lanes meanwhile.
-    lowest = [[lane.lane, min((row.base for row in lane.batches), default=ALL - 1)] for lane in commit.lanes
-              if lane.lane not in commit.lanes_deleted]  # fmt: skip
-    touched = sorted(lowest + [[lane, ALL] for lane in commit.lanes_deleted])
+        yield SQL.lock_shared_rows.encode()
+    lowest = [
+        (lane.lane, min((row.base for row in lane.batches), default=ALL - 1))
+        for lane in commit.lanes
+        if lane.lane not in commit.lanes_deleted
+    ]
+    touched = sorted(lowest + [(lane, ALL) for lane in commit.lanes_deleted])
     if touched:
-        yield (
-            (_FAILS_IF % "coalesce(sum(k.b < t.below), 0) <> 0").encode() + b" FROM " + numbers(touched, 2)
-            + b" STRAIGHT_JOIN leftovers t FORCE INDEX (PRIMARY) ON t.lane = k.a FOR UPDATE"
-        )  # fmt: skip
+        yield filled_by_name(SQL.check_leftovers, {"lanes": numbers(touched, 2)})
 
 
 def changes(commit: Commit, writer: str) -> Iterator[bytes]:
     """What the commit changes, deletes before puts. One without rows writes something all the same."""
     if is_empty(commit):
-        yield filled("UPDATE writers SET seen = utc_timestamp(6) WHERE writer = %s", writer.encode())
+        yield filled(SQL.touch_writer, writer.encode())
         return
-    lanes = commit.lanes
-    yield from _gone_lanes(commit)
-    for table in ("`groups`", "leases", "waiting", "dead"):
-        groups = [(lane.lane, group) for lane in lanes for group in lane.groups_deleted]
-        yield from _deleted(table, ("lane", "group_id"), groups)
-    yield from _deleted("leases", ("lane", "group_id", "lease_id"), _keys(commit, "leases_deleted"))
-    yield from _deleted("waiting", ("lane", "group_id", "chunk"), _keys(commit, "waiting_deleted"))
-    yield from _deleted("dead", ("lane", "group_id", "start"), _keys(commit, "dead_deleted"))
-    expired = [(lane.lane, lane.dedup_expired_ms) for lane in lanes if lane.dedup_expired_ms is not None]
+    yield from _deleted_lanes(commit)
+    for statement in _DELETE_GROUPS:
+        yield from _delete(statement, tables.groups_deleted(commit))
+    for table in tables.DELETED_BY_KEY:
+        yield from _delete(_DELETES[table], table.deletes(commit))
+    expired = tables.bounds(commit, "dedup_expired_ms")
     if expired:
-        ranges = b" OR ".join(b"(lane = %d AND expires_ms <= %d)" % pair for pair in sorted(expired))
-        yield b"DELETE t FROM dedup AS t FORCE INDEX (dedup_by_expiry) WHERE " + ranges
+        ranges = any_of(filled(SQL.expired_dedup, *pair) for pair in sorted(expired))
+        yield filled_by_name(SQL.delete_expired_dedup, {"ranges": ranges})
+    yield from _put(_PUT_LANES, tables.lane_values(commit))
+    for table in tables.OF_LANES:
+        yield from _put(_PUTS[table], table.puts(commit))
     yield from _put(
-        "lanes (lane, slot, `first`, `end`, bytes_end)",
-        "`first`, `end`, bytes_end",
-        1,
-        [(lane.lane, slot_of(lane.lane), lane.first, lane.end, lane.bytes_end) for lane in lanes],
+        _PUT_BATCHES, (part for lane in commit.lanes for row in lane.batches for part in batch_parts(lane.lane, row))
     )
-    yield from _put(
-        "`groups` (lane, group_id, `next`, committed)",
-        "`next`, committed",
-        2,
-        [(lane.lane, row.group, row.next, row.committed) for lane in lanes for row in lane.groups],
-    )
-    yield from _put(
-        "leases (lane, group_id, lease_id, deadline_ms, consumer, entries, session)",
-        "deadline_ms, consumer, entries, session",
-        3,
-        [
-            (lane.lane, row.group, row.lease, row.deadline_ms, row.consumer, row.entries, row.session)
-            for lane in lanes
-            for row in lane.leases
-        ],
-    )
-    yield from _put(
-        "waiting (lane, group_id, chunk, entries)",
-        "entries",
-        3,
-        [(lane.lane, row.group, row.chunk, row.entries) for lane in lanes for row in lane.waiting],
-    )
-    yield from _put(
-        "dead (lane, group_id, start, `end`, attempts, reason, error, consumer, dead_ms)",
-        "`end`, attempts, reason, error, consumer, dead_ms",
-        3,
-        [
-            (lane.lane, row.group, row.start, row.end, row.attempts, row.reason, row.error, row.consumer, row.dead_ms)
-            for lane in lanes
-            for row in lane.dead
-        ],
-    )
-    yield from _put(
-        "dedup (lane, `key`, `offset`, expires_ms)",
-        "`offset`, expires_ms",
-        2,
-        [(lane.lane, row.key, row.offset, row.expires_ms) for lane in lanes for row in lane.dedup],
-    )
-    yield from _put(
-        "batches (lane, base, part, parts, `count`, published_ms, bytes_end, size, meta, body)",
-        "parts, `count`, published_ms, bytes_end, size, meta, body",
-        3,
-        (part for lane in lanes for row in lane.batches for part in batch_parts(lane.lane, row)),
-    )
-    yield from _trimmed([(lane.lane, lane.trim_to) for lane in lanes if lane.trim_to is not None])
-    yield from _of_no_lane(commit)  # fmt: skip
-
-
-def is_empty(commit: Commit) -> bool:
-    return not (
-        commit.lanes or commit.lanes_deleted or commit.catalog or commit.catalog_deleted or commit.outbox
-        or commit.outbox_deleted or commit.traces or commit.traces_expired_ms is not None or changes_enqueued(commit)
-    )  # fmt: skip
+    yield from _trimmed(tables.bounds(commit, "trim_to"))
+    yield from _of_no_lane(commit)
 
 
 def packets(statements: Iterable[bytes], most: int) -> Iterator[bytes]:
@@ -169,121 +121,116 @@ def batch_parts(lane: int, row: BatchRow) -> Iterator[Row]:
 # Rows that go --------------------------------------------------------------------------------------------
 
 
-def _keys(commit: Commit, name: str) -> list[Row]:
-    return [(lane.lane, *key) for lane in commit.lanes for key in getattr(lane, name)]
+def _delete(statement: str, keys: Sequence[Row]) -> Iterator[bytes]:
+    if keys:
+        yield filled_by_name(statement, {"keys": numbers(sorted(set(keys)), len(keys[0]))})
 
 
-def _deleted(table: str, columns: Sequence[str], rows: Sequence[Row], index: str = "PRIMARY") -> Iterator[bytes]:
-    """The rows of these keys, or of what keys begin with."""
-    if rows:
-        matched = " AND ".join(f"t.{column} = k.{'abc'[place]}" for place, column in enumerate(columns))
-        yield (
-            b"DELETE t FROM " + numbers(sorted(set(rows)), len(columns))
-            + f" STRAIGHT_JOIN {table} AS t FORCE INDEX ({index}) ON {matched}".encode()
-        )  # fmt: skip
-
-
-def _gone_lanes(commit: Commit) -> Iterator[bytes]:
+def _deleted_lanes(commit: Commit) -> Iterator[bytes]:
     """Lanes that go leave their many rows to be swept, unless they start anew in the same commit."""
     changed = {lane.lane for lane in commit.lanes}
     gone = [(lane,) for lane in commit.lanes_deleted]
-    for table in ("lanes", "`groups`", "leases", "waiting"):
-        yield from _deleted(table, ("lane",), gone)
-    yield from _deleted("outbox", ("lane",), gone, "outbox_by_lane")
-    anew = [row for row in gone if row[0] in changed]
-    for table in ("batches", "dead", "dedup", "leftovers"):
-        yield from _deleted(table, ("lane",), anew)
-    yield from _put("leftovers (lane, above, below)", "below", 1, [
-        (lane, 0, ALL) for (lane,) in gone if lane not in changed
-    ])  # fmt: skip
+    for statement in _DELETE_LANES:
+        yield from _delete(statement, gone)
+    for statement in _RESTART_LANES:
+        yield from _delete(statement, [row for row in gone if row[0] in changed])
+    left = [row for row in gone if row[0] not in changed]
+    if left:
+        yield filled_by_name(SQL.note_deleted_lanes, {"lanes": numbers(sorted(left), 1)})
 
 
 def _trimmed(trims: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-    """Batches that end at or below a mark: some at once, and a note of the others, which nobody sees any more."""
-    if not trims:
-        return
-    trims = sorted(trims)
-    yield b"SET " + b", ".join(
-        filled(f"@end_{place} = coalesce(({_BATCH_AFTER}), %s)", lane, below, below)
-        for place, (lane, below) in enumerate(trims)
-    )
-    yield b"DELETE t FROM batches AS t FORCE INDEX (PRIMARY) WHERE " + b" OR ".join(
-        filled(f"(lane = %s AND base < @end_{place} AND base + `count` <= %s)", lane, below)
-        for place, (lane, below) in enumerate(trims)
-    )
-    yield (
-        NOTE_LEFTOVERS
-        + b" SELECT k.a, 0, k.b FROM " + numbers(trims, 2)
-        + b" WHERE (SELECT x.base + x.`count` FROM batches x WHERE x.lane = k.a ORDER BY x.base LIMIT 1) <= k.b"
-          b" ON DUPLICATE KEY UPDATE leftovers.below = greatest(leftovers.below, k.b)"
-    )  # fmt: skip
+    """Batches that end at or below an offset: some at once, and a note of the others, which nobody sees any more."""
+    if trims:
+        trims = sorted(trims)
+        yield from _remove([(lane, 0, below) for lane, below in trims])
+        yield filled_by_name(SQL.note_leftovers, {"trims": numbers(trims, 2)})
 
 
-_BATCH_AFTER: Final = (
-    f"SELECT base FROM batches WHERE lane = %s AND base < %s AND part = 0 ORDER BY base LIMIT 1 OFFSET {SLICE}"
-)
+def _remove(ranges: Sequence[tuple[int, int, int]]) -> Iterator[bytes]:
+    """A slice of the batches of each (lane, above, below)."""
+    values = [
+        {"number": number, "lane": lane, "above": above, "below": below}
+        for number, (lane, above, below) in enumerate(ranges)
+    ]
+    ends = Expression(b", ".join(filled_by_name(SQL.trim_end, each) for each in values))
+    yield filled_by_name(SQL.trim_ends, {"ends": ends})
+    yield filled_by_name(SQL.trim, {"ranges": any_of(filled_by_name(SQL.trim_range, each) for each in values)})
 
 
 def sweep_slice(lane: int, above: int, below: int) -> Iterator[bytes]:
     """Statements that remove some of what is left of a lane; each says how many rows it removed, but for the first."""
-    after = (
-        "SELECT base FROM batches WHERE lane = %s AND base >= %s AND base < %s AND part = 0 ORDER BY base LIMIT 1 "
-        f"OFFSET {SLICE}"
-    )
-    yield filled(f"SET @end_0 = coalesce(({after}), %s)", lane, above, below, below)
-    yield filled(
-        "DELETE t FROM batches AS t FORCE INDEX (PRIMARY) "
-        "WHERE lane = %s AND base >= %s AND base < @end_0 AND base + `count` <= %s",
-        lane, above, below,
-    )  # fmt: skip
+    yield from _remove([(lane, above, below)])
     if below == ALL:
-        for table, key in (("dead", ("lane", "group_id", "start")), ("dedup", ("lane", "`key`"))):
-            some = f"SELECT {', '.join(key)} FROM {table} WHERE lane = {lane} LIMIT {SLICE * SMALL_ROWS}"
-            matched = " AND ".join(f"t.{column} = k.{column}" for column in key)
-            yield f"DELETE t FROM ({some}) AS k STRAIGHT_JOIN {table} AS t FORCE INDEX (PRIMARY) ON {matched}".encode()
+        yield filled(SQL.sweep_dead, lane)
+        yield filled(SQL.sweep_dedup, lane)
 
 
 # Rows that come ------------------------------------------------------------------------------------------
 
 
-def _put(into: str, replaced: str, key: int, rows: Iterable[Row]) -> Iterator[bytes]:
+def _put(statement: Put, rows: Iterable[Row]) -> Iterator[bytes]:
     """Put rows, in the order of their keys, in as many statements as their bytes need."""
-    head = b"INSERT INTO " + into.encode() + b" VALUES "
-    columns = [column.strip() for column in replaced.split(",")]
-    tail = b" ON DUPLICATE KEY UPDATE " + ", ".join(f"{column} = VALUES({column})" for column in columns).encode()
     values: list[bytes] = []
     size = 0
-    latest = {row[:key]: row for row in rows}
+    latest = {row[: statement.key]: row for row in rows}
     for place in sorted(latest):
         value = b"(" + literals(latest[place]) + b")"
         if values and size + len(value) > STATEMENT_BYTES:
-            yield head + b",".join(values) + tail
+            yield statement.head + b",".join(values) + statement.tail
             values, size = [], 0
         values.append(value)
         size += len(value)
     if values:
-        yield head + b",".join(values) + tail
+        yield statement.head + b",".join(values) + statement.tail
 
 
 def _of_no_lane(commit: Commit) -> Iterator[bytes]:
-    yield from catalog_deletions(commit)
-    yield from _put(
-        "catalog (kind, id, parent, namespace, name, document, version)",
-        "parent, namespace, name, document, version", 2,
-        [(row.kind.encode(), row.id, row.parent, row.namespace, row.name, row.document, NEW_VERSION)
-         for row in commit.catalog],
-    )  # fmt: skip
-    yield from _deleted("outbox", ("id",), [(id,) for id in commit.outbox_deleted])
-    yield from _put("outbox (id, lane, `offset`, document, slot)", "lane, `offset`, document, slot", 1, [
-        (row.id, row.lane, row.offset, row.document, row.slot) for row in commit.outbox
-    ])  # fmt: skip
+    yield from _catalog_deletions(commit)
+    catalog = tables.CATALOG.puts(commit)
+    yield from _put(_PUT_CATALOG, [(kind.encode(), *values, _VERSION) for kind, *values in catalog])
+    yield from _delete(_DELETES[tables.OUTBOX], [(id,) for id in commit.outbox_deleted])
+    yield from _put(_PUTS[tables.OUTBOX], tables.OUTBOX.puts(commit))
     if commit.traces_expired_ms is not None:
-        yield filled("DELETE t FROM traces AS t FORCE INDEX (traces_by_time) WHERE at_ms <= %s",
-                     commit.traces_expired_ms)  # fmt: skip
-    yield from _put(
-        "traces (namespace, trace_id, at_ms, id, kind, queue, queue_id, lane, `offset`, name, detail, consumer)",
-        "kind, queue, queue_id, lane, `offset`, name, detail, consumer", 4,
-        [(row.namespace.encode(), row.trace_id.encode(), row.at_ms, row.id, row.kind, row.queue, row.queue_id,
-          row.lane, row.offset, row.name, row.detail, row.consumer) for row in commit.traces],
-    )  # fmt: skip
-    yield from settled(commit)
+        yield filled(SQL.delete_expired_traces, commit.traces_expired_ms)
+    traces = tables.TRACES.puts(commit)
+    yield from _put(_PUTS[tables.TRACES], [(of.encode(), under.encode(), *values) for of, under, *values in traces])
+    yield from _settled(commit)
+
+
+def _catalog_deletions(commit: Commit) -> Iterator[bytes]:
+    """A new version of the catalog, and what goes from it."""
+    if not (commit.catalog or commit.catalog_deleted):
+        return
+    yield SQL.raise_catalog.encode()
+    yield SQL.read_version.encode()
+    if commit.catalog_deleted:
+        keys = _catalog_keys(commit.catalog_deleted)
+        yield filled_by_name(SQL.remember_deleted, keys)
+        yield filled_by_name(SQL.delete_catalog, keys)
+        yield SQL.forget_before.encode()
+        yield SQL.put_forgotten.encode()
+        yield SQL.forget_deleted.encode()
+    if commit.catalog:
+        yield filled_by_name(SQL.undelete, _catalog_keys([(row.kind, row.id) for row in commit.catalog]))
+
+
+def _catalog_keys(keys: Sequence[tuple[str, int]]) -> dict[str, Any]:
+    return {"keys": any_of(filled(SQL.catalog_key, id, kind.encode()) for kind, id in keys)}
+
+
+def _settled(commit: Commit) -> Iterator[bytes]:
+    """What a commit says of enqueued rows."""
+    if commit.enqueued_deleted:
+        yield filled_by_name(SQL.delete_enqueued, {"ids": _ids(commit.enqueued_deleted)})
+    why: dict[tuple[str, int], list[int]] = {}
+    for failure in {failure.id: failure for failure in commit.enqueued_failed}.values():
+        why.setdefault((failure.error, failure.failed_ms), []).append(failure.id)
+    for (error, failed_ms), ids in why.items():
+        yield filled_by_name(SQL.fail_enqueued, {"ids": _ids(ids), "error": error, "failed_ms": failed_ms})
+    if commit.enqueued_retried:
+        yield filled_by_name(SQL.retry_enqueued, {"ids": _ids(commit.enqueued_retried)})
+
+
+def _ids(ids: Sequence[int]) -> Expression:
+    return numbers([[id] for id in sorted(set(ids))], 1)

@@ -1,19 +1,18 @@
 """The MySQL and MariaDB engine: the store contract on a database that several nodes may share.
 
 A commit is a handful of statements in one packet: one round trip and one transaction, however many messages it has.
-`schema.py` has the tables, `commit.py` the statements that write, `pool.py` the connections and what
-their errors mean; here is what a call of the contract does with them. It may not know what a lease or a due time means.
+`queries.sql` has the SQL, `commit.py` makes the statements of a commit, `pool.py` the connections and what their errors
+mean; here is what a call of the contract does with them. It may not know what a lease or a due time means.
 Next stop: the node.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from penstock.model.errors import Closed, Fenced, InvalidArgument, PenstockError, StoreCorrupt, Unavailable
+from penstock.model.errors import Closed, Fenced, Unavailable
 from penstock.model.rows import (
     BatchHead,
     BatchRow,
@@ -32,12 +31,15 @@ from penstock.store.checks import check_commit
 from penstock.store.contract import CallbackLog, Capabilities
 from penstock.store.mysql import commit as writing
 from penstock.store.mysql import coordination as cluster
-from penstock.store.mysql import schema as sql
 from penstock.store.mysql.enqueueing import MysqlEnqueueing
-from penstock.store.mysql.images import find_time, joined, load
-from penstock.store.mysql.literals import filled, filled_by_name
+from penstock.store.mysql.images import find_time, from_start, joined, load
+from penstock.store.mysql.literals import filled
 from penstock.store.mysql.pool import GOODBYE_SECONDS, OUT_OF_RANGE, Connection, Pool, StoreAddress, all_of, number_of
-from penstock.store.mysql.server import check_server, migrate
+from penstock.store.mysql.schema import MIGRATIONS, migrate
+from penstock.store.mysql.server import check_server
+from penstock.store.mysql.statements import SQL
+from penstock.store.sql.lost_answer import Writer
+from penstock.store.sql.queries import Migration
 from penstock.store.sql.sweeping import LeftOver, Sweeper, apply_swept
 
 READERS: Final = 4
@@ -56,12 +58,7 @@ class MysqlStore:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._packet_most = 0
-        self._writer = secrets.token_hex(16)
-        self._generation = 1
-        self._is_unsure = False
-        """The answer of a commit was lost: it may come into force as long as it was not given up."""
-        self._deciding = asyncio.Lock()
-        self._writing = asyncio.Lock()
+        self._writer = Writer(self._supersede)
         self._sweeper = Sweeper(self._sweep)
         self.enqueueing = MysqlEnqueueing(lambda statement: self._read(lambda connection: connection.fetch(statement)))
         self._closed = False
@@ -73,7 +70,7 @@ class MysqlStore:
         *,
         readers: int = READERS,
         seconds: float = SECONDS,
-        migrations: Sequence[sql.Migration] = sql.MIGRATIONS,
+        migrations: Sequence[Migration] = MIGRATIONS,
     ) -> MysqlStore:
         """Open `mysql://user:password@host/database`; the database is made where it is missing.
 
@@ -95,11 +92,10 @@ class MysqlStore:
 
     def _begin(self, connection: Connection) -> int:
         packet_most = check_server(connection, self._pool.label)
-        connection.run(filled("INSERT INTO writers VALUES (%s, 1, utc_timestamp(6))", self._writer.encode()))
-        # Looked for without a lock: rows of those who commit are locked by them.
-        old = connection.fetch(b"SELECT writer FROM writers WHERE seen < utc_timestamp(6) - INTERVAL 30 DAY")
+        connection.run(filled(SQL.put_writer, self._writer.name.encode()))
+        old = connection.fetch(SQL.old_writers.encode())
         if old:
-            connection.run(filled("DELETE FROM writers WHERE writer IN (%s)", [writer for (writer,) in old]))
+            connection.run(filled(SQL.delete_writers, [writer for (writer,) in old]))
         return packet_most
 
     # Writing ----------------------------------------------------------------------------------------------
@@ -107,7 +103,7 @@ class MysqlStore:
     async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
         wanted = sorted(set(slots))
         self._check_open()
-        await self._decide()
+        await self._writer.settle()
         epochs = await self._write(lambda connection: cluster.acquire(connection, wanted, owner)) if wanted else {}
         self._sweeper.wake()  # what the owner before did not come to
         return epochs
@@ -115,15 +111,7 @@ class MysqlStore:
     async def apply(self, commit: Commit) -> None:
         check_commit(commit)
         self._check_open()
-        async with self._writing:
-            await self._decide()
-            try:
-                await self._apply(commit)
-            except (Fenced, InvalidArgument, StoreCorrupt):
-                raise  # the database said no
-            except BaseException as error:
-                self._is_unsure = not (isinstance(error, PenstockError) and error.is_refused)
-                raise
+        await self._writer.commit(lambda: self._apply(commit))
 
     async def _apply(self, commit: Commit) -> None:
         lanes = [change.lane for change in commit.lanes]
@@ -135,8 +123,9 @@ class MysqlStore:
 
     def _commit(self, connection: Connection, commit: Commit) -> bool:
         """Apply it; whether rows are left that have to be swept."""
-        fence = writing.fence(commit, self._writer, self._generation)
-        statements = [writing.BEGIN, *fence, *writing.changes(commit, self._writer), writing.END]
+        writer = self._writer
+        fence = writing.fence(commit, writer.name, writer.generation)
+        statements = [writing.BEGIN, *fence, *writing.changes(commit, writer.name), writing.END]
         try:
             answers = all_of(writing.packets(statements, self._packet_most), connection)
             noted = zip(statements, answers, strict=True)
@@ -149,57 +138,39 @@ class MysqlStore:
 
     def _why_fenced(self, connection: Connection, commit: Commit) -> Exception:
         """Epochs and generations only rise: what stopped the commit can still be seen."""
-        if connection.fetch(filled(sql.GENERATION, self._writer.encode())) != ((self._generation,),):
+        if connection.fetch(filled(SQL.generation, self._writer.name.encode())) != ((self._writer.generation,),):
             return Unavailable(f"{self._pool.label}: this commit was given up before it arrived")
-        held = {slot: (epoch, owner) for slot, epoch, owner in connection.fetch(sql.SLOTS.encode())}
+        held = {slot: (epoch, owner) for slot, epoch, owner in connection.fetch(SQL.slots.encode())}
         for slot, named in commit.epochs.items():
             epoch, owner = held.get(slot, ("none", "nobody"))
             if epoch != named:
                 return Fenced(f"slot {slot} is at epoch {epoch} of {owner}, not at epoch {named}")
         return LeftOver(f"{self._pool.label}: rows that are left of a lane have to be removed first")
 
-    async def _decide(self) -> None:
-        """If the answer of a commit was lost, make sure that it is in force by now or never will be."""
+    async def _supersede(self) -> int:
+        name, generation = self._writer.name.encode(), self._writer.generation
 
-        def give_up(connection: Connection) -> int:
-            # Waits for a commit of ours that may still be under way on a lost connection. A row that is gone comes
-            # back: rows of writers that were not seen for long are removed, also that of one who is at work.
-            answers = connection.run(b";".join((
-                writing.BEGIN,
-                filled("INSERT INTO writers VALUES (%s, %s, utc_timestamp(6)) ON DUPLICATE KEY UPDATE "
-                       "generation = greatest(generation + 1, VALUES(generation)), seen = VALUES(seen)",
-                       self._writer.encode(), self._generation + 1),
-                filled(sql.GENERATION, self._writer.encode()),
-                writing.END,
-            )))  # fmt: skip
-            generation: int = answers[2].rows[0][0]
-            return generation
+        def raise_generation(connection: Connection) -> int:
+            raised = filled(SQL.raise_generation, name, generation + 1)
+            answers = connection.run(b";".join((writing.BEGIN, raised, filled(SQL.generation, name), writing.END)))
+            found: int = answers[2].rows[0][0]
+            return found
 
-        if not self._is_unsure:
-            return
-        async with self._deciding:
-            if self._is_unsure:
-                self._generation = await self._write(give_up)
-                self._is_unsure = False
+        return await self._write(raise_generation)
 
     async def _sweep(self, lane: int | None = None) -> bool:
         """Remove a slice of what is left of a lane, or of any that nobody else sweeps; whether there was anything."""
 
         def slice_of(connection: Connection) -> bool:
             connection.run(writing.BEGIN)
-            found = connection.fetch(
-                b"SELECT lane, above, below FROM leftovers LIMIT 1 FOR UPDATE SKIP LOCKED" if lane is None
-                else filled("SELECT lane, above, below FROM leftovers WHERE lane = %s FOR UPDATE", lane)
-            )  # fmt: skip
+            found = connection.fetch(SQL.any_leftover.encode() if lane is None else filled(SQL.leftover_of_lane, lane))
             for of, above, below in found:
                 answers = all_of(writing.sweep_slice(of, above, below), connection)
-                if any(answer.changed for answer in answers[1:]):
-                    connection.run(filled(sql.SWEPT, of))
-                else:
-                    connection.run(filled("DELETE FROM leftovers WHERE lane = %s", of))
+                is_removed = any(answer.changed for answer in answers[1:])
+                connection.run(filled(SQL.put_swept if is_removed else SQL.delete_leftover, of))
             connection.run(writing.END)
             # What a commit holds at this moment is passed over, and is there all the same.
-            return bool(found) or (lane is None and bool(connection.fetch(b"SELECT lane FROM leftovers LIMIT 1")))
+            return bool(found) or (lane is None and bool(connection.fetch(SQL.has_leftovers.encode())))
 
         return await self._pool.sweeper.run(slice_of)
 
@@ -213,15 +184,15 @@ class MysqlStore:
             self._check_open()
             return []
         values = {"lane": lane, "start": start, "end": end, "bytes_most": bytes_most}
-        rows = await self._near(sql.BATCHES, values)
+        rows = await self._near(SQL.read, values)
         return list(joined(rows))
 
     async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
         values = {"lane": lane, "start": start, "batches_most": max(batches_most, 1), "bytes_most": bytes_most}
-        return [BatchHead(*row) for row in await self._near(sql.HEADS, values)]
+        return [BatchHead(*row) for row in await self._near(SQL.heads, values)]
 
     async def _near(self, statement: str, values: dict[str, int]) -> Any:
-        statements = [filled_by_name(each, values) for each in (sql.GONE, sql.START, sql.FROM_BATCH, statement)]
+        statements = from_start(statement, values)
         return await self._read(lambda connection: connection.fetch(*statements))
 
     async def find_time(self, lane: int, time_ms: int) -> int | None:
@@ -231,28 +202,28 @@ class MysqlStore:
         if not keys:
             self._check_open()
             return []
-        return [DedupRow(*row) for row in await self._fetch(sql.DEDUP, lane, list(keys))]
+        return [DedupRow(*row) for row in await self._fetch(SQL.find_dedup, lane, list(keys))]
 
     async def catalog(self) -> list[CatalogRow]:
-        return [cluster.catalog_row(row) for row in await self._fetch(sql.CATALOG)]
+        return [cluster.catalog_row(row) for row in await self._fetch(SQL.catalog)]
 
     async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
         if slots is None:
-            rows = await self._fetch(sql.OUTBOX, after, max(most, 0))
+            rows = await self._fetch(SQL.outbox, after, max(most, 0))
         else:
-            rows = await self._fetch(sql.OUTBOX_OF_SLOTS, after, list(slots), max(most, 0)) if slots else ()
+            rows = await self._fetch(SQL.outbox_of_slots, after, list(slots), max(most, 0)) if slots else ()
         return [OutboxRow(*row) for row in rows]
 
     async def find_trace(self, namespace: str, trace_id: str, most: int) -> list[TraceRow]:
-        rows = await self._fetch(sql.TRACE, namespace.encode(), trace_id.encode(), max(most, 0))
+        rows = await self._fetch(SQL.find_trace, namespace.encode(), trace_id.encode(), max(most, 0))
         return [TraceRow(of.decode(), under.decode(), *values) for of, under, *values in rows]
 
     async def oldest_trace(self) -> int | None:
-        found: int | None = (await self._fetch(sql.OLDEST_TRACE))[0][0]
+        found: int | None = (await self._fetch(SQL.oldest_trace))[0][0]
         return found
 
     async def lanes_in_use(self) -> list[int]:
-        return [lane for (lane,) in await self._fetch(sql.LANES_IN_USE)]
+        return [lane for (lane,) in await self._fetch(SQL.lanes_in_use)]
 
     # Several nodes ----------------------------------------------------------------------------------------
 
@@ -264,7 +235,7 @@ class MysqlStore:
 
     async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
         self._check_open()
-        await self._decide()
+        await self._writer.settle()
         taken = await self._member(lambda connection: cluster.take(connection, slots, incarnation))
         if taken:
             self._sweeper.wake()  # what the owner before did not come to
@@ -295,13 +266,12 @@ class MysqlStore:
         self._closed = True
         await self._sweeper.close()
         await self.enqueueing.close()
-        async with self._writing:  # behind the last commit
-            await self._say_goodbye()
+        await self._writer.end(self._say_goodbye)
         await self._pool.close()
 
     async def _say_goodbye(self) -> None:
         """A last statement that may fail: nothing depends on it."""
-        statement = filled("DELETE FROM writers WHERE writer = %s", self._writer.encode())
+        statement = filled(SQL.delete_writers, [self._writer.name.encode()])
         goodbye = asyncio.ensure_future(self._write(lambda connection: connection.run(statement)))
         done, _ = await asyncio.wait([goodbye], timeout=GOODBYE_SECONDS)
         if done:
@@ -315,7 +285,7 @@ class MysqlStore:
 
     async def _read(self, work: Callable[[Connection], Result]) -> Result:
         self._check_open()
-        await self._decide()
+        await self._writer.settle()
         return await self._pool.readers.run(work)
 
     def _check_open(self) -> None:

@@ -1,6 +1,7 @@
-"""Enqueueing on MySQL and MariaDB: reads the rows that applications have committed. Its SQL is in `enqueued.py`.
+"""Enqueueing on MySQL and MariaDB: reads the rows that applications have committed.
 
-Neither database notifies anybody of a commit, so `Watcher` polls. It may not know commits. Next stop: `engine.py`.
+Applications write the table `enqueued`, whose checks are in `migrations/0001.sql`. Neither database notifies anybody of
+a commit, so `Watcher` polls. It may not know commits. Next stop: `engine.py`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Any, Final
 
 from penstock.model.errors import PenstockError
 from penstock.model.rows import EnqueuedRow, EnqueuedTarget, FailedRow
-from penstock.store.mysql import enqueued as sql
-from penstock.store.mysql.literals import filled
+from penstock.store.mysql.literals import Expression, filled, filled_by_name
+from penstock.store.mysql.statements import SQL, any_of
 
 POLL_S: Final = 0.2
 """Between two polls for a row that was not there before."""
@@ -32,15 +33,17 @@ class MysqlEnqueueing:
         self._watcher = Watcher(self._newest, wake)
 
     async def rows(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
-        rows = await self._fetch(sql.enqueued(max(most, 1), bytes_most, passing))
-        return [sql.enqueued_row(row) for row in rows]
+        passed = [filled(SQL.passing, *(name and name.encode() for name in target)) for target in passing]
+        none = Expression(SQL.passing_none.encode())
+        values = {"passing": any_of(passed) if passed else none, "most": max(most, 1), "bytes_most": bytes_most}
+        return [_row(*row) for row in await self._fetch(filled_by_name(SQL.enqueued, values))]
 
     async def failed(self, namespace: str, after: int, most: int) -> list[FailedRow]:
-        rows = await self._fetch(filled(sql.FAILED, namespace.encode(), after, max(most, 0)))
+        rows = await self._fetch(filled(SQL.failed_enqueued, namespace.encode(), after, max(most, 0)))
         return [FailedRow(*row) for row in rows]
 
     async def count_failed(self) -> int:
-        count: int = (await self._fetch(sql.COUNT_FAILED.encode()))[0][0]
+        count: int = (await self._fetch(SQL.count_failed_enqueued.encode()))[0][0]
         return count
 
     async def close(self) -> None:
@@ -48,8 +51,14 @@ class MysqlEnqueueing:
             await self._watcher.close()
 
     async def _newest(self) -> int:
-        found: int = (await self._fetch(sql.NEWEST.encode()))[0][0]
+        found: int = (await self._fetch(SQL.newest_enqueued.encode()))[0][0]
         return found
+
+
+def _row(*values: Any) -> EnqueuedRow:
+    *rest, mandatory, enqueued_ms = values
+    fields = (*rest, bool(mandatory), enqueued_ms)
+    return EnqueuedRow(*fields)
 
 
 class Watcher:

@@ -7,59 +7,58 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from penstock.model.errors import StoreCorrupt
-from penstock.model.rows import BatchRow, DeadRow, DedupRow, GroupRow, LaneImage, LeaseRow, WaitingRow
-from penstock.store.mysql import schema as sql
+from penstock.model.rows import BatchRow, DedupRow, LaneImage
+from penstock.store.mysql.commit import ALL
 from penstock.store.mysql.literals import filled, filled_by_name
 from penstock.store.mysql.pool import Connection
+from penstock.store.mysql.statements import SQL
+from penstock.store.sql import tables
 
 
 def load(connection: Connection, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
     """The images of these lanes as they were at one moment."""
     if not lanes:
         return []
-    connection.run(
-        b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
-    )
+    connection.run(SQL.begin_snapshot.encode())
     images = {lane: LaneImage(lane) for lane in lanes}
-    gone = {lane for (lane,) in connection.fetch(filled(sql.GONE_LANES, list(images)))}
-    wanted = [lane for lane in images if lane not in gone]
+    deleted = {lane for (lane,) in connection.fetch(filled(SQL.deleted_lanes, list(images)))}
+    wanted = [lane for lane in images if lane not in deleted]
     if wanted:
         _fill(connection, images, wanted, dedup_most)
-    connection.run(b"COMMIT")
+    connection.run(SQL.commit.encode())
     return [images[lane] for lane in lanes]
 
 
 def _fill(connection: Connection, images: dict[int, LaneImage], wanted: list[int], dedup_most: int) -> None:
-    for lane, first, end, bytes_end, published_ms in connection.fetch(filled(sql.LANES, wanted)):
+    for lane, first, end, bytes_end, published_ms in connection.fetch(filled(SQL.load_lanes, wanted)):
         image = images[lane]
         image.first, image.end, image.bytes_end, image.published_ms = first, end, bytes_end, published_ms
-    for lane, *values in connection.fetch(filled(sql.GROUPS, wanted)):
-        images[lane].groups.append(GroupRow(*values))
-    for lane, *values in connection.fetch(filled(sql.LEASES, wanted)):
-        images[lane].leases.append(LeaseRow(*values))
-    for lane, *values in connection.fetch(filled(sql.WAITING, wanted)):
-        images[lane].waiting.append(WaitingRow(*values))
-    for lane, *values in connection.fetch(filled(sql.DEAD, wanted)):
-        images[lane].dead.append(DeadRow(*values))
-    having = [lane for (lane,) in connection.fetch(filled(sql.DEDUP_LANES, wanted))]
+    for table in tables.OF_GROUPS:
+        for lane, *values in connection.fetch(filled(SQL[f"load_{table.name}"], wanted)):
+            getattr(images[lane], table.name).append(table.row(*values))
+    having = [lane for (lane,) in connection.fetch(filled(SQL.lanes_with_dedup, wanted))]
     # One more than asked for, to know whether there are more; they come newest first.
     for lane in having:
-        rows = connection.fetch(filled(sql.DEDUP_NEWEST, lane, dedup_most + 1))
+        rows = connection.fetch(filled(SQL.load_dedup, lane, dedup_most + 1))
         found = [DedupRow(*values) for values in rows]
         images[lane].dedup_complete = len(found) <= dedup_most
         images[lane].dedup = found[:dedup_most][::-1]
+
+
+def from_start(statement: str, values: dict[str, int]) -> list[bytes]:
+    """A statement that reads batches of `lane` from `start` on, behind those that set its variables."""
+    return [filled_by_name(each, values) for each in (SQL.set_gone, SQL.set_start, SQL.set_from_batch, statement)]
 
 
 def find_time(connection: Connection, lane: int, time_ms: int) -> int | None:
     """The base of the first batch published at or after a time: halves the offsets, with a look in the middle."""
 
     def before(base: int) -> tuple[int, int] | None:
-        found = connection.fetch(filled_by_name(sql.BATCH_BEFORE, {"lane": lane, "base": base}))
+        found = connection.fetch(filled_by_name(SQL.batch_before, {"lane": lane, "base": base}))
         return found[0] if found else None
 
     values = {"lane": lane, "start": 0}
-    opening = [filled_by_name(each, values) for each in (sql.GONE, sql.START, sql.FROM_BATCH, sql.FIRST_BATCH)]
-    first, last = connection.fetch(*opening), before(sql.ALL)
+    first, last = connection.fetch(*from_start(SQL.first_batch, values)), before(ALL)
     if not first or last is None or last[1] < time_ms:
         return None
     low, high = first[0][0], last[0]

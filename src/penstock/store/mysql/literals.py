@@ -10,8 +10,6 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import msgspec
-
 _BASE64_PAYS_FROM: Final = 1 << 20
 """Long values in which much has to be escaped are shorter so."""
 
@@ -54,10 +52,3 @@ def filled(statement: str, *values: Any) -> bytes:
 
 def filled_by_name(statement: str, values: Mapping[str, Any]) -> bytes:
     return statement.encode() % {name.encode(): literal(value) for name, value in values.items()}
-
-
-def numbers(rows: Iterable[Iterable[int]], columns: int) -> bytes:
-    """A table of whole numbers as an expression to join with: columns a, b, c."""
-    names = ", ".join(f"{'abc'[index]} bigint PATH '$[{index}]'" for index in range(columns))
-    document = msgspec.json.encode([list(row) for row in rows])
-    return b"JSON_TABLE('" + document + b"', '$[*]' COLUMNS (" + names.encode() + b")) AS k"

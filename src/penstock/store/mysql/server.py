@@ -1,16 +1,13 @@
-"""What a MySQL or MariaDB server must be like, and its database brought to the newest version. Next: `engine.py`."""
+"""What a MySQL or MariaDB server must be like to be trusted with messages. Next stop: `schema.py`."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Sequence
 from typing import Final
 
-from penstock.model.errors import InvalidArgument, Unavailable
-from penstock.store.mysql import schema as sql
-from penstock.store.mysql.literals import filled
-from penstock.store.mysql.pool import Connection, StoreAddress
+from penstock.model.errors import InvalidArgument
+from penstock.store.mysql.pool import Connection
+from penstock.store.mysql.statements import SQL
 
 PACKET_LEAST: Final = 16 << 20
 """The longest row that can be: metadata of a batch, encoded."""
@@ -21,7 +18,7 @@ log = logging.getLogger("penstock.store.mysql")
 
 def check_server(connection: Connection, label: str) -> int:
     """Refuse a server that loses what it answered, or is too old; how long a packet may be."""
-    settings = dict(connection.fetch(b"SHOW VARIABLES"))
+    settings = dict(connection.fetch(SQL.variables.encode()))
     check_version(settings["version"], label)
     packet_most = int(settings["max_allowed_packet"])
     if packet_most < PACKET_LEAST:
@@ -66,41 +63,3 @@ def check_version(version: str, label: str) -> None:
     least = _VERSIONS_LEAST[kind]
     if numbers < least:
         raise InvalidArgument(f"{label} is {kind} {version}; it takes {kind} {'.'.join(map(str, least))} or newer")
-
-
-def migrate(connection: Connection, address: StoreAddress, migrations: Sequence[sql.Migration]) -> None:
-    """Bring the database to the newest version, under a lock; refuse what Penstock cannot have made.
-
-    The connection is one that has no database yet.
-    """
-    # Its name may not be longer than a database's.
-    lock = "penstock " + hashlib.blake2b(address.database.encode(), digest_size=16).hexdigest()
-    if connection.fetch(filled(sql.MIGRATION_LOCK, lock)) != ((1,),):
-        raise Unavailable(f"{address.label}: another process has been bringing it up to date for a minute")
-    try:
-        name = "`" + address.database.replace("`", "``") + "`"
-        if not connection.fetch(filled(sql.HAS_DATABASE, address.database))[0][0]:
-            connection.run(f"CREATE DATABASE {name} CHARACTER SET utf8mb4".encode())
-        connection.run(f"USE {name}".encode())
-        _migrate(connection, address, migrations)
-    finally:
-        connection.fetch(filled(sql.END_MIGRATION, lock))
-
-
-def _migrate(connection: Connection, address: StoreAddress, migrations: Sequence[sql.Migration]) -> None:
-    if not connection.fetch(sql.HAS_VERSION.encode())[0][0]:
-        if connection.fetch(sql.TABLES.encode())[0][0]:
-            raise InvalidArgument(
-                f"the database {address.database!r} has tables that Penstock did not make; name another in the URL"
-            )
-        connection.run(sql.MAKE_VERSION.encode())
-    version: int = connection.fetch(sql.VERSION.encode())[0][0]
-    if version > len(migrations):
-        raise InvalidArgument(
-            f"the database {address.database!r} is of version {version} and this Penstock knows versions up to "
-            f"{len(migrations)}; run the newer Penstock that wrote it"
-        )
-    for number, statements in enumerate(migrations[version:], version + 1):
-        for statement in statements:
-            connection.run(statement.encode())
-        connection.run(filled(sql.SET_VERSION, number))

@@ -1,6 +1,7 @@
-"""Enqueueing on PostgreSQL: reads the rows that applications have committed. Its SQL is in `enqueued.py`.
+"""Enqueueing on PostgreSQL: reads the rows that applications have committed.
 
-It may not know commits, but for the arguments of `settle_enqueued`. Next stop: `listening.py`, which hears of new rows.
+How applications write them is in `migrations/0003.sql`. It may not know commits. Next stop:
+`listening.py`, which hears of new rows.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from penstock.model.rows import Commit, EnqueuedRow, EnqueuedTarget, FailedRow
-from penstock.store.postgres import enqueued as sql
+from penstock.model.rows import EnqueuedRow, EnqueuedTarget, FailedRow
 from penstock.store.postgres.listening import Listener
 from penstock.store.postgres.pool import StoreAddress
-from penstock.store.sql.text import kept, restored
+from penstock.store.sql.queries import Queries
+from penstock.store.sql.text import restored
 
 
 class Fetch(Protocol):
@@ -24,8 +25,9 @@ class Fetch(Protocol):
 class PostgresEnqueueing:
     """The enqueueing part of the contract."""
 
-    def __init__(self, fetch: Fetch, address: StoreAddress, seconds: float) -> None:
+    def __init__(self, fetch: Fetch, sql: Queries, address: StoreAddress, seconds: float) -> None:
         self._fetch = fetch
+        self._sql = sql
         self._address = address
         self._seconds = seconds
         self._listener: Listener | None = None
@@ -37,32 +39,20 @@ class PostgresEnqueueing:
 
     async def rows(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
         columns = [[getattr(target, name) for target in passing] for name in EnqueuedTarget._fields]
-        rows = await self._fetch(sql.ENQUEUED, max(most, 1), bytes_most, *columns)
+        rows = await self._fetch(self._sql.enqueued, max(most, 1), bytes_most, *columns)
         return [EnqueuedRow(*row) for row in rows]
 
     async def failed(self, namespace: str, after: int, most: int) -> list[FailedRow]:
-        rows = await self._fetch(sql.FAILED, namespace, after, max(most, 0))
+        rows = await self._fetch(self._sql.failed_enqueued, namespace, after, max(most, 0))
         return [
             FailedRow(id, of, queue, exchange, key, size, enqueued_ms, restored(error), failed_ms)
             for id, of, queue, exchange, key, size, enqueued_ms, error, failed_ms in rows
         ]
 
     async def count_failed(self) -> int:
-        count: int = (await self._fetch(sql.COUNT_FAILED))[0][0]
+        count: int = (await self._fetch(self._sql.count_failed_enqueued))[0][0]
         return count
 
     async def close(self) -> None:
         if self._listener is not None:
             await self._listener.close()
-
-
-def settle_values(commit: Commit) -> tuple[Any, ...]:
-    """The arguments of `settle_enqueued`."""
-    failed = {failure.id: failure for failure in commit.enqueued_failed}.values()
-    return (
-        commit.enqueued_deleted,
-        [failure.id for failure in failed],
-        [kept(failure.error) for failure in failed],
-        [failure.failed_ms for failure in failed],
-        commit.enqueued_retried,
-    )

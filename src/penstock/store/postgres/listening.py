@@ -13,8 +13,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.store.postgres.enqueued import CHANNEL
 from penstock.store.postgres.pool import StoreAddress
+from penstock.store.postgres.schema import CHANNEL
 
 if TYPE_CHECKING:
     import asyncpg

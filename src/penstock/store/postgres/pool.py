@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from penstock.model.errors import Fenced, InvalidArgument, PenstockError, StoreCorrupt, Unavailable
+from penstock.store.postgres.apply import QUERIES
 from penstock.store.postgres.schema import DEFAULT_SCHEMA, FENCED, LEFT_OVER, SUPERSEDED, check_schema
 from penstock.store.sql.sweeping import LeftOver
 
@@ -106,7 +107,7 @@ class Pool:
 
     async def _check_isolation(self) -> None:
         """With a snapshot from before its locks, a commit would not see that it is fenced or was given up."""
-        isolation = (await self.fetch("SELECT current_setting('default_transaction_isolation')"))[0][0]
+        isolation = (await self.fetch(QUERIES.setting, "default_transaction_isolation"))[0][0]
         if isolation != "read committed":
             raise InvalidArgument(
                 f"{self.label} has default_transaction_isolation = {isolation!r}: a node that lost its queues to "
@@ -117,7 +118,7 @@ class Pool:
     async def _check_durable(self) -> None:
         """A server that answers before it has written is one that loses what was answered."""
         for setting in ("fsync", "synchronous_commit", "full_page_writes"):
-            rows = await self.fetch("SELECT current_setting($1)", setting)
+            rows = await self.fetch(QUERIES.setting, setting)
             if rows[0][0] == "off":
                 raise InvalidArgument(
                     f"{self.label} has {setting} = off: messages that were answered could be lost. Turn it on, for "

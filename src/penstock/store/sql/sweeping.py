@@ -22,6 +22,10 @@ REST_S: Final = 0.02
 AGAIN_S: Final = 5.0
 """After a slice that failed."""
 
+SLICE: Final = 1000
+"""Batches that one commit, or one slice of sweeping, removes of a lane at the most."""
+SMALL_SLICE: Final = 5 * SLICE
+"""The same of rows without a body."""
 SWEEPS_MOST: Final = 3
 """How often a commit waits for what is left of its lane's past to be swept, before it fails."""
 

@@ -33,14 +33,16 @@ from penstock.model.rows import (
 )
 from penstock.store.checks import check_commit
 from penstock.store.contract import CallbackLog, Capabilities, Enqueueing
+from penstock.store.sql.queries import Migration
 from penstock.store.sqlite import coordination as cluster
 from penstock.store.sqlite import reads
-from penstock.store.sqlite import schema as sql
 from penstock.store.sqlite.file import Connection, File, durably, in_transaction
 from penstock.store.sqlite.index import IndexedLog
 from penstock.store.sqlite.log.bodies import Located, Scratch, SegmentGone, read_bodies
 from penstock.store.sqlite.log.records import Draft, draft
 from penstock.store.sqlite.overlay import Recent
+from penstock.store.sqlite.schema import MIGRATIONS
+from penstock.store.sqlite.statements import SQL
 from penstock.store.sqlite.threads import Checkpoints, Gate, Threads
 
 BUSY_MS: Final = 5000
@@ -77,7 +79,7 @@ class SqliteStore:
         *,
         readers: int = READERS,
         busy_ms: int = BUSY_MS,
-        migrations: Sequence[sql.Migration] = sql.MIGRATIONS,
+        migrations: Sequence[Migration] = MIGRATIONS,
     ) -> SqliteStore:
         """Open the file, or make it, its folder and its log; bring its schema up to date.
 
@@ -154,7 +156,7 @@ class SqliteStore:
 
     async def find_dedup(self, lane: int, keys: Sequence[bytes]) -> list[DedupRow]:
         def find(connection: Connection) -> list[DedupRow]:
-            rows = (connection.execute(sql.DEDUP, (lane, key)).fetchone() for key in dict.fromkeys(keys))
+            rows = (connection.execute(SQL.find_dedup, (lane, key)).fetchone() for key in dict.fromkeys(keys))
             return [DedupRow(*row) for row in rows if row]
 
         self._check_open()
@@ -166,13 +168,13 @@ class SqliteStore:
 
     async def catalog(self) -> list[CatalogRow]:
         await self._indexed(lambda recent: recent.catalog)
-        return await self._read(lambda connection: [CatalogRow(*row) for row in connection.execute(sql.CATALOG)])
+        return await self._read(lambda connection: [CatalogRow(*row) for row in connection.execute(SQL.catalog)])
 
     async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
         def find(connection: Connection) -> list[OutboxRow]:
             if slots is None:
-                return [OutboxRow(*row) for row in connection.execute(sql.OUTBOX, (after, max(most, 0)))]
-            rows = (OutboxRow(*row) for row in connection.execute(sql.OUTBOX, (after, -1)))
+                return [OutboxRow(*row) for row in connection.execute(SQL.outbox, (after, max(most, 0)))]
+            rows = (OutboxRow(*row) for row in connection.execute(SQL.outbox, (after, -1)))
             return list(islice((row for row in rows if row.slot in slots), max(most, 0)))
 
         await self._indexed(lambda recent: recent.outbox or any(row.deleted for row in recent.lanes.values()))
@@ -180,7 +182,7 @@ class SqliteStore:
 
     async def find_trace(self, namespace: str, trace_id: str, most: int) -> list[TraceRow]:
         def find(connection: Connection) -> list[TraceRow]:
-            rows = connection.execute(sql.TRACE, (namespace, trace_id, max(most, 0)))
+            rows = connection.execute(SQL.find_trace, (namespace, trace_id, max(most, 0)))
             return [TraceRow(*row) for row in rows]
 
         await self._indexed(_changes_traces)
@@ -188,7 +190,7 @@ class SqliteStore:
 
     async def oldest_trace(self) -> int | None:
         def find(connection: Connection) -> int | None:
-            found: int | None = connection.execute(sql.OLDEST_TRACE).fetchone()[0]
+            found: int | None = connection.execute(SQL.oldest_trace).fetchone()[0]
             return found
 
         await self._indexed(_changes_traces)
@@ -196,7 +198,7 @@ class SqliteStore:
 
     async def lanes_in_use(self) -> list[int]:
         def find(connection: Connection) -> list[int]:
-            rows = chain(connection.execute(sql.LEASED_LANES), connection.execute(sql.WAITING_LANES))
+            rows = chain(connection.execute(SQL.leased_lanes), connection.execute(SQL.waiting_lanes))
             return sorted({lane for (lane,) in rows})
 
         await self._indexed(lambda recent: recent.lanes)

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from penstock.model.errors import InvalidArgument, StoreCorrupt, Unavailable
-from penstock.store.sqlite import schema as sql
+from penstock.store.sql.queries import Migration
+from penstock.store.sqlite import schema
 from penstock.store.sqlite.log.segments import sync_folder
+from penstock.store.sqlite.statements import SQL
 
 PAGE_BYTES: Final = 8192
 """Larger pages make big batches cheaper and one-message commits dearer; fixed when the file is made."""
@@ -62,16 +64,16 @@ class File:
             raise
         return connection
 
-    def prepare(self, connection: Connection, migrations: Sequence[sql.Migration]) -> None:
+    def prepare(self, connection: Connection, migrations: Sequence[Migration]) -> None:
         """Make sure that the file is ours, writable and of the newest schema."""
         # Before anything is written: someone else's database is left as it is.
-        sql.check_version(connection, migrations)
+        schema.check_version(connection, migrations)
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = NONE")
         self._turn_log_on(connection)
-        sql.migrate(connection, migrations)
+        schema.migrate(connection, migrations)
         # A file that can only be read is found out now, not at the first commit.
-        connection.execute(sql.TRY_TO_WRITE)
+        connection.execute(SQL.try_to_write)
         self._identity = self._found()
 
     def _turn_log_on(self, connection: Connection) -> None:

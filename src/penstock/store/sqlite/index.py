@@ -19,7 +19,6 @@ from typing import Final, TypeVar
 
 from penstock.model.errors import Fenced, PenstockError
 from penstock.model.rows import DedupRow
-from penstock.store.sqlite import schema as sql
 from penstock.store.sqlite.file import Connection, File, durably, in_transaction
 from penstock.store.sqlite.log import sync
 from penstock.store.sqlite.log.log import Entry, Log, Mark
@@ -29,6 +28,7 @@ from penstock.store.sqlite.log.sync import KernelSyncs
 from penstock.store.sqlite.log.turn import Turn
 from penstock.store.sqlite.overlay import Recent
 from penstock.store.sqlite.reads import Pending
+from penstock.store.sqlite.statements import SQL
 from penstock.store.sqlite.threads import Checkpoints, Threads
 from penstock.store.sqlite.writes import Freed, write_recent
 
@@ -311,7 +311,7 @@ class IndexedLog:
             if not self._turn.is_ours():
                 self._find_out(connection)
             result = durably(connection, work)
-            for slot, epoch, owner in connection.execute(sql.HELD):
+            for slot, epoch, owner in connection.execute(SQL.held_slots):
                 if epoch >= self._epochs.get(slot, (0, ""))[0]:
                     self._epochs[slot] = (epoch, owner)
         return result
@@ -332,9 +332,9 @@ class IndexedLog:
         """Take the turn: read what of the log is not in the tables, and be the one who appends from now on."""
 
         def begin(connection: Connection) -> tuple[bytes, int, Mark]:
-            store_id, last, *mark = connection.execute(sql.LOG).fetchone()
+            store_id, last, *mark = connection.execute(SQL.log).fetchone()
             number = max(last, self._turn.current()) + 1
-            connection.execute(sql.PUT_TURN, (number,))
+            connection.execute(SQL.put_turn, (number,))
             return store_id, number, Mark(*mark)
 
         self._turn.give_up()
@@ -342,8 +342,8 @@ class IndexedLog:
         with self._folding:
             self._recents = [Recent()]
             self._weigh()
-        self._epochs = {slot: (epoch, owner) for slot, epoch, owner in connection.execute(sql.HELD)}
-        self._live = dict(connection.execute(sql.SEGMENTS))
+        self._epochs = {slot: (epoch, owner) for slot, epoch, owner in connection.execute(SQL.held_slots)}
+        self._live = dict(connection.execute(SQL.segments))
         for entry in self._log.resume(store_id, mark):
             recent = self._recents[-1]
             recent.fold(entry)
@@ -379,14 +379,14 @@ class IndexedLog:
             return
 
         def write(connection: Connection) -> dict[int, int]:
-            if connection.execute(sql.LOG).fetchone()[1] != number:
+            if connection.execute(SQL.log).fetchone()[1] != number:
                 raise _TurnLost
             live: Freed = {}
             for recent in full:
                 for segment, change in write_recent(connection, recent).items():
                     live[segment] = live.get(segment, self._live.get(segment, 0)) + change
-            connection.executemany(sql.PUT_SEGMENT, list(live.items()))
-            connection.execute(sql.PUT_MARK, (*full[-1].end, number))
+            connection.executemany(SQL.put_segment, list(live.items()))
+            connection.execute(SQL.put_mark, (*full[-1].end, number))
             return live
 
         self._live.update(in_transaction(connection, "BEGIN IMMEDIATE", write))

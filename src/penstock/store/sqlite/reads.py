@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from penstock.model.rows import BatchHead, DeadRow, DedupRow, GroupRow, LaneImage, LeaseRow, WaitingRow
-from penstock.store.sqlite import schema as sql
+from penstock.model.rows import BatchHead, DedupRow, LaneImage
+from penstock.store.sql import tables
+from penstock.store.sql.tables import Row
 from penstock.store.sqlite.file import Connection
 from penstock.store.sqlite.log.bodies import Located
 from penstock.store.sqlite.overlay import Place
-
-Row = tuple[Any, ...]
+from penstock.store.sqlite.statements import SQL
 
 OFFSET_MOST: Final = (1 << 63) - 1
 
@@ -32,25 +32,20 @@ class Pending(NamedTuple):
 def load(connection: Connection, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
     images = {lane: LaneImage(lane) for lane in lanes}
     wanted = (json.dumps(list(images)),)
-    for lane, first, end, bytes_end, published_ms in connection.execute(sql.LANES, wanted):
+    for lane, first, end, bytes_end, published_ms in connection.execute(SQL.load_lanes, wanted):
         image = images[lane]
         image.first, image.end, image.bytes_end, image.published_ms = first, end, bytes_end, published_ms
-    for lane, *values in connection.execute(sql.GROUPS, wanted):
-        images[lane].groups.append(GroupRow(*values))
-    for lane, *values in connection.execute(sql.LEASES, wanted):
-        images[lane].leases.append(LeaseRow(*values))
-    for lane, *values in connection.execute(sql.WAITING, wanted):
-        images[lane].waiting.append(WaitingRow(*values))
-    for lane, *values in connection.execute(sql.DEAD, wanted):
-        images[lane].dead.append(DeadRow(*values))
-    for (lane,) in connection.execute(sql.DEDUP_LANES, wanted).fetchall():
+    for table in tables.OF_GROUPS:
+        for lane, *values in connection.execute(SQL[f"load_{table.name}"], wanted):
+            getattr(images[lane], table.name).append(table.row(*values))
+    for (lane,) in connection.execute(SQL.lanes_with_dedup, wanted).fetchall():
         _load_dedup(connection, images[lane], dedup_most)
     return [images[lane] for lane in lanes]
 
 
 def _load_dedup(connection: Connection, image: LaneImage, most: int) -> None:
     # One more than asked for, to know whether there are more.
-    rows = connection.execute(sql.DEDUP_NEWEST, (image.lane, most + 1)).fetchall()
+    rows = connection.execute(SQL.load_dedup, (image.lane, most + 1)).fetchall()
     image.dedup_complete = len(rows) <= most
     image.dedup = [DedupRow(*row) for row in reversed(rows[:most])]
 
@@ -65,7 +60,7 @@ def find_batches(
     newer = {row.base: row for row in pending.rows}
     sizes = {base: row.size for base, row in newer.items()}
     total, behind = 0, end
-    for base, size in connection.execute(sql.SIZES, (lane, _base_at(connection, lane, start), start, end)):
+    for base, size in connection.execute(SQL.sizes, (lane, _base_at(connection, lane, start), start, end)):
         total += size
         if total > bytes_most and total > size:
             behind = base
@@ -76,7 +71,7 @@ def find_batches(
     rows = {base: newer[base] for base in bases if base in newer}
     inline: dict[int, bytes] = {}
     if older:
-        for *values, body in connection.execute(sql.BATCHES, (lane, older[0], older[-1])):
+        for *values, body in connection.execute(SQL.batches, (lane, older[0], older[-1])):
             row = Place._make((lane, *values))
             rows.setdefault(row.base, row)
             if not row.segment:
@@ -90,7 +85,7 @@ def read_heads(
     start, most = max(start, pending.trim_to), max(batches_most, 1)
     heads = {row.base: BatchHead(*row[1:7]) for row in pending.rows}
     total, count, behind = 0, 0, OFFSET_MOST
-    for head in _as_heads(connection.execute(sql.HEADS, (lane, _base_at(connection, lane, start), start, most))):
+    for head in _as_heads(connection.execute(SQL.heads, (lane, _base_at(connection, lane, start), start, most))):
         total, count = total + len(head.meta), count + 1
         if (total > bytes_most and count > 1) or count == most:
             behind = head.end
@@ -118,20 +113,20 @@ def _as_heads(rows: Iterable[Row]) -> Iterable[BatchHead]:
 
 def _base_at(connection: Connection, lane: int, offset: int) -> int:
     """Where the batch that may hold an offset begins; the offset itself where no batch begins at or before it."""
-    row = connection.execute(sql.BATCH_AT, (lane, offset)).fetchone()
+    row = connection.execute(SQL.batch_at, (lane, offset)).fetchone()
     return int(row[0]) if row else offset
 
 
 def find_time(connection: Connection, lane: int, time_ms: int) -> int | None:
     """Publish times never fall as offsets rise: halve the offsets, with one look at the batch in the middle each."""
-    first = connection.execute(sql.FIRST_BATCH, (lane,)).fetchone()
-    last = connection.execute(sql.BATCH_AT, (lane, OFFSET_MOST)).fetchone()
+    first = connection.execute(SQL.first_batch, (lane,)).fetchone()
+    last = connection.execute(SQL.batch_at, (lane, OFFSET_MOST)).fetchone()
     if first is None or last[1] < time_ms:
         return None
     low, high = first[0], last[0]
     while low < high:
         middle = (low + high) // 2
-        base, published_ms = connection.execute(sql.BATCH_AT, (lane, middle)).fetchone()
+        base, published_ms = connection.execute(SQL.batch_at, (lane, middle)).fetchone()
         if published_ms < time_ms:
             low = middle + 1
         else:

@@ -11,10 +11,10 @@ import os
 from typing import Final
 
 from penstock.model.errors import StoreCorrupt
-from penstock.store.sqlite import schema as sql
 from penstock.store.sqlite.file import Connection, durably
 from penstock.store.sqlite.log import segments as log_segments
 from penstock.store.sqlite.log.segments import Segments
+from penstock.store.sqlite.statements import SQL
 
 SLACK_SEGMENTS: Final = 2
 """So many segments' worth of room that is not needed is left alone."""
@@ -32,8 +32,8 @@ def clean(connection: Connection, segments: Segments, live: dict[int, int], curr
         if wasteful is not None:
             _take_bodies_in(connection, segments, wasteful)
             gone.append(wasteful)
-        connection.executemany(sql.DELETE_SEGMENT, [(number,) for number in gone])
-        connection.execute(sql.COUNT_SYNC)
+        connection.executemany(SQL.delete_segment, [(number,) for number in gone])
+        connection.execute(SQL.count_sync)
 
     with segments.giving_back() as is_free:
         if not is_free:
@@ -58,10 +58,10 @@ def _take_bodies_in(connection: Connection, segments: Segments, number: int) -> 
     path = segments.path(number)
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        for row, position, size, lane, base in connection.execute(sql.LIVE_IN_SEGMENT, (number,)).fetchall():
+        for row, position, size, lane, base in connection.execute(SQL.live_in_segment, (number,)).fetchall():
             body = os.pread(file, size, position)
             if len(body) != size:
                 raise StoreCorrupt(f"the log file {path} ends before the messages from {base} of lane {lane} on")
-            connection.execute(sql.TAKE_BODY_IN, (body, row))
+            connection.execute(SQL.take_body_in, (body, row))
     finally:
         os.close(file)

@@ -1,0 +1,574 @@
+-- Every statement that a node runs, but for the migrations. `%s` and `%(name)s` are values, filled in by `literals.py`:
+-- a whole commit goes to the server as text in one packet. `{name}` stands for a part of this file, or for a table and
+-- its columns (`statements.py`).
+
+-- Making it ------------------------------------------------------------------------------------------------
+
+-- name: lock_migration
+-- Held until the database is up to date; others that open it wait.
+SELECT GET_LOCK(%s, 60)
+
+-- name: unlock_migration
+-- Ends `lock_migration`.
+SELECT RELEASE_LOCK(%s)
+
+-- name: has_database
+-- Whether the server has a database of this name.
+SELECT count(*) FROM information_schema.schemata WHERE schema_name = %s
+
+-- name: make_database
+-- A database whose texts can hold every character.
+CREATE DATABASE {database} CHARACTER SET utf8mb4
+
+-- name: use_database
+-- The database of all that follows on this connection.
+USE {database}
+
+-- name: count_tables
+-- How many tables the database has.
+SELECT count(*) FROM information_schema.tables WHERE table_schema = DATABASE()
+
+-- name: has_version
+-- Whether the database is one of ours.
+SELECT count(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'schema_version'
+
+-- name: make_version
+-- The table that holds the version.
+CREATE TABLE IF NOT EXISTS schema_version (id integer PRIMARY KEY, version integer NOT NULL)
+ENGINE = InnoDB ROW_FORMAT = DYNAMIC
+
+-- name: version
+-- How many migrations the database has seen.
+SELECT coalesce(max(version), 0) FROM schema_version
+
+-- name: put_version
+-- Note a migration.
+REPLACE INTO schema_version VALUES (1, %s)
+
+-- name: variables
+-- The server's settings.
+SHOW VARIABLES
+
+-- Transactions ---------------------------------------------------------------------------------------------
+
+-- name: begin
+-- A transaction that writes.
+START TRANSACTION
+
+-- name: begin_snapshot
+-- A transaction that reads the state of one moment.
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY
+
+-- name: commit
+-- The end of either.
+COMMIT
+
+-- name: now_ms
+-- Part: the server's clock.
+timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6)) DIV 1000
+
+-- name: numbers
+-- Part: a JSON document of whole numbers as a table to join with.
+JSON_TABLE(%(document)s, '$[*]' COLUMNS ({columns})) AS k
+
+-- The fence ------------------------------------------------------------------------------------------------
+
+-- The server stops at the first statement that fails, so a fence is a statement that fails: a number beyond what a
+-- bigint holds, where the condition is true.
+
+-- name: check_writer
+-- Fails unless the writer's generation is current. The row is locked against `raise_generation`.
+SELECT 18446744073709551615 + (count(*) <> 1) FROM writers WHERE writer = %s AND generation = %s {lock}
+
+-- name: lock_shared
+-- Part: together with others.
+LOCK IN SHARE MODE
+
+-- name: lock_alone
+-- Part: a probe changes the row that it has locked.
+FOR UPDATE
+
+-- name: check_epochs
+-- Fails unless all slots have these epochs. A takeover waits for commits that have begun; later ones see its epoch.
+SELECT 18446744073709551615 + (count(*) <> %(count)s) FROM %(slots)s
+STRAIGHT_JOIN slots t FORCE INDEX (PRIMARY) ON t.slot = k.a AND t.epoch = k.b LOCK IN SHARE MODE
+
+-- name: lock_shared_rows
+-- Held by commits that change the catalog or expire traces: one after the other.
+SELECT id FROM shared FORCE INDEX (PRIMARY) WHERE id = 1 FOR UPDATE
+
+-- name: check_leftovers
+-- Fails where new rows would be taken for what is left of older ones; and nobody sweeps these lanes meanwhile.
+SELECT 18446744073709551615 + (coalesce(sum(k.b < t.below), 0) <> 0) FROM %(lanes)s
+STRAIGHT_JOIN leftovers t FORCE INDEX (PRIMARY) ON t.lane = k.a FOR UPDATE
+
+-- name: generation
+-- The current generation of a writer.
+SELECT generation FROM writers WHERE writer = %s
+
+-- name: slots
+-- All slots, to say why a commit was fenced.
+SELECT slot, epoch, owner FROM slots
+
+-- Writers --------------------------------------------------------------------------------------------------
+
+-- name: put_writer
+-- A store that was opened.
+INSERT INTO writers VALUES (%s, 1, utc_timestamp(6))
+
+-- name: old_writers
+-- Looked for without a lock: commits lock the rows of their writers.
+SELECT writer FROM writers WHERE seen < utc_timestamp(6) - INTERVAL 30 DAY
+
+-- name: delete_writers
+-- Writers that were not seen for long, or say goodbye.
+DELETE FROM writers WHERE writer IN (%s)
+
+-- name: touch_writer
+-- What a commit without rows writes.
+UPDATE writers SET seen = utc_timestamp(6) WHERE writer = %s
+
+-- name: raise_generation
+-- Waits for a commit of ours that may still be under way on a lost connection. A row that is gone comes back:
+-- `delete_writers` also takes that of a writer that has never lost an answer.
+INSERT INTO writers VALUES (%s, %s, utc_timestamp(6))
+ON DUPLICATE KEY UPDATE generation = greatest(generation + 1, VALUES(generation)), seen = VALUES(seen)
+
+-- Rows that come and go ------------------------------------------------------------------------------------
+
+-- name: put_rows
+-- Template: the head of a statement that puts rows.
+INSERT INTO {table} ({columns}) VALUES
+
+-- name: put_rows_end
+-- Template: its end.
+ON DUPLICATE KEY UPDATE {changes}
+
+-- name: delete_rows
+-- Template: the rows of these keys, or of what keys begin with.
+DELETE t FROM %(keys)s STRAIGHT_JOIN {table} AS t FORCE INDEX ({index}) ON {match}
+
+-- name: delete_expired_dedup
+-- Expired ids of several lanes.
+DELETE t FROM dedup AS t FORCE INDEX (dedup_by_expiry) WHERE %(ranges)s
+
+-- name: expired_dedup
+-- Part: those of one lane.
+(lane = %s AND expires_ms <= %s)
+
+-- name: delete_expired_traces
+-- Traces up to a time.
+DELETE t FROM traces AS t FORCE INDEX (traces_by_time) WHERE at_ms <= %s
+
+-- name: raise_catalog
+-- A new version of the catalog. Commits that raise it come into force one after the other.
+UPDATE counters SET value = value + 1 WHERE name = 'catalog'
+
+-- name: read_version
+-- The version, for the statements of the same commit.
+SET @version = (SELECT value FROM counters WHERE name = 'catalog')
+
+-- name: version_of_commit
+-- Part: that version.
+@version
+
+-- name: remember_deleted
+-- What goes from the catalog, for `catalog_deleted_since`.
+REPLACE INTO catalog_deleted ({columns}, version, deleted_ms)
+SELECT {columns}, @version, {now_ms} FROM catalog WHERE %(keys)s
+
+-- name: delete_catalog
+-- Declared things of these keys.
+DELETE FROM catalog WHERE %(keys)s
+
+-- name: catalog_key
+-- Part: one of them.
+(id = %s AND kind = %s)
+
+-- name: forget_before
+-- Deletions are remembered for an hour; a node that is further behind reads everything.
+SET @old = {now_ms} - 3600000
+
+-- name: put_forgotten
+-- Up to which version deletions are forgotten.
+UPDATE counters SET value = greatest(value, coalesce(
+    (SELECT max(version) FROM catalog_deleted WHERE deleted_ms < @old), 0
+)) WHERE name = 'forgotten'
+
+-- name: forget_deleted
+-- Deletions from before that.
+DELETE FROM catalog_deleted WHERE deleted_ms < @old
+
+-- name: undelete
+-- Deletions of what is declared again.
+DELETE FROM catalog_deleted WHERE %(keys)s
+
+-- Trimming and sweeping ------------------------------------------------------------------------------------
+
+-- name: trim_ends
+-- Where the first slice of what is trimmed ends, in a variable for each lane.
+SET %(ends)s
+
+-- name: trim_end
+-- Part: of one lane.
+@end_%(number)s = coalesce((
+    SELECT base FROM batches WHERE lane = %(lane)s AND base >= %(above)s AND base < %(below)s AND part = 0
+    ORDER BY base LIMIT 1 OFFSET {slice}
+), %(below)s)
+
+-- name: trim
+-- The first slices of what is trimmed.
+DELETE t FROM batches AS t FORCE INDEX (PRIMARY) WHERE %(ranges)s
+
+-- name: trim_range
+-- Part: of one lane.
+(lane = %(lane)s AND base >= %(above)s AND base < @end_%(number)s AND base + `count` <= %(below)s)
+
+-- name: note_deleted_lanes
+-- Lanes that are gone and not removed yet: nobody sees them any more.
+INSERT INTO leftovers SELECT k.a, 0, 9223372036854775807 FROM %(lanes)s
+ON DUPLICATE KEY UPDATE leftovers.below = VALUES(below)
+
+-- name: note_leftovers
+-- What is trimmed and not removed yet: nobody sees it any more.
+INSERT INTO leftovers SELECT k.a, 0, k.b FROM %(trims)s
+WHERE (SELECT x.base + x.`count` FROM batches x WHERE x.lane = k.a ORDER BY x.base LIMIT 1) <= k.b
+ON DUPLICATE KEY UPDATE leftovers.below = greatest(leftovers.below, k.b)
+
+-- name: any_leftover
+-- Leftovers that nobody else sweeps.
+SELECT lane, above, below FROM leftovers LIMIT 1 FOR UPDATE SKIP LOCKED
+
+-- name: leftover_of_lane
+-- Leftovers of one lane.
+SELECT lane, above, below FROM leftovers WHERE lane = %s FOR UPDATE
+
+-- name: has_leftovers
+-- Whether there are any, held by others or not.
+SELECT lane FROM leftovers LIMIT 1
+
+-- name: sweep_rows
+-- Template: a slice of the rows without a body of a lane that is gone.
+DELETE t FROM (SELECT {key} FROM {table} WHERE lane = %s LIMIT {small_slice}) AS k
+STRAIGHT_JOIN {table} AS t FORCE INDEX (PRIMARY) ON {match}
+
+-- name: put_swept
+-- Where the next slice begins: at the lowest batch that is left.
+UPDATE leftovers SET above = least(@end_0, below) WHERE lane = %s
+
+-- name: delete_leftover
+-- Everything of the lane is swept.
+DELETE FROM leftovers WHERE lane = %s
+
+-- Lane images ----------------------------------------------------------------------------------------------
+
+-- name: deleted_lanes
+-- Lanes of which everything is gone, and not all of it swept.
+SELECT lane FROM leftovers WHERE lane IN (%s) AND below = 9223372036854775807
+
+-- name: load_lanes
+-- Cursors, and when the newest batch was published. If the newest batch is gone, all are.
+SELECT lane, `first`, `end`, bytes_end, coalesce((
+    SELECT if(b.base + b.`count` > coalesce((SELECT below FROM leftovers o WHERE o.lane = l.lane), 0), published_ms, 0)
+    FROM batches b WHERE b.lane = l.lane ORDER BY b.base DESC LIMIT 1
+), 0) FROM lanes l WHERE lane IN (%s)
+
+-- name: load_rows
+-- Template: all rows of these lanes in one table.
+SELECT {columns} FROM {table} WHERE lane IN (%s) ORDER BY {key}
+
+-- name: lanes_with_dedup
+-- Lanes that have ids at all.
+SELECT DISTINCT lane FROM dedup WHERE lane IN (%s)
+
+-- name: load_dedup
+-- The newest ids of one lane, newest first: a limit for each of several would need more than both databases have.
+SELECT `key`, `offset`, expires_ms FROM dedup WHERE lane = %s ORDER BY expires_ms DESC, `key` DESC LIMIT %s
+
+-- The log --------------------------------------------------------------------------------------------------
+
+-- Neither database looks for rows by a value that a subquery finds; by a variable it does.
+
+-- name: set_gone
+-- Up to where a lane is trimmed and not swept yet.
+SET @gone = coalesce((SELECT below FROM leftovers WHERE lane = %(lane)s), 0)
+
+-- name: set_start
+-- Where reading starts.
+SET @start = greatest(%(start)s, @gone)
+
+-- name: set_from_batch
+-- The base of the batch that may hold the start.
+SET @from_batch = coalesce((SELECT max(base) FROM batches WHERE lane = %(lane)s AND base <= @start), @start)
+
+-- name: near
+-- Part: batches that end after the start.
+lane = %(lane)s AND base >= @from_batch AND base + `count` > @start AND part = 0
+
+-- name: read
+-- Batches by their parts; no body is read only to find that it does not fit.
+SELECT b.base, b.`count`, b.published_ms, b.bytes_end, b.part, b.parts, b.meta, b.body FROM (
+    SELECT base, sum(size) OVER (ORDER BY base) AS total, row_number() OVER (ORDER BY base) AS number
+    FROM (SELECT base, size FROM batches WHERE {near} AND base < %(end)s ORDER BY base LIMIT 1000) AS near
+) AS sized STRAIGHT_JOIN batches b ON b.lane = %(lane)s AND b.base = sized.base
+WHERE sized.number = 1 OR sized.total <= %(bytes_most)s ORDER BY b.base, b.part
+
+-- name: heads
+-- Batches without their bodies.
+SELECT b.base, b.`count`, b.published_ms, b.bytes_end, b.size, b.meta FROM (
+    SELECT base, sum(length) OVER (ORDER BY base) AS total, row_number() OVER (ORDER BY base) AS number
+    FROM (
+        SELECT base, octet_length(meta) AS length FROM batches WHERE {near} ORDER BY base LIMIT %(batches_most)s
+    ) AS near
+) AS sized STRAIGHT_JOIN batches b ON b.lane = %(lane)s AND b.base = sized.base AND b.part = 0
+WHERE sized.number = 1 OR sized.total <= %(bytes_most)s ORDER BY b.base
+
+-- name: first_batch
+-- The first batch from the start on.
+SELECT base, published_ms FROM batches WHERE {near} ORDER BY base LIMIT 1
+
+-- name: batch_before
+-- The batch that holds an offset, or the last one before it.
+SELECT base, published_ms FROM batches WHERE lane = %(lane)s AND base <= %(base)s ORDER BY base DESC LIMIT 1
+
+-- The rest -------------------------------------------------------------------------------------------------
+
+-- name: find_dedup
+-- Rows of these keys.
+SELECT `key`, `offset`, expires_ms FROM dedup WHERE lane = %s AND `key` IN (%s) AND NOT EXISTS (
+    SELECT 1 FROM leftovers o WHERE o.lane = dedup.lane AND o.below = 9223372036854775807
+)
+
+-- name: catalog
+-- Everything declared.
+SELECT {columns} FROM catalog ORDER BY id, kind
+
+-- name: outbox
+-- Outbox rows behind an id.
+SELECT {columns} FROM outbox WHERE id > %s ORDER BY id LIMIT %s
+
+-- name: outbox_of_slots
+-- Those of some slots.
+SELECT {columns} FROM outbox WHERE id > %s AND slot IN (%s) ORDER BY id LIMIT %s
+
+-- name: find_trace
+-- The oldest rows of a trace.
+SELECT {columns} FROM traces WHERE namespace = %s AND trace_id = %s ORDER BY at_ms, id LIMIT %s
+
+-- name: oldest_trace
+-- The time of the oldest trace row of all.
+SELECT min(at_ms) FROM traces
+
+-- name: lanes_in_use
+-- Either side is a walk over the index that looks at one row of each lane.
+SELECT DISTINCT lane FROM leases UNION SELECT DISTINCT lane FROM waiting ORDER BY lane
+
+-- Several nodes --------------------------------------------------------------------------------------------
+
+-- name: lock_members
+-- Changes of membership happen one after the other.
+SELECT id FROM shared FORCE INDEX (PRIMARY) WHERE id = 2 FOR UPDATE
+
+-- name: raise_epochs
+-- Take slots, whoever owns them: waits for commits that have begun.
+INSERT INTO slots (slot, epoch, owner) SELECT k.a, 1, %(owner)s FROM %(slots)s
+ON DUPLICATE KEY UPDATE slots.epoch = slots.epoch + 1, slots.owner = VALUES(owner)
+
+-- name: put_acquired
+-- No member owns them.
+INSERT INTO slot_owners (slot, node, meant_for, since_ms, why)
+SELECT k.a, 0, 0, {now_ms}, concat('acquired by ', %(owner)s) FROM %(slots)s
+ON DUPLICATE KEY UPDATE slot_owners.node = 0, slot_owners.meant_for = 0, slot_owners.since_ms = VALUES(since_ms),
+    slot_owners.why = VALUES(why)
+
+-- name: epochs
+-- The epochs of these slots.
+SELECT slot, epoch FROM slots WHERE slot IN (%s)
+
+-- name: next_incarnation
+-- Above every epoch there is.
+SET @given = greatest(
+    (SELECT value FROM counters WHERE name = 'incarnation'), (SELECT coalesce(max(epoch), 0) FROM slots)
+) + 1
+
+-- name: put_incarnation
+-- The last one given.
+UPDATE counters SET value = @given WHERE name = 'incarnation'
+
+-- name: join
+-- A new member.
+INSERT INTO nodes VALUES (@given, %s, %s, %s, %s, {now_ms}, {now_ms})
+
+-- name: propose_secret
+-- Of all that are proposed, the first is kept.
+INSERT IGNORE INTO cluster VALUES (1, %s)
+
+-- name: joined
+-- What the new member is told.
+SELECT @given, secret FROM cluster
+
+-- name: renew
+-- Renew a member's lease.
+UPDATE nodes SET seen_ms = {now_ms} WHERE incarnation = %s
+
+-- name: set_now
+-- The time of all that follows.
+SET @now = {now_ms}
+
+-- name: clock
+-- The time, and the catalog's version.
+SELECT @now, value FROM counters WHERE name = 'catalog'
+
+-- name: nodes
+-- All members, and for how long they were not heard of.
+SELECT incarnation, name, url, version, lease_ms, joined_ms, greatest(@now - seen_ms, 0) FROM nodes
+ORDER BY incarnation
+
+-- name: slot_rows
+-- All slots and their owners.
+SELECT slot, epoch, node, meant_for, since_ms, why FROM slots JOIN slot_owners USING (slot) ORDER BY slot
+
+-- name: set_name
+-- The member's name; NULL for one who is no member.
+SET @name = (SELECT name FROM nodes WHERE incarnation = %s)
+
+-- name: is_dead
+-- Part: other members whose lease has run out. What is true at @now stays true while they are locked.
+@name IS NOT NULL AND n.incarnation <> %(incarnation)s AND @now - n.seen_ms > n.lease_ms
+
+-- name: lock_dead
+-- Locks them.
+SELECT count(*) FROM nodes n WHERE {is_dead} FOR UPDATE
+
+-- name: free_slots
+-- Their slots are free.
+UPDATE nodes n JOIN slot_owners o ON o.node = n.incarnation SET o.node = 0, o.meant_for = 0, o.since_ms = @now,
+    o.why = concat(n.name, ' was not heard of for ', @now - n.seen_ms, ' ms') WHERE {is_dead}
+
+-- name: delete_dead
+-- They are no members any more.
+DELETE n FROM nodes n WHERE {is_dead}
+
+-- name: set_wanted
+-- Which of these slots are free, or the member's already.
+SELECT group_concat(k.a) INTO @wanted FROM %(slots)s
+LEFT JOIN slot_owners o ON o.slot = k.a LEFT JOIN nodes n ON n.incarnation = o.node
+WHERE @name IS NOT NULL AND (n.incarnation IS NULL OR n.incarnation = %(incarnation)s)
+
+-- name: wanted
+-- Part: those, as a table to join with.
+JSON_TABLE(concat('[', coalesce(@wanted, ''), ']'), '$[*]' COLUMNS (a bigint PATH '$')) AS k
+
+-- name: make_slots
+-- Slots that nobody ever took have no row yet.
+INSERT IGNORE INTO slots (slot, epoch, owner) SELECT k.a, 0, '' FROM {wanted}
+LEFT JOIN slots t ON t.slot = k.a WHERE t.slot IS NULL
+
+-- name: set_taken
+-- Slots under whose old epoch a commit is on its way are left for the next time: nobody waits here.
+SELECT group_concat(t.slot) INTO @taken FROM {wanted}
+STRAIGHT_JOIN slots t FORCE INDEX (PRIMARY) ON t.slot = k.a FOR UPDATE SKIP LOCKED
+
+-- name: taken
+-- Part: the slots that are taken, as a table to join with.
+JSON_TABLE(concat('[', coalesce(@taken, ''), ']'), '$[*]' COLUMNS (a bigint PATH '$')) AS k
+
+-- name: raise_taken
+-- Their new epochs.
+UPDATE {taken} STRAIGHT_JOIN slots t FORCE INDEX (PRIMARY) ON t.slot = k.a
+SET t.epoch = greatest(t.epoch + 1, %(incarnation)s), t.owner = @name
+
+-- name: put_taken
+-- Their new owner.
+INSERT INTO slot_owners (slot, node, meant_for, since_ms, why)
+SELECT k.a, %(incarnation)s, 0, @now, concat('taken by ', @name) FROM {taken}
+ON DUPLICATE KEY UPDATE slot_owners.why = concat(VALUES(why), if(slot_owners.why = '', '',
+    concat(' (', substring_index(slot_owners.why, ' (', 1), ')'))),
+    node = VALUES(node), meant_for = 0, since_ms = VALUES(since_ms)
+
+-- name: taken_epochs
+-- What was taken.
+SELECT slot, epoch FROM slots WHERE find_in_set(slot, @taken)
+
+-- name: release
+-- Slots of a member that are free again.
+UPDATE %(slots)s STRAIGHT_JOIN slot_owners o FORCE INDEX (PRIMARY) ON o.slot = k.a
+SET o.node = 0, o.meant_for = %(to)s, o.since_ms = {now_ms},
+    o.why = concat('released by ', coalesce(@name, %(incarnation)s)) WHERE o.node = %(incarnation)s
+
+-- name: release_all
+-- All slots of a member that leaves.
+UPDATE slot_owners SET node = 0, meant_for = 0, since_ms = {now_ms}, why = concat(@name, ' left')
+WHERE node = %s AND @name IS NOT NULL
+
+-- name: leave
+-- A member that is none any more.
+DELETE FROM nodes WHERE incarnation = %s
+
+-- name: reserve_ids
+-- Ids above a number.
+UPDATE counters SET value = last_insert_id(greatest(value, %s) + %s) WHERE name = 'ids'
+
+-- name: reserved
+-- The last of them.
+SELECT last_insert_id()
+
+-- name: counters
+-- All counters.
+SELECT name, value FROM counters
+
+-- name: catalog_since
+-- What was declared since a version.
+SELECT {columns} FROM catalog WHERE version > %s ORDER BY id, kind
+
+-- name: catalog_deleted_since
+-- What was deleted since a version.
+SELECT {columns} FROM catalog_deleted WHERE version > %s ORDER BY version, id, kind
+
+-- What applications enqueue --------------------------------------------------------------------------------
+
+-- name: enqueued
+-- The lowest rows that have not failed, but for some targets. Payloads' sizes are looked at before any is read.
+SELECT e.id, e.namespace, e.queue, e.exchange, e.payload, e.`key`, e.`partition`, e.headers, e.priority, e.delay_ms,
+    e.not_before_ms, e.ttl_ms, e.dedup_id, e.content_type, e.correlation_id, e.trace_id, e.mandatory, e.enqueued_ms
+FROM (
+    SELECT id, sum(size) OVER (ORDER BY id) AS total, row_number() OVER (ORDER BY id) AS number FROM (
+        SELECT id, octet_length(payload) AS size FROM enqueued WHERE failed_ms IS NULL AND NOT (%(passing)s)
+        ORDER BY id LIMIT %(most)s
+    ) AS near
+) AS sized STRAIGHT_JOIN enqueued e ON e.id = sized.id
+WHERE e.failed_ms IS NULL AND (sized.number = 1 OR sized.total <= %(bytes_most)s) ORDER BY e.id
+
+-- name: passing
+-- Part: rows for one target. As bytes: to a collation, names with and without a space at their end are the same.
+(CAST(namespace AS BINARY) = %s AND CAST(queue AS BINARY) <=> %s AND CAST(exchange AS BINARY) <=> %s)
+
+-- name: passing_none
+-- Part: no rows.
+false
+
+-- name: failed_enqueued
+-- Rows of a namespace that have failed.
+SELECT id, namespace, queue, exchange, `key`, octet_length(payload), enqueued_ms, coalesce(error, ''), failed_ms
+FROM enqueued WHERE failed_ms IS NOT NULL AND CAST(namespace AS BINARY) = %s AND id > %s ORDER BY id LIMIT %s
+
+-- name: count_failed_enqueued
+-- How many rows have failed.
+SELECT count(*) FROM enqueued WHERE failed_ms IS NOT NULL
+
+-- name: newest_enqueued
+-- The newest row there is.
+SELECT coalesce(max(id), 0) FROM enqueued
+
+-- name: delete_enqueued
+-- Rows that are published.
+DELETE e FROM %(ids)s STRAIGHT_JOIN enqueued AS e FORCE INDEX (PRIMARY) ON e.id = k.a
+
+-- name: fail_enqueued
+-- Rows that cannot be published.
+UPDATE %(ids)s STRAIGHT_JOIN enqueued AS e FORCE INDEX (PRIMARY) ON e.id = k.a
+SET e.error = %(error)s, e.failed_ms = %(failed_ms)s
+
+-- name: retry_enqueued
+-- Rows that are tried again.
+UPDATE %(ids)s STRAIGHT_JOIN enqueued AS e FORCE INDEX (PRIMARY) ON e.id = k.a SET e.error = NULL, e.failed_ms = NULL

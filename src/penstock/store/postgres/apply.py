@@ -1,0 +1,171 @@
+"""A commit as the arguments of `apply_commit`, and that function with the columns of the tables filled in.
+
+Which rows a commit has is in `store/sql/tables.py`; here is which argument takes which of them. Arguments go by name,
+so that their order exists once, below. It may not know connections. Next stop: `functions.sql`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from penstock.model.rows import Commit
+from penstock.store.sql import tables
+from penstock.store.sql.queries import Queries, fill, load_queries, quoted, statements
+from penstock.store.sql.sweeping import SLICE, SMALL_SLICE
+from penstock.store.sql.tables import Row, Table
+from penstock.store.sql.text import kept, restored
+
+Value = Callable[[Commit], object]
+
+
+def _deletes(table: Table) -> Value:
+    # Lists in lists are arrays of two dimensions, tuples in lists are rows.
+    return lambda commit: [list(key) for key in table.deletes(commit)]
+
+
+def _puts(table: Table, *, more: Row = ()) -> Value:
+    """The rows that are put, with values of more columns behind them."""
+    key, texts = len(table.key), table.texts
+    if more:
+        return lambda commit: [(*row, *more) for row in tables.latest(_kept(table.puts(commit), texts), key)]
+    return lambda commit: tables.latest(_kept(table.puts(commit), texts), key)
+
+
+def _bounds(name: str) -> Value:
+    return lambda commit: [list(pair) for pair in tables.bounds(commit, name)]
+
+
+ARGUMENTS: Final[Sequence[tuple[str, Value]]] = (
+    ("gone_lanes", lambda commit: commit.lanes_deleted),
+    ("gone_groups", lambda commit: [list(key) for key in tables.groups_deleted(commit)]),
+    *((f"gone_{table.name}", _deletes(table)) for table in tables.DELETED_BY_KEY),
+    ("expired_dedup", _bounds("dedup_expired_ms")),
+    ("new_lanes", tables.lane_values),
+    *((f"new_{table.name}", _puts(table)) for table in tables.OF_LANES),
+    ("new_batches", lambda commit: tables.latest(tables.batch_values(commit), 2)),
+    ("trims", _bounds("trim_to")),
+    ("gone_catalog_kinds", lambda commit: [kind for kind, _ in commit.catalog_deleted]),
+    ("gone_catalog_ids", lambda commit: [id for _, id in commit.catalog_deleted]),
+    ("new_catalog", _puts(tables.CATALOG, more=(0,))),  # the version is given by the database
+    ("gone_outbox", lambda commit: commit.outbox_deleted),
+    ("new_outbox", _puts(tables.OUTBOX)),
+    ("expired_traces", lambda commit: commit.traces_expired_ms),
+    ("new_traces", _puts(tables.TRACES)),
+)
+"""What `apply_commit` takes behind the fence."""
+_FENCE: Final = ("writer", "generation", "fence_slots", "fence_epochs")
+_UPDATED_FIRST: Final = ("lanes", "groups")
+"""Tables whose rows are almost always there already."""
+_SETTLED: Final = ("gone", "failed", "errors", "failed_ms", "retried")
+
+
+def commit_values(commit: Commit) -> Row:
+    """The values of ARGUMENTS; None where there is nothing to do.
+
+    An array without rows would be looked at all the same, by the driver and by the database.
+    """
+    return tuple([None if (found := value(commit)) == [] else found for _, value in ARGUMENTS])
+
+
+def settle_values(commit: Commit) -> Row:
+    """The arguments of `settle_enqueued`."""
+    failed = {failure.id: failure for failure in commit.enqueued_failed}.values()
+    return (
+        commit.enqueued_deleted,
+        [failure.id for failure in failed],
+        [kept(failure.error) for failure in failed],
+        [failure.failed_ms for failure in failed],
+        commit.enqueued_retried,
+    )
+
+
+def _kept(rows: list[Row], texts: Sequence[int]) -> list[Row]:
+    """The rows with text as PostgreSQL can keep it."""
+    if not texts:
+        return rows
+    found = []
+    for row in rows:
+        values = list(row)
+        for place in texts:
+            if values[place] is not None:
+                values[place] = kept(values[place])
+        found.append(tuple(values))
+    return found
+
+
+def row_of(table: Table, values: Sequence[Any]) -> Any:
+    """The row that a table's values stand for, without the lane."""
+    found = list(values)
+    for place in table.texts:
+        if found[place] is not None:
+            found[place] = restored(found[place])
+    return table.row(*(found[1:] if table.of_lane else found))
+
+
+# Statements ----------------------------------------------------------------------------------------------
+
+
+def _columns(names: Sequence[str]) -> str:
+    return ", ".join(map(quoted, names))
+
+
+def _named(names: Sequence[str], first: int = 1) -> str:
+    return ", ".join(f"{name} => ${number}" for number, name in enumerate(names, first))
+
+
+def _set(names: Sequence[str], source: str) -> str:
+    return ", ".join(f"{quoted(name)} = {source}.{quoted(name)}" for name in names)
+
+
+def _filled_queries() -> Queries:
+    raw = load_queries(__package__)
+    arguments = (*_FENCE, *(name for name, _ in ARGUMENTS))
+    first_base = fill(raw.first_base, start=raw.start)
+    queries = {
+        name: fill(
+            raw[name], start=raw.start, first_base=first_base, now_ms=raw.now_ms,
+            arguments=_named(arguments), settled=_named(_SETTLED, len(arguments) + 1),
+        )
+        for name in raw.names
+    }  # fmt: skip
+    for name, table in (
+        ("catalog", tables.CATALOG), ("catalog_since", tables.CATALOG), ("catalog_deleted_since", tables.CATALOG),
+        ("outbox", tables.OUTBOX), ("find_trace", tables.TRACES),
+    ):  # fmt: skip
+        queries[name] = fill(raw[name], columns=_columns(table.columns))
+    for table in tables.OF_GROUPS:
+        queries[f"load_{table.name}"] = fill(
+            raw.load_rows, table=table.name, columns=_columns(table.columns), key=_columns(table.key)
+        )
+    return Queries(queries)
+
+
+def _functions() -> Sequence[str]:
+    raw = load_queries(__package__, "functions.sql")
+    parts = {name: raw[name] for name in ("fence", "fence_variables")}
+    parts |= {"slice": str(SLICE), "small_slice": str(SMALL_SLICE)}
+    parts["catalog_columns"] = _columns(tables.CATALOG.columns)
+    parts["catalog_changes"] = _set(tables.CATALOG.rest, "excluded")
+    for table in tables.DELETED_BY_KEY:
+        match = " AND ".join(f"t.{quoted(column)} = k.{name}" for column, name in zip(table.key, "abc", strict=True))
+        parts[f"delete_{table.name}"] = fill(raw.delete_rows, table=table.name, key=match)
+    for table in (*tables.OF_LANES, tables.OUTBOX, tables.TRACES):
+        parts[f"put_{table.name}"] = _put(raw, table.name, table.columns, len(table.key))
+    parts["put_lanes"] = _put(raw, "lanes", tables.LANE_COLUMNS, 1)
+    parts["put_batches"] = _put(raw, "batches", tables.BATCH_COLUMNS, 2)
+    made = [fill(raw[name], **parts) for name in raw.names if raw[name].startswith("CREATE FUNCTION")]
+    return (*statements(raw.drop_functions), *made)
+
+
+def _put(raw: Queries, name: str, columns: Sequence[str], key: int) -> str:
+    keys, rest = columns[:key], columns[key:]
+    if name in _UPDATED_FIRST:
+        match = " AND ".join(f"t.{quoted(column)} = n.{quoted(column)}" for column in keys)
+        return fill(raw.update_rows, table=name, key=_columns(keys), columns=_set(rest, "n"), match=match)
+    return fill(raw.put_rows, table=name, key=_columns(keys), columns=_set(rest, "excluded"))
+
+
+QUERIES: Final = _filled_queries()
+FUNCTIONS: Final = _functions()
+"""Made anew after any migration: they are always those of the newest version."""
