@@ -9,6 +9,7 @@ from penstock.api.broker import Broker
 from penstock.api.dead_letters import DeadPage
 from penstock.api.marks import MarkPage
 from penstock.api.measures import NodeNumbers, SpoolNumbers
+from penstock.api.principal import Action, Kind, Principal
 from penstock.api.results import LeaseLike, Receipt
 from penstock.api.ticket import Ticket
 from penstock.batch import EncodedBatch
@@ -21,6 +22,15 @@ class FrontBroker(Broker, Protocol):
     """A broker as a front sees it."""
 
     def in_namespace(self, namespace: str) -> FrontBroker: ...
+
+    # Who asks ---------------------------------------------------------------------------------------------
+
+    def acting_as(self, principal: Principal) -> FrontBroker:
+        """The same broker for this principal: what it asks for is asked in its name."""
+        ...
+
+    def authorize(self, action: Action, kind: Kind, name: str) -> None:
+        """Raise `Forbidden` unless the principal may do this. Every operation asks; this is for what a front adds."""
 
     # Sessions ---------------------------------------------------------------------------------------------
 

@@ -1,9 +1,11 @@
-"""Who a client is: the credentials that a server asks for, the same for every front."""
+"""Who a client is: the credentials that a server asks for, the same for every front, and the principal they prove."""
 
 from __future__ import annotations
 
 import hmac
 from typing import Final, NamedTuple
+
+from penstock.api.principal import ANONYMOUS, Principal
 
 
 class Credentials(NamedTuple):
@@ -14,9 +16,11 @@ class Credentials(NamedTuple):
     insecure: bool = False
     """Listen where others can reach the server although it asks for nothing."""
 
-    def accept(self, given: bytes) -> bool:
-        """Whether a client that brings this may come in."""
-        return not self.token or hmac.compare_digest(given, self.token.encode())
+    def authenticate(self, given: bytes) -> Principal | None:
+        """The principal of a client that brings this; None where it is not the token."""
+        if self.token and not hmac.compare_digest(given, self.token.encode()):
+            return None
+        return ANONYMOUS
 
 
 OPEN: Final = Credentials()

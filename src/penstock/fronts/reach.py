@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from penstock.api.inspect import QueueStats
 from penstock.api.marks import Mark
+from penstock.api.principal import Caller
 from penstock.api.results import Claim, LeaseLike, Published, Receipt, StreamRead
 from penstock.api.scan import QueueLanes
 from penstock.api.ticket import Ticket
@@ -38,7 +39,7 @@ def broker_of(server: HttpServer) -> LocalBroker:
     broker = server.broker
     if server.forwarding is None:
         return broker
-    return Reach(broker._node, broker.namespace, None, server)
+    return Reach(broker._node, broker.namespace, None, server, broker._caller)
 
 
 def _or_there(there: Callable[[], Awaitable[Result]]) -> Callable[[BaseException], Ticket[Result]]:
@@ -49,17 +50,17 @@ def _or_there(there: Callable[[], Awaitable[Result]]) -> Callable[[BaseException
 class Reach(LocalBroker):
     """A broker of several nodes."""
 
-    def __init__(self, node: Node, namespace: str, session: Session | None, server: HttpServer) -> None:
-        super().__init__(node, namespace, session)
+    def __init__(self, node: Node, namespace: str, session: Session | None, server: HttpServer, caller: Caller) -> None:
+        super().__init__(node, namespace, session, caller)
         self._server = server
         self._there = client_over(Inside(server, self.consumer_name, self.session_key), namespace, self.consumer_name)
 
-    def in_namespace(self, namespace: str) -> Reach:
-        return Reach(self._node, check_name(namespace, "a namespace"), self._session, self._server)
+    def _view(self, namespace: str, caller: Caller) -> Reach:
+        return Reach(self._node, namespace, self._session, self._server, caller)
 
     def begin_session(self, name: str) -> Reach:
         session = Session(self._node.ownership.incarnation, check_name(name, "a session"))
-        return Reach(self._node, self._namespace, session, self._server)
+        return Reach(self._node, self._namespace, session, self._server, self._caller)
 
     async def _anywhere(self, here: Awaitable[Result], there: Callable[[], Awaitable[Result]]) -> Result:
         try:
@@ -81,6 +82,7 @@ class Reach(LocalBroker):
     def _known(self, name: str) -> Queue:
         """A queue, whoever owns it."""
         self._node.check_open()
+        self.authorize("browse", "queue", name)
         queue = self._node.catalog.queue(self._namespace, name)
         if queue.session is not None and queue.session != self._session:
             raise ExclusiveQueue(f"queue {name!r} is exclusive to another session")

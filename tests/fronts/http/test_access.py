@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from penstock import telemetry
+from penstock.node.broker.local import LocalBroker
 from tests.fronts.http.rig import Front, over_http
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -129,9 +130,11 @@ async def test_a_message_with_a_trace_of_its_own_keeps_it(front: Front, spans: I
 
 
 @over_http()
-async def test_each_request_is_a_span_with_its_status(front: Front, spans: InMemorySpanExporter) -> None:
+async def test_each_request_is_a_span_with_its_status(
+    front: Front, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await front.call("GET", "/v1/queues/none", headers={"traceparent": "nonsense"})
-    front.broker.queues = broken  # type: ignore[method-assign]
+    monkeypatch.setattr(LocalBroker, "queues", broken)
     await front.call("GET", "/v1/queues")
     missing, failed = spans.get_finished_spans()
     assert (missing.name, missing.attributes, missing.status.status_code) == (
@@ -154,5 +157,5 @@ async def test_without_telemetry_messages_are_left_as_they_are(front: Front) -> 
     assert "trace_id" not in received
 
 
-def broken(prefix: str = "") -> NoReturn:
+def broken(_broker: LocalBroker, prefix: str = "") -> NoReturn:
     raise ZeroDivisionError

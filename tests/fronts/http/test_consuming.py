@@ -228,7 +228,7 @@ async def test_offsets_that_are_gone(front: Front) -> None:
     await front.broker.ack(await front.broker.claim("mail", max=2))
     await front.broker.ack(await front.broker.claim("mail"))
     node = front.broker._node
-    lane = front.broker._queue("mail").lanes[0]
+    lane = front.broker._queue("mail", "consume").lanes[0]
 
     async def is_trimmed() -> bool:
         return await node.lanes.run(lane, lambda one: one.first) > 0

@@ -7,6 +7,7 @@ from typing import Any, Final, NoReturn
 
 import pytest
 
+from penstock.node.broker.local import LocalBroker
 from tests.fronts.http.rig import Front, name, over_http
 from tests.fronts.http.wrong_input import WRONG_FIELDS, WRONG_QUERIES
 
@@ -269,8 +270,10 @@ async def test_methods_that_a_path_does_not_take(front: Front) -> None:
 
 
 @over_http()
-async def test_an_error_of_the_server_s_own_says_nothing_of_its_inside(front: Front, caplog: Any) -> None:
-    front.broker.queues = broken  # type: ignore[method-assign]
+async def test_an_error_of_the_server_s_own_says_nothing_of_its_inside(
+    front: Front, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalBroker, "queues", broken)
     reply = await front.call("GET", "/v1/queues")
     assert (reply.status, reply.code) == (500, "internal")
     assert "ZeroDivision" not in json.dumps(reply.json())
@@ -278,5 +281,5 @@ async def test_an_error_of_the_server_s_own_says_nothing_of_its_inside(front: Fr
     assert await front.is_alive()
 
 
-def broken(prefix: str = "") -> NoReturn:
+def broken(_broker: LocalBroker, prefix: str = "") -> NoReturn:
     raise ZeroDivisionError

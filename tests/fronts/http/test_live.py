@@ -11,6 +11,7 @@ import pytest
 from penstock import Message
 from penstock.fronts.http.handlers import system
 from penstock.model.errors import Unavailable
+from penstock.node.broker.local import LocalBroker
 from penstock.store.memory.engine import MemoryStore
 from tests.fronts.http.rig import Front, Wire, front_on, on_both_loops, over_http, soon, until
 
@@ -147,19 +148,21 @@ async def test_an_export_of_nothing(front: Front) -> None:
 
 
 @over_http()
-async def test_an_export_that_fails_halfway_is_seen_to_be_cut_short(front: Front, caplog: Any) -> None:
+async def test_an_export_that_fails_halfway_is_seen_to_be_cut_short(
+    front: Front, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last chunk never comes: what arrived must not pass for all of it."""
     await front.broker.declare_queue("mail")
     await front.broker.publish_many("mail", [Message(b"x")] * 600)
     await front.broker.reject(await front.broker.claim("mail", max=600), error="no")
-    whole = front.broker.dead_page
+    whole = LocalBroker.dead_page
 
     async def once(*arguments: Any, **options: Any) -> Any:
         if options.get("after") is not None:
             raise Unavailable("the disk is gone")
         return await whole(*arguments, **options)
 
-    front.broker.dead_page = once  # type: ignore[method-assign]
+    monkeypatch.setattr(LocalBroker, "dead_page", once)
     wire = await front.connect(limit=2**20)
     await wire.send(b"GET /v1/queues/mail/groups/default/dead/export HTTP/1.1\r\nHost: t\r\n\r\n")
     await wire.head()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.api.principal import ANONYMOUS
 from penstock.fronts.auth import OPEN, Credentials
 from penstock.fronts.exposure import check_exposure
 from penstock.fronts.front import Shared
@@ -43,11 +44,11 @@ def test_no_front_is_made_where_it_would_be_open_to_all(entry: Entry) -> None:
     asyncio.run(main())
 
 
-def test_a_server_without_a_token_accepts_anyone() -> None:
-    assert all(OPEN.accept(given) for given in (b"", b"anything"))
+def test_a_server_without_a_token_lets_anyone_in() -> None:
+    assert [OPEN.authenticate(given) for given in (b"", b"anything")] == [ANONYMOUS, ANONYMOUS]
 
 
 def test_a_token_is_compared_byte_by_byte() -> None:
     asked = Credentials("caf\u00e9")
-    assert asked.accept("caf\u00e9".encode())
-    assert not any(asked.accept(given) for given in (b"", b"cafe", b"\xff\xfe"))
+    assert asked.authenticate("caf\u00e9".encode()) == ANONYMOUS
+    assert [asked.authenticate(given) for given in (b"", b"cafe", b"\xff\xfe")] == [None, None, None]

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from penstock.api.ticket import Ticket
 from penstock.fronts.http.connection import Connection
 from penstock.fronts.http.heads import HEAD_KEPT_BYTES, HEADS_KEPT, Arriving, Heads
 from penstock.fronts.http.options import HttpOptions
-from penstock.fronts.http.request import Request
+from penstock.fronts.http.request import Answer, Request
 from penstock.wire.http.large_bodies import LARGE_BODY_BYTES
 
 LARGE = bytes(range(256)) * (LARGE_BODY_BYTES // 256)
@@ -30,9 +31,9 @@ class Taken:
         self.heads, self.options = heads, options
         self.requests: list[Request] = []
 
-    def begin(self, connection: Connection, request: Request) -> bool:
+    def answer(self, connection: Connection, request: Request) -> Ticket[Answer]:
         self.requests.append(request)
-        return True
+        return Ticket()  # which nobody answers
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: 0.0

@@ -89,7 +89,7 @@ def test_serve_builds_those_that_are_wanted_and_metrics_show_each() -> None:
         assert list(fronts) == [entry.name for entry in FRONTS[:2]]
         fronts = build_fronts(broker, free_ports())
         assert list(fronts) == [entry.name for entry in FRONTS]
-        page = (await fronts["http"].render_metrics()).decode()  # type: ignore[attr-defined]
+        page = (await fronts["http"].render_metrics(broker)).decode()  # type: ignore[attr-defined]
         for front in fronts.values():
             for family in front.measures.families():
                 assert f"# TYPE {family.name}" in page, family.name

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from penstock.api.principal import ANONYMOUS, Principal
 from penstock.fronts.amqp091.channel import Channel
 from penstock.fronts.amqp091.mapping import Reader
 from penstock.fronts.amqp091.names import namespace_of
@@ -52,7 +53,7 @@ class Host(Protocol):
     def closed(self, connection: Connection) -> None:
         """It is gone, and so is all that it had."""
 
-    def new_session(self, namespace: str) -> LocalBroker:
+    def new_session(self, namespace: str, principal: Principal) -> LocalBroker:
         """A broker for a connection: what it declares as its own goes with it."""
 
     def queue_deleted(self) -> None:
@@ -69,6 +70,8 @@ class Connection(asyncio.Protocol):
         self.host = host
         self.wire = ServerConnection(host.options.limits(), answers_closes=False)
         self.broker: LocalBroker = host.broker
+        self.principal = ANONYMOUS
+        """Who has logged in."""
         self.vhost = ""
         self.namespace = ""
         self.name = ""
@@ -166,7 +169,8 @@ class Connection(asyncio.Protocol):
     # What is heard ----------------------------------------------------------------------------------------
 
     def _login(self, event: events.Login) -> None:
-        if not self._is_right(event.password):
+        principal = self.host.credentials.authenticate(event.password.encode())
+        if principal is None:
             text = (
                 f"login was refused for user '{event.user}' using authentication mechanism {event.mechanism}: "
                 "the password must be the server's token"
@@ -174,14 +178,13 @@ class Connection(asyncio.Protocol):
             self.wire.refuse_login(text)
             self._turn_away(text)
             return
+        self.principal = principal
         self.reader.user = event.user
         self.wire.accept_login()
 
-    def _is_right(self, password: str) -> bool:
-        return self.host.credentials.accept(password.encode())
-
     def _new_secret(self, event: events.NewSecret) -> None:
-        if self._is_right(event.password):
+        principal = self.host.credentials.authenticate(event.password.encode())
+        if principal == self.principal:
             self.wire.accept_secret()
             return
         text = "the new secret was refused: it must be the server's token"
@@ -200,7 +203,7 @@ class Connection(asyncio.Protocol):
             self.wire.refuse_vhost(str(error))
             self._turn_away(str(error))
             return
-        self.broker = self.host.new_session(self.namespace)
+        self.broker = self.host.new_session(self.namespace, self.principal)
         self.name = self.broker.consumer_name
         self.wire.accept_vhost()
 

@@ -10,6 +10,7 @@ import logging
 from contextlib import suppress
 from typing import Final
 
+from penstock.api.principal import Principal
 from penstock.fronts.amqp091.connection import Connection
 from penstock.fronts.amqp091.measures import AmqpMeasures
 from penstock.fronts.amqp091.options import AmqpOptions
@@ -102,8 +103,9 @@ class AmqpServer(Front):
         if not self._connections and self._all_closed is not None and not self._all_closed.done():
             self._all_closed.set_result(None)
 
-    def new_session(self, namespace: str) -> LocalBroker:
-        return self.broker.in_namespace(namespace).begin_session(self.broker.new_session_name())
+    def new_session(self, namespace: str, principal: Principal) -> LocalBroker:
+        broker = self.broker.in_namespace(namespace).acting_as(principal)
+        return broker.begin_session(broker.new_session_name())
 
     def queue_deleted(self) -> None:
         for connection in self._connections:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
+from penstock.api.principal import ANONYMOUS
 from penstock.batch import EncodedBatch, from_bytes, from_parts
 from penstock.wire.http.cluster import WAITED
 from penstock.wire.http.shapes import JSON_TYPE, encode_json
@@ -18,7 +19,7 @@ class Request:
     """One request, received whole."""
 
     __slots__ = ("_body", "_parts", "began", "headers", "id", "is_last", "is_old", "is_waiting", "keep_alive", "method",
-                 "route", "target", "waits")  # fmt: skip
+                 "principal", "route", "target", "waits")  # fmt: skip
 
     def __init__(
         self,
@@ -49,6 +50,8 @@ class Request:
         self.id = ""
         self.route = ""
         """The name of its route; empty where there is none."""
+        self.principal = ANONYMOUS
+        """Who sent it, once the server has looked."""
 
     @property
     def body(self) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock import telemetry
+from penstock.api.principal import Principal
 from penstock.api.ticket import Ticket
 from penstock.fronts import metrics
 from penstock.fronts.exposure import check_exposure
@@ -73,7 +74,7 @@ class HttpServer(Front):
         self.heads = Heads(self.options.max_header_bytes, self.options.max_body_bytes)
         self._loop = asyncio.get_running_loop()
         self._connections: set[Connection] = set()
-        self._brokers: dict[str, LocalBroker] = {DEFAULT_NAMESPACE: broker}
+        self._brokers: dict[Principal, dict[str, LocalBroker]] = {}
         self._request_prefix = secrets.token_hex(4)
         self._request_numbers = itertools.count(1)
         self.forwarding = None if broker.cluster is None else Forwarding(broker.cluster, self.options.token)
@@ -179,7 +180,7 @@ class HttpServer(Front):
         in_task = partial(self._in_task, connection, request, route, names, query, namespace, session)
         if route.needs_task or telemetry.is_on() or session is not None or SESSION_NAME in request.headers:
             return in_task()
-        answer = route.call(Call(self, self._namespaced(namespace), request, names, connection.peer), query)
+        answer = route.call(Call(self, self._broker(request, namespace), request, names, connection.peer), query)
         assert isinstance(answer, Ticket)
         return answer.recover(partial(self._recovered, request, in_task))
 
@@ -221,7 +222,7 @@ class HttpServer(Front):
         if not self.credentials.token:
             _check_origin(request)
         elif not route.is_open:
-            self._check_token(request)
+            request.principal = self._authenticate(request)
         if request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise HttpError(MEDIA_TYPE, "the body is compressed; send it as it is")
 
@@ -237,9 +238,9 @@ class HttpServer(Front):
     ) -> Answer | Stream:  # fmt: skip
         """The answer of this node."""
         if session is None:
-            call = Call(self, self._namespaced(namespace), request, names, connection.peer)
+            call = Call(self, self._broker(request, namespace), request, names, connection.peer)
             return await _answer(route, call, query)
-        with self.sessions.used(session, namespace) as broker:
+        with self.sessions.used(session, namespace, request.principal) as broker:
             return await _answer(route, Call(self, broker, request, names, broker.consumer_name), query)
 
     async def _among(
@@ -257,9 +258,9 @@ class HttpServer(Front):
                 broker = self._of_session(request, namespace)
                 return await _answer(route, Call(self, broker, request, names, broker.consumer_name), query)
             if session is None:
-                call = Call(self, self._namespaced(namespace), request, names, consumer)
+                call = Call(self, self._broker(request, namespace), request, names, consumer)
                 return await _answer(route, call, query)
-            with self.sessions.used(session, namespace) as broker:
+            with self.sessions.used(session, namespace, request.principal) as broker:
                 name = broker.session_key
                 return await _answer(route, Call(self, broker, request, names, broker.consumer_name), query)
 
@@ -280,7 +281,7 @@ class HttpServer(Front):
 
         async def here() -> Answer | Stream:
             if session is None:
-                broker = self._namespaced(namespace)
+                broker = self._broker(request, namespace)
             else:
                 broker = broker_of_session(self.broker, session, namespace)
             return await route.call(Call(self, broker, request, names, consumer), query)
@@ -315,17 +316,22 @@ class HttpServer(Front):
             return given.decode()
         return self.new_request_id()
 
-    def _check_token(self, request: Request) -> None:
+    def _authenticate(self, request: Request) -> Principal:
+        """Who sends the request; raises where the server wants a token that it does not bring."""
         scheme, _, token = request.headers.get(b"authorization", b"").partition(b" ")
-        if scheme.lower() != b"bearer" or not self.credentials.accept(token.strip()):
+        principal = self.credentials.authenticate(token.strip()) if scheme.lower() == b"bearer" else None
+        if principal is None:
             raise Unauthorized("this server wants a token: send Authorization: Bearer TOKEN")
+        return principal
 
-    def _namespaced(self, namespace: str) -> LocalBroker:
-        broker = self._brokers.get(namespace)
+    def _broker(self, request: Request, namespace: str) -> LocalBroker:
+        """The broker for who sends the request, in a namespace."""
+        brokers = self._brokers.setdefault(request.principal, {})
+        broker = brokers.get(namespace)
         if broker is None:
-            broker = self.broker.in_namespace(namespace)
-            if len(self._brokers) < NAMESPACES_KEPT:
-                self._brokers[namespace] = broker
+            broker = self.broker.in_namespace(namespace).acting_as(request.principal)
+            if len(brokers) < NAMESPACES_KEPT:
+                brokers[namespace] = broker
         return broker
 
     def begin_wait(self, request: Request) -> None:
@@ -342,7 +348,8 @@ class HttpServer(Front):
 
     # What it says about itself ----------------------------------------------------------------------------
 
-    async def render_metrics(self) -> bytes:
+    async def render_metrics(self, broker: LocalBroker) -> bytes:
+        """The page for the principal of a broker."""
         if not self._shared.has_metrics:
             raise HttpError(NO_SUCH_PATH, "metrics are turned off: [metrics] enabled = false")
         cluster = self.broker.cluster
@@ -353,7 +360,7 @@ class HttpServer(Front):
             )  # fmt: skip
         fronts = self._shared.fronts or (self,)
         measures = [front.measures for front in fronts]
-        return await metrics.render(self.broker, self._shared.metrics_queues_max, measures)
+        return await metrics.render(broker, self._shared.metrics_queues_max, measures)
 
     def openapi(self) -> bytes:
         """The OpenAPI document, made when it is first asked for."""

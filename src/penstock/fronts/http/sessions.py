@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from penstock.model import DEFAULT_NAMESPACE
+from penstock.api.principal import Principal
 from penstock.model.errors import Elsewhere, NotFound, Overloaded, PenstockError
 from penstock.node.broker import LocalBroker
 
@@ -31,7 +31,7 @@ class Session:
     def __init__(self, id: str, broker: LocalBroker, seconds: float) -> None:
         self.id = id
         self.broker = broker
-        self.namespaces: dict[str, LocalBroker] = {}
+        self.namespaces: dict[tuple[Principal, str], LocalBroker] = {}
         self.seconds = seconds
         self.deadline = 0.0
         self.requests = 0
@@ -89,14 +89,14 @@ class Sessions:
         return cluster is None or id.startswith(f"{cluster.ownership.incarnation}.")
 
     @contextmanager
-    def used(self, id: str, namespace: str = DEFAULT_NAMESPACE) -> Iterator[LocalBroker]:
+    def used(self, id: str, namespace: str, principal: Principal) -> Iterator[LocalBroker]:
         """The session's broker in a namespace, for the time of a request: the session lives on from its end."""
         session = self.find(id)
-        broker = session.namespaces.get(namespace)
+        broker = session.namespaces.get((principal, namespace))
         if broker is None:
-            broker = session.broker.in_namespace(namespace)
+            broker = session.broker.in_namespace(namespace).acting_as(principal)
             if len(session.namespaces) < NAMESPACES_KEPT:
-                session.namespaces[namespace] = broker
+                session.namespaces[principal, namespace] = broker
         session.requests += 1
         try:
             yield broker

@@ -38,6 +38,7 @@ from penstock.wire.mqtt.reasons import REFUSAL, Reason
 if TYPE_CHECKING:
     from penstock.fronts.mqtt.connection import Connection
     from penstock.fronts.mqtt.server import MqttServer
+    from penstock.node.broker import LocalBroker
 
 LINE_EVENTS: Final = 2_000
 """So many things may stand in line before the socket is read no more,"""
@@ -57,6 +58,9 @@ class Client:
         self.connection = connection
         self.engine = connection.engine
         self.connect = connect
+        self.broker: LocalBroker = server.broker
+        """For what the client asks for, in its name once it has logged in. Its session's own queue and its place in
+        the tables are the front's."""
         self.session: Session | None = None
         self._line: deque[Lined] = deque()
         self._line_bytes = 0
@@ -152,15 +156,17 @@ class Client:
         return False
 
     def _check_login(self) -> None:
-        if not self.server.credentials.accept(self.connect.password or b""):
+        principal = self.server.credentials.authenticate(self.connect.password or b"")
+        if principal is None:
             raise Refusal(Reason.BAD_USER_NAME_OR_PASSWORD, "this server wants its token as the password")
+        self.broker = self.server.broker.acting_as(principal)
 
     def _set_up(self, session: Session) -> None:
         server = self.server
         documents = server.sessions.documents if session.is_stored else None
         self.window = Window(min(self.connect.receive_maximum, server.options.max_in_flight), session.released)
         self.settling = Settling(server.broker, documents, session.client_id, self._release, self.fail)
-        self.incoming = Incoming(server, self.engine, session, documents)
+        self.incoming = Incoming(server, self.broker, self.engine, session, documents)
         self.requests = SubscriptionRequests(server, self, session)
 
     async def _work(self) -> None:

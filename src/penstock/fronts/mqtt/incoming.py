@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.fronts.mqtt.errors import Refusal, refusal_of
 from penstock.fronts.mqtt.mapping import Publisher
-from penstock.fronts.mqtt.publishing import Wanted, address
+from penstock.fronts.mqtt.publishing import EXCHANGE, Wanted, address
 from penstock.fronts.mqtt.queues import Settlement, settlement_of
-from penstock.model.errors import Closed, PenstockError
+from penstock.model.errors import Closed, Forbidden, PenstockError
 from penstock.wire.mqtt.packets import Publish, PubRel
 from penstock.wire.mqtt.reasons import Reason
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.fronts.mqtt.session.connected import Session
     from penstock.fronts.mqtt.session.documents import SessionDocuments
     from penstock.model import Message
+    from penstock.node.broker import LocalBroker
     from penstock.wire.mqtt.connection import ServerConnection
 
 BATCH_EVENTS: Final = 1_000
@@ -38,9 +39,16 @@ class Incoming:
     """One client's publishes."""
 
     def __init__(
-        self, server: MqttServer, engine: ServerConnection, session: Session, documents: SessionDocuments | None
+        self,
+        server: MqttServer,
+        broker: LocalBroker,
+        engine: ServerConnection,
+        session: Session,
+        documents: SessionDocuments | None,
     ) -> None:
         self._server = server
+        self._broker = broker
+        """In the client's name."""
         self._engine = engine
         self._session = session
         self._documents = documents
@@ -88,25 +96,33 @@ class Incoming:
         try:
             queue, key = address(event.topic)
         except Refusal as refusal:
-            refused = Wanted(event.topic, None)
-            self._server.publishing.refuse(refused, refusal)
-            return refused
+            return self._refused(event, refusal)
         if queue:
             settlement = settlement_of(key, queue, properties.user_properties, event.payload)
             if settlement is not None:
                 return settlement
+        try:
+            # The front publishes in its own name: with the message go rows of its tables, which are no client's.
+            self._broker.authorize("publish", *(("queue", queue) if queue else ("exchange", EXCHANGE)))
+        except Forbidden as error:
+            return self._refused(event, error)
         rows: tuple[Message, ...] = ()
         if event.qos == 2 and documents is not None:
             rows = (documents.inbound_row(session.client_id, event.packet_id, is_there=True),)
         message = self._publisher.message(key, event.payload, event.qos, event.retain, properties)
-        return Wanted(event.topic, message, event.retain and not queue, rows, queue)
+        return Wanted(event.topic, message, event.retain and not queue, rows, queue, self._broker)
+
+    def _refused(self, event: Publish, error: Exception) -> Wanted:
+        refused = Wanted(event.topic, None)
+        self._server.publishing.refuse(refused, error)
+        return refused
 
     async def _settle(self, settlements: Sequence[Settlement]) -> dict[Settlement, Refusal]:
         """Those that could not be carried out, with the reason."""
 
         async def one(settlement: Settlement) -> Refusal | None:
             try:
-                await settlement.carry_out(self._server.broker, self._server.unsettled)
+                await settlement.carry_out(self._broker, self._server.unsettled)
             except Closed:
                 raise
             except (PenstockError, Refusal) as error:

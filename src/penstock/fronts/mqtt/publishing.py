@@ -41,6 +41,8 @@ class Wanted(msgspec.Struct):
     """For the table of sessions."""
     queue: str = ""
     """Publish to this queue, in place of the exchange."""
+    broker: LocalBroker | None = None
+    """In the name of the client who publishes it: declares the queue where there is none."""
     refusal: Refusal | None = None
     is_matched: bool = True
     """Whether anybody was there to take it, as far as that is known."""
@@ -110,7 +112,7 @@ class Publishing:
         """What is to be done about one that cannot be published: a queue may be declared for it."""
         if self._declare and one.queue and isinstance(error, NotFound):
             try:
-                await self._broker.declare_queue(one.queue)
+                await (one.broker or self._broker).declare_queue(one.queue)
                 await self._commit([one])
                 return
             except Closed:

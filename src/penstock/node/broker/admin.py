@@ -29,7 +29,7 @@ class LocalAdministration(Names, Administration):
         time_ms: int | None = None,
         lane: int | None = None,
     ) -> None:
-        home = self._queue(queue)
+        home = self._queue(queue, "manage")
         if sum(value is not None for value in (to, offset, time_ms)) != 1:
             raise InvalidArgument("seek needs one of to='first', to='last', offset= or time_ms=")
         if to not in (None, "first", "last"):
@@ -52,7 +52,7 @@ class LocalAdministration(Names, Administration):
         await (await self._node.lanes.run(lane_id, command))
 
     async def purge(self, queue: str, group: str = DEFAULT_GROUP) -> int:
-        home = self._queue(queue)
+        home = self._queue(queue, "manage")
         chosen = await self._work_group(home, group)
         count = 0
         for lane in await self._node.lanes.together(home.lanes):
@@ -71,7 +71,7 @@ class LocalAdministration(Names, Administration):
         await self._pause(queue, group, False)
 
     async def _pause(self, queue: str, group: str | None, paused: bool) -> None:
-        home = self._queue(queue)
+        home = self._queue(queue, "manage")
         if group is None:
             await self._node.declarations.declare_queue(self._namespace, queue, {"paused": paused}, self._session)
         else:

@@ -21,7 +21,7 @@ class LocalDeadLetters(Names, DeadLetters):
         error: str | None = None, offsets: tuple[int, int] | None = None, filter: str | None = None,
         lane: int | None = None, until_ms: int | None = None,
     ) -> list[DeadMessage]:  # fmt: skip
-        home = self._queue(queue)
+        home = self._queue(queue, "browse")
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
         return await dead_letters.dead_list(self._node, home, self._group(home, group), choice, max)
@@ -29,7 +29,7 @@ class LocalDeadLetters(Names, DeadLetters):
     async def dead_page(
         self, queue: str, group: str = DEFAULT_GROUP, *, after: tuple[int, int] | None = None, max: int = 100
     ) -> DeadPage:
-        home = self._queue(queue)
+        home = self._queue(queue, "browse")
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         start = (home.lanes[0], 0) if after is None else place_after(after, home)
         return await dead_letters.dead_page(self._node, home, self._group(home, group), start, max)
@@ -37,13 +37,13 @@ class LocalDeadLetters(Names, DeadLetters):
     async def dead_ranges(
         self, queue: str, group: str = DEFAULT_GROUP, *, after: tuple[int, int] | None = None, max: int = 10_000
     ) -> DeadRanges:
-        home = self._queue(queue)
+        home = self._queue(queue, "browse")
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         start = (home.lanes[0], 0) if after is None else place_after(after, home)
         return await dead_letters.dead_ranges(self._node, home, self._group(home, group), start, max)
 
     async def dead_reasons(self, queue: str, group: str = DEFAULT_GROUP) -> list[DeadReason]:
-        home = self._queue(queue)
+        home = self._queue(queue, "browse")
         return await dead_letters.dead_reasons(self._node, home, self._group(home, group))
 
     async def redrive(
@@ -51,7 +51,7 @@ class LocalDeadLetters(Names, DeadLetters):
         offsets: tuple[int, int] | None = None, filter: str | None = None, lane: int | None = None,
         until_ms: int | None = None,
     ) -> int:  # fmt: skip
-        home = self._queue(queue)
+        home = self._queue(queue, "manage")
         choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
         return await dead_letters.redrive(self._node, home, self._group(home, group), choice)
 
@@ -60,6 +60,6 @@ class LocalDeadLetters(Names, DeadLetters):
         offsets: tuple[int, int] | None = None, filter: str | None = None, lane: int | None = None,
         until_ms: int | None = None,
     ) -> int:  # fmt: skip
-        home = self._queue(queue)
+        home = self._queue(queue, "manage")
         choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
         return await dead_letters.purge(self._node, home, self._group(home, group), choice)

@@ -19,29 +19,30 @@ class LocalDeclarations(Names, Declarations):
         self._node.check_open()
         check_name(name, "a queue's name")
         if (self._namespace, name) in self._node.catalog.queues:
-            self._queue(name)
+            self._queue(name, "declare")
         else:
+            self.authorize("declare", "queue", name)
             self._node.ownership.check(home_slot(self._namespace, name))
         await self._node.declarations.declare_queue(self._namespace, name, {**options}, self._session)
 
     async def delete_queue(self, name: str) -> None:
-        await self._node.declarations.delete_queue(self._queue(name))
+        await self._node.declarations.delete_queue(self._queue(name, "declare"))
 
     async def declare_group(self, queue: str, name: str, **options: Unpack[GroupOptions]) -> None:
-        await self._node.declarations.declare_group(self._queue(queue), name, {**options})
+        await self._node.declarations.declare_group(self._queue(queue, "declare"), name, {**options})
 
     async def delete_group(self, queue: str, name: str) -> None:
-        home = self._queue(queue)
+        home = self._queue(queue, "declare")
         await self._node.declarations.delete_group(home, self._group(home, name))
 
     async def declare_exchange(self, name: str, **options: Unpack[ExchangeOptions]) -> None:
+        self._check_exchange(name, "declare")
         self._check_registrar()
-        self._check_exchange(name)
         await self._node.exchanges.declare(self._namespace, name, {**options})
 
     async def delete_exchange(self, name: str) -> None:
+        self._check_exchange(name, "declare")
         self._check_registrar()
-        self._check_exchange(name)
         await self._node.exchanges.delete(self._namespace, name)
 
     async def bind(
@@ -79,8 +80,8 @@ class LocalDeclarations(Names, Declarations):
         headers: Headers | None,
         match: Literal["all", "any"],
     ) -> Binding:
+        self._check_exchange(exchange, "declare")
         self._check_registrar()
-        self._check_exchange(exchange)
         if target_kind not in ("queue", "exchange"):
             raise InvalidArgument(f"target_kind is {target_kind!r}; it must be queue or exchange")
         if match not in ("all", "any"):
@@ -88,14 +89,15 @@ class LocalDeclarations(Names, Declarations):
         if headers is not None:
             check_headers(headers)
         if target_kind == "queue":
-            self._known_target(target)
+            self._known_target(target, "declare")
         else:
-            self._check_exchange(target)
+            self._check_exchange(target, "declare")
         return Binding(
             exchange=exchange, target=target, target_kind=target_kind, pattern=pattern, headers=headers, match=match
         )
 
     async def queues(self, prefix: str = "") -> dict[str, dict[str, Any]]:
+        self._check_listing()
         return {
             queue.name: options_of(queue.config)
             for queue in self._node.catalog.queues.values()
@@ -103,6 +105,7 @@ class LocalDeclarations(Names, Declarations):
         }
 
     async def has_queue(self, name: str) -> bool:
+        self.authorize("browse", "queue", name)
         return self.knows_queue(name)
 
     def knows_queue(self, name: str) -> bool:
@@ -113,18 +116,18 @@ class LocalDeclarations(Names, Declarations):
         return name in self._node.catalog.router(self._namespace).exchanges()
 
     async def queue_options(self, name: str) -> dict[str, Any]:
-        return options_of(self._queue(name).config)
+        return options_of(self._queue(name, "browse").config)
 
     async def groups(self, queue: str) -> dict[str, dict[str, Any]]:
-        return {group.name: options_of(group.config) for group in self._queue(queue).groups.values()}
+        return {group.name: options_of(group.config) for group in self._queue(queue, "browse").groups.values()}
 
     async def exchanges(self) -> dict[str, dict[str, Any]]:
-        self._node.check_open()
+        self._check_listing()
         declared = self._node.catalog.router(self._namespace).exchanges()
         return {name: options_of(config) for name, config in declared.items()}
 
     async def bindings(self, exchange: str) -> list[Binding]:
-        self._check_exchange(exchange)
+        self._check_exchange(exchange, "browse")
         return self._node.catalog.router(self._namespace).bindings(exchange)
 
     # Consumers that are known to come and go --------------------------------------------------------------
@@ -132,7 +135,7 @@ class LocalDeclarations(Names, Declarations):
     async def attach(
         self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
     ) -> str:
-        home = self._queue(queue)
+        home = self._queue(queue, "consume")
         name = self.consumer_name if consumer is None else check_name(consumer, "consumer")
         if group:  # '' is none: who reads from an offset on needs none
             await self._work_group(home, group)
@@ -150,7 +153,7 @@ class LocalDeclarations(Names, Declarations):
     async def detach(
         self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, keep: bool = False
     ) -> None:
-        home = self._queue(queue)
+        home = self._queue(queue, "consume")
         name = self.consumer_name if consumer is None else check_name(consumer, "consumer")
         chosen = self._group(home, group) if group else None
         await self._node.sessions.consumer_left(home, chosen, name, keep=keep)
@@ -158,7 +161,7 @@ class LocalDeclarations(Names, Declarations):
             self._node.sessions.detached(self._session, home, group, name)
 
     async def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
-        home = self._queue(queue)
+        home = self._queue(queue, "consume")
         name = self.consumer_name if consumer is None else check_name(consumer, "consumer")
         self._node.waiters.stop_waiting(home, self._group(home, group), name)
 

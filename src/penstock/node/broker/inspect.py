@@ -44,7 +44,7 @@ class LocalInspection(Names, Inspection):
         max: int = 100,
         after: tuple[int, int] | None = None,
     ) -> Page:
-        home = self._queue(queue)
+        home = self._queue(queue, "browse")
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         check_text(partition, "partition", PARTITION_CHARACTERS_MAX)
         states = ("ready", "leased", "waiting", "dead", "done")
@@ -69,12 +69,16 @@ class LocalInspection(Names, Inspection):
     def follow_events(
         self, *, queue: str | None = None, group: str | None = None, after: int | None = None, pause: float = 15.0
     ) -> AsyncIterator[list[tuple[int, Delivery]]]:
+        if queue is None:
+            self._check_listing()
+        else:
+            self.authorize("browse", "queue", queue)
         if self._node.ownership.is_sole:
             self._node.catalog.queue(DEFAULT_NAMESPACE, EVENTS_QUEUE)  # raises where events are not kept
         return self._node.feed.follow(Watch(self._namespace, queue, group), after, pause)
 
     async def history(self, queue: str, offset: int, *, lane: int | None = None) -> list[HistoryEntry]:
-        home = self._queue(queue)
+        home = self._queue(queue, "browse")
         check_integer(offset, "offset", 0, INTEGER_MAX)
         return await self._node.histories.of_message(home, lane_of(home, lane), offset)
 
@@ -85,12 +89,14 @@ class LocalInspection(Names, Inspection):
     # Administration ---------------------------------------------------------------------------------------
 
     async def stats(self, queue: str) -> QueueStats:
-        home = self._queue(queue)
+        home = self._queue(queue, "browse")
         return queue_stats(home, await self._node.lanes.together(home.lanes), self._node.clock.now_ms())
 
     async def measures(self, *, queues_max: int = 1_000) -> NodeNumbers:
+        self.authorize("admin", "node", "")
         check_integer(queues_max, "queues_max", 0, INTEGER_MAX)
         return await self._node.survey.numbers(queues_max)
 
     def spool(self) -> SpoolNumbers | None:
+        self.authorize("admin", "node", "")
         return self._node.spool.numbers()

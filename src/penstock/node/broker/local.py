@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from penstock.api.arguments import check_number
 from penstock.api.front_broker import FrontBroker
+from penstock.api.principal import Authorizer, Caller, Principal
 from penstock.model import check_name
 from penstock.model.limits import SESSION_SECONDS_MAX, SESSION_SECONDS_MIN
 from penstock.node.broker.admin import LocalAdministration
@@ -48,7 +49,17 @@ class LocalBroker(
         self._node.waiters.drain()
 
     def in_namespace(self, namespace: str) -> LocalBroker:
-        return LocalBroker(self._node, check_name(namespace, "a namespace"), self._session)
+        return self._view(check_name(namespace, "a namespace"), self._caller)
+
+    def acting_as(self, principal: Principal) -> LocalBroker:
+        return self._view(self._namespace, Caller(principal, self._caller.authorizer))
+
+    def authorized_by(self, authorizer: Authorizer) -> LocalBroker:
+        """The same broker, which asks this authorizer before every operation."""
+        return self._view(self._namespace, Caller(self._caller.principal, authorizer))
+
+    def _view(self, namespace: str, caller: Caller) -> LocalBroker:
+        return LocalBroker(self._node, namespace, self._session, caller)
 
     @asynccontextmanager
     async def session(self, *, seconds: float = 30.0) -> AsyncIterator[LocalBroker]:
@@ -61,7 +72,7 @@ class LocalBroker(
 
     def begin_session(self, name: str) -> LocalBroker:
         session = Session(self._node.ownership.incarnation, check_name(name, "a session"))
-        return LocalBroker(self._node, self._namespace, session)
+        return LocalBroker(self._node, self._namespace, session, self._caller)
 
     def new_session_name(self) -> str:
         return f"session-{secrets.token_hex(8)}"
@@ -77,4 +88,4 @@ class LocalBroker(
 
 def broker_of_session(broker: LocalBroker, session_key: str, namespace: str) -> LocalBroker:
     """A broker for one operation in the name of a session that another node has."""
-    return LocalBroker(broker._node, check_name(namespace, "a namespace"), Session.parse(session_key))
+    return LocalBroker(broker._node, check_name(namespace, "a namespace"), Session.parse(session_key), broker._caller)

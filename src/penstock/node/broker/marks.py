@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.api.arguments import check_is_text
 from penstock.api.marks import Mark, MarkPage, MarkPut, Marks
 from penstock.model import NAME_CHARACTERS_MAX, check_integer, check_text
 from penstock.node.broker.names import Names
@@ -14,11 +13,13 @@ class LocalMarks(Names, Marks):
     """Reads and puts marks."""
 
     async def marks(self, prefix: str = "") -> list[Mark]:
+        self._check_listing()
         self._check_registrar()
         check_text(prefix, "prefix", NAME_CHARACTERS_MAX)
         return self._node.marks.named(self._namespace, prefix)
 
     async def marks_page(self, prefix: str = "", *, after: str = "", max: int = 1_000) -> MarkPage:
+        self._check_listing()
         self._check_registrar()
         check_text(prefix, "prefix", NAME_CHARACTERS_MAX)
         check_text(after, "after", NAME_CHARACTERS_MAX)
@@ -26,15 +27,16 @@ class LocalMarks(Names, Marks):
         return self._node.marks.page(self._namespace, prefix, after, max)
 
     async def mark(self, name: str) -> Mark:
+        self._check_named("mark", name, "browse")
         self._check_registrar()
-        check_is_text(name, "a mark's name")
         return self._node.marks.one(self._namespace, name)
 
     async def put_mark(self, name: str, value: Any, *, expected_version: int | None = None) -> Mark:
+        self._check_named("mark", name, "manage")
         self._check_registrar()
         return await self._node.marks.put(self._namespace, MarkPut(name, value, expected_version))
 
     async def delete_mark(self, name: str) -> None:
+        self._check_named("mark", name, "manage")
         self._check_registrar()
-        check_is_text(name, "a mark's name")
         await self._node.marks.delete(self._namespace, name)

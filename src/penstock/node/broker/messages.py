@@ -84,7 +84,7 @@ class LocalMessages(Names, Messages):
         mandatory: bool = False,
         publish_id: str | None = None,
     ) -> Ticket[Receipt]:
-        self._check_exchange(exchange)
+        self._check_exchange(exchange, "publish")
         check_publish_id(publish_id)
         listed: Sequence[Message] | EncodedBatch
         if isinstance(messages, EncodedBatch):
@@ -134,7 +134,7 @@ class LocalMessages(Names, Messages):
         ack: bool = False,
         priority: int = 0,
     ) -> Claim:
-        home = self._queue(queue)
+        home = self._queue(queue, "consume")
         request = self._request(max, min, lease_seconds, partition, consumer, ack, priority)
         wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
         check_is_text(group, "a group's name")
@@ -187,7 +187,7 @@ class LocalMessages(Names, Messages):
         home, group = claims.home_of(self._node, held)
         if home.namespace != self._namespace:
             raise LeaseLost(f"lease {held} is of namespace {home.namespace!r}; claim there")
-        self._queue(home.name)  # of which this session may take messages
+        self._queue(home.name, "consume")  # of which this session may take messages
         home.used_ms = self._node.clock.now_ms()
         if self._session is not None:
             self._node.sessions.claimed(self._session, home, group.name, request.consumer)
@@ -209,8 +209,12 @@ class LocalMessages(Names, Messages):
                 raise InvalidArgument(
                     "this claim holds no lease: it is empty, or was acknowledged as it was handed out"
                 )
-            return lease.lease
-        return lease if isinstance(lease, Lease) else Lease.parse(lease)
+            lease = lease.lease
+        found = lease if isinstance(lease, Lease) else Lease.parse(lease)
+        home = self._node.catalog.by_lane.get(found.lane)
+        if home is not None:
+            self._caller.authorize("consume", "queue", home.namespace, home.name)
+        return found
 
     async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
         span_ms = None if seconds is None else milliseconds(seconds, "seconds", 1, SPAN_MS_MAX)
@@ -225,7 +229,7 @@ class LocalMessages(Names, Messages):
     async def read(
         self, queue: str, group: str, *, max: int = 100, wait: float = 0.0, consumer: str | None = None
     ) -> StreamRead:
-        home = self._queue(queue)
+        home = self._queue(queue, "consume")
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
         name = self.consumer_name if consumer is None else check_name(consumer, "consumer")
@@ -235,7 +239,7 @@ class LocalMessages(Names, Messages):
     async def commit(
         self, queue: str, group: str, offset: int, *, lane: int | None = None, only_forward: bool = False
     ) -> None:
-        home = self._queue(queue)
+        home = self._queue(queue, "consume")
         check_integer(offset, "offset", 0, INTEGER_MAX)
         place = lane_of(home, lane)
         await streams.commit_group(self._node, self._group(home, group), place, offset, only_forward=only_forward)
@@ -244,7 +248,7 @@ class LocalMessages(Names, Messages):
         self, queue: str, offset: int | None = None, *, time_ms: int | None = None, max: int = 100,
         lane: int | None = None, wait: float = 0.0,
     ) -> StreamRead:  # fmt: skip
-        home = self._queue(queue)
+        home = self._queue(queue, "consume")
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
         lane_id = lane_of(home, lane)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 
 from penstock.api.arguments import check_is_text
+from penstock.api.principal import ANYONE, Action, Caller, Kind
 from penstock.model import DEFAULT_GROUP, INTEGER_MAX, TIME_MS_MAX, check_integer
 from penstock.model.errors import ExclusiveQueue, Forbidden, NotFound
 from penstock.model.rows import REGISTRAR_SLOT
@@ -21,8 +22,9 @@ _consumers = itertools.count(1)
 class Names:
     """A node, and from where it is looked at."""
 
-    def __init__(self, node: Node, namespace: str, session: Session | None = None) -> None:
+    def __init__(self, node: Node, namespace: str, session: Session | None = None, caller: Caller = ANYONE) -> None:
         self._node = node
+        self._caller = caller
         self._namespace = namespace
         self._session = session
         self.consumer_name = f"consumer-{next(_consumers)}" if session is None else session.name
@@ -33,9 +35,13 @@ class Names:
         self.cluster = node.cluster
         """This node's place among others; None where it has its store for itself."""
 
-    def _queue(self, name: str) -> Queue:
+    def authorize(self, action: Action, kind: Kind, name: str) -> None:
+        self._caller.authorize(action, kind, self._namespace, name)
+
+    def _queue(self, name: str, action: Action) -> Queue:
         self._node.check_open()
         check_is_text(name, "a queue's name")
+        self.authorize(action, "queue", name)
         queue = self._node.find_queue(self._namespace, name)
         if queue.session is not None and queue.session != self._session:
             raise ExclusiveQueue(f"queue {name!r} is exclusive to another session")
@@ -45,6 +51,7 @@ class Names:
         """A queue to publish to. Anybody may answer into a session's own queue; reading it is the session's alone."""
         self._node.check_open()
         check_is_text(name, "a queue's name")
+        self.authorize("publish", "queue", name)
         queue = self._node.spool.taken_for(self._namespace, name)
         if queue is None:
             queue = self._node.find_queue(self._namespace, name)
@@ -52,22 +59,36 @@ class Names:
             raise Forbidden(f"queue {name!r} is written by the broker alone")
         return queue
 
-    def _known_target(self, name: str) -> Queue:
+    def _known_target(self, name: str, action: Action = "publish") -> Queue:
         """The same, whoever owns it: for what is not done in that queue alone."""
         self._node.check_open()
         check_is_text(name, "a queue's name")
+        self.authorize(action, "queue", name)
         queue = self._node.catalog.queue(self._namespace, name)
         if queue.name.startswith("$"):
             raise Forbidden(f"queue {name!r} is written by the broker alone")
         return queue
 
+    def _check_named(self, kind: Kind, name: str, action: Action) -> None:
+        """Raise unless the caller may do this to the schedule or mark of that name."""
+        self._node.check_open()
+        check_is_text(name, f"a {kind}'s name")
+        self.authorize(action, kind, name)
+
+    def _check_listing(self) -> None:
+        """Raise unless the caller may see what the namespace has."""
+        self._node.check_open()
+        self.authorize("browse", "namespace", self._namespace)
+
     def _check_registrar(self) -> None:
+        """Raise unless this node has the catalog."""
         self._node.check_open()
         self._node.ownership.check(REGISTRAR_SLOT)
 
-    def _check_exchange(self, name: str) -> None:
+    def _check_exchange(self, name: str, action: Action) -> None:
         self._node.check_open()
         check_is_text(name, "an exchange's name")
+        self.authorize(action, "exchange", name)
 
     def _group(self, queue: Queue, name: str) -> Group:
         check_is_text(name, "a group's name")

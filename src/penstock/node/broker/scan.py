@@ -19,7 +19,7 @@ class LocalScans(Names, Scans):
     async def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
         if time_ms is not None:
             check_integer(time_ms, "time_ms", 0, TIME_MS_MAX)
-        return await extents.queue_lanes(self._node, self._queue(queue), time_ms)
+        return await extents.queue_lanes(self._node, self._queue(queue, "browse"), time_ms)
 
     async def scan(
         self,
@@ -34,7 +34,7 @@ class LocalScans(Names, Scans):
         group: str | None = None,
         max_bytes: int | None = None,
     ) -> Scan:
-        home = self._queue(queue)
+        home = self._queue(queue, "browse")
         check_integer(start, "start", 0, INTEGER_MAX)
         check_integer(end, "end", 0, INTEGER_MAX)
         bytes_most = scans.SCAN_BYTES if max_bytes is None else max_bytes
@@ -51,7 +51,7 @@ class LocalScans(Names, Scans):
     async def extent(
         self, queue: str, lane: int, start: int, *, max_rows: int | None = None, max_bytes: int | None = None
     ) -> Extent:
-        home = self._queue(queue)
+        home = self._queue(queue, "browse")
         check_integer(start, "start", 0, INTEGER_MAX)
         if max_rows is not None:
             check_integer(max_rows, "max_rows", 1, INTEGER_MAX)

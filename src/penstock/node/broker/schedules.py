@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.api.arguments import check_is_text
 from penstock.api.schedules import Schedule, Schedules
 from penstock.model import Message
 from penstock.model.errors import Forbidden
@@ -26,6 +25,7 @@ class LocalSchedules(Names, Schedules):
         paused: bool = False,
         description: str = "",
     ) -> Schedule:
+        self._check_named("schedule", name, "declare")
         self._check_registrar()
         document = schedules.check_schedule(
             self._namespace, name, message, queue=queue, exchange=exchange, cron=cron, interval_ms=interval_ms,
@@ -34,21 +34,22 @@ class LocalSchedules(Names, Schedules):
         if queue is not None and self._known_target(queue).session is not None:
             raise Forbidden(f"queue {queue!r} is exclusive and goes with its session; a schedule needs one that stays")
         if exchange is not None:
-            self._check_exchange(exchange)
+            self._check_exchange(exchange, "publish")
             # Whether messages may be published there at all; that no queue takes them yet is no error.
             self._node.catalog.router(self._namespace).route(exchange, message.key or "", message.headers, message)
         return await self._node.schedules.declare(self._namespace, name, document)
 
     async def delete_schedule(self, name: str) -> None:
+        self._check_named("schedule", name, "declare")
         self._check_registrar()
-        check_is_text(name, "a schedule's name")
         await self._node.schedules.delete(self._namespace, name)
 
     async def schedule(self, name: str) -> Schedule:
+        self._check_named("schedule", name, "browse")
         self._check_registrar()
-        check_is_text(name, "a schedule's name")
         return self._node.schedules.one(self._namespace, name)
 
     async def schedules(self) -> list[Schedule]:
+        self._check_listing()
         self._check_registrar()
         return self._node.schedules.all(self._namespace)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from penstock.api.arguments import check_publish_id, check_sequence
 from penstock.api.marks import MarkPut
+from penstock.api.principal import Action
 from penstock.api.staging import Committed, Staged, StagedChunk, Staging, check_target
 from penstock.batch import EncodedBatch
 from penstock.model import PAYLOAD_BYTES_MAX, check_name
@@ -27,8 +28,8 @@ class LocalStaging(Names, Staging):
         exchange: str | None = None,
         routing_key: str | None = None,
     ) -> None:
+        place = self._staged(transaction, "publish")
         self._check_registrar()
-        place = self._staged(transaction)
         if check_name(chunk, "a chunk's name") == "commit":
             raise InvalidArgument("a chunk cannot be named 'commit', which is what its transaction's path ends with")
         check_target(queue, exchange, routing_key)
@@ -40,14 +41,18 @@ class LocalStaging(Names, Staging):
             payload_most = home.config.max_message_bytes
             if home.session is not None:
                 raise Forbidden(f"queue {queue!r} is exclusive and goes with its session; stage for one that stays")
-        elif exchange not in self._node.catalog.router(self._namespace).exchanges():
+        else:
+            self._check_exchange(exchange or "", "publish")
+        if queue is None and exchange not in self._node.catalog.router(self._namespace).exchanges():
             raise NotFound(f"there is no exchange {exchange!r}; declare it first")
         append.check_size(self._node, batch.count, batch.size)
         target = StagedChunk(chunk, queue, exchange, routing_key, batch.count, batch.size)
         await self._node.staging.stage(place, target, batch, payload_most)
 
-    def _staged(self, transaction: str) -> tuple[str, str]:
-        return self._namespace, check_name(transaction, "a transaction's name")
+    def _staged(self, transaction: str, action: Action) -> tuple[str, str]:
+        check_name(transaction, "a transaction's name")
+        self.authorize(action, "transaction", transaction)
+        return self._namespace, transaction
 
     async def commit_staged(
         self,
@@ -57,18 +62,22 @@ class LocalStaging(Names, Staging):
         marks: Sequence[MarkPut] = (),
         publish_id: str | None = None,
     ) -> Committed:
+        place = self._staged(transaction, "publish")
         self._check_registrar()
-        place = self._staged(transaction)
         check_publish_id(publish_id)
         check_sequence(chunks)
         for chunk in chunks:
             check_name(chunk, "a chunk's name")
+        for mark in marks:
+            self._check_named("mark", mark.name, "manage")
         return await self._node.staging.commit(place, chunks, marks, publish_id)
 
     async def abort_staged(self, transaction: str) -> None:
+        place = self._staged(transaction, "publish")
         self._check_registrar()
-        await self._node.staging.abort(self._staged(transaction))
+        await self._node.staging.abort(place)
 
     async def staged(self, transaction: str) -> Staged:
+        place = self._staged(transaction, "browse")
         self._check_registrar()
-        return await self._node.staging.show(self._staged(transaction))
+        return await self._node.staging.show(place)

@@ -23,7 +23,7 @@ class LocalTraces(Names, Traces):
         offset: int | None = None, consumer: str | None = None,
     ) -> None:  # fmt: skip
         self._node.check_open()
-        traces.check_trace_id(trace_id)
+        self.authorize("publish", "trace", traces.check_trace_id(trace_id))
         check_name(name, "an event's name")
         traces.check_detail(detail)
         by = self.consumer_name if consumer is None else check_name(consumer, "consumer")
@@ -32,11 +32,12 @@ class LocalTraces(Names, Traces):
             if any(value is not None for value in (queue, lane, offset)):
                 raise InvalidArgument("an event about a message needs queue and offset; name both, or neither")
         else:
-            home = self._queue(queue)
+            home = self._queue(queue, "browse")
             place = (home, lane_of(home, lane), check_integer(offset, "offset", 0, INTEGER_MAX))
         await self._node.traces.event(self._namespace, trace_id, name, detail, by, place)
 
     async def trace(self, trace_id: str, *, max: int = 1_000) -> Trace:
         self._node.check_open()
+        self.authorize("browse", "trace", traces.check_trace_id(trace_id))
         check_integer(max, "max", 1, traces.ENTRIES_MAX)
-        return await self._node.traces.read(self._namespace, traces.check_trace_id(trace_id), max)
+        return await self._node.traces.read(self._namespace, trace_id, max)

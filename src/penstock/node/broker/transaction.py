@@ -42,7 +42,7 @@ class LocalTransaction(Transaction):
 
     def publish_to(self, exchange: str, *messages: Message) -> Self:
         node, namespace = self._broker._node, self._broker._namespace
-        self._broker._check_exchange(exchange)
+        self._broker._check_exchange(exchange, "publish")
         for part in route.route_messages(node, namespace, exchange, list(messages), mandatory=False):
             indexes = [self._count + index for index in part.indexes or ()]
             self._parts.append(msgspec.structs.replace(part, indexes=indexes))

@@ -30,6 +30,7 @@ ROUTES = Routes()
 @ROUTES.add("GET", "/v1/cluster", {200: ClusterAnswer})
 async def show_cluster(call: Call) -> Answer:
     """The nodes of this store, which slots each owns, and how that came."""
+    call.broker.authorize("admin", "node", "")
     cluster = call.server.broker.cluster
     if cluster is None:
         return json_answer(ClusterAnswer(is_clustered=False, nodes=[], slots=[]))

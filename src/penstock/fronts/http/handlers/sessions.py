@@ -23,7 +23,7 @@ async def begin_session(call: Call, body: SessionRequest) -> Answer:
 @ROUTES.add("PUT", ONE_SESSION, {204: None}, errors=[NotFound])
 async def renew_session(call: Call) -> Answer:
     """Say that the session's client is still there. Any request that names the session does the same."""
-    with call.server.sessions.used(call.names["session"]):
+    with call.server.sessions.used(call.names["session"], call.broker.namespace, call.request.principal):
         return NOTHING
 
 

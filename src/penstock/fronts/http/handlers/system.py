@@ -72,7 +72,7 @@ async def ready(call: Call) -> Answer:
 @ROUTES.add("GET", "/metrics", {200: str}, gives="text/plain; version=0.0.4; charset=utf-8")
 async def measurements(call: Call) -> Answer:
     """Measurements in Prometheus' text form."""
-    return Answer(200, await call.server.render_metrics(), metrics.CONTENT_TYPE)
+    return Answer(200, await call.server.render_metrics(call.broker), metrics.CONTENT_TYPE)
 
 
 @ROUTES.add("GET", "/openapi.json", {200: dict}, is_open=True)

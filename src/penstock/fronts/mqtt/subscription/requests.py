@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.fronts.mqtt.delivering import SharedSource
 from penstock.fronts.mqtt.errors import Refusal, log, refusal_of
 from penstock.fronts.mqtt.mapping import for_subscription, origin_of
+from penstock.fronts.mqtt.publishing import EXCHANGE
 from penstock.fronts.mqtt.queues import QueueSource, StreamSource, prepare
 from penstock.fronts.mqtt.subscription import subscriptions
 from penstock.fronts.mqtt.subscription.subscribing import share_queue
@@ -31,7 +32,7 @@ class SubscriptionRequests:
 
     def __init__(self, server: MqttServer, client: Client, session: Session) -> None:
         self._server = server
-        self._broker = server.broker
+        self._broker = client.broker
         self._client = client
         self._session = session
         self._subscribing = server.sessions.subscribing
@@ -80,6 +81,8 @@ class SubscriptionRequests:
         most = self._server.options.max_subscriptions
         if before is None and len(session.subscriptions) >= most:
             raise Refusal(Reason.QUOTA_EXCEEDED, f"a session may have {most} subscriptions (mqtt.max_subscriptions)")
+        if subscription.kind != "queue":
+            self._broker.authorize("consume", "exchange", EXCHANGE)
         if subscription.kind == "topic":
             await self._need_queue()
             if before is None:
@@ -117,7 +120,7 @@ class SubscriptionRequests:
                 await self._need_queue()
             await self._subscribing.join(session.client_id, session.token, subscription, is_stored=session.is_stored)
             source: SharedSource | QueueSource = SharedSource(
-                self._broker, share_queue(subscription), session.token, session.client_id, client.connection,
+                server.broker, share_queue(subscription), session.token, session.client_id, client.connection,
                 client.window, client.settling, subscription, session.queue, server.now_ms,
             )  # fmt: skip
         else:
