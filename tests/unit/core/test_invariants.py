@@ -20,7 +20,7 @@ from penstock.core.group.leases import Lease, Leases
 from penstock.core.group.waiting import Partition, Waiting
 from penstock.core.lane import retention
 from penstock.core.log import Log
-from penstock.model import GroupConfig
+from penstock.model import GroupConfig, Message
 from penstock.model.rows import BatchHead, DeadRow, DedupRow
 from penstock.model.verdict import Verdict
 from tests.unit.core.lanes import Bench, keyed, plain
@@ -362,9 +362,8 @@ def done_marks_out_of_order(bench: Bench) -> None:
     bench.lane.done_marks = [(2, 2), (1, 1)]
 
 
-def a_forgotten_id(bench: Bench) -> None:
-    bench.lane.dedup.add(DedupRow(b"k", 0, NOW))
-    bench.lane.dedup.by_key.clear()
+def an_id_under_another_key(bench: Bench) -> None:
+    bench.lane.dedup.by_key[b"j"] = DedupRow(b"k", 0, NOW)
 
 
 def more_unsealed_than_uncommitted_ids(bench: Bench) -> None:
@@ -402,7 +401,7 @@ BROKEN: list[tuple[Callable[[Bench], None], str]] = [
     (miscounted_tail, "bytes of metadata"),
     (a_page_with_a_hole, "batch at 3 behind 2"),
     (done_marks_out_of_order, "done marks"),
-    (a_forgotten_id, "not stored yet, and not in memory"),
+    (an_id_under_another_key, "an id is filed under another key"),
     (more_unsealed_than_uncommitted_ids, "1 unsealed, 0 uncommitted"),
 ]
 
@@ -467,4 +466,11 @@ def test_settling_again_is_an_error_of_the_caller_and_no_assertion() -> None:
     bench.settle(NOW, 1, "ack", (0, 1))
     with pytest.raises(Exception, match="not all in lease 1"):
         bench.work.settle(NOW, 1, [Verdict("ack", 0, 1)])
+    bench.lane.check()
+
+
+def test_an_id_whose_window_ends_before_its_commit_breaks_nothing() -> None:
+    bench = Bench(dedup_window_ms=10)
+    bench.lane.append(NOW, [Message(dedup_id="a")])
+    bench.lane.expire_dedup(NOW + 10)
     bench.lane.check()
