@@ -1,4 +1,4 @@
-"""What a front is: it listens, answers clients in its protocol with what the broker says, and stops in good order.
+"""What a front is: it listens, answers clients in its protocol with what the broker says, and stops gracefully.
 
 `penstock serve` builds every front of `registry.py` from its section of the configuration. A front knows the broker and
 its own protocol; it knows neither the other fronts nor how many nodes there are.

@@ -15,7 +15,7 @@ from penstock.model import ATTEMPTS_MAX, INTEGER_MAX, PRIORITY_MAX, SPAN_MS_MAX,
 from penstock.wire.amqp091 import codes
 
 DELIVERY_LIMIT: Final = 20
-"""Of quorum queues that name none, as RabbitMQ has it."""
+"""For quorum queues that name none, as in RabbitMQ."""
 SPAN_UNITS_MS: Final = {
     "Y": 365 * 86_400_000, "M": 30 * 86_400_000, "D": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000,
 }  # fmt: skip
@@ -187,7 +187,7 @@ def check_same(
     is_plain = (existing.max_attempts, existing.backoff_ms) == (plain.max_attempts, plain.backoff_ms)
     for argument, said in _SAID.items():
         if argument == "x-delivery-limit" and is_plain:
-            # Declared elsewhere by somebody who had no wish: AMQP has no word for the broker's own default.
+            # Declared over another protocol without this option: AMQP has no value for the broker's default.
             continue
         if argument == "durable" and is_transient_kept:
             continue

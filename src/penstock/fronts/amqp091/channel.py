@@ -44,7 +44,7 @@ log = logging.getLogger("penstock.amqp")
 
 
 class Channel:
-    """See the module's description."""
+    """What one client does on one channel."""
 
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
@@ -52,17 +52,17 @@ class Channel:
         self.broker = connection.broker
         self.vhost = connection.vhost
         self.is_closed = False
-        """Nothing is sent on it any more."""
+        """Nothing more is sent on it."""
         self.flows = True
-        """The client wants deliveries at all."""
+        """The client has not stopped deliveries with channel.flow."""
         self.prefetch = 0
-        """Of all consumers together; 0 is no limit."""
+        """Prefetch of all consumers together; 0 is no limit."""
         self.consumer_prefetch = 0
-        """Of each consumer that comes."""
+        """Prefetch of each consumer that subscribes from now on."""
         self.unsettled = 0
         """Delivered to consumers and not settled."""
         self.delivery_tag = 0
-        """The last that was given."""
+        """The last delivery tag."""
         self.last_queue: str | None = None
         self.consumers: dict[str, Standing] = {}
         self.settling = Settling(self.broker)
@@ -70,18 +70,18 @@ class Channel:
         self.transactions = Transactions(self)
         self._line: deque[Publish | Ack | Nack | Reject | Frame] = deque()
         self._methods = 0
-        """Methods in line."""
+        """Methods that wait in `_line`."""
         self._worker: asyncio.Task[None] | None = None
         self._places = 0
 
     # What comes -------------------------------------------------------------------------------------------
 
     def publish(self, event: Publish) -> None:
-        """It stands in line; `work` follows when all that was read has been heard."""
+        """Queue a publish; `work` follows when everything that was read is parsed."""
         self._line.append(event)
 
     def work(self) -> None:
-        """Begin with what stands in line, unless that is being done; a few publishes alone need no task."""
+        """Start on the line unless a task already works on it; a few publishes alone need no task."""
         if self._worker is not None or not self._line or self.is_closed:
             return
         is_plain = not self._methods and not self.transactions.is_on and len(self._line) < ENCODE_FROM
@@ -132,12 +132,14 @@ class Channel:
             self.fail(fault, index)
         except Exception:
             log.exception("channel %d of %s failed", self.number, self.connection.name)
-            self.fail(ConnectionFault(codes.INTERNAL_ERROR, "the server has made a mistake, which is in its log"))
+            self.fail(
+                ConnectionFault(codes.INTERNAL_ERROR, "the server failed in an unexpected way; its log has the details")
+            )
         finally:
             self._worker = None
 
     def _take_publishes(self) -> list[Publish]:
-        """Those at the head of the line, as many as one call may hold."""
+        """Publishes at the head of the line, as many as fit one call."""
         line, size = self._line, 0
         taken: list[Publish] = []
         while line and len(taken) < RUN_MESSAGES and size < RUN_BYTES and type(line[0]) is Publish:
@@ -214,7 +216,7 @@ class Channel:
         return make(Flow.FlowOk, active=method.active)
 
     async def recover(self, method: Basic.Recover | Basic.RecoverAsync) -> Frame | None:
-        """Everything that is not settled again, to anybody."""
+        """Redeliver everything unsettled, to any consumer."""
         if not method.requeue:
             raise not_implemented("basic.recover with requeue=false")
         if self.settling.unacked:
@@ -257,7 +259,7 @@ class Channel:
         return f"{self.connection.name}/{self.number}.get"
 
     def consumer_gone(self, consumer: Standing) -> None:
-        """Its queue is gone, and it with it: the client is told."""
+        """The consumer's queue was deleted: cancel it, and tell the client."""
         if self.consumers.pop(consumer.tag, None) is consumer:
             self.connection.host.measures.consumers -= 1
             if self.connection.hears_cancels:
@@ -265,7 +267,7 @@ class Channel:
                 self.connection.flush_soon()
 
     async def let_go(self, consumer: Standing, *, keep: bool) -> None:
-        """Stop a consumer and say that it has gone; with `keep`, what it has delivered is still the client's."""
+        """Stop and detach a consumer; with `keep`, the client may still settle what was delivered."""
         self.connection.host.measures.consumers -= 1
         await consumer.stop()
         await self.settling.finish()  # or what the client has acknowledged would return with what it has not
@@ -277,7 +279,7 @@ class Channel:
             await self.broker.detach(queue, group, consumer=name, keep=keep and consumer.unsettled > 0)
 
     def sweep(self, now: float) -> None:
-        """Renew leases; find out about queues that were deleted while nobody waited for them."""
+        """Renew leases, and find queues that were deleted while no claim waited."""
         self.settling.renew(now)
         self.find_gone()
 
@@ -290,7 +292,7 @@ class Channel:
     # Ends -------------------------------------------------------------------------------------------------
 
     def fail(self, fault: ChannelFault, index: int = 0) -> None:
-        """Close it because of what its client did, by a method; a fault of the connection closes that."""
+        """Close the channel with a fault; a `ConnectionFault` closes the connection."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -305,7 +307,7 @@ class Channel:
         self.connection.flush_soon()
 
     async def close(self) -> None:
-        """Finish what stands in line, unless it failed; then let go of everything."""
+        """Finish the line unless the channel failed, then give back everything it holds."""
         self.settling.hurry()  # or it would wait for a store that is away
         self.work()
         if self._worker is not None and self._worker is not asyncio.current_task():
@@ -325,14 +327,14 @@ class Channel:
         await asyncio.gather(*map(self._leave_group, readers), *map(self._leave, places))
 
     async def _leave_group(self, reader: GroupReader) -> None:
-        """A reader of a stream's group leaves: what it has not acknowledged is read again."""
+        """Detach a stream group's reader; what it did not acknowledge is read again."""
         with suppress(PenstockError):
             await reader.commit_settled()
         queue, group, _ = reader.place
         await asyncio.gather(*(self._leave(Place(queue, group, name)) for name in reader.names))
 
     async def _leave(self, place: Place) -> None:
-        """What a consumer holds returns; tried until the broker can do it, or the session's end does."""
+        """Detach a consumer, which gives back what it holds; retried until it works or the session ends."""
         try:
             await self.broker.detach(place.queue, place.group, consumer=place.consumer)
         except NotFound:

@@ -26,7 +26,7 @@ CLAIM_MAX: Final = 1_000
 """Messages taken at a time where no prefetch says less."""
 WAIT_SECONDS: Final = 600.0
 SINGLE_WAIT_SECONDS: Final = 10.0
-"""Of a queue with one active consumer: asking again tells the broker that it is still there."""
+"""For a queue with a single active consumer: claiming again shows the broker that it is alive."""
 PAUSE_SECONDS: Final = 0.2
 LOOK_SECONDS: Final = 0.02
 
@@ -34,7 +34,7 @@ log = logging.getLogger("penstock.amqp")
 
 
 class Standing:
-    """What all consumers have in common: credit, and a task that lives until it is stopped."""
+    """Credit, and a task that runs until it is stopped: what all consumers share."""
 
     def __init__(self, channel: Channel, tag: str, place: Place, *, no_ack: bool, prefetch: int) -> None:
         self.channel = channel
@@ -44,7 +44,7 @@ class Standing:
         self.no_ack = no_ack
         self.prefetch = prefetch
         self.unsettled = 0
-        """Delivered and not settled; the place still holds something where it is not 0."""
+        """Deliveries that are not settled."""
         self._wake: asyncio.Future[None] | None = None
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -75,20 +75,20 @@ class Standing:
             self.look()
 
     def look(self) -> None:
-        """There may be room again."""
+        """Look again whether there is credit."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits for room, so that nobody would tell it that its queue is gone."""
+        """Whether it waits for credit, and so has no claim that would fail if its queue were deleted."""
         return self._wake is not None
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._guarded())
 
     async def stop(self) -> None:
-        """Take no more; returns when what was on its way is delivered or given back."""
+        """Claim no more; returns when the last claim is delivered or released."""
         self._stopping = True
         self.look()
         await self.hold()
@@ -118,7 +118,7 @@ class Standing:
 
 
 class Consumer(Standing):
-    """See the module's description."""
+    """A consumer of a work group."""
 
     def __init__(
         self,
@@ -172,16 +172,22 @@ class Consumer(Standing):
             if claim.slices:
                 await self._take(claim)
             elif loop.time() - began < LOOK_SECONDS and not self._stopping:
-                await asyncio.sleep(LOOK_SECONDS)  # the broker lets nobody wait any more, or the wait was ended for us
+                await asyncio.sleep(LOOK_SECONDS)  # the broker is draining, or `stop_waiting` ended the wait
 
     async def _claim(self, most: int) -> Claim:
         queue, group, consumer = self.place
         self._claiming = asyncio.get_running_loop().create_future()
         try:
             return await self.channel.broker.claim(
-                queue, group=group, max=most, wait=self._wait, lease_seconds=None if self.no_ack else LEASE_SECONDS,
-                consumer=consumer, ack=self.no_ack, priority=self._priority,
-            )  # fmt: skip
+                queue,
+                group=group,
+                max=most,
+                wait=self._wait,
+                lease_seconds=None if self.no_ack else LEASE_SECONDS,
+                consumer=consumer,
+                ack=self.no_ack,
+                priority=self._priority,
+            )
         finally:
             self._claiming.set_result(None)
             self._claiming = None
@@ -223,9 +229,15 @@ class Consumer(Standing):
                         properties = counted(properties, part.attempt)
                     tag += 1
                     wire.deliver(
-                        number, tag_bytes, tag, redelivered, exchange, routing_key(message.key), properties,
+                        number,
+                        tag_bytes,
+                        tag,
+                        redelivered,
+                        exchange,
+                        routing_key(message.key),
+                        properties,
                         message.payload,
-                    )  # fmt: skip
+                    )
                     if held is not None:
                         unacked[tag] = (held, offset)
                     sent += 1

@@ -26,7 +26,7 @@ def told(found: Outgoing, headers: Headers) -> Outgoing:
     history = headers["x-death"]
     own = [death for death in history if _is_ours(death)] if isinstance(history, list) else []
     if not own:
-        return found  # its publisher has set that header himself: it goes out as it came
+        return found  # the publisher set that header: pass it on unchanged
     properties = Properties(found.properties)
     table: dict[str, Any] = properties.headers or {}
     before = table.get("x-death")
@@ -38,7 +38,7 @@ def told(found: Outgoing, headers: Headers) -> Outgoing:
     for name, entry in (("first", first), ("last", last)):
         for part in ("reason", "queue", "exchange"):
             added[f"x-{name}-death-{part}"] = entry.get(part, "")
-    if "x-first-death-reason" in table:  # published again by somebody who kept the history
+    if "x-first-death-reason" in table:  # republished with its history
         added = {name: value for name, value in added.items() if not name.startswith("x-first") or name not in table}
     return found._replace(
         exchange=_exchange_of(own[0]).encode()[:255],
@@ -66,10 +66,13 @@ def _entries(own: list[dict[str, Any]], exchange: str, expiration: str | None) -
         death = own[index]
         came_by = exchange if index == len(own) - 1 else _exchange_of(own[index + 1])
         entry: dict[str, Any] = {
-            "count": 1, "reason": REASONS[death["reason"]], "queue": str(death["queue"]),
-            "time": Timestamp(int(death.get("time") or 0) // 1000), "exchange": came_by,
+            "count": 1,
+            "reason": REASONS[death["reason"]],
+            "queue": str(death["queue"]),
+            "time": Timestamp(int(death.get("time") or 0) // 1000),
+            "exchange": came_by,
             "routing-keys": [str(death.get("key") or "")],
-        }  # fmt: skip
+        }
         if expiration is not None and index == len(own) - 1:
             entry["original-expiration"] = expiration
         same = _same(entries, entry)

@@ -20,10 +20,10 @@ from penstock.wire.amqp091.tables import Malformed, encode_table, plain
 RAW: Final = "amqp"
 """The header that holds the exchange's name and the content header's properties, as they came."""
 LOCAL: Final = "amqp-connection"
-"""The header of who published it, where one of his own consumers does not want to see it."""
+"""The header with the publishing connection, for consumers with no-local."""
 HIDDEN: Final = frozenset((RAW, LOCAL, "mqtt", "x-death"))
 MORE_KEYS: Final = frozenset(("CC", "BCC"))
-"""Headers by which RabbitMQ would send a message to more queues: a publisher who counts on that must be told."""
+"""Headers by which RabbitMQ would send a message to more queues: a publisher that relies on it must be told."""
 PERSISTENT: Final = 2
 
 _NAMED: Final = {
@@ -165,7 +165,7 @@ class Outgoing(NamedTuple):
 
 _NOTHING: Final = Outgoing(b"", build(delivery_mode=PERSISTENT))
 _good: dict[bytes, Outgoing] = {}
-"""What was found in `amqp` headers of late: consumers see the same ones again and again."""
+"""A cache of decoded `amqp` headers: consumers see the same ones over and over."""
 
 
 def outgoing(message: Message, published_ms: int) -> Outgoing:
@@ -189,7 +189,7 @@ def routing_key(key: str | None) -> bytes:
 
 
 def _as_it_came(raw: bytes) -> Outgoing | None:
-    """None where these bytes are none that this front has written: anybody may set a header."""
+    """None where this front did not write these bytes: any client may set the header."""
     end = 1 + raw[0] if raw else 0
     properties = raw[end:]
     try:

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 RUN_MESSAGES: Final = 5_000
 RUN_BYTES: Final = 16 * 1024 * 1024
-"""One call holds no more than about so much; the rest waits for the next."""
+"""About the most that one call carries; the rest waits for the next."""
 ENCODE_FROM: Final = 32
-"""From so many messages on, routing looks at columns and not at messages."""
+"""From this many messages on, routing works on columns instead of messages."""
 AGAIN_SECONDS: Final = 0.05
 AGAIN_TIMES: Final = 100
-"""How often a publish is tried again that the broker had no room for."""
+"""Attempts for a publish that the broker refused as overloaded."""
 
 
 class Run(NamedTuple):
@@ -125,7 +125,7 @@ class Publishing:
         self._answer(stored, STORED)
 
     async def landed(self) -> None:
-        """Until all that was taken at once is confirmed."""
+        """Wait until every publish under way is confirmed."""
         while self._flying:
             with suppress(PenstockError):
                 await self._flying[-1][1]
@@ -251,7 +251,7 @@ class Publishing:
         return Outcome({index for index in range(len(messages)) if index not in reached}, set())
 
     def _refused(self, messages: Sequence[Message], error: PenstockError) -> Outcome:
-        """Who waits for confirms gets nacks; without them only an error can say that something was not stored."""
+        """Nack the messages if the channel has confirms; otherwise only an error can say that they are not stored."""
         if isinstance(error, QueueFull) or (self.confirms and isinstance(error, Unavailable | Overloaded)):
             return Outcome(set(), set(range(len(messages))))
         raise fault_of(error)
@@ -295,9 +295,14 @@ class Publishing:
         """Return a message that has reached no queue, if its publisher wants it."""
         if event.mandatory:
             self._channel.connection.wire.return_message(
-                self._channel.number, codes.NO_ROUTE, "NO_ROUTE", event.exchange, event.routing_key, event.properties,
+                self._channel.number,
+                codes.NO_ROUTE,
+                "NO_ROUTE",
+                event.exchange,
+                event.routing_key,
+                event.properties,
                 event.body,
-            )  # fmt: skip
+            )
 
     def _confirm(self, count: int, refused: set[int]) -> None:
         """All before these are confirmed already, so that one answer speaks for a run of equal ones."""

@@ -1,6 +1,6 @@
 """Direct reply-to: a client consumes from `amq.rabbitmq.reply-to`, and is answered without declaring a queue for it.
 
-The channel gets a queue of its own with a name that nobody can guess; it is exclusive, and goes with its consumer. A
+The channel gets a queue of its own with an unguessable name; it is exclusive, and goes with its consumer. A
 question that says `amq.rabbitmq.reply-to` leaves with that name instead, so that any client, by any node and protocol,
 can answer it. Knows the broker through its channel.
 """

@@ -77,10 +77,17 @@ async def _consumer(channel: Channel, method: Basic.Consume, tag: str, queue: st
     if skips_own:
         channel.connection.mark_own()
     return Consumer(
-        channel, tag, place, no_ack=method.no_ack, prefetch=channel.consumer_prefetch, priority=priority,
-        skips_own=skips_own, wanted=wanted, is_single=options.get("single_active_consumer", False),
+        channel,
+        tag,
+        place,
+        no_ack=method.no_ack,
+        prefetch=channel.consumer_prefetch,
+        priority=priority,
+        skips_own=skips_own,
+        wanted=wanted,
+        is_single=options.get("single_active_consumer", False),
         is_limited=_is_limited(options),
-    )  # fmt: skip
+    )
 
 
 def _is_limited(options: dict[str, Any]) -> bool:
@@ -93,7 +100,7 @@ def _check_none_left(left: Arguments) -> None:
 
 
 def _check_no_local(options: dict[str, Any], method: Basic.Consume) -> bool:
-    """What it does not want is dropped: that will do only where nobody else could have it."""
+    """Refuse no-local unless queue or consumer is exclusive: what it drops, another consumer could want."""
     if not options.get("exclusive") and not method.exclusive:
         raise not_implemented("no-local on a queue that others may consume from; make the queue or consumer exclusive")
     return True
@@ -108,9 +115,14 @@ async def _attach(channel: Channel, place: Place, exclusive: bool) -> None:
 
 
 async def _reader(
-    channel: Channel, method: Basic.Consume, tag: str, place: Place, wanted: Filter | None, options: dict[str, Any],
+    channel: Channel,
+    method: Basic.Consume,
+    tag: str,
+    place: Place,
+    wanted: Filter | None,
+    options: dict[str, Any],
     left: Arguments,
-) -> Standing:  # fmt: skip
+) -> Standing:
     """A consumer of a stream."""
     broker, queue, group = channel.broker, place.queue, place.group
     start = None
@@ -121,9 +133,11 @@ async def _reader(
     if method.no_local:
         raise not_implemented("no-local on a stream")
     given: dict[str, Any] = {
-        "no_ack": method.no_ack, "prefetch": channel.consumer_prefetch, "wanted": wanted,
+        "no_ack": method.no_ack,
+        "prefetch": channel.consumer_prefetch,
+        "wanted": wanted,
         "primary": options.get("primary_group"),
-    }  # fmt: skip
+    }
     if not group:
         if options.get("lanes", 1) > 1:
             raise precondition(f"queue '{queue}' has several lanes: read it with an x-consumer-group")
@@ -153,9 +167,12 @@ async def get(channel: Channel, method: Basic.Get) -> Frame | None:
         raise not_implemented(f"basic.get on the stream '{queue}'")
     place = Place(queue, DEFAULT_GROUP, channel.getting_place)
     claim = await channel.broker.claim(
-        queue, max=1, consumer=place.consumer, ack=method.no_ack,
+        queue,
+        max=1,
+        consumer=place.consumer,
+        ack=method.no_ack,
         lease_seconds=None if method.no_ack else LEASE_SECONDS,
-    )  # fmt: skip
+    )
     if not claim.slices:
         return make(Basic.GetEmpty)
     stats = await channel.broker.stats(queue)
@@ -175,9 +192,15 @@ async def get(channel: Channel, method: Basic.Get) -> Frame | None:
         properties = counted(properties, one.attempt)
     channel.connection.host.measures.delivered += 1
     channel.connection.wire.get_ok(
-        channel.number, channel.delivery_tag, one.attempt > 1, exchange, routing_key(one.key), ready_in(stats),
-        properties, one.payload,
-    )  # fmt: skip
+        channel.number,
+        channel.delivery_tag,
+        one.attempt > 1,
+        exchange,
+        routing_key(one.key),
+        ready_in(stats),
+        properties,
+        one.payload,
+    )
     return None
 
 

@@ -44,8 +44,15 @@ HEADERS_TOO_LARGE: Final = Fault(
 )
 INTERNAL: Final = Fault(500, "internal", "the server failed; its log has the request's id")
 FAULTS: Final = (
-    MALFORMED, NO_SUCH_PATH, METHOD_NOT_ALLOWED, NOT_ACCEPTABLE, TIMEOUT, MEDIA_TYPE, HEADERS_TOO_LARGE, INTERNAL,
-)  # fmt: skip
+    MALFORMED,
+    NO_SUCH_PATH,
+    METHOD_NOT_ALLOWED,
+    NOT_ACCEPTABLE,
+    TIMEOUT,
+    MEDIA_TYPE,
+    HEADERS_TOO_LARGE,
+    INTERNAL,
+)
 
 
 class HttpError(Exception):

@@ -16,7 +16,7 @@ from penstock.wire.http.large_bodies import LARGE_BODY_BYTES, ArrivingBody
 
 HEADS_KEPT: Final = 256
 HEAD_KEPT_BYTES: Final = 1_024
-"""A client chooses its headers: so many heads are remembered, and none whose headers are longer."""
+"""Limits on the cache of heads, whose contents clients choose."""
 
 _TARGET: Final = re.compile(rb"POST /[A-Za-z0-9/_.~%?&=-]*")
 """Methods and targets in which nothing is unusual."""

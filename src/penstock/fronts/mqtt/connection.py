@@ -28,7 +28,7 @@ LINGER_SECONDS: Final = 2.0
 
 
 class Connection(asyncio.Protocol):
-    """See the module's description."""
+    """The socket of one client."""
 
     __slots__ = (
         "_filter",
@@ -135,18 +135,33 @@ class Connection(asyncio.Protocol):
     # Out ------------------------------------------------------------------------------------------------------
 
     def deliver(
-        self, message: Message, topic: str, published_ms: int, *, qos: int, retain: bool, dup: bool, packet_id: int,
-        ids: tuple[int, ...], extra: UserProperties = (),
-    ) -> bool:  # fmt: skip
+        self,
+        message: Message,
+        topic: str,
+        published_ms: int,
+        *,
+        qos: int,
+        retain: bool,
+        dup: bool,
+        packet_id: int,
+        ids: tuple[int, ...],
+        extra: UserProperties = (),
+    ) -> bool:
         """Write a PUBLISH; False where the client does not take one so large. `flush` sends it."""
         properties = NO_PROPERTIES
         if self.engine.version == 5:
             properties = properties_of(message, published_ms, self._server.now_ms(), extra)
         self._server.measures.delivered += 1
         return self.engine.publish(
-            topic, message.payload, qos=qos, retain=retain, dup=dup, packet_id=packet_id, properties=properties,
+            topic,
+            message.payload,
+            qos=qos,
+            retain=retain,
+            dup=dup,
+            packet_id=packet_id,
+            properties=properties,
             subscription_ids=ids,
-        )  # fmt: skip
+        )
 
     def flush(self) -> None:
         """Send what was written, and close what has ended."""
@@ -167,7 +182,7 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def flush_soon(self) -> None:
-        """The same after everything that is ready to run now: what several write is one packet on the network."""
+        """Flush at the end of this loop turn, so that several writes are one packet on the network."""
         if not self._is_flushing:
             self._is_flushing = True
             asyncio.get_running_loop().call_soon(self._flush_now)
@@ -182,7 +197,7 @@ class Connection(asyncio.Protocol):
             await asyncio.shield(self._writers)
 
     def fail(self, text: str) -> None:
-        """What a subscription stands on was taken away: the client is told, and may come again."""
+        """Disconnect the client because what a subscription needs is gone; it may connect again."""
         self.engine.disconnect(Reason.ADMINISTRATIVE_ACTION, text=text)
         self.flush_soon()
 

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 
 class MqttNumbers(NamedTuple):
-    """How things stand now."""
+    """Gauges."""
 
     connections: int
     sessions: int
@@ -19,7 +19,7 @@ class MqttNumbers(NamedTuple):
 
 
 class MqttMeasures:
-    """Counted by a server; what can be looked up, it asks for."""
+    """Counters of a server, and a callback for its gauges."""
 
     def __init__(self, numbers: Callable[[], MqttNumbers]) -> None:
         self._numbers = numbers

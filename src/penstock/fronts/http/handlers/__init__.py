@@ -34,10 +34,19 @@ class Routes(list[Route]):
         def register(handler: Handler) -> Handler:
             self.append(
                 Route(
-                    method, path, handler, answers=answers, body_schema=body_schema, takes_batch=takes_batch,
-                    gives_batches=gives_batches, gives=gives, or_gives=or_gives, errors=errors, is_open=is_open,
+                    method,
+                    path,
+                    handler,
+                    answers=answers,
+                    body_schema=body_schema,
+                    takes_batch=takes_batch,
+                    gives_batches=gives_batches,
+                    gives=gives,
+                    or_gives=or_gives,
+                    errors=errors,
+                    is_open=is_open,
                 )
-            )  # fmt: skip
+            )
             return handler
 
         return register

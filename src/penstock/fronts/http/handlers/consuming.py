@@ -24,9 +24,12 @@ ROUTES = Routes()
 
 
 @ROUTES.add(
-    "POST", "/v1/queues/{queue}/claim", {200: ClaimAnswer}, gives_batches=True,
+    "POST",
+    "/v1/queues/{queue}/claim",
+    {200: ClaimAnswer},
+    gives_batches=True,
     errors=[WrongKind, Overloaded, LeaseLost],
-)  # fmt: skip
+)
 async def claim(call: Call, body: ClaimRequest) -> Answer:
     """Lease up to `max` messages, waiting up to `wait` seconds for the first `min` of them."""
     wait = call.request.wait(body.wait)

@@ -60,9 +60,16 @@ class DeadQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 async def list_dead(call: Call, query: DeadQuery) -> Answer:
     """Dead letters of a group with why they died."""
     found = await call.broker.dead(
-        call.names["queue"], call.names["group"], max=query.max, reason=query.reason, error=query.error,
-        offsets=query.offsets(), filter=query.filter, lane=query.lane, until_ms=query.until_ms,
-    )  # fmt: skip
+        call.names["queue"],
+        call.names["group"],
+        max=query.max,
+        reason=query.reason,
+        error=query.error,
+        offsets=query.offsets(),
+        filter=query.filter,
+        lane=query.lane,
+        until_ms=query.until_ms,
+    )
     return json_answer(DeadAnswer([dead_body(dead) for dead in found]))
 
 
@@ -87,9 +94,7 @@ class RangesQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 @ROUTES.add("GET", GROUP + "/dead/ranges", {200: DeadRangesAnswer}, errors=[WrongKind])
 async def ranges(call: Call, query: RangesQuery) -> Answer:
     """Where dead letters are and why they died, page by page, without the messages themselves."""
-    page = await call.broker.dead_ranges(
-        call.names["queue"], call.names["group"], after=query.after(), max=query.max
-    )  # fmt: skip
+    page = await call.broker.dead_ranges(call.names["queue"], call.names["group"], after=query.after(), max=query.max)
     return json_answer(
         DeadRangesAnswer([convert(one, DeadRangeBody, from_attributes=True) for one in page.ranges], page.next)
     )
@@ -108,9 +113,15 @@ async def reasons(call: Call) -> Answer:
 async def redrive(call: Call, body: DeadChoice) -> Answer:
     """Give the chosen dead letters to their group again, with all attempts; how many."""
     count = await call.broker.redrive(
-        call.names["queue"], call.names["group"], reason=body.reason, error=body.error, offsets=body.offsets,
-        filter=body.filter, lane=body.lane, until_ms=body.until_ms,
-    )  # fmt: skip
+        call.names["queue"],
+        call.names["group"],
+        reason=body.reason,
+        error=body.error,
+        offsets=body.offsets,
+        filter=body.filter,
+        lane=body.lane,
+        until_ms=body.until_ms,
+    )
     return json_answer(CountAnswer(count))
 
 
@@ -118,9 +129,15 @@ async def redrive(call: Call, body: DeadChoice) -> Answer:
 async def purge_dead(call: Call, body: DeadChoice) -> Answer:
     """Let the chosen dead letters go for good; how many."""
     count = await call.broker.purge_dead(
-        call.names["queue"], call.names["group"], reason=body.reason, error=body.error, offsets=body.offsets,
-        filter=body.filter, lane=body.lane, until_ms=body.until_ms,
-    )  # fmt: skip
+        call.names["queue"],
+        call.names["group"],
+        reason=body.reason,
+        error=body.error,
+        offsets=body.offsets,
+        filter=body.filter,
+        lane=body.lane,
+        until_ms=body.until_ms,
+    )
     return json_answer(CountAnswer(count))
 
 

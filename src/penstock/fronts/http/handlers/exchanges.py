@@ -78,9 +78,13 @@ async def list_bindings(call: Call) -> Answer:
 async def bind(call: Call, body: BindingBody) -> Answer:
     """Bind a queue or another exchange to an exchange."""
     await call.broker.bind(
-        call.names["exchange"], body.target, body.pattern, target_kind=body.target_kind,
-        headers=None if body.headers is None else plain_headers(body.headers), match=body.match,
-    )  # fmt: skip
+        call.names["exchange"],
+        body.target,
+        body.pattern,
+        target_kind=body.target_kind,
+        headers=None if body.headers is None else plain_headers(body.headers),
+        match=body.match,
+    )
     return NOTHING
 
 
@@ -88,7 +92,11 @@ async def bind(call: Call, body: BindingBody) -> Answer:
 async def unbind(call: Call, body: BindingBody) -> Answer:
     """Remove a binding."""
     await call.broker.unbind(
-        call.names["exchange"], body.target, body.pattern, target_kind=body.target_kind,
-        headers=None if body.headers is None else plain_headers(body.headers), match=body.match,
-    )  # fmt: skip
+        call.names["exchange"],
+        body.target,
+        body.pattern,
+        target_kind=body.target_kind,
+        headers=None if body.headers is None else plain_headers(body.headers),
+        match=body.match,
+    )
     return NOTHING

@@ -21,7 +21,7 @@ class MarksQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     prefix: str = ""
     """Only names that begin so."""
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
-    """A page has at most so many, and at most 8 MiB of values."""
+    """Marks on a page at most; it also ends at 8 MiB of values."""
     after: str = ""
     """A page's `next`."""
 

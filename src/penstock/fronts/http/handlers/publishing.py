@@ -22,9 +22,12 @@ class PublishQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 @ROUTES.add(
-    "POST", "/v1/queues/{queue}/messages", {200: PublishAnswer, 202: BufferedAnswer}, takes_batch=True,
+    "POST",
+    "/v1/queues/{queue}/messages",
+    {200: PublishAnswer, 202: BufferedAnswer},
+    takes_batch=True,
     errors=[QueueFull, MessageTooLarge],
-)  # fmt: skip
+)
 def publish(call: Call, body: PublishRequest | None, query: PublishQuery) -> Ticket[Answer]:
     """Publish messages, all or none; answered when they are durable."""
     queue = call.names["queue"]
@@ -41,9 +44,12 @@ class ExchangeQuery(PublishQuery, forbid_unknown_fields=True, kw_only=True):
 
 
 @ROUTES.add(
-    "POST", "/v1/exchanges/{exchange}/messages", {200: PublishAnswer, 202: BufferedAnswer}, takes_batch=True,
+    "POST",
+    "/v1/exchanges/{exchange}/messages",
+    {200: PublishAnswer, 202: BufferedAnswer},
+    takes_batch=True,
     errors=[QueueFull, MessageTooLarge, Unroutable],
-)  # fmt: skip
+)
 def publish_to(call: Call, body: PublishRequest | None, query: ExchangeQuery) -> Ticket[Answer]:
     """Publish to an exchange: each message goes to every queue that its key and headers lead to."""
     exchange = call.names["exchange"]

@@ -157,5 +157,5 @@ def _arrow() -> Callable[[Scan, list[str]], bytes]:
             NOT_ACCEPTABLE,
             f"this server cannot make Arrow: {error}; install it with pip install 'penstock[spark]', or ask for "
             f"{BATCHES_TYPE}",
-        ) from None  # fmt: skip
+        ) from None
     return stream_of

@@ -42,9 +42,16 @@ async def declare_schedule(call: Call, body: ScheduleRequest) -> Answer:
     name = call.names["schedule"]
     status = 200 if any(schedule.name == name for schedule in await call.broker.schedules()) else 201
     schedule = await call.broker.declare_schedule(
-        name, message=body.message.message(), queue=body.queue, exchange=body.exchange, cron=body.cron,
-        interval_ms=body.interval_ms, timezone=body.timezone, paused=body.paused, description=body.description,
-    )  # fmt: skip
+        name,
+        message=body.message.message(),
+        queue=body.queue,
+        exchange=body.exchange,
+        cron=body.cron,
+        interval_ms=body.interval_ms,
+        timezone=body.timezone,
+        paused=body.paused,
+        description=body.description,
+    )
     return json_answer(_body(schedule), status)
 
 

@@ -1,4 +1,4 @@
-"""Staging: chunks that nobody sees until one commit publishes them, together with marks."""
+"""Staging: chunks that stay invisible until one commit publishes them, together with marks."""
 
 from __future__ import annotations
 
@@ -30,12 +30,16 @@ class StageQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 
 @ROUTES.add("PUT", TRANSACTION + "/{chunk}", {204: None}, takes_batch=True, errors=[MessageTooLarge])
 async def stage(call: Call, body: PublishRequest | None, query: StageQuery) -> Answer:
-    """Keep a chunk of messages durably, for nobody to see before its commit; the same chunk again changes nothing."""
+    """Keep a chunk of messages durably, invisible until its commit; the same chunk again changes nothing."""
     batch = call.request.batch() if body is None else _encoded(body)
     await call.broker.stage(
-        call.names["transaction"], call.names["chunk"], batch,
-        queue=query.queue, exchange=query.exchange, routing_key=query.routing_key,
-    )  # fmt: skip
+        call.names["transaction"],
+        call.names["chunk"],
+        batch,
+        queue=query.queue,
+        exchange=query.exchange,
+        routing_key=query.routing_key,
+    )
     return NOTHING
 
 
@@ -47,9 +51,11 @@ def _encoded(body: PublishRequest) -> EncodedBatch:
 
 
 @ROUTES.add(
-    "POST", TRANSACTION + "/commit", {200: CommittedBody},
+    "POST",
+    TRANSACTION + "/commit",
+    {200: CommittedBody},
     errors=[ChunkMissing, MarkMoved, QueueFull, MessageTooLarge],
-)  # fmt: skip
+)
 async def commit_staged(call: Call, body: CommitStagedRequest) -> Answer:
     """Publish exactly these chunks, in this order, and put the marks: all of it or nothing, once.
 
@@ -69,17 +75,24 @@ async def show_staged(call: Call) -> Answer:
     staged = await call.broker.staged(call.names["transaction"])
     chunks = [
         StagedChunkBody(
-            chunk=chunk.chunk, queue=chunk.queue, exchange=chunk.exchange, routing_key=chunk.routing_key,
-            messages=chunk.messages, bytes=chunk.bytes,
+            chunk=chunk.chunk,
+            queue=chunk.queue,
+            exchange=chunk.exchange,
+            routing_key=chunk.routing_key,
+            messages=chunk.messages,
+            bytes=chunk.bytes,
         )
         for chunk in staged.chunks
-    ]  # fmt: skip
+    ]
     return json_answer(
         StagedBody(
-            transaction=staged.transaction, state=staged.state, chunks=chunks, published=staged.published,
+            transaction=staged.transaction,
+            state=staged.state,
+            chunks=chunks,
+            published=staged.published,
             expires_ms=staged.expires_ms,
         )
-    )  # fmt: skip
+    )
 
 
 @ROUTES.add("DELETE", TRANSACTION, {204: None}, errors=[AlreadyCommitted])

@@ -30,7 +30,12 @@ async def show_trace(call: Call, query: TraceQuery) -> Answer:
 async def add_event(call: Call, body: TraceEventRequest) -> Answer:
     """Note something on a trace's timeline."""
     await call.broker.trace_event(
-        call.names["trace"], body.name, detail=body.detail, queue=body.queue, lane=body.lane, offset=body.offset,
+        call.names["trace"],
+        body.name,
+        detail=body.detail,
+        queue=body.queue,
+        lane=body.lane,
+        offset=body.offset,
         consumer=body.consumer or call.consumer,
-    )  # fmt: skip
+    )
     return NOTHING

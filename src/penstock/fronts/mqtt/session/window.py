@@ -77,7 +77,7 @@ class Window:
     # Waiting ------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something has changed: whoever waits looks again."""
+        """Wake everything that waits for a change."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

@@ -68,9 +68,15 @@ def read(wanted: packets.Subscription, request: packets.Subscribe, client_id: st
         return _of_queue(wanted, request, found.group, found.filter, client_id)
     kind: Literal["topic", "share"] = "share" if found.group else "topic"
     return Subscription(
-        text, wanted.qos, kind, wanted.no_local, wanted.retain_as_published, request.subscription_id, found.filter,
+        text,
+        wanted.qos,
+        kind,
+        wanted.no_local,
+        wanted.retain_as_published,
+        request.subscription_id,
+        found.filter,
         found.group,
-    )  # fmt: skip
+    )
 
 
 def _of_queue(
@@ -90,9 +96,15 @@ def _of_queue(
             Reason.TOPIC_FILTER_INVALID, f"{topic_filter!r} names no queue: wildcards may stand behind its name"
         )
     return Subscription(
-        wanted.filter, min(wanted.qos, 1), "queue", id=request.subscription_id,
-        pattern="" if pattern == "#" else pattern, group=group, queue=name, start=given.get(STREAM_OFFSET, ""),
-    )  # fmt: skip
+        wanted.filter,
+        min(wanted.qos, 1),
+        "queue",
+        id=request.subscription_id,
+        pattern="" if pattern == "#" else pattern,
+        group=group,
+        queue=name,
+        start=given.get(STREAM_OFFSET, ""),
+    )
 
 
 class Subscriptions:
