@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import re
 import sqlite3
 from pathlib import Path
@@ -52,6 +53,7 @@ def test_queries_are_read_by_name_without_their_comments(tmp_path: Path, monkeyp
         "-- Head\n\n-- name: one\n-- What.\nSELECT 1\n\n-- More ---\n\n-- name: two\nSELECT {x}\n"
     )
     (folder / "migrations" / "0001.sql").write_text("-- a\nCREATE x;\n\nDO $$\nBEGIN;\nEND $$;\n")
+    importlib.import_module("some_engine")
     queries = load_queries("some_engine")
     assert (queries.names, queries.one, queries["two"]) == (("one", "two"), "SELECT 1", "SELECT {x}")
     with pytest.raises(AttributeError, match="three"):

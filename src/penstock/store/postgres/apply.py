@@ -20,35 +20,45 @@ Value = Callable[[Commit], object]
 
 
 def _deletes(table: Table) -> Value:
-    # Lists in lists are arrays of two dimensions, tuples in lists are rows.
-    return lambda commit: [list(key) for key in table.deletes(commit)]
+    return lambda commit: _pairs(table.deletes(commit))
 
 
 def _puts(table: Table, *, more: Row = ()) -> Value:
     """The rows that are put, with values of more columns behind them."""
+
+    def value(commit: Commit) -> object:
+        rows = table.puts(commit)
+        if not rows:
+            return None
+        rows = tables.latest(_kept(rows, texts), key)
+        return [(*row, *more) for row in rows] if more else rows
+
     key, texts = len(table.key), table.texts
-    if more:
-        return lambda commit: [(*row, *more) for row in tables.latest(_kept(table.puts(commit), texts), key)]
-    return lambda commit: tables.latest(_kept(table.puts(commit), texts), key)
+    return value
 
 
 def _bounds(name: str) -> Value:
-    return lambda commit: [list(pair) for pair in tables.bounds(commit, name)]
+    return lambda commit: _pairs(tables.bounds(commit, name))
+
+
+def _pairs(rows: Sequence[Row]) -> object:
+    """Lists in lists are arrays of two dimensions, tuples in lists are rows."""
+    return [list(row) for row in rows] if rows else None
 
 
 ARGUMENTS: Final[Sequence[tuple[str, Value]]] = (
-    ("gone_lanes", lambda commit: commit.lanes_deleted),
-    ("gone_groups", lambda commit: [list(key) for key in tables.groups_deleted(commit)]),
+    ("gone_lanes", lambda commit: commit.lanes_deleted or None),
+    ("gone_groups", lambda commit: _pairs(tables.groups_deleted(commit))),
     *((f"gone_{table.name}", _deletes(table)) for table in tables.DELETED_BY_KEY),
     ("expired_dedup", _bounds("dedup_expired_ms")),
-    ("new_lanes", tables.lane_values),
+    ("new_lanes", lambda commit: tables.lane_values(commit) or None),
     *((f"new_{table.name}", _puts(table)) for table in tables.OF_LANES),
-    ("new_batches", lambda commit: tables.latest(tables.batch_values(commit), 2)),
+    ("new_batches", lambda commit: tables.latest(tables.batch_values(commit), 2) or None),
     ("trims", _bounds("trim_to")),
-    ("gone_catalog_kinds", lambda commit: [kind for kind, _ in commit.catalog_deleted]),
-    ("gone_catalog_ids", lambda commit: [id for _, id in commit.catalog_deleted]),
+    ("gone_catalog_kinds", lambda commit: [kind for kind, _ in commit.catalog_deleted] or None),
+    ("gone_catalog_ids", lambda commit: [id for _, id in commit.catalog_deleted] or None),
     ("new_catalog", _puts(tables.CATALOG, more=(0,))),  # the version is given by the database
-    ("gone_outbox", lambda commit: commit.outbox_deleted),
+    ("gone_outbox", lambda commit: commit.outbox_deleted or None),
     ("new_outbox", _puts(tables.OUTBOX)),
     ("expired_traces", lambda commit: commit.traces_expired_ms),
     ("new_traces", _puts(tables.TRACES)),
@@ -61,11 +71,8 @@ _SETTLED: Final = ("gone", "failed", "errors", "failed_ms", "retried")
 
 
 def commit_values(commit: Commit) -> Row:
-    """The values of ARGUMENTS; None where there is nothing to do.
-
-    An array without rows would be looked at all the same, by the driver and by the database.
-    """
-    return tuple([None if (found := value(commit)) == [] else found for _, value in ARGUMENTS])
+    """The values of ARGUMENTS. None where there is nothing to do: driver and database would look at an empty array."""
+    return tuple([value(commit) for _, value in ARGUMENTS])
 
 
 def settle_values(commit: Commit) -> Row:

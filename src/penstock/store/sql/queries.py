@@ -8,8 +8,9 @@ there is no other way. It may not know any engine. Next stop: `tables.py`.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
+from pathlib import Path
 from typing import Final
 
 Migration = Sequence[str]
@@ -39,7 +40,7 @@ class Queries:
 
 def load_queries(package: str, file: str = "queries.sql") -> Queries:
     """The queries of a file that lies beside a package's modules."""
-    _, *parts = _NAME.split(_read(package, file))
+    _, *parts = _NAME.split((_folder(package) / file).read_text(encoding="utf-8"))
     names, texts = parts[::2], parts[1::2]
     if len(set(names)) != len(names):
         raise ValueError(f"{package}: {file} has a name twice")
@@ -51,11 +52,11 @@ def load_migrations(package: str) -> Sequence[Migration]:
 
     Files are only ever added: schemas made by each are out there.
     """
-    folder = resources.files(package) / "migrations"
+    folder = _folder(package) / "migrations"
     names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
     if names != [f"{number:04}.sql" for number in range(1, len(names) + 1)]:
         raise ValueError(f"{package}: migrations must be numbered from 0001 on, without a gap: {names}")
-    return tuple(tuple(statements((folder / name).read_text())) for name in names)
+    return tuple(tuple(statements((folder / name).read_text(encoding="utf-8"))) for name in names)
 
 
 def statements(script: str) -> Iterable[str]:
@@ -97,8 +98,11 @@ def quoted(name: str, mark: str = '"') -> str:
     return mark + name.replace(mark, mark * 2) + mark
 
 
-def _read(package: str, file: str) -> str:
-    return (resources.files(package) / file).read_text(encoding="utf-8")
+def _folder(package: str) -> Path:
+    """Where the modules of an imported package lie; `importlib.resources` would cost more than all the files."""
+    file = sys.modules[package].__file__
+    assert file is not None
+    return Path(file).parent
 
 
 def _without_description(text: str) -> str:

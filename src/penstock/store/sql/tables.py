@@ -8,6 +8,7 @@ in the same place: what is left to write is a migration of each engine. It may n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from msgspec.structs import astuple
@@ -53,17 +54,20 @@ class Table:
         )
         """The places of columns that hold text."""
 
+        self._put_rows = attrgetter(name)
+        self._deleted_keys = attrgetter(f"{name}_deleted")
+
     def puts(self, commit: Commit) -> list[Row]:
         """The rows that a commit puts, as values of the columns."""
-        name = self.name
+        rows = self._put_rows
         if not self.of_lane:
-            return [astuple(row) for row in getattr(commit, name)]
-        return [(change.lane, *astuple(row)) for change in commit.lanes for row in getattr(change, name)]
+            return [astuple(row) for row in rows(commit)]
+        return [(change.lane, *astuple(row)) for change in commit.lanes for row in rows(change)]
 
     def deletes(self, commit: Commit) -> list[Row]:
-        """The keys of the rows that a commit deletes."""
-        name = f"{self.name}_deleted"
-        return [(change.lane, *key) for change in commit.lanes for key in getattr(change, name)]
+        """The keys of the rows of lanes that a commit deletes."""
+        keys = self._deleted_keys
+        return [(change.lane, *key) for change in commit.lanes for key in keys(change)]
 
 
 # | name | row | how many columns are its key |
