@@ -21,7 +21,7 @@ SECOND_HALF: Final = "tests/spark/test_n"
 SHARED_BY_FILE: Final = tuple(
     f"tests/{name}"
     for name in (
-        "cli/test_apply.py", "clients/amqp/", "conformance/test_mysql.py", "conformance/test_postgres.py",
+        "cli/test_apply.py", "clients/amqp/", "conformance/mysql/", "conformance/postgres/",
         "crash/test_database_trouble.py", "crash/test_postgres_trouble.py", "enqueue/test_libraries.py",
         "enqueue/test_mysql.py", "unit/spark/test_readers.py",
     )

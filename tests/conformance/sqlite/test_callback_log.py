@@ -20,7 +20,7 @@ from penstock.store.sqlite.log.log import Entry
 from penstock.store.sqlite.log.sync import KernelSyncs
 from penstock.store.sqlite.overlay import Recent
 from tests.conformance.samples import all_batches, batches, change, commit, own_all
-from tests.conformance.sqlite_rig import opened, use
+from tests.conformance.sqlite.rig import opened, use
 from tests.scenarios.rig import until
 
 

@@ -39,7 +39,7 @@ from tests.conformance.samples import (
     load_one,
     own_all,
 )
-from tests.conformance.sqlite_rig import opened, use
+from tests.conformance.sqlite.rig import opened, use
 
 
 @pytest.fixture
