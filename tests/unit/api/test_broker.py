@@ -31,7 +31,7 @@ FRONT_BROKERS: Final[list[type[FrontBroker]]] = [LocalBroker]
 TRANSACTIONS: Final[list[type[Transaction]]] = [LocalTransaction, ClientTransaction]
 
 IMPLEMENTED: Final[list[tuple[type, type]]] = [
-    *((Broker, kind) for kind in BROKERS),
+    *((Broker, kind) for kind in BROKERS if FrontBroker not in kind.__mro__),  # a front's has more parameters
     *((FrontBroker, kind) for kind in FRONT_BROKERS),
     *((Transaction, kind) for kind in TRANSACTIONS),
 ]
@@ -64,7 +64,7 @@ def faults_of(protocol: type, kind: type) -> list[str]:
         given = getattr(kind, name, None)
         if given is None or (given is wanted and is_stub(wanted)):
             found.append(f"{kind.__name__} has no {name}")
-        elif not takes(given, wanted):
+        elif inspect.signature(given).parameters != inspect.signature(wanted).parameters:
             found.append(f"{kind.__name__}.{name} has other parameters")
         elif inspect.iscoroutinefunction(wanted) and not is_awaitable(given):
             found.append(f"{kind.__name__}.{name} is no coroutine")
@@ -73,19 +73,6 @@ def faults_of(protocol: type, kind: type) -> list[str]:
         elif given is not wanted and given.__doc__ is not None:
             found.append(f"{kind.__name__}.{name} repeats the docstring")
     return found
-
-
-def takes(given: Callable[..., Any], wanted: Callable[..., Any]) -> bool:
-    """Whether a method has all parameters of another, in its order; options of its own come by name."""
-    parameters, expected = inspect.signature(given).parameters, inspect.signature(wanted).parameters
-    own = {
-        name: parameter
-        for name, parameter in parameters.items()
-        if name not in expected
-        and parameter.kind is parameter.KEYWORD_ONLY
-        and parameter.default is not parameter.empty
-    }
-    return {name: one for name, one in parameters.items() if name not in own} == dict(expected)
 
 
 def is_awaitable(method: Callable[..., Any]) -> bool:
