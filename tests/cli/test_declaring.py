@@ -123,7 +123,7 @@ def test_a_queue_is_purged_for_every_work_group(cli: Cli) -> None:
     cli("publish", "a", "2")
     assert cli("queue", "purge", "a", "--yes") == ("Purged 1 message of group default, 1 message of group other.\n")
     assert cli.stats("a", "stream")["lag"] == 1
-    assert "say --yes" in cli.fails("queue", "purge", "a")
+    assert "pass --yes" in cli.fails("queue", "purge", "a")
 
 
 def test_a_queue_is_paused_and_resumed(cli: Cli) -> None:
@@ -158,7 +158,7 @@ def test_groups_are_created_listed_shown_and_deleted(cli: Cli) -> None:
     assert "lease_ms" in cli("group", "show", "a", "large")
     assert cli.json("group", "show", "a", "late")["options"] == {"kind": "stream", "start": "now"}
     assert "has no group 'nobody'; there are: large, late" in cli.fails("group", "show", "a", "nobody")
-    assert "say --yes" in cli.fails("group", "delete", "a", "late")
+    assert "pass --yes" in cli.fails("group", "delete", "a", "late")
     assert cli("group", "delete", "a", "late", "--yes") == "Group a/late deleted.\n"
     assert cli.json("group", "delete", "a", "large", "--yes") == {"queue": "a", "deleted": "large"}
 
@@ -232,7 +232,7 @@ def test_exchanges_are_created_bound_shown_and_deleted(cli: Cli) -> None:
     assert "does not lead" in cli("exchange", "unbind", "orders", "eu", "order.eu.*")
     assert cli.json("exchange", "unbind", "all", "orders", "--to-exchange")["bound"] is False
     assert cli.json("exchange", "show", "orders")["bindings"] == []
-    assert "say --yes" in cli.fails("exchange", "delete", "orders")
+    assert "pass --yes" in cli.fails("exchange", "delete", "orders")
     assert cli("exchange", "delete", "orders", "--yes") == "Exchange orders deleted.\n"
     assert cli.json("exchange", "delete", "all", "--yes") == {"deleted": "all"}
     cli.fails("exchange", "show", "orders")

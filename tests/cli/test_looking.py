@@ -147,7 +147,7 @@ def test_a_schedule_is_created_shown_paused_resumed_and_deleted(cli: Cli, queue:
     assert cli.json("schedule", "pause", "nightly")["paused"] is True
     assert "fires in" in cli("schedule", "resume", "nightly")
 
-    assert "say --yes" in cli.fails("schedule", "delete", "nightly")
+    assert "pass --yes" in cli.fails("schedule", "delete", "nightly")
     assert cli("schedule", "delete", "nightly", "--yes") == "Schedule nightly deleted.\n"
     assert "no schedule 'nightly'" in cli.fails("schedule", "show", "nightly")
 

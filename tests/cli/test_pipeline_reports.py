@@ -67,7 +67,7 @@ def test_a_redrive_shows_the_plan_and_asks(cli: Cli, monkeypatch: pytest.MonkeyP
         save_plans(client, plans_id('["orders"]', "g"), Plans(0, [plan]))
     told = cli.fails("pipeline", "triage", "orders", "--group", "g", "--redrive", "1")
     assert "1: 1,200 dead letters of queue orders, group g (attempts: no \\e[31mroute)" in told
-    assert "say --yes" in told
+    assert "pass --yes" in told
     assert "there is no redrive plan 2; the last triage made 1" in cli.fails(
         "pipeline", "triage", "orders", "--group", "g", "--redrive", "2", "--yes"
     )

@@ -69,7 +69,7 @@ async def apply(
 def confirm(steps: list[Step], deletions: list[Step]) -> None:
     if not sys.stdin.isatty():
         raise click.ClickException(
-            f"--prune would delete {len(deletions)} things and what is in them; look with --dry-run, then say --yes"
+            f"--prune would delete {len(deletions)} things and what is in them; look with --dry-run, then pass --yes"
         )
     Console(highlight=False, stderr=True).print(*map(line, steps), sep="\n")
     click.confirm(f"Delete {len(deletions)} of these with all that is in them?", abort=True, err=True)
