@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from penstock.store.memory.engine import MemoryStore
+from tests.scenarios.overlapping import OverlappingStore
 from tests.scenarios.rig import Home
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(params=["sqlite", "memory", "memory, four commits under way"])
 def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
-    """Each scenario runs on each engine."""
-    return Home(tmp_path / "penstock.db" if request.param == "sqlite" else None)
+    """Each scenario runs on each engine, and on one that can do several commits at once."""
+    path = tmp_path / "penstock.db" if request.param == "sqlite" else None
+    return Home(path, OverlappingStore if "four" in request.param else MemoryStore)
 
 
 @pytest.fixture

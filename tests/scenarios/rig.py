@@ -42,8 +42,9 @@ class ManualClock:
 class Home:
     """One store: brokers are opened on it, closed, or left for dead."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, memory: type[MemoryStore] = MemoryStore) -> None:
         self.path = path
+        self._kind = memory
         self.clock: Clock = SystemClock()
         self._memory: MemoryStore | None = None
         self._opened: list[LocalBroker] = []
@@ -64,7 +65,7 @@ class Home:
     async def store(self) -> Store:
         if self.path is not None:
             return await SqliteStore.open(self.path)
-        self._memory = MemoryStore() if self._memory is None else self._memory.clone()
+        self._memory = self._kind() if self._memory is None else self._memory.clone()
         return self._memory
 
     async def reopen(self, broker: LocalBroker, **options: Any) -> LocalBroker:

@@ -23,6 +23,7 @@ from penstock.node.cluster.membership import Cluster, ClusterOptions
 from penstock.node.cluster.remote_publish import Landed, Landing
 from penstock.node.node import Node
 from penstock.node.spool.spool import SpoolSettings
+from penstock.store.contract import Capabilities
 from penstock.store.memory.engine import MemoryStore
 from tests.simulation.faulty_store import CALM, Chances, FaultyStore
 from tests.simulation.spool_folder import MemoryFolder
@@ -50,7 +51,7 @@ class CutStore(FaultyStore):
     """A way to the disk that can be cut: calls wait until it is mended, and then arrive."""
 
     def __init__(self, host: ClusterWorld, disk: MemoryStore, index: int) -> None:
-        super().__init__(host, disk, index)
+        super().__init__(host, disk, index, Capabilities())
         self.mended = asyncio.Event()
         self.mended.set()
 

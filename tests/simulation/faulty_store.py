@@ -81,17 +81,20 @@ class Host(Protocol):
 class FaultyStore:
     """One node's way to the disk."""
 
-    capabilities = Capabilities()
     callback_log: CallbackLog | None = None
     enqueueing: Enqueueing | None = None
 
-    def __init__(self, host: Host, disk: MemoryStore, index: int) -> None:
+    def __init__(self, host: Host, disk: MemoryStore, index: int, capabilities: Capabilities) -> None:
+        self.capabilities = capabilities
         self._host = host
         self._disk = disk
         self._index = index
-        self._applying = False
+        self._applying: list[set[int]] = []
+        """The slots of each commit under way."""
         self._closed = False
         self.severed = False
+        self.overlaps = 0
+        """Commits that began while another was under way."""
 
     # The contract -----------------------------------------------------------------------------------------
 
@@ -103,9 +106,13 @@ class FaultyStore:
         return epochs
 
     async def apply(self, commit: Commit) -> None:
-        if self._applying:
-            self._host.odd("two commits are under way at once")
-        self._applying = True
+        slots = set(commit.epochs)
+        if len(self._applying) >= self.capabilities.commits_under_way:
+            self._host.odd("too many commits are under way at once")
+        if any(not slots.isdisjoint(others) for others in self._applying):
+            self._host.odd("two commits of one slot are under way at once")
+        self._applying.append(slots)
+        self.overlaps += len(self._applying) > 1
         try:
             await self._before("apply")
             await self._land(commit)
@@ -114,7 +121,7 @@ class FaultyStore:
             self._host.failed()
             raise
         finally:
-            self._applying = False
+            self._applying.remove(slots)
 
     async def _land(self, commit: Commit) -> None:
         try:

@@ -16,6 +16,7 @@ from tests.simulation.world import run_world
 
 ROOT = Path(__file__).resolve().parents[2]
 CHUNKS = 50
+CHUNKS_FOUR = 10
 SEEDS_A_CHUNK = 40
 
 
@@ -27,14 +28,23 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_no_seed_finds_a_violation(chunk: int) -> None:
+def check_chunk(chunk: int, commits_under_way: int) -> None:
     failures = []
     for seed in range(chunk * SEEDS_A_CHUNK, (chunk + 1) * SEEDS_A_CHUNK):
-        outcome = run_world(seed)
+        outcome = run_world(seed, commits_under_way=commits_under_way)
         if outcome.violations:
             failures.append(describe(outcome))
     assert not failures, "\n".join(failures)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_no_seed_finds_a_violation(chunk: int) -> None:
+    check_chunk(chunk, 1)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS, CHUNKS + CHUNKS_FOUR))
+def test_no_seed_finds_a_violation_with_four_commits_under_way(chunk: int) -> None:
+    check_chunk(chunk, 4)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 5, 54, 71, 394])

@@ -22,6 +22,7 @@ from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.node import Node
 from penstock.node.spool.records import DeadRecord, dead_of
 from penstock.node.spool.spool import SpoolSettings
+from penstock.store.contract import Capabilities
 from penstock.store.memory.engine import MemoryStore
 from tests.simulation.checker import Checker
 from tests.simulation.court import Violation
@@ -47,7 +48,7 @@ class Process:
 
     def __init__(self, world: World, index: int) -> None:
         self.index = index
-        self.store = FaultyStore(world, world.disk, index)
+        self.store = FaultyStore(world, world.disk, index, world.capabilities)
         cache_bytes = world.plan.limits.get("cache_bytes", 1 << 20)
         self.folder = world.free_folder(index)
         spool = None
@@ -77,8 +78,9 @@ def segments_of(disk: dict[str, bytes]) -> int:
 class World:
     """Everything that one seed brings about."""
 
-    def __init__(self, plan: Plan, loop: VirtualLoop, *, keep_trace: bool = False) -> None:
+    def __init__(self, plan: Plan, loop: VirtualLoop, *, keep_trace: bool = False, commits_under_way: int = 1) -> None:
         self.plan = plan
+        self.capabilities = Capabilities(commits_under_way=commits_under_way)
         self.loop = loop
         self.clock = SimulatedClock(loop)
         self.disk = MemoryStore(self.clock.now_ms)
@@ -351,8 +353,8 @@ class Outcome(msgspec.Struct):
     virtual_ms: int
 
 
-def run_world(seed: int, *, keep_trace: bool = False) -> Outcome:
-    """Play one seed to its end."""
+def run_world(seed: int, *, keep_trace: bool = False, commits_under_way: int = 1) -> Outcome:
+    """Play one seed to its end, on a store that can do so many commits at once."""
     from tests.simulation.clients import play
 
     plan = make_plan(seed)
@@ -360,7 +362,7 @@ def run_world(seed: int, *, keep_trace: bool = False) -> Outcome:
     worlds: list[World] = []
 
     async def main() -> None:
-        world = World(plan, loop, keep_trace=keep_trace)
+        world = World(plan, loop, keep_trace=keep_trace, commits_under_way=commits_under_way)
         worlds.append(world)
         await play(world)
 

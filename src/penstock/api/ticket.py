@@ -25,11 +25,14 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
     or not anybody waits, and a caller that is cancelled undoes no commit. An error that nobody looks at is not logged.
     """
 
-    __slots__ = ("_callbacks", "_error", "_result", "_source", "_steps", "is_closed", "is_done")
+    __slots__ = ("_callbacks", "_change", "_error", "_result", "_source", "_steps", "is_closed", "is_done")
 
     def __init__(self, result: T | None = None, source: Ticket[Any] | asyncio.Future[Any] | None = None) -> None:
         """`result` is what `complete` makes known; `source` is closed with this ticket."""
-        self._callbacks: list[Callback[T]] | None = None
+        self._callbacks: list[Callback[T] | asyncio.Future[None]] | None = None
+        """What is called, and the futures of callers who wait."""
+        self._change: Callable[[Any], T] | None = None
+        """What makes the result of the source's."""
         self._error: BaseException | None = None
         self._result = result
         self._source = source
@@ -88,7 +91,10 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
         callbacks, self._callbacks = self._callbacks, None
         if callbacks is not None:
             for callback in callbacks:
-                self._call(callback)
+                if not isinstance(callback, asyncio.Future):
+                    self._call(callback)
+                elif not callback.done():
+                    callback.set_result(None)
 
     def _call(self, callback: Callback[T]) -> None:
         """One answer that cannot be given is no reason to give no other."""
@@ -142,17 +148,20 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
     def map(self, change: Callable[[T], U]) -> Ticket[U]:
         """A ticket of what `change` makes of the result; failed where this fails, or `change` does."""
         derived: Ticket[U] = Ticket(source=self)
-
-        def become(ticket: Ticket[T]) -> None:
-            try:
-                made = change(ticket.result())
-            except BaseException as error:
-                derived.fail(error)
-            else:
-                derived.complete(made)
-
-        self.then(become)
+        derived._change = change
+        self.then(derived._become)
         return derived
+
+    def _become(self, source: Ticket[Any]) -> None:
+        try:
+            if source._error is not None:
+                self._error = source._error
+            else:
+                assert self._change is not None
+                self._result = self._change(source._result)
+        except BaseException as error:
+            self._error = error
+        self._end()
 
     def recover(self, change: Callable[[BaseException], T | Ticket[T]]) -> Ticket[T]:
         """A ticket of the result or, where this fails, of what `change` makes of the error: a result, or its ticket."""
@@ -180,27 +189,22 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
             if isinstance(source, asyncio.Future):
                 # A caller that is cancelled waits until the task has cleaned up.
                 return cast("T", (yield from source))
-            yield from self._woken()
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            if self._callbacks is None:
+                self._callbacks = [waiter]
+            else:
+                self._callbacks.append(waiter)
+            try:
+                yield from waiter
+            except BaseException:
+                self._leave(waiter)
+                raise
         return self.result()
 
-    def _woken(self) -> Generator[Any, None, None]:
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def wake(_: Ticket[T]) -> None:
-            if not woken.done():
-                woken.set_result(None)
-
-        self.then(wake)
-        try:
-            yield from woken
-        except BaseException:
-            self._leave(wake)
-            raise
-
-    def _leave(self, callback: Callback[T]) -> None:
+    def _leave(self, waiter: asyncio.Future[None]) -> None:
         """One waits no more; where it was the last, nobody does."""
         if self._callbacks is not None:
-            self._callbacks.remove(callback)
+            self._callbacks.remove(waiter)
             if not self._callbacks:
                 self.close()
 

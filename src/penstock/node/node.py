@@ -354,6 +354,9 @@ class Node:
     def is_sealed_last(self, lane: Lane) -> bool:
         return lane.id == self.events.lane
 
+    def last_slot(self) -> int | None:
+        return None if self.events.lane is None else slot_of(self.events.lane)
+
     def before_seal(self, lane: Lane) -> None:
         self.waiters.serve_unsealed(lane)
 

@@ -30,6 +30,11 @@ class Round:
         """None where there is nothing for memory."""
 
     @property
+    def slots(self) -> set[int]:
+        """Slots of which it holds something."""
+        return self.pending.all_slots().union(() if self.durable is None else self.durable.epochs)
+
+    @property
     def is_empty(self) -> bool:
         return self.durable is None and self.ephemeral is None
 

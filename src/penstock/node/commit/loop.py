@@ -1,8 +1,9 @@
 """The commit loop: everything that changed while one commit was under way goes into the next.
 
 Callers change lanes at once and get a ticket, which is done when the commit that holds their change is durable. The
-loop is idle, scheduled or under way. A round of it reads from top to bottom: `_turn`, `_seal`, `_apply`, `_answer` (or
-`_fail`), `_next`; it begins on the event loop only, never from within another.
+loop is idle, has a round scheduled, or has one under way: several, of slots that have nothing in common, where the
+engine can do that. A round reads from top to bottom: `_turn`, `_seal`, `_apply`, `_answer` (or `_fail`), `_next`; it
+begins on the event loop only, never from within another.
 
 If a commit fails, its callers and those behind it are told, and every lane that had changed is given up, to be loaded
 anew: what is in the store is the truth. Next stop of a message: `store/contract.py`, and after it back up through
@@ -12,7 +13,6 @@ anew: what is in the store is the truth. Next stop of a message: `store/contract
 from __future__ import annotations
 
 import asyncio
-from enum import Enum
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
@@ -45,6 +45,9 @@ class Host(Protocol):
     def is_sealed_last(self, lane: Lane) -> bool:
         """Whether the lane takes in what the others' changes say, and is sealed by `sealed`."""
 
+    def last_slot(self) -> int | None:
+        """The slot of the lane that is sealed last; None where there is none."""
+
     def before_seal(self, lane: Lane) -> None:
         """The lane is about to be sealed, with new messages."""
 
@@ -70,16 +73,8 @@ class Host(Protocol):
         """
 
 
-class State(Enum):
-    """Where the loop is."""
-
-    IDLE = "nothing is to be done, or nobody wants it soon"
-    SCHEDULED = "a round begins at one of the next turns of the event loop"
-    UNDER_WAY = "a round is being committed or answered"
-
-
 class CommitLoop:
-    """Seals, applies, answers; one commit at a time."""
+    """Seals, applies, answers; as many commits at a time as the engine can do, one in each slot."""
 
     def __init__(
         self, host: Host, store: Store, memory: Store, clock: Clock, ownership: Ownership, counters: Counters
@@ -93,18 +88,20 @@ class CommitLoop:
         self._ownership = ownership
         self._pacing = Pacing(is_remote=store.capabilities.is_remote)
         self._loop = asyncio.get_running_loop()
-        self._state = State.IDLE
+        self._rounds_max = store.capabilities.commits_under_way
         self._pending = Pending()
-        self._under_way: Round | None = None
-        self._task: asyncio.Task[None] | None = None
-        """What applies it, unless the store calls back."""
+        self._is_scheduled = False
+        self._rounds: list[Round] = []
+        """Those under way."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        """What applies them, unless the store calls back."""
         self._lost: PenstockError | None = None
-        """Why the next round fails before it begins."""
+        """Why the next round fails before it begins; it does when nothing is under way."""
         self._room: list[asyncio.Future[None]] = []
         self._deferral: asyncio.TimerHandle | None = None
         """When deferred changes get a commit of their own."""
         self._rests: list[asyncio.Future[None]] = []
-        """Done when the round under way, or the next, has ended."""
+        """Done when a round has ended."""
         self._closed = False
         self.count = 0
         self.failed = 0
@@ -131,6 +128,8 @@ class CommitLoop:
         pending, ticket = self._pending, Ticket(result)
         if lane is not None:
             pending.lanes[lane.id] = lane
+        elif result is None:
+            pending.is_barrier = True
         if deferred:
             pending.deferred.append(ticket)
             if not pending.is_wanted and self._deferral is None:
@@ -177,15 +176,12 @@ class CommitLoop:
         return self._pending.bytes
 
     def concerns(self, lane: int) -> bool:
-        """Whether the commit under way or the next one holds something of a lane."""
-        sealed = () if self._under_way is None else self._under_way.sealed
-        return lane in self._pending.lanes or any(lane == one.id for one, _ in sealed)
+        """Whether a commit under way or the next one holds something of a lane."""
+        return lane in self._pending.lanes or any(lane == one.id for each in self._rounds for one, _ in each.sealed)
 
     def concerns_slots(self, slots: set[int]) -> bool:
-        """Whether the commit under way or the next one holds something of these slots."""
-        durable = None if self._under_way is None else self._under_way.durable
-        under_way = () if durable is None else durable.epochs
-        return not (slots.isdisjoint(self._pending.all_slots()) and slots.isdisjoint(under_way))
+        """Whether a commit under way or the next one holds something of these slots."""
+        return not slots.isdisjoint(self._pending.all_slots().union(*(each.slots for each in self._rounds)))
 
     def give_up(self, slots: set[int], error: PenstockError) -> None:
         """These slots are another node's: the next commit, if it holds something of them, fails before it begins.
@@ -218,16 +214,30 @@ class CommitLoop:
     def _schedule(self) -> None:
         """Have a round soon: after what is ready to run now, so that everything it changes shares the commit."""
         self._pending.is_wanted = True
-        if self._state is State.IDLE and not self._closed:
-            self._state = State.SCHEDULED
+        if not self._is_scheduled and not self._closed and self._may_begin():
+            self._is_scheduled = True
             self._loop.call_soon(self._turn)
+
+    def _may_begin(self) -> bool:
+        """Whether what is pending may be committed beside the rounds under way."""
+        if not self._rounds:
+            return True
+        pending = self._pending
+        if len(self._rounds) >= self._rounds_max or self._lost is not None or not pending.may_overlap:
+            return False
+        last = self._host.last_slot()
+        slots = pending.all_slots() if last is None else pending.all_slots() | {last}
+        return all(each.pending.may_overlap and slots.isdisjoint(each.slots) for each in self._rounds)
 
     def _turn(self) -> None:
         """One turn of the event loop while a round is scheduled: wait for company, or begin."""
+        if not self._may_begin():
+            self._is_scheduled = False  # until a round that is under way ends
+            return
         if self._pacing.should_wait(self._pending):
             self._loop.call_soon(self._turn)
             return
-        self._state = State.UNDER_WAY
+        self._is_scheduled = False
         if self._lost is None:
             self._apply(self._seal())
         else:
@@ -283,14 +293,15 @@ class CommitLoop:
         """Hand a round to the store: by a callback where it can, else in a task; an empty one is answered at once."""
         if current.is_empty:
             self._answer(current)
-            if current.pending.probes:
-                self._task = self._loop.create_task(self._apply_probe(current.pending.probes))
-            else:
+            if not current.pending.probes:
                 self._next()
-            return
-        self._under_way = current
+                return
+        self._rounds.append(current)
         if not self._apply_by_callback(current):
-            self._task = self._loop.create_task(self._apply_in_task(current))
+            apply = self._apply_probe if current.is_empty else self._apply_in_task
+            task = self._loop.create_task(apply(current))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def _apply_by_callback(self, current: Round) -> bool:
         """Apply without a task, where the store can; whether it was begun."""
@@ -319,7 +330,7 @@ class CommitLoop:
         self._end(current, error)
 
     def _end(self, current: Round, error: PenstockError | None) -> None:
-        self._under_way = None
+        self._rounds.remove(current)
         if error is None:
             self._answer(current)
         else:
@@ -328,8 +339,7 @@ class CommitLoop:
 
     def _next(self) -> None:
         """The round is over: another one, where somebody wants it."""
-        self._state = State.IDLE
-        if (self._pending.is_wanted and self._pending.has_callers) or self._room:
+        if (self._pending.is_wanted and self._pending.has_callers) or self._room or self._lost is not None:
             self._schedule()
         rests, self._rests = self._rests, []
         for rest in rests:
@@ -357,8 +367,9 @@ class CommitLoop:
             return Closed("the broker was closed while committing")
         return Unavailable(f"the store failed in an unexpected way: {failure!r}")
 
-    async def _apply_probe(self, probes: list[Ticket[None]]) -> None:
-        await self._probe(probes)
+    async def _apply_probe(self, current: Round) -> None:
+        await self._probe(current.pending.probes)
+        self._rounds.remove(current)
         self._next()
 
     async def _probe(self, probes: list[Ticket[None]]) -> None:
@@ -384,10 +395,16 @@ class CommitLoop:
         self._host.committed(current.sealed)
 
     def _fail(self, current: Round, error: PenstockError) -> None:
-        """Nothing that was changed in memory since the last good commit can be trusted."""
+        """Nothing that was changed in memory since the last good commit can be trusted.
+
+        What is pending fails with it, though not while lanes of it are in another round: that may still succeed.
+        """
         self.failed += 1
         pending = current.pending
-        behind, self._pending = self._pending, Pending()
+        if self._rounds:
+            self._lost, behind = error, Pending()
+        else:
+            behind, self._pending = self._pending, Pending()
         # Whether deleted lanes are gone is not known either: who still wants them has to ask the store.
         lost = {*current.lanes(), *behind.lanes, *behind.lanes_deleted}
         self._host.lost(lost, pending.changes_catalog or behind.changes_catalog, error)
@@ -400,7 +417,7 @@ class CommitLoop:
 
     async def close(self) -> None:
         """Commit what is pending, then take nothing more."""
-        while self._state is not State.IDLE or self._pending.has_callers:
+        while self._is_scheduled or self._rounds or self._pending.has_callers:
             self.flush()
             rest: asyncio.Future[None] = self._loop.create_future()
             self._rests.append(rest)

@@ -24,8 +24,8 @@ class Pending:
     """What the next commit will hold beside the lanes' own changes."""
 
     __slots__ = ("after", "bytes", "callers", "catalog", "catalog_deleted", "deferred", "doubt", "enqueued_deleted",
-                 "enqueued_failed", "enqueued_retried", "is_plain", "is_wanted", "lanes", "lanes_deleted", "outbox",
-                 "outbox_deleted", "probes", "publishes", "raw", "slots", "tickets", "traces",
+                 "enqueued_failed", "enqueued_retried", "is_barrier", "is_plain", "is_wanted", "lanes", "lanes_deleted",
+                 "outbox", "outbox_deleted", "probes", "publishes", "raw", "slots", "tickets", "traces",
                  "traces_expired_ms")  # fmt: skip
 
     def __init__(self) -> None:
@@ -44,6 +44,8 @@ class Pending:
         """Somebody wants this commit soon."""
         self.is_plain = True
         """It holds changes of lanes and nothing else: nobody has asked to amend it."""
+        self.is_barrier = False
+        """A caller waits for everything that was changed before, also for what is under way."""
         self.doubt: Doubt | None = None
         """By what the store can be asked whether this commit happened."""
         self.catalog: list[CatalogRow] = []
@@ -76,6 +78,11 @@ class Pending:
     def has_callers(self) -> bool:
         """Whether there is anything to commit, or to answer, at once."""
         return bool(self.lanes or self.tickets or self.probes)
+
+    @property
+    def may_overlap(self) -> bool:
+        """Whether it may be committed beside others: what holds more than lanes' changes goes alone."""
+        return self.is_plain and not self.is_barrier and (bool(self.lanes) or not self.publishes)
 
     @property
     def changes_catalog(self) -> bool:
