@@ -245,7 +245,7 @@ def main(folder: Path, seed: str, kills: int) -> None:
     segments.SEGMENT_BYTES_MOST = 1 << 13  # type: ignore[misc]
     space.SLACK_SEGMENTS = 0  # type: ignore[misc]
     threads.CHECKPOINT_BYTES = 1 << 19  # type: ignore[misc]
-    threads.LOG_BYTES_MOST = 1 << 21  # type: ignore[attr-defined]
+    threads.WAL_BYTES_MOST = 1 << 21  # type: ignore[attr-defined]
     chance = random.Random(seed)
     Journal(folder / "journal")
     progress = Progress(folder / "journal")

@@ -18,7 +18,7 @@ from penstock.store.sqlite.engine import SqliteStore
 from penstock.store.sqlite.log import sync
 from penstock.store.sqlite.log.log import Entry
 from penstock.store.sqlite.log.sync import KernelSyncs
-from penstock.store.sqlite.overlay import Recent
+from penstock.store.sqlite.overlay import Overlay
 from tests.conformance.samples import all_batches, batches, change, commit, own_all
 from tests.conformance.sqlite.rig import opened, use
 from tests.scenarios.rig import until
@@ -211,16 +211,16 @@ def test_who_waits_is_told_before_what_later_reads_need_and_they_find_it_all_the
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
-    fold = Recent.fold
+    fold = Overlay.fold
 
-    def folded(recent: Recent, entry: Entry) -> None:
+    def folded(recent: Overlay, entry: Entry) -> None:
         happened.append("folded")
         fold(recent, entry)
 
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))
-        monkeypatch.setattr(Recent, "fold", folded)
+        monkeypatch.setattr(Overlay, "fold", folded)
         future = asyncio.get_running_loop().create_future()
 
         def done(error: Exception | None) -> None:
@@ -244,11 +244,11 @@ def test_what_is_durable_and_could_not_be_taken_in_is_found_in_the_log(
         await store.apply(commit(epochs, change(batches=batches(1), first=0)))
         told: list[Exception | None] = []
 
-        def fail(recent: Recent, entry: Entry) -> None:
+        def fail(recent: Overlay, entry: Entry) -> None:
             raise MemoryError
 
         with monkeypatch.context() as broken:
-            broken.setattr(Recent, "fold", fail)
+            broken.setattr(Overlay, "fold", fail)
             second = commit(epochs, change(batches=batches(1, base=1), first=0))
             assert store.apply_soon(second, told.append)
             await until(lambda: told == [None])

@@ -250,10 +250,10 @@ def test_opening_waits_while_another_process_turns_the_log_on(path: Path, monkey
     waits: list[float] = []
     monkeypatch.setattr("penstock.store.sqlite.file.time.sleep", waits.append)
     connection: Any = LockedTwice()
-    sqlite_file.File(path, 60_000)._turn_log_on(connection)
+    sqlite_file.File(path, 60_000)._enable_wal(connection)
     assert len(waits) == 2
     with pytest.raises(sqlite3.OperationalError):
-        sqlite_file.File(path, -1)._turn_log_on(LockedTwice())  # type: ignore[arg-type]
+        sqlite_file.File(path, -1)._enable_wal(LockedTwice())  # type: ignore[arg-type]
     assert len(waits) == 2
 
 
@@ -515,7 +515,7 @@ def test_no_statement_walks_a_table_or_sorts(path: Path, name: str, statement: s
     fine = {"SCAN json_each", "SCAN wanted", "SCAN used", "SCAN pragma", "SCAN sqlite_master"}
     if name == "catalog":
         fine.add("SCAN catalog")
-    if name in ("log", "put_turn", "put_mark", "count_sync"):
+    if name in ("log", "put_turn", "put_position", "count_sync"):
         fine.add("SCAN log")  # it has one row
     if name == "segments":
         fine.add("SCAN segments")  # read once, when a store takes its turn
@@ -563,7 +563,7 @@ def small_log(monkeypatch: pytest.MonkeyPatch) -> int:
     # Each commit goes into the tables by itself, with what is large of it.
     monkeypatch.setattr(index, "BEHIND_MOST", 0)
     monkeypatch.setattr(threads, "CHECKPOINT_BYTES", 1 << 20)
-    monkeypatch.setattr(threads, "LOG_BYTES_MOST", 4 << 20)
+    monkeypatch.setattr(threads, "WAL_BYTES_MOST", 4 << 20)
     return 4 << 20
 
 
@@ -657,7 +657,7 @@ def test_close_leaves_one_whole_file_and_no_thread(path: Path) -> None:
 def test_a_restart_of_the_log_that_comes_behind_close_leaves_nothing_open(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "LOG_BYTES_MOST", 0)
+    monkeypatch.setattr(threads, "WAL_BYTES_MOST", 0)
     before = set(threading.enumerate())
 
     async def main() -> None:

@@ -12,13 +12,13 @@ from typing import Final
 from penstock.model.rows import CatalogChanges, CatalogRow, ClusterView, Joined, Member, NodeRow, SlotRow
 
 TOMBSTONES_MAX: Final = 10_000
-"""Deletions that are remembered; who is further behind than that reads everything."""
+"""Deletions that are remembered; a node that is further behind reads everything."""
 
 _Key = tuple[str, int]
 
 
 class Members:
-    """Who has joined and who owns which slot; the epochs are here too, for `apply` and `acquire`."""
+    """Members, and the owner and epoch of each slot."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -29,7 +29,7 @@ class Members:
         self._secret = secrets.token_hex(16)
         self.slots: dict[int, SlotRow] = {}
         self.owners: dict[int, str] = {}
-        """slot → the name of who has it or had it last"""
+        """slot → the name of its owner, or of the last one"""
 
     def clone(self) -> Members:
         copy = Members(self._now_ms)

@@ -140,7 +140,7 @@ def _deleted_lanes(commit: Commit) -> Iterator[bytes]:
 
 
 def _trimmed(trims: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-    """Batches that end at or below an offset: some at once, and a note of the others, which nobody sees any more."""
+    """Batches that end at or below an offset: some at once, and a note of the others, which reads skip from now on."""
     if trims:
         trims = sorted(trims)
         yield from _remove([(lane, 0, below) for lane, below in trims])

@@ -1,9 +1,9 @@
 """Members, slots, ids and catalog versions on MySQL and MariaDB: the part of the contract that several nodes need.
 
 Every change of membership goes to the server as one packet, from START TRANSACTION to COMMIT: a node that is paused in
-the middle holds no lock for longer than the server needs. Its clock is the server's. Who owns a slot lies in a table of
-its own, `slot_owners`: rows of `slots` are locked by commits under way, and here nobody waits for those. Knows no
-thread; next stop: `engine.py`.
+the middle holds no lock for longer than the server needs. Its clock is the server's. The owner of a slot is in a table
+of its own, `slot_owners`: rows of `slots` are locked by commits under way, and membership never waits for those. Knows
+no thread; next stop: `engine.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.store.mysql.statements import SQL, numbers
 
 
 def acquire(connection: Connection, slots: Sequence[int], owner: str) -> dict[int, int]:
-    """Raise the epochs, whoever has the slots: waits for commits that have begun."""
+    """Raise the epochs, whatever node owns the slots: waits for commits that have begun."""
     values = {"slots": _slots(slots), "owner": owner}
     answers = _run(
         connection,

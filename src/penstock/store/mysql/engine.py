@@ -74,7 +74,7 @@ class MysqlStore:
     ) -> MysqlStore:
         """Open `mysql://user:password@host/database`; the database is made where it is missing.
 
-        Any number of processes may open the same one: a slot belongs to who acquired it last, and whoever had it
+        Any number of processes may open the same one: a slot belongs to the last that acquired it, and the one
         before is `Fenced`. `tls=yes` in the URL encrypts, with `ca=FILE` for a certificate of one's own.
         """
         address = StoreAddress.parse(url)
@@ -87,7 +87,7 @@ class MysqlStore:
         except BaseException:
             await pool.close()
             raise
-        store._sweeper.wake()  # what an earlier process did not come to
+        store._sweeper.wake()  # leftovers of an earlier process
         return store
 
     def _begin(self, connection: Connection) -> int:
@@ -105,7 +105,7 @@ class MysqlStore:
         self._check_open()
         await self._writer.settle()
         epochs = await self._write(lambda connection: cluster.acquire(connection, wanted, owner)) if wanted else {}
-        self._sweeper.wake()  # what the owner before did not come to
+        self._sweeper.wake()  # leftovers of the owner before
         return epochs
 
     async def apply(self, commit: Commit) -> None:
@@ -159,7 +159,7 @@ class MysqlStore:
         return await self._write(raise_generation)
 
     async def _sweep(self, lane: int | None = None) -> bool:
-        """Remove a slice of what is left of a lane, or of any that nobody else sweeps; whether there was anything."""
+        """Sweep a slice of a lane's leftovers, or of any that no other node sweeps; whether there was anything."""
 
         def slice_of(connection: Connection) -> bool:
             connection.run(writing.BEGIN)
@@ -238,7 +238,7 @@ class MysqlStore:
         await self._writer.settle()
         taken = await self._member(lambda connection: cluster.take(connection, slots, incarnation))
         if taken:
-            self._sweeper.wake()  # what the owner before did not come to
+            self._sweeper.wake()  # leftovers of the owner before
         return taken
 
     async def release(self, slots: Sequence[int], incarnation: int, to: int = 0) -> None:
@@ -275,7 +275,7 @@ class MysqlStore:
         goodbye = asyncio.ensure_future(self._write(lambda connection: connection.run(statement)))
         done, _ = await asyncio.wait([goodbye], timeout=GOODBYE_SECONDS)
         if done:
-            goodbye.exception()  # looked at, so that nobody complains
+            goodbye.exception()  # retrieved, so that asyncio does not log it
 
     async def _write(self, work: Callable[[Connection], Result]) -> Result:
         return await self._pool.writer.run(work)

@@ -1,6 +1,6 @@
 """Values as MySQL and MariaDB read them in a statement, and statements put together from them.
 
-A whole commit goes to the server as text in one packet, so values have to stand in it. Only for sessions as
+A whole commit goes to the server as text in one packet, so values are part of it. Only for sessions as
 `pool.py` makes them: text is UTF-8, and a backslash escapes.
 """
 
@@ -15,11 +15,11 @@ _BASE64_PAYS_FROM: Final = 1 << 20
 
 
 class Expression(bytes):
-    """SQL instead of a value: it stands in a statement as it is."""
+    """SQL instead of a value: it goes into a statement as it is."""
 
 
 def literal(value: Any) -> bytes:
-    """One value, as it can stand in a statement."""
+    """One value as a literal."""
     if isinstance(value, int):
         return b"%d" % value
     if isinstance(value, str):

@@ -35,7 +35,7 @@ _NAME_CHARACTERS_MAX: Final = 64
 _TLS: Final = ("no", "yes", "unverified")
 _OPTIONS: Final = ("tls", "ca", "socket")
 
-# What a statement was refused with, undone with its transaction. After any other error nobody knows.
+# Errors that refuse a statement and undo its transaction. After any other error the outcome is unknown.
 _REFUSED: Final = frozenset((1040, 1044, 1045, 1114, 1142, 1143, 1205, 1213, 1290, 1665, 1690, 1836))
 _VALUES: Final = frozenset((1264, 1366, 1406, 1153, 1292, 1300, 3140, 4025))
 _TABLES: Final = frozenset((1054, 1146, 1932, 1034, 1194, 1030))

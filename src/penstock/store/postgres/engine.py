@@ -79,7 +79,7 @@ class PostgresStore:
     ) -> PostgresStore:
         """Open `postgresql://user@host/database?schema=penstock`; the schema is made where it is missing.
 
-        Any number of processes may open the same one: a slot belongs to who acquired it last, and whoever had it
+        Any number of processes may open the same one: a slot belongs to the last that acquired it, and the one
         before is `Fenced`. With `prepared=no` in the URL no statement is kept prepared, as a pooler older than
         PgBouncer 1.21 needs it in transaction mode. With `listen=no` no connection waits for notifications.
         """
@@ -91,7 +91,7 @@ class PostgresStore:
         except BaseException:
             await pool.close()
             raise
-        store._sweeper.wake()  # what an earlier process did not come to
+        store._sweeper.wake()  # leftovers of an earlier process
         return store
 
     async def _prepare(self, migrations: Sequence[Migration]) -> None:
@@ -113,7 +113,7 @@ class PostgresStore:
         self._check_open()
         await self._writer.settle()
         epochs = await self._pool.in_transaction(raise_epochs)
-        self._sweeper.wake()  # what the owner before did not come to
+        self._sweeper.wake()  # leftovers of the owner before
         return epochs
 
     async def apply(self, commit: Commit) -> None:
@@ -140,7 +140,7 @@ class PostgresStore:
         self._vacuum.stored(sum(len(row.meta) + len(row.body) for change in commit.lanes for row in change.batches))
 
     async def _sweep(self, lane: int | None = None) -> bool:
-        """Remove a slice of what is left of a lane, or of any that nobody else sweeps; whether there was anything."""
+        """Sweep a slice of a lane's leftovers, or of any that no other node sweeps; whether there was anything."""
         found: bool = (await self._pool.fetch(self._sql.sweep, lane))[0][0]
         return found
 
@@ -212,7 +212,7 @@ class PostgresStore:
         await self._writer.settle()
         taken = dict(await self._member(self._sql.take, list(slots), incarnation))
         if taken:
-            self._sweeper.wake()  # what the owner before did not come to
+            self._sweeper.wake()  # leftovers of the owner before
         return taken
 
     async def release(self, slots: Sequence[int], incarnation: int, to: int = 0) -> None:

@@ -1,8 +1,7 @@
 """A connection that waits for PostgreSQL to say that applications have enqueued something.
 
-It is kept up as well as it can be, and nothing depends on it: behind a pooler that hands out a connection per
-transaction nothing is ever heard, and who wants to miss nothing looks now and then. Knows no table; next stop:
-`engine.py`.
+It is reconnected when it is lost, and nothing depends on it: behind a pooler in transaction mode no notification
+arrives, and the node polls anyway. Knows no table; next stop: `engine.py`.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Listener:
             try:
                 await self._listen()
                 pause_s = PAUSE_S
-            except Exception as error:  # of whatever kind: the node looks by itself meanwhile
+            except Exception as error:  # of whatever kind: the node polls meanwhile
                 log.info("no notifications of %s for now: %s", self._address.label, error)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_S_MAX)

@@ -239,8 +239,8 @@ def translated(error: Exception, label: str) -> PenstockError:
         if state in ("42P01", "42703", "42883", "XX001", "XX002"):
             return StoreCorrupt(text)
         failure = Unavailable(text)
-        # An error of a statement has undone its transaction; of a connection or a server that ends, who knows. One of
-        # another generation is undone too, but what the generation is has to be asked for.
+        # An error of a statement has undone its transaction; after a lost connection the outcome is unknown. One of
+        # another generation is undone too, but the current generation has to be asked for.
         failure.is_refused = state != SUPERSEDED and state[:2] not in ("08", "57", "58", "XX")
         return failure
     if isinstance(error, UnicodeEncodeError | OverflowError | asyncpg.DataError):

@@ -32,7 +32,7 @@ _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
 def check_schema(name: str) -> str:
-    """The name of a schema that nobody has to quote."""
+    """The name of a schema, if it needs no quotes in psql."""
     if not _NAME.fullmatch(name):
         raise InvalidArgument(
             f"{name!r} cannot be the schema's name: small letters, digits and underscores, 63 at the most"

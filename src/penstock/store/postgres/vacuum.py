@@ -1,7 +1,7 @@
-"""Room that trimmed batches left is used again: PostgreSQL is asked to see to it after so many bytes, not so many rows.
+"""Vacuums the table of batches after a number of bytes, so that the space of trimmed batches is reused.
 
-Its own housekeeping looks once a minute, and counts rows: a row here is a batch, and a thousand of them may be a
-gigabyte. Where another process sees to the table already, nothing is done. May not know what a batch is.
+Autovacuum looks once a minute and counts rows: a row here is a batch, and a thousand of them may be a gigabyte. Where
+another process vacuums the table already, nothing is done. May not know what a batch is.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 from penstock.model.errors import PenstockError
 
 EVERY_BYTES: Final = 128 * 1024 * 1024
-"""So much is stored between two times."""
+"""Bytes stored between two vacuums."""
 REST_S: Final = 5.0
-"""At the least between two times: the database is for the commits first."""
+"""At least this long between two vacuums: commits come first."""
 
 log = logging.getLogger("penstock.store")
 
@@ -31,7 +31,7 @@ class Vacuum:
         self._task: asyncio.Task[None] | None = None
 
     def stored(self, size: int) -> None:
-        """So many bytes more, some of which are gone by now."""
+        """Count bytes that were stored."""
         self._bytes += size
         if self._bytes >= EVERY_BYTES and self._task is None:
             self._bytes = 0

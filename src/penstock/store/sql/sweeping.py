@@ -1,4 +1,4 @@
-"""Sweeping what commits left behind: rows that nobody sees any more, removed in slices beside the commits.
+"""Sweeping leftovers: rows that are trimmed or deleted already, removed in slices beside the commits.
 
 Trimming or deleting a long log at once would be a statement of minutes. A commit removes some and notes the rest in the
 database; what is noted is invisible from then on. Here is the task that goes on with it until nothing is noted, also
@@ -33,7 +33,7 @@ log = logging.getLogger("penstock.store")
 
 
 class LeftOver(Unavailable):
-    """A commit writes where rows are that nobody sees any more: they have to go first. Nothing of it is done."""
+    """A commit writes where leftovers are: they have to be swept first. Nothing of the commit is applied."""
 
     code = "left_over"
     is_refused = True

@@ -1,10 +1,9 @@
 """A copy of a store that is in use: `python -m penstock.store.sqlite.backup data/penstock.db copy.db`.
 
-The file and its log are two, and both change meanwhile. So no segment is given back while one copies: the copied file
-may point into any, and lacks what came behind it. First links to the segments that are full, which change no more; then
-the file, by SQLite's own means; then, while no record is written, the segments that came meanwhile and a real copy of
-the newest, the only one that still changes. What the log has and the copied file has not is brought into it when the
-copy is opened. It may not know commits or rows. Next stop: `docs/store.md`, which tells when to use it.
+The file and its log both change during a copy, so no segment is deleted meanwhile: the copied file may point into any.
+First it links the full segments, which never change again; then it copies the file with SQLite's backup; then, while no
+record is written, it links the segments that came meanwhile and copies the newest one. Opening the copy brings into the
+file what only the log has. It may not know commits or rows. Next stop: `docs/store.md`, which tells when to use it.
 """
 
 from __future__ import annotations

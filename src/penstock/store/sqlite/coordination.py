@@ -1,8 +1,8 @@
 """Members, slots, ids and catalog versions on an SQLite file: the part of the contract that several nodes need.
 
-One file is for one machine, and hardly ever for more than one node, so nothing is kept here that would cost a single
-one: of deletions from the catalog nothing is remembered, and who asks what has changed is given everything. Each
-function is one transaction of the caller's; its clock is that of the machine.
+One file is for one machine, and hardly ever for more than one node, so nothing here costs a single node anything:
+deletions from the catalog are not remembered, and `catalog_since` returns everything. Each function runs in the
+caller's transaction; the clock is the machine's.
 """
 
 from __future__ import annotations

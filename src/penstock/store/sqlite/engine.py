@@ -40,7 +40,7 @@ from penstock.store.sqlite.file import Connection, File, durably, in_transaction
 from penstock.store.sqlite.index import IndexedLog
 from penstock.store.sqlite.log.bodies import Located, Scratch, SegmentGone, read_bodies
 from penstock.store.sqlite.log.records import Draft, draft
-from penstock.store.sqlite.overlay import Recent
+from penstock.store.sqlite.overlay import Overlay
 from penstock.store.sqlite.schema import MIGRATIONS
 from penstock.store.sqlite.statements import SQL
 from penstock.store.sqlite.threads import Checkpoints, Gate, Threads
@@ -121,7 +121,7 @@ class SqliteStore:
             await asyncio.wrap_future(self._appender.submit(self._append, record, self._log.append))
 
     async def load(self, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
-        await self._indexed(lambda recent: recent.changes(lanes))
+        await self._indexed(lambda overlay: overlay.changes(lanes))
         return await self._read(lambda connection: reads.load(connection, lanes, max(dedup_most, 0)))
 
     async def read(self, lane: int, start: int, end: int, bytes_most: int) -> list[BatchRow]:
@@ -151,7 +151,7 @@ class SqliteStore:
         return await self._read_log(lane, start, reads.OFFSET_MOST, find)
 
     async def find_time(self, lane: int, time_ms: int) -> int | None:
-        await self._indexed(lambda recent: lane in recent.lanes)
+        await self._indexed(lambda overlay: lane in overlay.lanes)
         return await self._read(lambda connection: reads.find_time(connection, lane, time_ms))
 
     async def find_dedup(self, lane: int, keys: Sequence[bytes]) -> list[DedupRow]:
@@ -167,7 +167,7 @@ class SqliteStore:
         return list(({row.key: row for row in older} | (pending or {})).values())
 
     async def catalog(self) -> list[CatalogRow]:
-        await self._indexed(lambda recent: recent.catalog)
+        await self._indexed(lambda overlay: overlay.catalog)
         return await self._read(lambda connection: [CatalogRow(*row) for row in connection.execute(SQL.catalog)])
 
     async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
@@ -177,7 +177,7 @@ class SqliteStore:
             rows = (OutboxRow(*row) for row in connection.execute(SQL.outbox, (after, -1)))
             return list(islice((row for row in rows if row.slot in slots), max(most, 0)))
 
-        await self._indexed(lambda recent: recent.outbox or any(row.deleted for row in recent.lanes.values()))
+        await self._indexed(lambda overlay: overlay.outbox or any(row.deleted for row in overlay.lanes.values()))
         return await self._read(find)
 
     async def find_trace(self, namespace: str, trace_id: str, most: int) -> list[TraceRow]:
@@ -201,7 +201,7 @@ class SqliteStore:
             rows = chain(connection.execute(SQL.leased_lanes), connection.execute(SQL.waiting_lanes))
             return sorted({lane for (lane,) in rows})
 
-        await self._indexed(lambda recent: recent.lanes)
+        await self._indexed(lambda overlay: overlay.lanes)
         return await self._read(find)
 
     # Several nodes ----------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class SqliteStore:
             # Nothing of it must outlive a loss of power, after which nobody is there.
             return in_transaction(connection, "BEGIN IMMEDIATE", partial(cluster.heartbeat, incarnation=incarnation))
 
-        await self._indexed(lambda recent: recent.catalog)
+        await self._indexed(lambda overlay: overlay.catalog)
         return await self._write(beat)
 
     async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
@@ -230,7 +230,7 @@ class SqliteStore:
         return await self._write_durably(lambda connection: cluster.reserve_ids(connection, count, above))
 
     async def catalog_since(self, version: int) -> CatalogChanges:
-        await self._indexed(lambda recent: recent.catalog)
+        await self._indexed(lambda overlay: overlay.catalog)
         return await self._read(lambda connection: cluster.catalog_since(connection, version))
 
     # Life -------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class SqliteStore:
                 raise
             raise known from error
 
-    async def _indexed(self, concerns: Callable[[Recent], object]) -> None:
+    async def _indexed(self, concerns: Callable[[Overlay], object]) -> None:
         """Wait until the tables know all that was answered, where something of it concerns the reader."""
         self._check_open()
         if self._log.is_behind(concerns):
@@ -311,5 +311,5 @@ class SqliteStore:
             raise Closed(f"the store {self._file.path} is closed")
 
 
-def _changes_traces(recent: Recent) -> bool:
-    return bool(recent.traces) or recent.traces_expired_ms is not None
+def _changes_traces(overlay: Overlay) -> bool:
+    return bool(overlay.traces) or overlay.traces_expired_ms is not None

@@ -1,4 +1,4 @@
-"""The SQLite engine's file: how to make it, connect to it, prepare it and shorten its log, and what its errors mean.
+"""The SQLite engine's file: making, connecting, preparing and checkpointing it, and what its errors mean.
 
 Everything here runs on whichever thread calls it and may wait for the disk. It may not know asyncio, threads, commits
 or rows. Why the settings are what they are, with measurements: `docs/decisions/0002-sqlite-settings.md`. Next stop:
@@ -24,10 +24,10 @@ from penstock.store.sqlite.statements import SQL
 
 PAGE_BYTES: Final = 8192
 """Larger pages make big batches cheaper and one-message commits dearer; fixed when the file is made."""
-LOG_BYTES_MOST: Final = 64 << 20
-"""Log size at which commits wait until it could be started afresh: bounds the file beside the database."""
+WAL_BYTES_MOST: Final = 64 << 20
+"""WAL size at which writers wait until it could be restarted: bounds the file beside the database."""
 RESTART_BUSY_MS: Final = 250
-"""How long they wait for readers in other processes; then the log grows on until its next try."""
+"""How long they wait for readers in other processes; then the WAL grows until the next try."""
 
 Connection = sqlite3.Connection
 Result = TypeVar("Result")
@@ -70,14 +70,14 @@ class File:
         schema.check_version(connection, migrations)
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = NONE")
-        self._turn_log_on(connection)
+        self._enable_wal(connection)
         schema.migrate(connection, migrations)
         # A file that can only be read is found out now, not at the first commit.
         connection.execute(SQL.try_to_write)
         self._identity = self._found()
 
-    def _turn_log_on(self, connection: Connection) -> None:
-        """SQLite gives up at once where another process is turning it on: the wait is ours to do."""
+    def _enable_wal(self, connection: Connection) -> None:
+        """SQLite gives up at once while another process switches to WAL mode: wait here."""
         deadline = time.monotonic() + self._busy_ms / 1000
         while True:
             try:
@@ -101,13 +101,13 @@ class File:
         if self._found() != self._identity:
             raise Unavailable(f"{self.path} is not the file that was opened: it was moved, deleted or replaced")
 
-    def copy_log(self, connection: Connection) -> None:
+    def copy_wal(self, connection: Connection) -> None:
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
-    def restart_log(self, connection: Connection) -> None:
+    def restart_wal(self, connection: Connection) -> None:
         self._checkpoint_alone(connection, "PRAGMA wal_checkpoint(RESTART)")
 
-    def empty_log(self, connection: Connection) -> None:
+    def truncate_wal(self, connection: Connection) -> None:
         self._checkpoint_alone(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _checkpoint_alone(self, connection: Connection, statement: str) -> None:
@@ -148,7 +148,7 @@ _SETTINGS: Final = (
     "PRAGMA checkpoint_fullfsync = ON",
     "PRAGMA foreign_keys = OFF",
     "PRAGMA wal_autocheckpoint = 0",  # `Checkpoints` does it, off the commit's path
-    f"PRAGMA journal_size_limit = {LOG_BYTES_MOST}",
+    f"PRAGMA journal_size_limit = {WAL_BYTES_MOST}",
     "PRAGMA cache_size = -8192",
     # Some builds overwrite what is deleted, which writes every trimmed body a second time.
     "PRAGMA secure_delete = OFF",
@@ -162,7 +162,7 @@ _CORRUPT_CODES: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB
 
 
 def in_transaction(connection: Connection, begin: str, work: Callable[[Connection], Result]) -> Result:
-    """Do the work as one, or nothing of it."""
+    """Run the work in one transaction."""
     connection.execute(begin)
     try:
         result = work(connection)
@@ -175,7 +175,7 @@ def in_transaction(connection: Connection, begin: str, work: Callable[[Connectio
 
 
 def durably(connection: Connection, work: Callable[[Connection], Result]) -> Result:
-    """Write as one, and all that was written before with it, to the disk."""
+    """Run the work in one transaction and sync it, with all that was written before."""
     connection.execute("PRAGMA synchronous = FULL")
     try:
         return in_transaction(connection, "BEGIN IMMEDIATE", work)

@@ -1,9 +1,9 @@
-"""The log and its index together: commits go into the log and are done; behind that they are brought into the tables.
+"""The log and its index: a commit is durable once it is in the log; the tables, its index, follow in the background.
 
-`Recent`s hold what is in the log and not in the tables, the newest last. Whoever's turn it is has them; a store that
-takes the turn reads them from the log. Two locks: `_appending` for the log's end, held while the disk is waited for,
-and `_folding` for the recents, held for moments only, so that the event loop may take it. It may not know what rows
-mean. Next stop: `engine.py`.
+`Overlay`s hold what is in the log and not in the tables, the newest last. Only the store that has the turn has them;
+one that takes the turn reads them from the log. Two locks: `_appending` for the log's end, held during a sync, and
+`_folding` for the overlays, held for moments only, so that the event loop may take it. It may not know what rows mean.
+Next stop: `engine.py`.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from penstock.model.errors import Fenced, PenstockError
 from penstock.model.rows import DedupRow
 from penstock.store.sqlite.file import Connection, File, durably, in_transaction
 from penstock.store.sqlite.log import sync
-from penstock.store.sqlite.log.log import Entry, Log, Mark
+from penstock.store.sqlite.log.log import Entry, Log, LogPosition
 from penstock.store.sqlite.log.records import Draft
 from penstock.store.sqlite.log.space import clean
 from penstock.store.sqlite.log.sync import KernelSyncs
 from penstock.store.sqlite.log.turn import Turn
-from penstock.store.sqlite.overlay import Recent
+from penstock.store.sqlite.overlay import Overlay
 from penstock.store.sqlite.reads import Pending
 from penstock.store.sqlite.statements import SQL
 from penstock.store.sqlite.threads import Checkpoints, Threads
-from penstock.store.sqlite.writes import Freed, write_recent
+from penstock.store.sqlite.writes import Freed, write_overlay
 
 INDEX_SECONDS: Final = 1.0
-"""A commit is in the tables after so long at the latest, where nobody asks for it sooner."""
+"""A commit reaches the tables within this time, sooner when a read needs it."""
 INDEX_ROWS: Final = 8192
 INDEX_ROWS_BYTES: Final = 8 << 20
 INDEX_LOG_BYTES: Final = 64 << 20
-"""So many rows, so many bytes of them, or so much of the log, are brought into the tables at once."""
+"""One write of the tables takes up to this many rows, bytes of rows, or bytes of log."""
 BEHIND_MOST: Final = 8
-"""When the tables lack so many times that much, because writing them fails, commits wait and fail with them."""
+"""When the tables lag by this many such writes, because they fail, commits wait and fail with them."""
 KERNEL_AFTER: Final = 256
-"""The kernel is asked to sync after so many commits that it can: to begin takes time, and most stores are not busy. A
-server has begun as it starts (`log_sync.make_ready`), and its store asks from the first commit on."""
+"""Small commits before kernel syncs are set up: that takes time, and most stores are not busy. A server sets them up as
+it starts (`sync.make_ready`)."""
 SOON_BYTES: Final = 1 << 20
-"""A record up to that size is written by the event loop itself, where the kernel syncs it meanwhile."""
+"""The event loop writes records up to this size itself where the kernel syncs in the background."""
 AT_ONCE_BYTES: Final = 1 << 16
 AT_ONCE_SECONDS: Final = 0.0006
-"""Elsewhere the loop writes up to that size and waits for the disk, while that syncs within that time."""
+"""Elsewhere the loop writes and syncs records up to this size itself, while the disk syncs within this time."""
 LOOK_SECONDS: Final = 0.005
-"""How long the files are taken to be in their places. A file may be deleted behind any look, however new; what is
-answered until the next goes with it, as does what was answered before. Two looks cost a tenth of a small commit."""
+"""How long a check that the files are in place is trusted. Two `stat` calls cost a tenth of a small commit, and a file
+can be deleted right after any check."""
 _ROW_LOG_BYTES: Final = 512
-"""What a row adds to SQLite's own log, for estimating when that must be emptied."""
+"""What a row adds to the WAL, to estimate when to checkpoint."""
 
 _logger = logging.getLogger("penstock.store.sqlite")
 
@@ -60,7 +60,7 @@ Result = TypeVar("Result")
 
 
 class _TurnLost(Exception):
-    """Another store took the turn: what was recent here is in the log for it to find."""
+    """Another store took the turn: it finds in the log what our overlays held."""
 
 
 class IndexedLog:
@@ -75,7 +75,7 @@ class IndexedLog:
         self._turn = Turn(folder)
         self._appending = Lock()
         self._folding = Lock()
-        self._recents = [Recent()]
+        self._overlays = [Overlay()]
         self._epochs: dict[int, tuple[int, str]] = {}
         self._live: dict[int, int] = {}
         self._hurry = Event()
@@ -86,20 +86,20 @@ class IndexedLog:
         self._small_commits = 0
         self._looked_at = 0.0
         self._is_far_behind = False
-        """The tables lack more than they should: who appends waits for them."""
+        """The tables lag too far behind: appends wait for them."""
         self.segments = self._log.segments
 
     # Appending --------------------------------------------------------------------------------------------
 
     def is_quick(self, size: int) -> bool:
-        """Whether a record of about this size can, as far as is known, be appended without a thread."""
+        """Whether a record of about this size can probably be appended without a thread."""
         if size > SOON_BYTES:
             return False
         self._small_commits += 1
         return self._kernel_syncs() is not None or self._is_quick_at_once(size)
 
     def append_soon(self, draft: Draft, done: Callable[[Exception | None], None]) -> bool:
-        """Append without a thread and, where the kernel can sync meanwhile, without a wait; False: nothing was done.
+        """Append without a thread and, with kernel syncs, without blocking; False: nothing was done.
 
         `done` is called on the event loop with what became of it, perhaps before this returns.
         """
@@ -113,7 +113,7 @@ class IndexedLog:
         return True
 
     def append_at_once(self, draft: Draft) -> bool:
-        """Append on the event loop, if that takes no longer than to ask a thread for it; whether it did."""
+        """Append on the event loop, if that takes no longer than a switch to a thread; whether it did."""
         if not self._is_quick_at_once(draft.size) or not self._enter(draft.size):
             return False
         try:
@@ -123,7 +123,7 @@ class IndexedLog:
             self._leave()
 
     def _append_here(self, draft: Draft, done: Callable[[Exception | None], None]) -> None:
-        """`append_at_once` for who is called when it is done."""
+        """`append_at_once` with a callback."""
         try:
             self._check(draft)
             entry = self._log.append(draft)
@@ -134,7 +134,7 @@ class IndexedLog:
             self._tell(entry, done)
 
     def _tell(self, entry: Entry, done: Callable[[Exception | None], None]) -> None:
-        """Say that a record is durable; what later reads must know of it comes behind the answers."""
+        """Report that a record is durable; the overlay is updated after the answers have left."""
         try:
             done(None)
         finally:
@@ -179,7 +179,7 @@ class IndexedLog:
                 end(None)
 
     def _enter(self, size: int) -> bool:
-        """Have the log for one record, if it needs no more than a write and a sync; `_leave` if so."""
+        """Take the log for one record, if that needs only a write and a sync. The caller must `_leave` then."""
         log, turn = self._log, self._turn
         if self._is_far_behind or not self._appending.acquire(blocking=False):
             return False
@@ -211,12 +211,12 @@ class IndexedLog:
             self._syncs = None
 
     def wait_for_append(self) -> None:
-        """Return when no record is being appended. On a thread that may wait."""
+        """Wait until no record is being appended. On a thread that may block."""
         with self._appending:
             pass
 
     def append(self, draft: Draft) -> None:
-        """Append, wherever the log stands. On a thread that may wait, and is not the writer's."""
+        """Append, whatever that takes. On a thread that may block, and is not the writer's."""
         if self._is_far_behind:
             self.ask_writer(self.bring_up_to_date)
         with self._appending, self._turn.locked():
@@ -226,7 +226,7 @@ class IndexedLog:
         self.ask_writer(partial(self._in_turn, lambda _: self._append(draft)))
 
     def _append(self, draft: Draft) -> None:
-        """With the turn, locked."""
+        """The turn is ours, and locked."""
         self._check(draft)
         self._fold(self._log.append(draft))
 
@@ -246,33 +246,33 @@ class IndexedLog:
 
     def _fold(self, entry: Entry) -> None:
         with self._folding:
-            recent = self._recents[-1]
-            recent.fold(entry)
-            if _weight(recent) > 1:
+            overlay = self._overlays[-1]
+            overlay.fold(entry)
+            if _weight(overlay) > 1:
                 self._hurry.set()
             self._weigh()
             if not self._scheduled:
                 self._schedule()
 
     def _weigh(self) -> None:
-        """While it is folding."""
-        self._is_far_behind = sum(map(_weight, self._recents)) > BEHIND_MOST
+        """Under `_folding`."""
+        self._is_far_behind = sum(map(_weight, self._overlays)) > BEHIND_MOST
 
     # What reads must know ---------------------------------------------------------------------------------
 
-    def is_behind(self, concerns: Callable[[Recent], object]) -> bool:
-        """Whether the tables lack something that concerns a reader, or it is not known what they lack."""
+    def is_behind(self, concerns: Callable[[Overlay], object]) -> bool:
+        """Whether the tables lack something that concerns a reader, or may."""
         if not self._turn.is_ours():
             return True
         with self._folding:
-            return any(concerns(recent) for recent in self._recents)
+            return any(concerns(overlay) for overlay in self._overlays)
 
     def pending(self, lane: int, start: int, end: int) -> Pending | None:
         """What the tables lack of a lane's batches; None where they must be brought up to date to say."""
         if not self._turn.is_ours():
             return None
         with self._folding:
-            changed = [recent.lanes[lane] for recent in self._recents if lane in recent.lanes]
+            changed = [overlay.lanes[lane] for overlay in self._overlays if lane in overlay.lanes]
             if any(row.deleted for row in changed):
                 return None
             trim_to = max((row.trim_to for row in changed if row.trim_to is not None), default=0)
@@ -286,7 +286,7 @@ class IndexedLog:
         if not self._turn.is_ours():
             return None
         with self._folding:
-            changed = [recent.lanes[lane] for recent in self._recents if lane in recent.lanes]
+            changed = [overlay.lanes[lane] for overlay in self._overlays if lane in overlay.lanes]
             if any(row.deletes_ids for row in changed):
                 return None
             return {key: row.dedup[key] for row in changed for key in keys if key in row.dedup}
@@ -294,12 +294,12 @@ class IndexedLog:
     # On the writer's thread -------------------------------------------------------------------------------
 
     def ask_writer(self, work: Callable[[Connection], None]) -> None:
-        """Have the writer do something now, and wait for it."""
+        """Run something on the writer's thread now, and wait for it."""
         self.hurry()
         self._writer.start(lambda: self._writer.connected(work)).result()
 
     def hurry(self) -> None:
-        """Do not let the writer wait: something is to be done now."""
+        """Wake the writer: it is needed now."""
         with self._folding:
             if self._scheduled:
                 self._hurry.set()
@@ -317,64 +317,64 @@ class IndexedLog:
         return result
 
     def bring_up_to_date(self, connection: Connection) -> None:
-        """Afterwards all commits that were answered are in the tables."""
+        """Write every answered commit to the tables."""
         if not self._turn.is_ours() or not self._index(connection):
             self._in_turn(self._index, connection)
 
     def _in_turn(self, work: Callable[[Connection], object], connection: Connection) -> None:
-        """Take the turn and do something before anyone else can take it."""
+        """Take the turn and do something before another store can take it."""
         with self._appending, self._turn.locked():
             if not self._turn.is_ours():
                 self._find_out(connection)
             work(connection)
 
     def _find_out(self, connection: Connection) -> None:
-        """Take the turn: read what of the log is not in the tables, and be the one who appends from now on."""
+        """Take the turn: read what the tables lack from the log; from now on this store appends."""
 
-        def begin(connection: Connection) -> tuple[bytes, int, Mark]:
+        def begin(connection: Connection) -> tuple[bytes, int, LogPosition]:
             store_id, last, *mark = connection.execute(SQL.log).fetchone()
             number = max(last, self._turn.current()) + 1
             connection.execute(SQL.put_turn, (number,))
-            return store_id, number, Mark(*mark)
+            return store_id, number, LogPosition(*mark)
 
         self._turn.give_up()
         store_id, number, mark = in_transaction(connection, "BEGIN IMMEDIATE", begin)
         with self._folding:
-            self._recents = [Recent()]
+            self._overlays = [Overlay()]
             self._weigh()
         self._epochs = {slot: (epoch, owner) for slot, epoch, owner in connection.execute(SQL.held_slots)}
         self._live = dict(connection.execute(SQL.segments))
         for entry in self._log.resume(store_id, mark):
-            recent = self._recents[-1]
-            recent.fold(entry)
+            overlay = self._overlays[-1]
+            overlay.fold(entry)
             for slot, epoch in entry.commit.epochs.items():
                 if epoch > self._epochs.get(slot, (0, ""))[0]:
                     self._epochs[slot] = (epoch, "the log")
-                    recent.epochs[slot] = epoch
-            if _weight(recent) > 1:
+                    overlay.epochs[slot] = epoch
+            if _weight(overlay) > 1:
                 self._write(connection, number)
         self._turn.take(number)
         with self._folding:
-            if self._recents[-1] and not self._scheduled:
+            if self._overlays[-1] and not self._scheduled:
                 self._schedule()
 
     def _index(self, connection: Connection) -> bool:
-        """Bring what is recent into the tables; whether it was still ours to do."""
+        """Write the overlays to the tables; False where another store took the turn."""
         try:
             self._write(connection, self._turn.number)
         except _TurnLost:
             self._turn.give_up()
             with self._folding:
-                self._recents = [Recent()]
+                self._overlays = [Overlay()]
                 self._weigh()
             return False
         return True
 
     def _write(self, connection: Connection, number: int) -> None:
         with self._folding:
-            if self._recents[-1]:
-                self._recents.append(Recent())
-            full = self._recents[:-1]
+            if self._overlays[-1]:
+                self._overlays.append(Overlay())
+            full = self._overlays[:-1]
         if not full:
             return
 
@@ -382,22 +382,22 @@ class IndexedLog:
             if connection.execute(SQL.log).fetchone()[1] != number:
                 raise _TurnLost
             live: Freed = {}
-            for recent in full:
-                for segment, change in write_recent(connection, recent).items():
+            for overlay in full:
+                for segment, change in write_overlay(connection, overlay).items():
                     live[segment] = live.get(segment, self._live.get(segment, 0)) + change
             connection.executemany(SQL.put_segment, list(live.items()))
-            connection.execute(SQL.put_mark, (*full[-1].end, number))
+            connection.execute(SQL.put_position, (*full[-1].end, number))
             return live
 
         self._live.update(in_transaction(connection, "BEGIN IMMEDIATE", write))
         with self._folding:
-            del self._recents[: len(full)]
+            del self._overlays[: len(full)]
             self._weigh()
-        self._checkpoints.written(sum(recent.rows * _ROW_LOG_BYTES + recent.rows_bytes for recent in full))
+        self._checkpoints.written(sum(overlay.rows * _ROW_LOG_BYTES + overlay.rows_bytes for overlay in full))
         self._clean(connection, full[-1].end.segment)
 
     def _clean(self, connection: Connection, current: int) -> None:
-        """What fails here costs nothing but room, and is tried again."""
+        """A failure here costs only disk space, and is tried again."""
         try:
             clean(connection, self.segments, self._live, current)
         except Exception as error:
@@ -422,7 +422,7 @@ class IndexedLog:
                     self._schedule()
 
     def finish(self) -> None:
-        """Bring all into the tables, if it can be; called by the writer's thread, at the end."""
+        """Write everything to the tables if possible; called by the writer's thread, at the end."""
         self._closing = True
         if self._file.prepared and self._turn.number >= 0:
             try:
@@ -435,6 +435,6 @@ class IndexedLog:
         self._turn.close()
 
 
-def _weight(recent: Recent) -> float:
-    """How much is to be brought into the tables; 1 is as much as should be at once."""
-    return max(recent.rows / INDEX_ROWS, recent.rows_bytes / INDEX_ROWS_BYTES, recent.log_bytes / INDEX_LOG_BYTES)
+def _weight(overlay: Overlay) -> float:
+    """How much the tables lag; 1 is one full write."""
+    return max(overlay.rows / INDEX_ROWS, overlay.rows_bytes / INDEX_ROWS_BYTES, overlay.log_bytes / INDEX_LOG_BYTES)

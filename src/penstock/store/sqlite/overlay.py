@@ -1,8 +1,8 @@
-"""What commits add up to that are in the log and not yet in the index: the last put of each row, the widest delete.
+"""The overlay: what commits add up to that are in the log and not yet in the index (the tables).
 
-A row that is put and deleted between two writings of the index never reaches it, nor does a batch that is trimmed. The
-order that is kept: whatever the index holds is older than all that is here, so deletes go there first and puts behind
-them. It may not know files, threads or SQL. Next stop: `writes.py`, which writes it to the index.
+It keeps the last put of each row and the widest delete: a row that is put and deleted between two writes of the index
+never reaches it, nor does a batch that is trimmed. Whatever the index holds is older than the overlay, so deletes go
+there first and puts behind them. It may not know files, threads or SQL. Next stop: `writes.py`, which writes it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from penstock.model.rows import CatalogRow, DeadRow, DedupRow, GroupRow, LeaseRow, OutboxRow, TraceRow, WaitingRow
-from penstock.store.sqlite.log.log import START, Entry, Mark
+from penstock.store.sqlite.log.log import START, Entry, LogPosition
 from penstock.store.sqlite.log.records import LoggedLane
 
 
-class Place(NamedTuple):
-    """A batch without its body, and where that is: the values of its row in the index."""
+class BatchPointer(NamedTuple):
+    """A batch without its body, and where the body is: the values of its row in the index."""
 
     lane: int
     base: int
@@ -35,18 +35,18 @@ class Place(NamedTuple):
         return self.base + self.messages
 
 
-class RecentLane:
-    """What happened to one lane. `None` in place of a row: it is deleted."""
+class LaneOverlay:
+    """What commits changed in one lane. None in place of a row means that it is deleted."""
 
     __slots__ = ("_order", "batches", "cursor", "dead", "dedup", "dedup_expired_ms", "deleted", "groups",
                  "groups_deleted", "leases", "trim_to", "waiting")  # fmt: skip
 
     def __init__(self, deleted: bool = False) -> None:
         self.deleted = deleted
-        """All that the index holds of the lane goes first."""
+        """Everything that the index holds of the lane is deleted first."""
         self.cursor: tuple[int, int, int] | None = None
-        self.batches: dict[int, Place] = {}
-        self._order: deque[Place] = deque()
+        self.batches: dict[int, BatchPointer] = {}
+        self._order: deque[BatchPointer] = deque()
         """The batches by rising base."""
         self.trim_to: int | None = None
         self.groups_deleted: set[int] = set()
@@ -58,7 +58,7 @@ class RecentLane:
         self.dedup_expired_ms: int | None = None
 
     def fold(self, change: LoggedLane, segment: int, position: int) -> int:
-        """Take in a change whose bodies begin at a position; where they end."""
+        """Fold in a change whose bodies begin at a position of the log; returns where they end."""
         self.cursor = (change.first, change.end, change.bytes_end)
         for group in change.groups_deleted:
             self._delete_group(group)
@@ -83,13 +83,13 @@ class RecentLane:
         for row in change.batches:
             size = len(row.meta) + row.body_bytes
             place = (change.lane, row.base, row.count, row.published_ms, row.bytes_end, size, row.meta)
-            self._append(Place(*place, segment, position))
+            self._append(BatchPointer(*place, segment, position))
             position += row.body_bytes
         if change.trim_to is not None:
             self._trim(change.trim_to)
         return position
 
-    def _append(self, row: Place) -> None:
+    def _append(self, row: BatchPointer) -> None:
         in_order = not self._order or self._order[-1].base < row.base
         self.batches[row.base] = row
         if in_order:
@@ -103,10 +103,10 @@ class RecentLane:
 
     @property
     def first_end(self) -> int:
-        """Where the lowest batch ends; far away where there is none."""
+        """Where the lowest batch ends; beyond every offset where there is none."""
         return self._order[0].end if self._order else 1 << 63
 
-    def between(self, start: int, end: int) -> list[Place]:
+    def between(self, start: int, end: int) -> list[BatchPointer]:
         """The batches that overlap [start, end), in order."""
         found = []
         for row in reversed(self._order):
@@ -137,39 +137,39 @@ class RecentLane:
             del self.batches[row.base]
 
 
-class Recent:
-    """What one or more commits, one behind the other, add up to."""
+class Overlay:
+    """What one or more consecutive commits add up to."""
 
     def __init__(self) -> None:
-        self.lanes: dict[int, RecentLane] = {}
+        self.lanes: dict[int, LaneOverlay] = {}
         self.catalog: dict[tuple[str, int], CatalogRow | None] = {}
         self.outbox: dict[int, OutboxRow | None] = {}
         self.traces: dict[tuple[str, str, int, int], TraceRow] = {}
         self.traces_expired_ms: int | None = None
         self.epochs: dict[int, int] = {}
-        """Of commits that were found in the log: whoever wrote them had these."""
+        """Epochs of commits that were found in the log: their writers held them."""
         self.rows = 0
         """Rows that were put and deleted, counted each time."""
         self.rows_bytes = 0
         self.log_bytes = 0
-        self.end: Mark = START
+        self.end: LogPosition = START
         """Behind the last commit that is in here."""
 
     def __bool__(self) -> bool:
         return self.end is not START
 
     def fold(self, entry: Entry) -> None:
-        """Take in the next commit of the log."""
+        """Fold in the next commit of the log."""
         commit, position = entry.commit, entry.bodies_at
         for lane in commit.lanes_deleted:
-            self.lanes[lane] = RecentLane(deleted=True)
+            self.lanes[lane] = LaneOverlay(deleted=True)
             for id in [id for id, row in self.outbox.items() if row is not None and row.lane == lane]:
                 self.outbox[id] = None
         for change in commit.lanes:
-            recent = self.lanes.get(change.lane)
-            if recent is None:
-                recent = self.lanes[change.lane] = RecentLane()
-            position = recent.fold(change, entry.segment, position)
+            overlay = self.lanes.get(change.lane)
+            if overlay is None:
+                overlay = self.lanes[change.lane] = LaneOverlay()
+            position = overlay.fold(change, entry.segment, position)
             self.rows += 1 + len(change.batches) + len(change.groups) + len(change.leases) + len(change.leases_deleted)
             self.rows += len(change.waiting) + len(change.waiting_deleted) + len(change.dead) + len(change.dedup)
         for key in commit.catalog_deleted:
@@ -190,7 +190,7 @@ class Recent:
         self.end = entry.end
 
     def changes(self, lanes: Iterable[int]) -> bool:
-        """Whether one of these lanes is different from what the index says."""
+        """Whether one of these lanes differs from the index."""
         mine = self.lanes
         return any(lane in mine for lane in lanes)
 

@@ -21,7 +21,7 @@ SELECT store_id, turn, segment, position, record, last_position FROM log LIMIT 1
 -- A store that takes its turn.
 UPDATE log SET turn = ?
 
--- name: put_mark
+-- name: put_position
 -- Up to where the log is in the tables.
 UPDATE log SET segment = ?, position = ?, record = ?, last_position = ? WHERE turn = ?
 
@@ -45,7 +45,7 @@ DELETE FROM segments WHERE segment = ?
 -- Bodies that are still needed of a segment.
 SELECT rowid, position, size - length(meta), lane, base FROM batches WHERE segment = ?
 
--- name: take_body_in
+-- name: inline_body
 -- Move a body from its segment into its row.
 UPDATE batches SET body = ?, segment = NULL, position = NULL WHERE rowid = ?
 

@@ -16,7 +16,7 @@ from penstock.store.sql import tables
 from penstock.store.sql.tables import Row
 from penstock.store.sqlite.file import Connection
 from penstock.store.sqlite.log.bodies import Located
-from penstock.store.sqlite.overlay import Place
+from penstock.store.sqlite.overlay import BatchPointer
 from penstock.store.sqlite.statements import SQL
 
 OFFSET_MOST: Final = (1 << 63) - 1
@@ -25,7 +25,7 @@ OFFSET_MOST: Final = (1 << 63) - 1
 class Pending(NamedTuple):
     """What of a lane's batches the tables may not know yet."""
 
-    rows: list[Place]
+    rows: list[BatchPointer]
     trim_to: int
 
 
@@ -72,7 +72,7 @@ def find_batches(
     inline: dict[int, bytes] = {}
     if older:
         for *values, body in connection.execute(SQL.batches, (lane, older[0], older[-1])):
-            row = Place._make((lane, *values))
+            row = BatchPointer._make((lane, *values))
             rows.setdefault(row.base, row)
             if not row.segment:
                 inline[row.base] = body

@@ -1,8 +1,8 @@
-"""The SQLite engine's threads: each kind with its own connections, and the one that keeps the log short.
+"""The SQLite engine's threads: each kind with its own connections, and the checkpointer.
 
-A read never waits for a commit and a commit seldom for the disk's housekeeping; the one exception, starting the log
-afresh, is here too. It may not know rows, statements or the store contract: work comes in as functions of a
-connection. Next stop: `engine.py`, which gives it that work.
+Reads never wait for writes, and writes seldom for a checkpoint; restarting the WAL is the exception. It may not know
+rows, statements or the store contract: work comes in as functions of a connection. Next stop: `engine.py`, which gives
+it that work.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from threading import Condition
 from typing import Final, TypeVar
 
 from penstock.model.errors import PenstockError
-from penstock.store.sqlite.file import LOG_BYTES_MOST, PAGE_BYTES, Connection, File, primary_code
+from penstock.store.sqlite.file import PAGE_BYTES, WAL_BYTES_MOST, Connection, File, primary_code
 
 CHECKPOINT_BYTES: Final = 16 << 20
-"""Log written since the last checkpoint began that starts another one, beside the commits."""
+"""Bytes of WAL since the last checkpoint began that start another one, in the background."""
 _COMMIT_PAGES: Final = 8
-"""Pages that a commit touches besides its rows, for estimating how far the log has grown."""
+"""Pages that a write touches besides its rows, to estimate how far the WAL has grown."""
 
 # Errors that say nothing against the connection: once rolled back it is as good as new.
 _HARMLESS_CODES: Final = frozenset(
@@ -87,7 +87,7 @@ class Threads:
 
 
 class Gate:
-    """Any number of reads at once, or none while the log starts afresh.
+    """A shared lock for reads, exclusive while the WAL is restarted.
 
     SQLite asks for the same by polling, and never gets its turn where reads always overlap.
     """
@@ -125,10 +125,10 @@ class Gate:
 
 
 class Checkpoints:
-    """Moves the log's pages into the file before it grows long.
+    """Checkpoints the WAL before it grows long.
 
-    Most of it happens on a thread of its own, while commits go on. But a log that always grows while it is
-    copied can never start afresh, so once in a while the writer and the readers wait for the little that is left.
+    Passive checkpoints run on a thread of their own, beside the writes. But a WAL that keeps growing while it is copied
+    can never be restarted, so once in a while the writer and the readers wait for the little that is left.
     """
 
     def __init__(self, writer: Threads, file: File, gate: Gate) -> None:
@@ -145,30 +145,30 @@ class Checkpoints:
         count = rows_bytes + _COMMIT_PAGES * PAGE_BYTES
         self._since_checkpoint += count
         self._since_restart += count
-        if self._since_restart > LOG_BYTES_MOST:
+        if self._since_restart > WAL_BYTES_MOST:
             self._since_restart = self._since_checkpoint = 0
             # Behind this commit, not in it: its answer does not wait.
             self._writer.start(self._restart)
         elif self._since_checkpoint > CHECKPOINT_BYTES and (self._running is None or self._running.done()):
             self._since_checkpoint = 0
-            self._running = self._threads.start(lambda: self._run(self._threads, self._file.copy_log))
+            self._running = self._threads.start(lambda: self._run(self._threads, self._file.copy_wal))
 
     def end(self) -> None:
-        """Stop, with all of the log in the file and the log empty. Called by the writer's thread."""
+        """Stop, with the WAL copied into the file and truncated. Called by the writer's thread."""
         self._threads.end()
         # A file that could not be prepared may be someone else's, or not be there.
         if self._file.prepared:
-            self._run(self._writer, self._file.empty_log)
+            self._run(self._writer, self._file.truncate_wal)
         self._writer.close_connections()
 
     def _restart(self) -> None:
         if self._running:
             self._running.result()
         with self._gate.shut():
-            self._run(self._writer, self._file.restart_log)
+            self._run(self._writer, self._file.restart_wal)
 
     def _run(self, threads: Threads, work: Callable[[Connection], None]) -> None:
-        """A checkpoint that fails costs nothing but space: the commits are safe in the log, and it is tried again."""
+        """A checkpoint that fails costs only space: the WAL keeps everything, and the next one tries again."""
         try:
             threads.connected(work)
         except PenstockError as error:

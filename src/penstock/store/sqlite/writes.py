@@ -17,7 +17,7 @@ from penstock.model.rows import slot_of
 from penstock.store.sql import tables
 from penstock.store.sql.tables import Row
 from penstock.store.sqlite.file import Connection
-from penstock.store.sqlite.overlay import Place, Recent, RecentLane
+from penstock.store.sqlite.overlay import BatchPointer, LaneOverlay, Overlay
 from penstock.store.sqlite.statements import (
     GROUP_DELETES,
     LANE_DELETES,
@@ -31,10 +31,10 @@ Freed = dict[int, int]
 """By segment: how many bytes of bodies in it came to be needed, or with a minus are needed no more."""
 
 
-def write_recent(connection: Connection, recent: Recent) -> Freed:
+def write_overlay(connection: Connection, overlay: Overlay) -> Freed:
     """Every row. Deletes come first: all that the tables hold is older than what is put."""
     changed: Freed = defaultdict(int)
-    lanes = recent.lanes
+    lanes = overlay.lanes
     _delete_lanes(connection, [lane for lane, row in lanes.items() if row.deleted], changed)
     _delete_rows(connection, lanes)
     trims = [(lane, row.trim_to) for lane, row in lanes.items() if row.trim_to is not None and not row.deleted]
@@ -42,7 +42,7 @@ def write_recent(connection: Connection, recent: Recent) -> Freed:
         _count(connection.execute(SQL.trim, (json.dumps(trims),)), changed)
     _put_rows(connection, lanes)
     _put_batches(connection, {lane: row.batches for lane, row in lanes.items() if row.batches}, changed)
-    _write_rest(connection, recent)
+    _write_rest(connection, overlay)
     return changed
 
 
@@ -53,7 +53,7 @@ def _delete_lanes(connection: Connection, lanes: list[int], changed: Freed) -> N
         _run_many(connection, statement, [(lane,) for lane in lanes])
 
 
-def _delete_rows(connection: Connection, lanes: dict[int, RecentLane]) -> None:
+def _delete_rows(connection: Connection, lanes: dict[int, LaneOverlay]) -> None:
     groups = [(lane, group) for lane, row in lanes.items() for group in row.groups_deleted]
     for statement in GROUP_DELETES:
         _run_many(connection, statement, groups)
@@ -66,7 +66,7 @@ def _delete_rows(connection: Connection, lanes: dict[int, RecentLane]) -> None:
     _run_many(connection, SQL.delete_expired_dedup, expired)
 
 
-def _put_rows(connection: Connection, lanes: dict[int, RecentLane]) -> None:
+def _put_rows(connection: Connection, lanes: dict[int, LaneOverlay]) -> None:
     cursors = [(lane, slot_of(lane), *row.cursor) for lane, row in lanes.items() if row.cursor is not None]
     _run_many(connection, SQL.put_lane, cursors)
     for table in tables.OF_GROUPS:
@@ -86,7 +86,7 @@ def _put_many(connection: Connection, one: str, many: str, rows: Sequence[Row]) 
     _run_many(connection, one, rows[whole:])
 
 
-def _put_batches(connection: Connection, lanes: dict[int, dict[int, Place]], changed: Freed) -> None:
+def _put_batches(connection: Connection, lanes: dict[int, dict[int, BatchPointer]], changed: Freed) -> None:
     if not lanes:
         return
     ranges = json.dumps([(lane, min(rows), max(rows)) for lane, rows in lanes.items()])
@@ -99,17 +99,17 @@ def _put_batches(connection: Connection, lanes: dict[int, dict[int, Place]], cha
         changed[put.segment] += put.size - len(put.meta)
 
 
-def _write_rest(connection: Connection, recent: Recent) -> None:
-    if recent.catalog:
+def _write_rest(connection: Connection, overlay: Overlay) -> None:
+    if overlay.catalog:
         connection.execute(SQL.raise_catalog)
-    _run_many(connection, SQL.delete_catalog, [key for key, row in recent.catalog.items() if row is None])
-    _run_many(connection, SQL.put_catalog, [astuple(row) for row in recent.catalog.values() if row])
-    _run_many(connection, SQL.delete_outbox, [(id,) for id, row in recent.outbox.items() if row is None])
-    _run_many(connection, SQL.put_outbox, [astuple(row) for row in recent.outbox.values() if row])
-    if recent.traces_expired_ms is not None:
-        connection.execute(SQL.delete_expired_traces, (recent.traces_expired_ms,))
-    _run_many(connection, SQL.put_traces, [astuple(row) for row in recent.traces.values()])
-    _run_many(connection, SQL.put_epoch, list(recent.epochs.items()))
+    _run_many(connection, SQL.delete_catalog, [key for key, row in overlay.catalog.items() if row is None])
+    _run_many(connection, SQL.put_catalog, [astuple(row) for row in overlay.catalog.values() if row])
+    _run_many(connection, SQL.delete_outbox, [(id,) for id, row in overlay.outbox.items() if row is None])
+    _run_many(connection, SQL.put_outbox, [astuple(row) for row in overlay.outbox.values() if row])
+    if overlay.traces_expired_ms is not None:
+        connection.execute(SQL.delete_expired_traces, (overlay.traces_expired_ms,))
+    _run_many(connection, SQL.put_traces, [astuple(row) for row in overlay.traces.values()])
+    _run_many(connection, SQL.put_epoch, list(overlay.epochs.items()))
 
 
 def _count(rows: Iterable[Row], changed: Freed) -> None:

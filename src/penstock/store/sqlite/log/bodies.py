@@ -1,8 +1,7 @@
-"""Reading bodies from the log's files: on a thread that may wait, or at once where the system has them in memory.
+"""Reading bodies from the log's segments: on a thread that may block, or at once from the page cache.
 
-What a group that lags reads is nearly always in the system's memory. To copy it from there costs less than to ask a
-thread for it and to pass Python's lock back and forth with that. It may not know SQL, threads or when a row was
-written. Next stop: `store/sqlite/engine.py`.
+What a lagging group reads is nearly always in the page cache. Copying it from there costs less than a switch to a
+thread and back. It may not know SQL, threads or when a row was written. Next stop: `store/sqlite/engine.py`.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from penstock.batch import is_intact
 from penstock.model.errors import StoreCorrupt
 from penstock.model.rows import BatchRow
 from penstock.store.sqlite.log.segments import Segments
-from penstock.store.sqlite.overlay import Place
+from penstock.store.sqlite.overlay import BatchPointer
 
 AT_ONCE_BYTES: Final = 4 << 20
-"""No more is copied at once: it takes the event loop a millisecond."""
+"""The most that is copied at once: it takes the event loop a millisecond."""
 
 
 class SegmentGone(Exception):
-    """A segment was given back between finding a batch in it and reading it: the batch is elsewhere now, or gone."""
+    """A segment was deleted between finding a batch in it and reading it: the batch moved, or is gone."""
 
 
 class Located(NamedTuple):
     """A batch that was found, with its body where its row holds that."""
 
-    place: Place
+    place: BatchPointer
     inline: bytes | None
 
     @property

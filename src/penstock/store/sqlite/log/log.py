@@ -1,9 +1,9 @@
 """The log: where a commit becomes durable. Appending to it, finding its end again, and what is done when that fails.
 
 A record that was written but not made durable is in doubt: the disk may have it or not. It is never written over and
-never trusted; the next record goes into a new segment, whose head says that the one in doubt is void. A record that
-was not written whole is none, and the next takes its place. This module may not know SQLite, rows or event loops.
-Next stop: `turn.py` for who may append, `store/sqlite/engine.py` for what is done with a record.
+never trusted; the next record goes into a new segment, whose head says that the one in doubt is void. A record that was
+not written whole is none, and the next takes its place. This module may not know SQLite, rows or event loops. Next
+stop: `turn.py`, which says which store may append; `store/sqlite/index.py`, which uses the log.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from penstock.store.sqlite.log.records import Draft, LoggedCommit, parse_rows
 from penstock.store.sqlite.log.segments import SEGMENT_HEAD_BYTES, Found, Segment, Segments
 
 SYNC_SHARE: Final = 0.1
-"""How much the newest sync counts in the running mean of how long they take."""
+"""Weight of the newest sync in the running mean of sync times."""
 
 _log = logging.getLogger("penstock.store.log")
 
 
-class Mark(NamedTuple):
-    """A place in the log between two records."""
+class LogPosition(NamedTuple):
+    """A position in the log, between two records."""
 
     segment: int
     position: int
@@ -40,7 +40,7 @@ class Mark(NamedTuple):
     """Where the record before it begins; 0 where it is in another segment or there is none."""
 
 
-START: Final = Mark(0, 0, 1, 0)
+START: Final = LogPosition(0, 0, 1, 0)
 """Before anything was ever written."""
 
 
@@ -51,7 +51,7 @@ class Entry(NamedTuple):
     segment: int
     bodies_at: int
     rows_bytes: int
-    end: Mark
+    end: LogPosition
 
 
 class Log:
@@ -69,7 +69,7 @@ class Log:
         self._in_doubt = False
 
     @property
-    def end(self) -> Mark:
+    def end(self) -> LogPosition:
         return self._end
 
     @property
@@ -78,7 +78,7 @@ class Log:
         return self._tail is not None and not self._in_doubt
 
     def check_in_place(self) -> None:
-        """What is written to a file that was deleted is lost."""
+        """Raise where the segment was deleted or moved: what is written to it would be lost."""
         if self._tail is not None and not self._tail.is_in_place():
             raise Unavailable(f"{self._tail.path} is not the file that was opened: it was moved, deleted or replaced")
 
@@ -116,12 +116,12 @@ class Log:
         self.sync_seconds += (perf_counter() - self._written_at - self.sync_seconds) * SYNC_SHARE
         tail, at = self._tail, self._end
         assert tail is not None
-        self._end = Mark(tail.number, at.position + draft.size, at.record + 1, at.position)
+        self._end = LogPosition(tail.number, at.position + draft.size, at.record + 1, at.position)
         return Entry(draft.commit, tail.number, self._end.position - draft.bodies_bytes, len(draft.rows), self._end)
 
     def not_synced(self) -> None:
-        """The record that was written last is void: after a failed sync nobody knows what the disk has of it, and a
-        second one says nothing of the first.
+        """The record that was written last is void. After a failed sync its state on disk is unknown, and a second sync
+        says nothing of the first.
         """
         tail, at = self._tail, self._end
         assert tail is not None
@@ -132,7 +132,7 @@ class Log:
         with suppress(OSError):
             self._begin_segment(0)
 
-    def _not_written(self, tail: Segment, at: Mark) -> None:
+    def _not_written(self, tail: Segment, at: LogPosition) -> None:
         """Half a record is none, but for one whose rest is what was there before: make sure."""
         try:
             tail.void(at.position)
@@ -151,12 +151,12 @@ class Log:
                     tail.cut(end.position)
             tail.close()
         self._tail, self._in_doubt = made, False
-        self._end = Mark(made.number, SEGMENT_HEAD_BYTES, end.record, 0)
+        self._end = LogPosition(made.number, SEGMENT_HEAD_BYTES, end.record, 0)
 
     # Finding the end again --------------------------------------------------------------------------------
 
-    def resume(self, store_id: bytes, start: Mark) -> Iterator[Entry]:
-        """Every commit from a mark on, in order; when all were taken the log is ready for the next."""
+    def resume(self, store_id: bytes, start: LogPosition) -> Iterator[Entry]:
+        """Every commit from a position on, in order; once all are consumed, the log is ready to append."""
         self.close()
         self._store_id, self._end, self._in_doubt = store_id, start, False
         self.folder.mkdir(exist_ok=True)
@@ -179,7 +179,7 @@ class Log:
                 raise StoreCorrupt(f"the head of the log file {self.segments.path(numbers[0])} is damaged")
             return
         if self._end.segment:
-            self._check_mark(segment)
+            self._check_position(segment)
         else:
             self._enter(segment)
         for number in [*numbers[1:], None]:
@@ -203,7 +203,7 @@ class Log:
         for found in segment.records(self._end.position, self._end.record):
             if following is not None and found.head.number >= following.first_record:
                 break
-            self._end = Mark(segment.number, found.end, found.head.number + 1, found.position)
+            self._end = LogPosition(segment.number, found.end, found.head.number + 1, found.position)
             yield Entry(_understood(found, segment), segment.number, found.bodies_at, len(found.rows), self._end)
         if following is not None:
             whole = self._end.record == following.first_record
@@ -229,20 +229,20 @@ class Log:
         return segment
 
     def _enter(self, segment: Segment) -> None:
-        self._end = Mark(segment.number, SEGMENT_HEAD_BYTES, self._end.record, 0)
+        self._end = LogPosition(segment.number, SEGMENT_HEAD_BYTES, self._end.record, 0)
 
-    def _check_mark(self, segment: Segment) -> None:
-        """The record before the mark is there: otherwise the log is older than what is asked of it."""
-        mark = self._end
-        if mark.last_position:
-            found = segment.record_at(mark.last_position)
-            if found is None or found.end != mark.position or found.head.number != mark.record - 1:
+    def _check_position(self, segment: Segment) -> None:
+        """Raise unless the record before the position is there: the log would be older than its index."""
+        end = self._end
+        if end.last_position:
+            found = segment.record_at(end.last_position)
+            if found is None or found.end != end.position or found.head.number != end.record - 1:
                 raise StoreCorrupt(
-                    f"the log file {segment.path} does not hold record {mark.record - 1}, which was there: "
+                    f"the log file {segment.path} does not hold record {end.record - 1}, which was there: "
                     f"it is damaged, or older than the file it belongs to; restore both"
                 )
-        elif segment.first_record > mark.record:
-            raise StoreCorrupt(f"the log file {segment.path} begins behind record {mark.record}; restore a backup")
+        elif segment.first_record > end.record:
+            raise StoreCorrupt(f"the log file {segment.path} begins behind record {end.record}; restore a backup")
 
     def close(self) -> None:
         if self._tail is not None:

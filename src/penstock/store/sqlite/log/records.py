@@ -54,7 +54,7 @@ class LoggedBatch(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class LoggedLane(msgspec.Struct, gc=False, array_like=True):
-    """A `LaneChange` without bodies. Tuples, for an empty one costs nothing, and most are."""
+    """A `LaneChange` without bodies. Tuples: an empty one costs nothing, and most are empty."""
 
     lane: Integer
     first: Integer
@@ -97,7 +97,7 @@ class Draft(NamedTuple):
     commit: LoggedCommit
     """The commit as it will be read back: a copy that shares no list with the caller's."""
     size: int
-    """Of all of the record."""
+    """Bytes of the whole record."""
 
     def head(self, seed: int, number: int) -> bytes:
         """The head for a place; looks at every byte of the bodies, outside Python's lock where they are large."""
@@ -109,7 +109,7 @@ class Draft(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What the first bytes of a record say; to be believed when `is_whole` says so."""
+    """The first bytes of a record; to be trusted once `is_whole` is true."""
 
     checksum: int
     rows_bytes: int
@@ -131,7 +131,7 @@ _decoder: Final = msgspec.msgpack.Decoder(LoggedCommit)
 
 
 def seed_of(store_id: bytes, segment: int, position: int) -> int:
-    """What the checksum of a record at a place begins with."""
+    """The seed of the checksum of a record at a place."""
     return crc32(_PLACE.pack(store_id, segment, position))
 
 

@@ -3,11 +3,10 @@
 A segment begins with a head that names the store, the segment's number and the number of its first record; whatever an
 older segment holds from that number on is void. Room is set aside when a segment is made, so that a commit changes
 no metadata of the file system and cannot meet a full disk half-way. This module may not know commits, threads, SQLite
-or who may write. Next stop: `log.py`, which decides when a segment begins.
+or turns. Next stop: `log.py`, which decides when a segment begins.
 
-Room that is only set aside is not yet like room that was written: the file system keeps a note of which is which, and
-the first sync of each block waits for that note to be changed too. So a small record takes zeros along, for those
-behind it.
+Preallocated blocks are not like written ones: the file system records which is which, and the first sync of each block
+waits for that metadata too. So a small record writes zeros ahead, for the records behind it.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ RESERVE_BYTES: Final = 2 << 20
 """Room on the disk that no segment takes: the index needs some to be brought up to date."""
 SEGMENT_HEAD_BYTES: Final = 64
 ZEROS_BYTES: Final = 256 << 10
-"""What is written ahead at a time; a sync is slower by about its own time when that happens."""
+"""Zeros written ahead at a time; the sync that does it takes about twice as long."""
 ZEROS_FOR_BYTES: Final = 1 << 16
-"""For records up to that size. For larger ones the second writing costs more than the note."""
+"""For records up to this size. For larger ones writing twice costs more than the metadata."""
 _SEGMENT_MAGIC: Final = b"PNSTLOG\x01"
 _SEGMENT_HEAD: Final = struct.Struct("<8s16sQQ")
 _CHECKSUM: Final = struct.Struct("<I")
@@ -77,7 +76,7 @@ class Segment:
         self._file = file
         self._identity = _identity(os.fstat(file))
         self._zeros_end = 0
-        """So far we have written, if only zeros."""
+        """Up to here we have written, if only zeros."""
 
     def is_in_place(self) -> bool:
         """Whether the path still leads to this file: what is written to one that was deleted is lost."""
@@ -105,7 +104,7 @@ class Segment:
         _sync(self._file)
 
     def start_sync(self, syncs: KernelSyncs, done: Done) -> bool:
-        """As `sync`, while the event loop goes on; whether it was begun."""
+        """Like `sync`, in the background of the event loop; whether it was begun."""
         return syncs.start(self._file, done)
 
     def void(self, position: int) -> None:
@@ -214,14 +213,14 @@ class Segments:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """No segment is given back meanwhile, by any process that uses this log."""
+        """No segment is deleted meanwhile, by any process that uses this log."""
         with self._lock_file() as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             yield
 
     @contextmanager
     def giving_back(self) -> Iterator[bool]:
-        """Whether segments may be given back now. If so, nobody begins to hold them meanwhile."""
+        """Whether segments may be deleted now. If so, no backup can begin to hold them meanwhile."""
         with self._lock_file() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

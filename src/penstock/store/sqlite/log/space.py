@@ -1,8 +1,8 @@
-"""Giving back the room of the log: segments that nothing points into go, and those with little left are emptied.
+"""Compaction of the log: segments that nothing points into are deleted, and sparse ones are emptied.
 
-What is left in a segment that is mostly free is taken into the rows that point there, so that one old message does not
-keep 64 MiB. A segment is deleted when the index that does without it is on the disk. It may not know commits, threads
-or turns: it runs inside the writer's turn. Next stop: back to `store/sqlite/index.py`.
+The live bodies of a sparse segment move into their index rows, so that one old message does not keep 64 MiB. A segment
+is deleted once an index that does not point into it is synced. It may not know commits, threads or turns: it runs
+inside the writer's turn. Next stop: back to `store/sqlite/index.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.store.sqlite.log.segments import Segments
 from penstock.store.sqlite.statements import SQL
 
 SLACK_SEGMENTS: Final = 2
-"""So many segments' worth of room that is not needed is left alone."""
+"""Segments' worth of dead bytes that compaction leaves alone."""
 
 
 def clean(connection: Connection, segments: Segments, live: dict[int, int], current: int) -> None:
@@ -37,7 +37,7 @@ def clean(connection: Connection, segments: Segments, live: dict[int, int], curr
 
     with segments.giving_back() as is_free:
         if not is_free:
-            return  # somebody copies them; the next time will do
+            return  # a backup holds them; the next time will do
         durably(connection, forget)
         for number in gone:
             live.pop(number, None)
@@ -62,6 +62,6 @@ def _take_bodies_in(connection: Connection, segments: Segments, number: int) -> 
             body = os.pread(file, size, position)
             if len(body) != size:
                 raise StoreCorrupt(f"the log file {path} ends before the messages from {base} of lane {lane} on")
-            connection.execute(SQL.take_body_in, (body, row))
+            connection.execute(SQL.inline_body, (body, row))
     finally:
         os.close(file)

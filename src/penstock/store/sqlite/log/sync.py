@@ -1,9 +1,8 @@
-"""Forcing a file to the disk while the event loop goes on, without a thread.
+"""Kernel syncs: syncing a file in the background of the event loop, without a thread.
 
-Linux takes such an order through its interface for asynchronous I/O and says by a descriptor when it is carried out; a
-thread would have to pass Python's lock back and forth for that, which costs about as much as the disk. Where this
-cannot be had, `KernelSyncs.of_loop` says None, and who asked syncs in another way. This module may not know what is in
-a file. Next stop: back to `store/sqlite/index.py`.
+Linux's asynchronous I/O takes the order and reports through a descriptor when it is done; a thread would pass Python's
+lock back and forth, which costs about as much as the disk. Where the system has none, `KernelSyncs.of_loop` is None and
+the caller syncs in another way. This module may not know what is in a file. Next stop: back to `store/sqlite/index.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from caio import linux_aio
 
 ORDERS_MOST: Final = 4
-"""So many syncs may be under way; a log has one at a time."""
+"""Syncs that may be under way; a log has one at a time."""
 
 _logger = logging.getLogger("penstock.store.log")
 
@@ -30,11 +29,11 @@ _is_ready = False
 
 
 _left: list[tuple[int, linux_aio.Context]] = []
-"""Contexts that nobody uses, with the process that made them. To give one back to the kernel takes 30 ms."""
+"""Idle contexts, with the process that made them. Returning one to the kernel takes 30 ms."""
 
 
 def load() -> Any:
-    """The module that asks the kernel; None where there is none. It tries the kernel out first, for some 100 ms."""
+    """The module that talks to the kernel; None where there is none. Probes the kernel first, for some 100 ms."""
     try:
         from caio import linux_aio
     except Exception as error:  # of many kinds, by what the kernel, or a container around it, does not allow
@@ -44,7 +43,7 @@ def load() -> Any:
 
 
 def make_ready() -> None:
-    """For a process whose store will be busy: `load` now, so that it may ask the kernel from the first commit on."""
+    """For a process whose store will be busy: `load` now, so that the first commit can use kernel syncs."""
     global _is_ready  # noqa: PLW0603
     _is_ready = load() is not None
 
@@ -82,7 +81,7 @@ class KernelSyncs:
             return None
 
     def start(self, file: int, done: Done) -> bool:
-        """Have the data of a file forced to disk; `done` is called with what became of it. False: not taken."""
+        """Sync the data of a file; `done` is called with the outcome. False: not begun."""
         operation = self._order(file)
         operation.set_callback(lambda result: done(_error(result)))
         try:
@@ -114,7 +113,7 @@ class KernelSyncs:
 
 
 def _error(result: int) -> OSError | None:
-    """What a result says: 0 is well, and the number of an error comes negative, as an unsigned number."""
+    """The outcome: 0 is success, and an errno comes negative, as an unsigned number."""
     if result == 0:
         return None
     code = (1 << 64) - result if result > 0 else -result

@@ -1,8 +1,8 @@
 """Whose turn it is to use a log: one store at a time, told apart by a number that rises with every change.
 
-Who has the turn knows the end of the log and what of it is not in the index yet; everybody else must find out first. It
-says nothing of who may commit: that is what epochs are for. The number is in a small file that is locked while it is
-looked at or changed, and while a record is written. This module may not know segments, SQLite or epochs. Next stop:
+The store that has the turn knows the end of the log and what the index lacks; any other must read them first. The turn
+does not decide which node may commit: epochs do. The number is in a small file that is locked while it is read or
+changed, and while a record is written. This module may not know segments, SQLite or epochs. Next stop:
 `store/sqlite/engine.py`, which takes the turn.
 """
 
@@ -31,7 +31,7 @@ class Turn:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else has the turn or takes it meanwhile. Waits for other stores' records and changes."""
+        """Hold the lock: no other store takes the turn meanwhile. Waits for other stores' records and changes."""
         self._open()
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
@@ -40,7 +40,7 @@ class Turn:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def lock_at_once(self) -> bool:
-        """Lock it if nobody else has; `unlock` if it says so."""
+        """Lock it if it is free; if True, the caller must `unlock`."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -51,22 +51,22 @@ class Turn:
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def is_ours(self) -> bool:
-        """Whether it is this store's turn. Means something for longer only while it is locked."""
+        """Whether it is this store's turn. Stays true only while it is locked."""
         return self.number >= 0 and os.pread(self._file, _NUMBER.size, 0) == self._packed
 
     def current(self) -> int:
-        """The number in the file; 0 where nobody ever took a turn."""
+        """The number in the file; 0 before the first turn."""
         data = os.pread(self._file, _NUMBER.size, 0)
         return int(_NUMBER.unpack(data)[0]) if len(data) == _NUMBER.size else 0
 
     def take(self, number: int) -> None:
-        """From now on it is ours. While it is locked."""
+        """Take the turn. Under the lock."""
         self._packed = _NUMBER.pack(number)
         os.pwrite(self._file, self._packed, 0)
         self.number = number
 
     def give_up(self) -> None:
-        """Forget what we know of the log: the next use finds out anew."""
+        """Forget what is known of the log: the next use reads it again."""
         self.number = -1
 
     def close(self) -> None:

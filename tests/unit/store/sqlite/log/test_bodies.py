@@ -16,7 +16,7 @@ from penstock.model.errors import StoreCorrupt
 from penstock.store.sqlite.log import bodies
 from penstock.store.sqlite.log.bodies import Located, Scratch, SegmentGone, read_bodies
 from penstock.store.sqlite.log.segments import Segments
-from penstock.store.sqlite.overlay import Place
+from penstock.store.sqlite.overlay import BatchPointer
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux reads what is in memory without a wait")
 
@@ -33,12 +33,12 @@ def put(segments: Segments, number: int, *payloads: bytes) -> list[Located]:
         for base, payload in enumerate(payloads):
             batch = encode([Message(payload)])
             size = len(batch.meta) + len(batch.body)
-            found.append(Located(Place(1, base, 1, 5, base, size, batch.meta, number, position), None))
+            found.append(Located(BatchPointer(1, base, 1, 5, base, size, batch.meta, number, position), None))
             file.write(batch.body)
             position += len(batch.body)
     batch = encode([Message(b"in the row")])
     size = len(batch.meta) + len(batch.body)
-    return [*found, Located(Place(1, len(found), 1, 5, 9, size, batch.meta, 0, 0), batch.body)]
+    return [*found, Located(BatchPointer(1, len(found), 1, 5, 9, size, batch.meta, 0, 0), batch.body)]
 
 
 @pytest.fixture
