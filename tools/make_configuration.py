@@ -2,8 +2,8 @@
 
     .venv/bin/python tools/make_configuration.py
 
-Types, defaults, limits and words come from src/penstock/config/options.py. A test compares the page with what this
-makes, and tries every limit that it names.
+Types, defaults, limits and words come from src/penstock/config/options.py and the fronts' own options.py. A test
+compares the page with what this makes, and tries every limit that it names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RESULT: Final = ROOT / "docs" / "configuration.md"
 
 INTRODUCTION: Final = """# Configuration
 
-Made by `tools/make_configuration.py` from `src/penstock/config/options.py`; do not edit.
+Made by `tools/make_configuration.py` from `src/penstock/config/options.py` and `options.py` of each front; do not edit.
 
 `penstock serve` needs none. Where a value is given several times, the strongest counts; from weak to strong:
 

@@ -36,7 +36,8 @@ class Names:
         """This node's place among others; None where it has its store for itself."""
 
     def authorize(self, action: Action, kind: Kind, name: str) -> None:
-        self._caller.authorize(action, kind, self._namespace, name)
+        caller = self._caller
+        caller.authorizer.authorize(caller.principal, action, kind, self._namespace, name)
 
     def _queue(self, name: str, action: Action) -> Queue:
         self._node.check_open()
