@@ -15,7 +15,7 @@ from penstock.model.rows import Commit, EnqueuedRow
 from penstock.node.background import enqueued
 from penstock.node.broker import LocalBroker
 from penstock.node.cluster.ownership import Ownership
-from penstock.node.publish import append
+from penstock.node.publish import split
 from penstock.store.checks import changes_enqueued
 from penstock.store.memory.enqueued import MemoryEnqueueing
 from tests.scenarios.rig import texts
@@ -267,7 +267,7 @@ def test_a_node_that_lost_the_store_takes_nothing_any_more() -> None:
         taken, failures = first._node.enqueueing._looked_at(rows)
         with pytest.raises(PenstockError):
             await first._node.enqueueing._publish(taken, failures)
-        assert isinstance(first._node.fenced, Fenced)
+        assert isinstance(first._node.lifecycle.fenced, Fenced)
         assert not first._node.enqueueing._takes_rows()
         assert await published(second) == [str(id) for id in range(1, 11)]
         await second.close()
@@ -305,7 +305,7 @@ def test_without_a_call_rows_are_found_by_looking() -> None:
 
 
 def test_a_row_that_the_broker_chokes_on_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded = append.parts_of_messages
+    encoded = split.parts_of_messages
 
     def choking(queue: Any, messages: list[Message]) -> Any:
         if any(message.payload == b"50" for message in messages):

@@ -159,7 +159,7 @@ def test_two_nodes_on_one_store_fire_each_tick_once() -> None:
         second = await machine.open()
         await machine.until(minutes(5)[0] + 1_000)
         assert await ticks(second) == minutes(1, 2, 3, 4, 5)
-        assert first._node.fenced is not None
+        assert first._node.lifecycle.fenced is not None
         before = machine.store.tries
         await machine.until(minutes(8)[0] + 1_000)
         assert machine.store.tries == before + 3, "the first one does not try any more"

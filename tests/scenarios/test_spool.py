@@ -69,7 +69,7 @@ class Away:
     async def empty(self, broker: LocalBroker) -> None:
         """Until everything was replayed."""
         for _ in range(1_000):
-            if not spool_of(broker).messages and not broker._node.spool.held:
+            if not spool_of(broker).messages and not broker._node.spool_state.held:
                 return
             await asyncio.sleep(0.05)
         raise AssertionError(f"the spool is not replayed: {broker.spool()}")

@@ -177,15 +177,15 @@ def test_events_are_read_once_for_a_bounded_number_of_messages(monkeypatch: pyte
         await broker.publish_many("work", [Message(b"x", trace_id="t")] * (PLACES_MAX + 1))
         await broker.ack(await broker.claim("work", max=100))
         reads = 0
-        histories = broker._node.histories
-        read = histories._read
+        streams = broker._node.streams
+        read = streams.read_offsets
 
         async def counted(*arguments: Any) -> Any:
             nonlocal reads
             reads += 1
             return await read(*arguments)
 
-        monkeypatch.setattr(histories, "_read", counted)
+        monkeypatch.setattr(streams, "read_offsets", counted)
         entries = (await broker.trace("t")).entries
         assert len(places(entries)) == PLACES_MAX + 1
         assert places(entries, "acked") == [("work", 0, offset) for offset in range(PLACES_MAX)]

@@ -118,7 +118,7 @@ async def _empty_spools(world: World) -> None:
             if other is not process and other.alive:
                 other.sever()
         left = [disk for disk in world.disks if segments_of(disk)]
-        if not left and not process.node.spool.messages:
+        if not left and not process.node.spool_state.messages:
             return
         if not any(process.folder.files is disk for disk in left):
             await world.restart()  # on the machine where something is left

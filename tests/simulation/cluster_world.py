@@ -255,7 +255,7 @@ class ClusterWorld:
             await asyncio.sleep(0.1)
 
     def _is_buffering(self) -> bool:
-        return any(member.node.spool.messages or member.node.spool.is_away for member in self.live())
+        return any(member.node.spool_state.messages or member.node.spool_state.is_away for member in self.live())
 
     def _is_held(self, folder: MemoryFolder) -> bool:
         return any(not one.folder.is_severed and one.folder.files is folder.files for one in self.members)

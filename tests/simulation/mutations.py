@@ -34,11 +34,12 @@ from penstock.model.verdict import Verdict
 from penstock.node.catalog import Group, Queue
 from penstock.node.cluster.outbox import Outbox
 from penstock.node.commit.loop import CommitLoop
-from penstock.node.consume import claims, dead_letters
+from penstock.node.commit.recovery import Recovery
+from penstock.node.consume.claims import Claims
+from penstock.node.consume.dead_letters import Choice, DeadLetters
 from penstock.node.consume.waiters import Waiters
-from penstock.node.node import Node
-from penstock.node.publish import append, transactions
 from penstock.node.publish.parts import Part
+from penstock.node.publish.transactions import Transactions
 from penstock.node.spool.log import Entry as SpoolEntry
 from penstock.node.spool.log import SpoolLog
 from penstock.node.spool.positions import Positions
@@ -264,10 +265,10 @@ def answers_leave_before_the_commit() -> Any:
 
 @mutation
 def a_failed_commit_is_not_read_back() -> Any:
-    def lost(node: Node, lanes: set[int], catalog: bool, error: PenstockError) -> None:
+    def lost(recovery: Recovery, lanes: set[int], catalog: bool, error: PenstockError) -> None:
         """Go on with what is in memory."""
 
-    return patch.object(Node, "lost", lost)
+    return patch.object(Recovery, "lost", lost)
 
 
 @mutation
@@ -289,27 +290,27 @@ def an_apply_may_be_torn() -> Any:
 
 @mutation
 def transactions_are_two_commits() -> Any:
-    async def commit(node: Node, settles: Any, count: int, parts: Sequence[Part]) -> Any:
-        results = await append.append_all(node, parts)
-        await node.commits.commit()
+    async def commit(own: Transactions, settles: Any, count: int, parts: Sequence[Part]) -> Any:
+        results = await own._publisher.append_all(parts)
+        await own._commits.commit()
         for lease, verdicts in settles.items():
-            await claims.settle(node, lease, verdicts)
+            await own._claims.settle(lease, verdicts)
         return Receipt(count, results)
 
-    return patch.object(transactions, "commit", commit)
+    return patch.object(Transactions, "commit", commit)
 
 
 @mutation
 def a_settle_that_claims_is_answered_before_it_is_durable() -> Any:
     async def settle_and_claim(
-        node: Node, lease: Any, verdicts: Any, queue: Queue, group: Group, request: Any
+        claims: Claims, lease: Any, verdicts: Any, queue: Queue, group: Group, request: Any
     ) -> Claim:
-        ticket = claims.settle(node, lease, verdicts)
+        ticket = claims.settle(lease, verdicts)
         if not ticket.in_order:
             await ticket
-        return await claims.claim(node, queue, group, request, 0)
+        return await claims.claim(queue, group, request, 0)
 
-    return patch.object(claims, "settle_and_claim", settle_and_claim)
+    return patch.object(Claims, "settle_and_claim", settle_and_claim)
 
 
 # Dead letters, groups and streams ------------------------------------------------------------------------
@@ -333,16 +334,16 @@ def dead_letters_are_not_promised() -> Any:
 
 @mutation
 def redrive_also_reaches_other_groups() -> Any:
-    original = dead_letters.redrive
+    original = DeadLetters.redrive
 
-    async def redrive(node: Node, queue: Queue, group: Group, choice: dead_letters.Choice) -> int:
-        for lane in await node.lanes.together(queue.lanes):
+    async def redrive(letters: DeadLetters, queue: Queue, group: Group, choice: Choice) -> int:
+        for lane in await letters._lanes.together(queue.lanes):
             for other in lane.works():
                 if other.id != group.id:
-                    other.seek(node.clock.now_ms(), lane.first)
-        return await original(node, queue, group, choice)
+                    other.seek(letters._clock.now_ms(), lane.first)
+        return await original(letters, queue, group, choice)
 
-    return patch.object(dead_letters, "redrive", redrive)
+    return patch.object(DeadLetters, "redrive", redrive)
 
 
 @mutation
@@ -436,10 +437,10 @@ def the_spool_answers_before_it_has_written() -> Any:
 
 @mutation
 def a_replay_is_done_before_its_commit() -> Any:
-    async def settle(replaying: Replay, spool: SpoolLog, done: Sequence[SpoolEntry], *_: Any) -> None:
+    async def settle(replay: Replay, spool: SpoolLog, done: Sequence[SpoolEntry], *_: Any) -> None:
         if done:
-            replaying._place = done[-1].end
-            await spool.release(replaying._place)
+            replay._place = done[-1].end
+            await spool.release(replay._place)
 
     return patch.object(Replay, "_settle", settle)
 

@@ -281,7 +281,7 @@ class World:
 
     async def process(self, last: Process | None = None) -> Process:
         """The node to talk to: the last one while it works, else the newest."""
-        usable = last is not None and last.alive and last.node.fenced is None and not last.node.closed
+        usable = last is not None and last.alive and not last.node.lifecycle.is_over
         if last is not None and usable and not self.finishing:
             return last
         while self.newest is None:

@@ -5,6 +5,8 @@ A consumer that keeps up is served from here and never reads the store.
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from penstock.batch import EncodedBatch, Reader, is_large
 from penstock.model.rows import BatchRow, slot_of
 
@@ -87,7 +89,7 @@ class BatchCache:
         for lane, base in [key for key in self._batches if key[0] in lanes] if lanes else ():
             self.forget(lane, base)
 
-    def forget_slots(self, slots: set[int]) -> None:
+    def slots_lost(self, slots: Set[int]) -> None:
         """Another node writes to these slots' lanes now, whether they are loaded here or not."""
         for lane, base in [key for key in self._batches if slot_of(key[0]) in slots]:
             self.forget(lane, base)

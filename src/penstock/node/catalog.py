@@ -10,7 +10,7 @@ is durable, a change here: nobody is told of a queue that a crash could take bac
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 import msgspec
@@ -252,6 +252,10 @@ class Catalog:
             where = "" if namespace == "default" else f" in namespace {namespace!r}"
             raise NotFound(f"there is no queue {name!r}{where}; declare it first")
         return queue
+
+    def in_slots(self, slots: Set[int]) -> list[Queue]:
+        """The queues of these slots."""
+        return [queue for queue in self.by_id.values() if queue.slot in slots]
 
     def group_ids(self) -> set[int]:
         return {group.id for queue in self.by_id.values() for group in queue.groups.values()}

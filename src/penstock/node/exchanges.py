@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from contextlib import suppress
 from typing import Any
 
@@ -11,17 +11,20 @@ import msgspec
 from penstock.core.routing.router import Router
 from penstock.model import Binding, ExchangeConfig, check_name, make_config
 from penstock.model.errors import AlreadyExists, Forbidden, NotFound
+from penstock.model.rows import REGISTRAR_SLOT
 from penstock.node.catalog import Catalog, binding_row, exchange_row
 from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.cluster.ownership import Ownership
+from penstock.node.tasks import Tasks
 
 
 class Exchanges:
     """Exchanges and bindings of every namespace."""
 
-    def __init__(self, catalog: Catalog, writer: CatalogWriter, ownership: Ownership) -> None:
+    def __init__(self, catalog: Catalog, writer: CatalogWriter, tasks: Tasks, ownership: Ownership) -> None:
         self._catalog = catalog
         self._writer = writer
+        self._tasks = tasks
         self._ownership = ownership
 
     async def declare(self, namespace: str, name: str, options: dict[str, Any]) -> None:
@@ -109,7 +112,19 @@ class Exchanges:
             await self._writer.commit([], [("binding", id)], forget)
         await self.drop_unbound(namespace, [binding.exchange])
 
-    async def drop_orphan_bindings(self) -> None:
+    async def slots_served(self, slots: Set[int]) -> None:
+        if REGISTRAR_SLOT in slots:
+            self.drop_orphans_soon()
+
+    def drop_unbound_soon(self, namespace: str, names: Iterable[str]) -> None:
+        """Like `drop_unbound`, in the background."""
+        self._tasks.spawn(self.drop_unbound(namespace, names))
+
+    def drop_orphans_soon(self) -> None:
+        """Delete the rows of bindings whose queue another node has deleted, in the background."""
+        self._tasks.spawn(self._drop_orphan_bindings())
+
+    async def _drop_orphan_bindings(self) -> None:
         """Delete the rows of bindings whose queue another node has deleted: only the registrar changes them."""
         catalog = self._catalog
         orphans = dict(catalog.orphans)

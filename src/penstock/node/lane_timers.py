@@ -5,17 +5,20 @@ Next stop: `consume/waiters.py`, since what comes back may be what a consumer wa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Final
 
 from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.model.errors import PenstockError
+from penstock.model.rows import slot_of
+from penstock.node.catalog import Catalog
 from penstock.node.clock import Clock
 from penstock.node.commit.loop import CommitLoop
 from penstock.node.lanes import LaneSet
 from penstock.node.tasks import Tasks
 from penstock.node.timers import Timers
+from penstock.store.contract import Log
 
 READ_AGAIN_MS: Final = 1_000
 
@@ -23,7 +26,18 @@ READ_AGAIN_MS: Final = 1_000
 class LaneTimers:
     """Ticks a lane when it has something to do."""
 
-    def __init__(self, lanes: LaneSet, commits: CommitLoop, clock: Clock, timers: Timers, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        store: Log,
+        catalog: Catalog,
+        lanes: LaneSet,
+        commits: CommitLoop,
+        clock: Clock,
+        timers: Timers,
+        tasks: Tasks,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
         self._lanes = lanes
         self._commits = commits
         self._clock = clock
@@ -39,6 +53,19 @@ class LaneTimers:
             self._timers.cancel(("lane", id))
         else:
             self._timers.at(due_ms, ("lane", id), lambda: self._tick_by_id(id))
+
+    async def slots_served(self, slots: Set[int]) -> None:
+        """Load every lane of these slots in which something may fall due: loaded, it is armed."""
+        queues = self._catalog.in_slots(slots)
+        timed = {lane for queue in queues if queue.config.retain_ms or queue.config.ttl_ms for lane in queue.lanes}
+        for lane in {*await self._store.lanes_in_use(), *timed}:
+            if slot_of(lane) in slots and lane in self._catalog.by_lane:
+                self._tasks.spawn(self._lanes.load(lane))
+
+    def slots_lost(self, slots: Set[int]) -> None:
+        for lane in self._lanes.loaded():
+            if slot_of(lane.id) in slots:
+                self.disarm(lane.id)
 
     def disarm(self, id: int) -> None:
         self._timers.cancel(("lane", id))

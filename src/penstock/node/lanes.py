@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from typing import TypeVar
 
 from penstock.core.dedup import IDS_IN_MEMORY_MAX
@@ -206,6 +206,10 @@ class LaneSet:
         """The catalog was read anew: lanes of queues that are gone go, the others follow their options."""
         self.drop(self._loaded.keys() - self._catalog.by_lane.keys())
         self.configure(tuple(self._loaded))
+
+    def slots_lost(self, slots: Set[int]) -> None:
+        """Another node owns these slots: what is loaded of them is not true any more."""
+        self.drop({id for id in self._loaded if slot_of(id) in slots})
 
     def queue_removed(self, queue: Queue) -> None:
         self.drop(set(queue.lanes))

@@ -23,7 +23,7 @@ from penstock.fronts.amqp091 import connection as connections
 from penstock.fronts.amqp091.publishing import Publishing
 from penstock.model.errors import Unavailable
 from penstock.model.rows import Commit
-from penstock.node.consume import claims
+from penstock.node.consume.claims import Claims
 from penstock.store.memory.engine import MemoryStore
 from tests.fronts.amqp091.rig import PATIENCE_S, Inbox, Raw, Served, closes, quiet, served, until, waited
 
@@ -230,7 +230,7 @@ def test_a_store_that_fails_gives_nacks_and_nothing_is_confirmed_that_is_not_sto
 
 
 def test_an_acknowledgement_that_the_store_did_not_take_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, failures = claims.settle, [0]
+    real, failures = Claims.settle, [0]
 
     async def failing(*arguments: Any, **options: Any) -> None:
         if failures[0] < 2:
@@ -243,7 +243,7 @@ def test_an_acknowledgement_that_the_store_did_not_take_is_tried_again(monkeypat
         channel.queue_declare("q")
         channel.basic_publish("", "q", b"m")
         method, _, _ = channel.basic_get("q")
-        monkeypatch.setattr(claims, "settle", failing)
+        monkeypatch.setattr(Claims, "settle", failing)
         channel.basic_ack(method.delivery_tag)
         until(channel, lambda: place.call(lambda broker: broker.stats("q")).groups[0].leased == 0)
         assert failures == [2]

@@ -15,7 +15,7 @@ from penstock.model.rows import BatchRow, CatalogRow, Commit, DedupRow, LaneImag
 from penstock.node.broker import LocalBroker
 from penstock.node.catalog_writer import NAME_LOCKS_MAX
 from penstock.node.node import Node
-from penstock.node.publish.append import parts_of_messages, publish
+from penstock.node.publish.split import parts_of_messages
 from penstock.store.memory.engine import MemoryStore
 from tests.simulation.virtual_loop import SimulatedClock, VirtualLoop, run
 
@@ -323,7 +323,7 @@ def test_a_publish_that_had_begun_does_not_write_to_a_lane_whose_deletion_seemed
         with pytest.raises(Unavailable):
             await broker.delete_queue("work")
         with pytest.raises((NotFound, Unavailable)):
-            await publish(node, 1, begun)
+            await node.publisher.publish(1, begun)
         assert await store.read(queue.lanes[0], 0, 10, 1_000) == []
 
     play(story)

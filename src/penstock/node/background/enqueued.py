@@ -41,9 +41,9 @@ from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.loop import CommitLoop
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.observe.counters import Counters
-from penstock.node.publish.append import parts_of_messages
+from penstock.node.publish.append import Publisher
 from penstock.node.publish.parts import Part, Results
-from penstock.node.publish.publisher import Publisher
+from penstock.node.publish.split import parts_of_messages
 from penstock.store.contract import Enqueueing as EnqueuedStore
 
 POLL_S: Final = 1.0

@@ -6,7 +6,7 @@ timer of its own lane or queue. Nothing here looks at a queue that did not chang
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from typing import Final
 
 from penstock.core.lane import Lane
@@ -123,6 +123,10 @@ class QueueRetention:
         self._ownership = ownership
         self._has_waiters = has_waiters
         self._drop_queue = drop_queue
+
+    async def slots_served(self, slots: Set[int]) -> None:
+        for queue in self._catalog.in_slots(slots):
+            self.watch(queue)
 
     def watch(self, queue: Queue) -> None:
         """Delete the queue when it was not used for `unused_ms`."""

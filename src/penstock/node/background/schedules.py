@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Set
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
@@ -47,9 +48,10 @@ from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.lifecycle import Lifecycle
-from penstock.node.publish.append import parts_of_messages
+from penstock.node.publish.append import Publisher
 from penstock.node.publish.parts import Part
-from penstock.node.publish.publisher import Publisher
+from penstock.node.publish.route import route_message
+from penstock.node.publish.split import parts_of_messages
 from penstock.node.tasks import Tasks
 from penstock.node.timers import Timers
 
@@ -97,12 +99,13 @@ class Schedules:
 
     # What was declared ------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Arm every schedule; what was missed while no node ran fires now."""
-        for key in self._catalog.schedules:
-            self._arm(key)
+    async def slots_served(self, slots: Set[int]) -> None:
+        """Where the registrar's is among them, arm every schedule; what was missed while no node ran fires now."""
+        if REGISTRAR_SLOT in slots:
+            for key in self._catalog.schedules:
+                self._arm(key)
 
-    def slots_gone(self, slots: set[int]) -> None:
+    def slots_shed(self, slots: Set[int]) -> None:
         """Where the registrar's is among them, another node fires from now on."""
         if REGISTRAR_SLOT in slots:
             for key in self._catalog.schedules:
@@ -250,7 +253,7 @@ class Schedules:
     def _parts(self, namespace: str, document: ScheduleDocument, message: Message) -> list[Part]:
         if document.queue is not None:
             return parts_of_messages(self._catalog.queue(namespace, document.queue), [message])
-        return self._publisher.route_message(namespace, document.exchange or "", message)
+        return route_message(self._catalog, namespace, document.exchange or "", message)
 
 
 def _timing(document: ScheduleDocument) -> Timing:

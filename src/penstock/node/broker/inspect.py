@@ -22,7 +22,6 @@ from penstock.model.errors import InvalidArgument
 from penstock.model.events import Delivery
 from penstock.node.arguments import lane_of, place_after
 from penstock.node.broker.names import Names
-from penstock.node.consume import streams
 from penstock.node.observe.feed import Watch
 from penstock.node.observe.stats import queue_stats
 
@@ -62,8 +61,8 @@ class LocalInspection(Names, Inspection):
         elif start is not None:
             start = place_after(start, home)
         condition = None if filter is None else parse(filter)
-        return await streams.browse(
-            self._node, home, chosen, start, max, partition=partition, state=state, condition=condition
+        return await self._node.streams.browse(
+            home, chosen, start, max, partition=partition, state=state, condition=condition
         )
 
     def follow_events(

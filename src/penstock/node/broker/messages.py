@@ -36,10 +36,10 @@ from penstock.model.verdict import Verdict
 from penstock.node.arguments import lane_of
 from penstock.node.broker.names import Names
 from penstock.node.broker.transaction import LocalTransaction
-from penstock.node.consume import claims, streams
 from penstock.node.consume.waiters import Request
-from penstock.node.publish import append, route
 from penstock.node.publish.parts import Part, Unit
+from penstock.node.publish.route import route_batch, route_messages
+from penstock.node.publish.split import parts_of_batch, parts_of_messages
 
 WAIT_SECONDS_MAX = 3_600
 _DONE: Final = (Verdict("ack"),)
@@ -54,7 +54,7 @@ class LocalMessages(Names, Messages):
     @ticketed
     def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Ticket[Published]:
         check_publish_id(publish_id)
-        parts = append.parts_of_messages(self._target(queue), [message], None, publish_id)
+        parts = parts_of_messages(self._target(queue), [message], None, publish_id)
         return self._publish(queue, None, [message], publish_id, 1, parts).map(Receipt.first)
 
     @ticketed
@@ -66,13 +66,13 @@ class LocalMessages(Names, Messages):
         check_sequence(messages)
         if not messages:
             return Ticket.done(Receipt(0, []))
-        parts = append.parts_of_messages(home, messages, None, publish_id)
+        parts = parts_of_messages(home, messages, None, publish_id)
         return self._publish(queue, None, messages, publish_id, len(messages), parts)
 
     @ticketed
     def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Ticket[Receipt]:
         check_publish_id(publish_id)
-        parts = append.parts_of_batch(self._target(queue), batch, None, publish_id)
+        parts = parts_of_batch(self._target(queue), batch, None, publish_id)
         return self._publish(queue, None, batch, publish_id, batch.count, parts)
 
     @ticketed
@@ -89,15 +89,15 @@ class LocalMessages(Names, Messages):
         listed: Sequence[Message] | EncodedBatch
         if isinstance(messages, EncodedBatch):
             listed, count = messages, messages.count
-            parts = route.route_batch(
-                self._node, self._namespace, exchange, messages, mandatory=mandatory, publish_id=publish_id
+            parts = route_batch(
+                self._node.catalog, self._namespace, exchange, messages, mandatory=mandatory, publish_id=publish_id
             )
         else:
             listed = [messages] if isinstance(messages, Message) else messages
             check_sequence(listed)
             count = len(listed)
-            parts = route.route_messages(
-                self._node, self._namespace, exchange, listed, mandatory=mandatory, publish_id=publish_id
+            parts = route_messages(
+                self._node.catalog, self._namespace, exchange, listed, mandatory=mandatory, publish_id=publish_id
             )
         if not parts:
             return Ticket.done(Receipt(count, []))
@@ -115,7 +115,7 @@ class LocalMessages(Names, Messages):
         """Into the store or, where that is away and the node has a spool, into that."""
         spool = self._node.spool
         if not spool.is_on:
-            return append.publish(self._node, count, parts)
+            return self._node.publisher.publish(count, parts)
         return spool.publish(Unit(self._namespace, queue, exchange, messages, publish_id, count, parts))
 
     # Consume ----------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class LocalMessages(Names, Messages):
         home.used_ms = self._node.clock.now_ms()
         if self._session is not None:
             self._node.sessions.claimed(self._session, home, group, request.consumer)
-        return await claims.claim(self._node, home, chosen, request, wait_ms)
+        return await self._node.claims.claim(home, chosen, request, wait_ms)
 
     def _request(
         self,
@@ -169,7 +169,7 @@ class LocalMessages(Names, Messages):
     @ticketed
     def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict], *, deferred: bool = False) -> Ticket[None]:
         check_verdicts(verdicts)
-        return claims.settle(self._node, self._lease(lease), verdicts, deferred=deferred)
+        return self._node.claims.settle(self._lease(lease), verdicts, deferred=deferred)
 
     async def settle_and_claim(
         self,
@@ -184,14 +184,14 @@ class LocalMessages(Names, Messages):
         check_verdicts(chosen)
         request = self._request(max, 1, lease_seconds, None, consumer, False, 0)
         held = self._lease(lease)
-        home, group = claims.home_of(self._node, held)
+        home, group = self._node.claims.home_of(held)
         if home.namespace != self._namespace:
             raise LeaseLost(f"lease {held} is of namespace {home.namespace!r}; claim there")
         self._queue(home.name, "consume")  # of which this session may take messages
         home.used_ms = self._node.clock.now_ms()
         if self._session is not None:
             self._node.sessions.claimed(self._session, home, group.name, request.consumer)
-        return await claims.settle_and_claim(self._node, held, chosen, home, group, request)
+        return await self._node.claims.settle_and_claim(held, chosen, home, group, request)
 
     def flush(self) -> None:
         self._node.commits.flush()
@@ -218,7 +218,7 @@ class LocalMessages(Names, Messages):
 
     async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
         span_ms = None if seconds is None else milliseconds(seconds, "seconds", 1, SPAN_MS_MAX)
-        return await claims.extend(self._node, self._lease(lease), span_ms)
+        return await self._node.claims.extend(self._lease(lease), span_ms)
 
     def transaction(self) -> LocalTransaction:
         self._node.check_open()
@@ -234,7 +234,7 @@ class LocalMessages(Names, Messages):
         wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
         name = self.consumer_name if consumer is None else check_name(consumer, "consumer")
         home.used_ms = self._node.clock.now_ms()
-        return await streams.read_group(self._node, home, self._group(home, group), name, max, wait_ms)
+        return await self._node.streams.read_group(home, self._group(home, group), name, max, wait_ms)
 
     async def commit(
         self, queue: str, group: str, offset: int, *, lane: int | None = None, only_forward: bool = False
@@ -242,7 +242,7 @@ class LocalMessages(Names, Messages):
         home = self._queue(queue, "consume")
         check_integer(offset, "offset", 0, INTEGER_MAX)
         place = lane_of(home, lane)
-        await streams.commit_group(self._node, self._group(home, group), place, offset, only_forward=only_forward)
+        await self._node.streams.commit_group(self._group(home, group), place, offset, only_forward=only_forward)
 
     async def read_from(
         self, queue: str, offset: int | None = None, *, time_ms: int | None = None, max: int = 100,
@@ -253,4 +253,4 @@ class LocalMessages(Names, Messages):
         wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
         lane_id = lane_of(home, lane)
         start = await self._place(lane_id, offset, time_ms)
-        return await streams.read_offsets(self._node, home, lane_id, start, max, wait_ms)
+        return await self._node.streams.read_offsets(home, lane_id, start, max, wait_ms)

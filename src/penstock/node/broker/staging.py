@@ -12,7 +12,6 @@ from penstock.batch import EncodedBatch
 from penstock.model import PAYLOAD_BYTES_MAX, check_name
 from penstock.model.errors import Forbidden, InvalidArgument, NotFound
 from penstock.node.broker.names import Names
-from penstock.node.publish import append
 
 
 class LocalStaging(Names, Staging):
@@ -45,7 +44,7 @@ class LocalStaging(Names, Staging):
             self._check_exchange(exchange or "", "publish")
         if queue is None and exchange not in self._node.catalog.router(self._namespace).exchanges():
             raise NotFound(f"there is no exchange {exchange!r}; declare it first")
-        append.check_size(self._node, batch.count, batch.size)
+        self._node.publisher.check_size(batch.count, batch.size)
         target = StagedChunk(chunk, queue, exchange, routing_key, batch.count, batch.size)
         await self._node.staging.stage(place, target, batch, payload_most)
 

@@ -13,8 +13,9 @@ from penstock.api.transaction import Transaction
 from penstock.model import Message
 from penstock.model.errors import InvalidArgument
 from penstock.model.verdict import Verdict
-from penstock.node.publish import append, route, transactions
 from penstock.node.publish.parts import Part
+from penstock.node.publish.route import route_messages
+from penstock.node.publish.split import parts_of_messages
 
 if TYPE_CHECKING:
     from penstock.node.broker.messages import LocalMessages
@@ -36,14 +37,14 @@ class LocalTransaction(Transaction):
     def publish(self, queue: str, *messages: Message) -> Self:
         home = self._broker._known_target(queue)
         indexes = list(range(self._count, self._count + len(messages)))
-        self._parts += append.parts_of_messages(home, list(messages), indexes)
+        self._parts += parts_of_messages(home, list(messages), indexes)
         self._count += len(messages)
         return self
 
     def publish_to(self, exchange: str, *messages: Message) -> Self:
         node, namespace = self._broker._node, self._broker._namespace
         self._broker._check_exchange(exchange, "publish")
-        for part in route.route_messages(node, namespace, exchange, list(messages), mandatory=False):
+        for part in route_messages(node.catalog, namespace, exchange, list(messages), mandatory=False):
             indexes = [self._count + index for index in part.indexes or ()]
             self._parts.append(msgspec.structs.replace(part, indexes=indexes))
         self._count += len(messages)
@@ -59,7 +60,7 @@ class LocalTransaction(Transaction):
         if self._ended:
             raise InvalidArgument("this transaction was committed before; begin another")
         self._broker._node.check_open()
-        self.receipt = await transactions.commit(self._broker._node, self._settles, self._count, self._parts)
+        self.receipt = await self._broker._node.transactions.commit(self._settles, self._count, self._parts)
         self._ended = True
         return self.receipt
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.model import Binding
 from penstock.model.rows import REGISTRAR_SLOT, CatalogChanges, CatalogRow
-from penstock.node.catalog import Queue
-
-if TYPE_CHECKING:
-    from penstock.node.node import Node
+from penstock.node.catalog import Catalog, Queue
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.exchanges import Exchanges
+from penstock.store.contract import Catalog as CatalogStore
 
 _binding_decoder = msgspec.msgpack.Decoder(Binding)
 
@@ -25,8 +24,11 @@ _binding_decoder = msgspec.msgpack.Decoder(Binding)
 class CatalogFeed:
     """Keeps the catalog up to date."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, store: CatalogStore, catalog: Catalog, exchanges: Exchanges, ownership: Ownership) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._exchanges = exchanges
+        self._ownership = ownership
         self._reading = asyncio.Lock()
         self.version = 0
         """What is in the catalog is what was declared up to it."""
@@ -41,7 +43,7 @@ class CatalogFeed:
         """Read what was declared up to now."""
         async with self._reading:
             forgets = self._forgets
-            changes = await self._node.store.catalog_since(self.version)
+            changes = await self._store.catalog_since(self.version)
             self._take_in(changes)
             if forgets == self._forgets:
                 self.version = changes.version
@@ -52,17 +54,17 @@ class CatalogFeed:
             if not self._is_own(row):
                 self._remove(row)
         rows = [row for row in changes.rows if not self._is_own(row)]
-        self._node.catalog.put(rows)
+        self._catalog.put(rows)
         gone = [row for row in deleted if row.kind == "queue"]
-        if self._node.ownership.owns(REGISTRAR_SLOT) and gone:
-            self._node.spawn(self._node.exchanges.drop_orphan_bindings())
+        if gone and self._ownership.is_registrar:
+            self._exchanges.drop_orphans_soon()
 
     def _is_own(self, row: CatalogRow) -> bool:
         """Whether this node is the one that changes such rows."""
-        return self._node.ownership.owns(self._slot(row))
+        return self._ownership.owns(self._slot(row))
 
     def _slot(self, row: CatalogRow) -> int:
-        catalog = self._node.catalog
+        catalog = self._catalog
         if row.kind == "queue":
             queue = catalog.by_id.get(row.id)
             return catalog.slot_of_row(row) if queue is None else queue.slot
@@ -74,14 +76,14 @@ class CatalogFeed:
     def _absent(self, rows: Iterable[CatalogRow]) -> list[CatalogRow]:
         """What this node knows and the store does not have."""
         there = {(row.kind, row.id) for row in rows}
-        return [row for row in self._node.catalog.rows() if (row.kind, row.id) not in there]
+        return [row for row in self._catalog.rows() if (row.kind, row.id) not in there]
 
     def _remove(self, row: CatalogRow) -> None:
-        node, catalog = self._node, self._node.catalog
+        catalog = self._catalog
         if row.kind == "queue":
             queue = catalog.by_id.get(row.id)
             if queue is not None:
-                forget_queue(node, queue)
+                self._remove_queue(queue)
         elif row.kind == "group":
             queue = catalog.by_id.get(row.parent)
             group = None if queue is None else queue.groups.get(row.name)
@@ -101,11 +103,10 @@ class CatalogFeed:
         else:
             catalog.remove_row(row)
 
-
-def forget_queue(node: Node, queue: Queue) -> None:
-    """A queue is gone: from the catalog, from memory, and from whoever waits for it."""
-    dropped = node.catalog.router(queue.namespace).queue_deleted(queue.name)
-    node.catalog.orphan_bindings(queue.namespace, dropped)
-    if dropped and node.ownership.owns(REGISTRAR_SLOT):
-        node.spawn(node.exchanges.drop_unbound(queue.namespace, {binding.exchange for binding in dropped}))
-    node.catalog.remove_queue(queue)
+    def _remove_queue(self, queue: Queue) -> None:
+        """A queue is gone. Its bindings' rows are the registrar's to delete."""
+        dropped = self._catalog.router(queue.namespace).queue_deleted(queue.name)
+        self._catalog.orphan_bindings(queue.namespace, dropped)
+        if dropped and self._ownership.is_registrar:
+            self._exchanges.drop_unbound_soon(queue.namespace, {binding.exchange for binding in dropped})
+        self._catalog.remove_queue(queue)

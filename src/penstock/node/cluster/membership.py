@@ -15,21 +15,26 @@ import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from penstock.model.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.model.rows import SLOTS, ClusterView, Member, NodeRow, slot_of
-from penstock.node.clock import StoreClock
-from penstock.node.cluster import slots as holdings
+from penstock.node.clock import Clock, StoreClock
 from penstock.node.cluster.catalog_feed import CatalogFeed
+from penstock.node.cluster.outbox import Outbox
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.cluster.remote_publish import Landed, Landing
+from penstock.node.cluster.slots import Slots
+from penstock.node.consume.sessions import Sessions
+from penstock.node.lifecycle import Lifecycle
+from penstock.node.numbers import Numbers
 from penstock.node.session import Session
+from penstock.node.spool.spool import Spool
+from penstock.node.tasks import Tasks
+from penstock.store.contract import Coordination
 from penstock.version import VERSION
-
-if TYPE_CHECKING:
-    from penstock.node.cluster.remote_publish import Landed, Landing
-    from penstock.node.node import Node
 
 SHED_AT_ONCE: Final = 8
 """Slots that are handed on at one heartbeat: their queues pause for some milliseconds, the others do not."""
@@ -89,21 +94,46 @@ class NoPeers:
 class Cluster:
     """This node's place among the others."""
 
-    def __init__(self, node: Node, name: str, options: ClusterOptions, *, is_alone: bool = False) -> None:
+    def __init__(
+        self,
+        store: Coordination,
+        catalog_feed: CatalogFeed,
+        slots: Slots,
+        sessions: Sessions,
+        outbox: Outbox,
+        spool: Spool,
+        clock: Clock,
+        tasks: Tasks,
+        numbers: Numbers,
+        lifecycle: Lifecycle,
+        ownership: Ownership,
+        name: str,
+        options: ClusterOptions,
+        *,
+        is_alone: bool = False,
+    ) -> None:
         """`is_alone`: it owns everything or nothing, as a broker inside of a program does that nobody can reach."""
-        self._node = node
+        self._store = store
+        self.catalog_feed = catalog_feed
+        self._slots = slots
+        self._sessions = sessions
+        self._outbox = outbox
+        self._spool = spool
+        self._clock = clock
+        self._tasks = tasks
+        self._numbers = numbers
+        self._lifecycle = lifecycle
         self._loop = asyncio.get_running_loop()
         self._name = name
         self.options = options
         self._is_alone = is_alone
         self._url = ""
         self.peers: Peers = NoPeers()
-        self.ownership = node.ownership
+        self.ownership = ownership
         self.ownership.lease_for(inf if is_alone else options.lease_ms / 1000)
         self.secret = ""
         self._heard_at = 0.0
         self._patient_until = 0.0
-        self.catalog_feed = CatalogFeed(node)
         self._beating = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
@@ -116,7 +146,7 @@ class Cluster:
     @property
     def is_store_away(self) -> bool:
         """Whether publishes are kept here until the store is back, whoever owns their queues."""
-        return self._node.spool.is_away
+        return self._spool.is_away
 
     def check_serving(self) -> None:
         """Raise unless this node is a member that has its share, as far as it knows."""
@@ -135,7 +165,7 @@ class Cluster:
         self._url = url
         await self._learn_time()
         await self._join()
-        await self._node.spool.open(self.secret)
+        await self._spool.open(self.secret)
         self._task = asyncio.get_running_loop().create_task(self._run())
         deadline = self._loop.time() + FIRST_SLOTS_WITHIN_S
         while not self._is_settled() and self._loop.time() < deadline:
@@ -151,13 +181,13 @@ class Cluster:
 
     async def _learn_time(self) -> None:
         """Begin with the quickest of a few answers: a clock is wrong by up to half of what its first one took."""
-        clock = self._node.clock
+        clock = self._clock
         if not isinstance(clock, StoreClock):
             return
         quickest: tuple[float, int, float, float] | None = None
         for _ in range(TIME_ASKED):
             asked_at = time.monotonic()
-            now_ms = (await self._node.store.heartbeat(0)).now_ms
+            now_ms = (await self._store.heartbeat(0)).now_ms
             answered_at = time.monotonic()
             answer = (answered_at - asked_at, now_ms, asked_at, answered_at)
             quickest = answer if quickest is None else min(quickest, answer)
@@ -188,9 +218,10 @@ class Cluster:
     async def _join(self) -> None:
         member = Member(self._name, self._url, VERSION, self.options.lease_ms)
         began = self._loop.time()
-        joined = await self._node.store.join(member)
+        joined = await self._store.join(member)
         self.secret = joined.secret
-        self._node.joined(joined.incarnation)
+        self.ownership.joined(joined.incarnation)
+        self._numbers.start(joined.incarnation)
         self._heard_at = began
         self.ownership.heard(began)
         log.info("%s joined as node %d", self._name, self.ownership.incarnation)
@@ -205,19 +236,19 @@ class Cluster:
             await asyncio.wait([self._task])
         async with self._beating:
             try:
-                await holdings.hand_on(self._node, set(self.ownership.owned))
-                await self._node.store.leave(self.ownership.incarnation)
+                await self._slots.hand_on(set(self.ownership.owned))
+                await self._store.leave(self.ownership.incarnation)
             except PenstockError as error:
                 log.warning("this node could not say that it leaves: %s", error)
         self.ownership.joined(0)
-        self._node.spawn(self._watch())
+        self._tasks.spawn(self._watch())
         await self.poke_all()
 
     async def _watch(self) -> None:
         """Who owns what after this node has left: requests that still come are sent on until it stops."""
-        while not self._node.closed:
+        while not self._lifecycle.closed:
             try:
-                self.ownership.saw(await self._node.store.heartbeat(0))
+                self.ownership.saw(await self._store.heartbeat(0))
             except PenstockError:
                 await asyncio.sleep(WATCH_S)
             self._tell()
@@ -227,7 +258,7 @@ class Cluster:
 
     async def _run(self) -> None:
         beats = 0
-        while not self._node.closed and not self._is_leaving:  # a cancellation can get lost in `wait_for`
+        while not self._lifecycle.closed and not self._is_leaving:  # a cancellation can get lost in `wait_for`
             try:
                 await self.beat()
             except (PenstockError, TimeoutError) as error:
@@ -235,7 +266,7 @@ class Cluster:
                 reason = str(error) or "the store did not answer in time"
                 log.warning("no heartbeat: %s", reason)
                 if not self.ownership.is_heard:
-                    self._node.spool.found_away(Unavailable(f"no heartbeat for the lease: {reason}"))
+                    self._spool.found_away(Unavailable(f"no heartbeat for the lease: {reason}"))
             except Exception:
                 self.heartbeats_failed += 1
                 log.exception("a heartbeat failed in an unexpected way")
@@ -244,7 +275,7 @@ class Cluster:
             self._wanted.clear()
             beats += 1
             if beats % OUTBOX_EVERY == 0:
-                self._node.outbox.wake()  # whoever promised something to this node may have died before it said so
+                self._outbox.wake()  # whoever promised something to this node may have died before it said so
 
     def look(self) -> None:
         """Look at the store soon: something may have changed."""
@@ -264,10 +295,10 @@ class Cluster:
         async with self._beating:
             began, asked_at = self._loop.time(), time.monotonic()
             view = await asyncio.wait_for(
-                self._node.store.heartbeat(self.ownership.incarnation), max(1.0, self.options.lease_ms / 1000)
+                self._store.heartbeat(self.ownership.incarnation), max(1.0, self.options.lease_ms / 1000)
             )
-            if isinstance(self._node.clock, StoreClock):
-                self._node.clock.follow(view.now_ms, asked_at, time.monotonic())
+            if isinstance(self._clock, StoreClock):
+                self._clock.follow(view.now_ms, asked_at, time.monotonic())
             await self._take_in(view, began)
         self._tell()
 
@@ -289,22 +320,22 @@ class Cluster:
             await self.catalog_feed.refresh()
         await self._balance(view)
         if self.ownership.unminded:
-            await holdings.mind(self._node, set(self.ownership.unminded))
+            await self._slots.start(set(self.ownership.unminded))
         gone = before - {row.incarnation for row in self.ownership.view.nodes if row.is_live}
         if gone:
-            await self._node.sessions.end_all_of(gone)
+            await self._sessions.end_all_of(gone)
 
     def _lose(self, lost: set[int], why: str) -> None:
         """The store has given these to others: nothing that is in memory of them may be used."""
         log.warning("%s: what was in memory of them is dropped", why)
         self.catalog_feed.forget()
-        holdings.lose(self._node, lost, Fenced(f"{why}; nothing of this was done unless it is found there"))
+        self._slots.lose(lost, Fenced(f"{why}; nothing of this was done unless it is found there"))
 
     async def _rejoin(self) -> None:
         log.warning("%s was declared dead while it was not heard of; it joins again", self._name)
         self._lose(set(self.ownership.epochs), "this node was declared dead")
         await self._join()
-        self.ownership.saw(await self._node.store.heartbeat(self.ownership.incarnation))
+        self.ownership.saw(await self._store.heartbeat(self.ownership.incarnation))
         await self.catalog_feed.refresh()
         await self._balance(self.ownership.view)
 
@@ -347,11 +378,11 @@ class Cluster:
 
     async def take(self, wanted: Collection[int]) -> None:
         """Take what can be had of these, and serve it."""
-        taken = await self._node.store.take(sorted(wanted), self.ownership.incarnation)
+        taken = await self._store.take(sorted(wanted), self.ownership.incarnation)
         if not taken:
             return
         await self.catalog_feed.refresh()  # what their last owner declared
-        await holdings.take_up(self._node, taken)
+        await self._slots.take_up(taken)
         self.ownership.saw_taken(taken, f"taken by {self._name}")
         log.info("took slots %s", sorted(taken))
 
@@ -370,10 +401,10 @@ class Cluster:
             await self.hand_over(chosen, to)
 
     async def hand_over(self, chosen: set[int], to: NodeRow) -> None:
-        await holdings.hand_on(self._node, chosen)
-        await self._node.store.release(sorted(chosen), self.ownership.incarnation, to.incarnation)
+        await self._slots.hand_on(chosen)
+        await self._store.release(sorted(chosen), self.ownership.incarnation, to.incarnation)
         log.info("handed slots %s on to %s", sorted(chosen), to.name)
-        self._node.spawn(self._poke(to.url))
+        self._tasks.spawn(self._poke(to.url))
 
     async def give(self, wanted: Iterable[int], to: int) -> None:
         """Hand these slots on to a node that asks for them, if they are this node's."""
@@ -409,7 +440,7 @@ class Cluster:
     async def ask_landed(self, slot: int, landings: list[Landing]) -> list[Landed]:
         """Where these went, from whoever owns their slot now."""
         if slot in self.ownership.owned:
-            return await self._node.outbox.landed(landings)
+            return await self._outbox.landed(landings)
         owner = self.ownership.owner(slot)
         if owner is None or not owner.url:
             raise self.ownership.not_owner(slot)
@@ -417,7 +448,7 @@ class Cluster:
 
     async def landed(self, landings: list[Landing]) -> list[Landed]:
         """Another node asks where these went; those of slots that this node does not own are left out."""
-        return await self._node.outbox.landed([one for one in landings if slot_of(one.lane) in self.ownership.owned])
+        return await self._outbox.landed([one for one in landings if slot_of(one.lane) in self.ownership.owned])
 
     # Telling others ---------------------------------------------------------------------------------------
 
@@ -445,14 +476,14 @@ class Cluster:
 
     async def end_session(self, session: str) -> None:
         """End what a session of another node has here."""
-        await self._node.sessions.end(Session.parse(session))
+        await self._sessions.end(Session.parse(session))
 
     async def poked(self) -> None:
         """Another node says that something has changed: read what is declared now, and look who owns what soon.
 
         Not both at once: two nodes that take and give slots to each other must not wait for each other.
         """
-        if self._task is None or self._node.closed:
+        if self._task is None or self._lifecycle.closed:
             raise Closed("this node is not a member")
         self.look()
         await self.catalog_feed.refresh()

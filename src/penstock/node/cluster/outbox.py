@@ -1,4 +1,4 @@
-"""The outbox: carries out what commits promised in the outbox, exactly once.
+"""The outbox: what commits promised to do elsewhere, done exactly once.
 
 A message that died under a group with `dead_letter_to` stays dead in place; its copy is published to the target, and
 the outbox row goes, in one commit; with it goes the message where the group does not keep its dead. A target that is
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Sequence, Set
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -23,21 +23,28 @@ from penstock.model import Message, dead_letter_target
 from penstock.model.appended import Appended
 from penstock.model.errors import InvalidArgument, NotFound, PenstockError, Unavailable, Unroutable
 from penstock.model.rows import DeadRow, OutboxRow, slot_of
-from penstock.node.cluster.remote_publish import Landed, Landing, carried_part, is_carried, nudge
-from penstock.node.publish.append import append_all, parts_of_messages
+from penstock.node.catalog import Catalog, Group, Queue
+from penstock.node.clock import Clock
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.cluster.remote_publish import Landed, Landing, is_remote_part, part_of
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.lanes import LaneSet
+from penstock.node.lifecycle import Lifecycle
+from penstock.node.numbers import Numbers
+from penstock.node.publish.append import Publisher
 from penstock.node.publish.parts import Part
 from penstock.node.publish.route import route_message
+from penstock.node.publish.split import parts_of_messages
+from penstock.node.spool.positions import Positions
+from penstock.node.timers import Timers
+from penstock.store.contract import Log
 
-if TYPE_CHECKING:
-    from penstock.node.catalog import Group, Queue
-    from penstock.node.node import Node
-
-RETRY_MS = 1_000
-RETRY_MS_MAX = 60_000
-ROWS_AT_ONCE = 100
-LANDED_MAX = 10_000
-LANDINGS_MAX = 100_000
-DEATHS_MAX = 16
+RETRY_MS: Final = 1_000
+RETRY_MS_MAX: Final = 60_000
+ROWS_AT_ONCE: Final = 100
+LANDED_MAX: Final = 10_000
+LANDINGS_MAX: Final = 100_000
+DEATHS_MAX: Final = 16
 
 log = logging.getLogger("penstock.outbox")
 
@@ -61,8 +68,31 @@ _decoder = msgspec.json.Decoder(DeadLetter)
 class Outbox:
     """Works through the outbox in order, one commit a few rows."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        store: Log,
+        catalog: Catalog,
+        lanes: LaneSet,
+        commits: CommitLoop,
+        publisher: Publisher,
+        positions: Positions,
+        clock: Clock,
+        timers: Timers,
+        numbers: Numbers,
+        lifecycle: Lifecycle,
+        ownership: Ownership,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._lanes = lanes
+        self._commits = commits
+        self._publisher = publisher
+        self._positions = positions
+        self._clock = clock
+        self._timers = timers
+        self._numbers = numbers
+        self._lifecycle = lifecycle
+        self._ownership = ownership
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._closed = False
@@ -88,8 +118,7 @@ class Outbox:
             document = msgspec.json.encode(letter)
             slot = slot_of(lane)
             rows += [
-                OutboxRow(self._node.numbers.next(), lane, offset, document, slot)
-                for offset in range(dead.start, dead.end)
+                OutboxRow(self._numbers.next(), lane, offset, document, slot) for offset in range(dead.start, dead.end)
             ]
         return rows
 
@@ -98,14 +127,17 @@ class Outbox:
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
+    async def slots_served(self, _slots: Set[int]) -> None:
+        self.wake()
+
     def wake(self) -> None:
         """There are new rows."""
         self._wake.set()
 
     def wake_later(self) -> None:
         """There may be new rows; look when the store had time to recover."""
-        if self._node.fenced is None:
-            self._node.timers.at(self._node.clock.now_ms() + self._pause_ms, ("outbox",), self._wake.set)
+        if self._lifecycle.fenced is None:
+            self._timers.at(self._clock.now_ms() + self._pause_ms, ("outbox",), self._wake.set)
 
     async def close(self) -> None:
         self._closed = True
@@ -132,25 +164,25 @@ class Outbox:
         after = 0
         async with self._passing:
             while True:
-                failed = self._node.commits.failed
-                rows = await self._node.store.outbox(after, ROWS_AT_ONCE, slots)
+                failed = self._commits.failed
+                rows = await self._store.outbox(after, ROWS_AT_ONCE, slots)
                 for row in rows:
                     after = row.id
-                    if not is_drain or is_carried(row):
+                    if not is_drain or is_remote_part(row):
                         await self._carry_out(row, blocked, failed)
                 if not rows:
                     break
-                await self._node.commits.commit()
+                await self._commits.commit()
         for (_, name), reason in blocked.items():
             log.warning("what is to go to %s waits: %s", name, reason)
         return bool(blocked)
 
     async def _carry_out(self, row: OutboxRow, blocked: dict[tuple[str, str], PenstockError], failed: int) -> None:
         def check() -> None:
-            if self._node.commits.failed != failed:  # those before this row may have been in it, and go first
+            if self._commits.failed != failed:  # those before this row may have been in it, and go first
                 raise Unavailable("a commit failed meanwhile; it is tried again")
 
-        letter = None if is_carried(row) else _decoder.decode(row.document)
+        letter = None if is_remote_part(row) else _decoder.decode(row.document)
         target = ("", str(row.lane)) if letter is None else (letter.namespace, letter.target)
         if target in blocked:  # those behind one that waits wait too: they keep their order
             return
@@ -159,16 +191,16 @@ class Outbox:
         except PenstockError as error:
             blocked[target] = error
 
-    async def drain(self, slots: set[int]) -> None:
+    async def drain(self, slots: Set[int]) -> None:
         """Carry out what other nodes have published to queues of these slots."""
-        if self._node.cluster is not None and slots:
+        if slots and not self._ownership.is_sole:
             await self._pass(sorted(slots), is_drain=True)
 
     async def landed(self, landings: Sequence[Landing]) -> list[Landed]:
         """Where the messages of these rows went, as far as they are carried out: those that are not, are first."""
         if any(landing.id not in self._landed for landing in landings):
             await self.drain({slot_of(landing.lane) for landing in landings})
-        waiting = {row.id for row in await self._node.store.outbox(0, LANDINGS_MAX, self._slots())}
+        waiting = {row.id for row in await self._store.outbox(0, LANDINGS_MAX, self._slots())}
         found: list[Landed] = []
         for landing in landings:
             appended = self._landed.get(landing.id)
@@ -180,41 +212,39 @@ class Outbox:
 
     async def _found_again(self, landing: Landing) -> Appended:
         """Another owner of the slot has carried it out: the log knows where, by its name; not if its queue is gone."""
-        node = self._node
-        if landing.lane not in node.catalog.by_lane:
+        if landing.lane not in self._catalog.by_lane:
             return Appended(0, 0)
-        rows = await node.lanes.store_of(landing.lane).find_dedup(landing.lane, [publish_key(landing.publish_id)])
+        rows = await self._lanes.store_of(landing.lane).find_dedup(landing.lane, [publish_key(landing.publish_id)])
         return Appended(rows[0].offset if rows else 0, landing.count)
 
     async def _land(self, row: OutboxRow, check_kept: Callable[[], None]) -> None:
         """Append what another node has published to a queue of this one, and delete the row, in one commit."""
-        node = self._node
         try:
-            part = carried_part(node, row)
+            part = part_of(row, self._catalog)
         except NotFound as error:
             log.warning("what another node has published is dropped: %s", error)
-            node.ownership.check(row.slot)
+            self._ownership.check(row.slot)
             self._done(row)
             return
-        origin, positions = part.origin, node.positions
+        origin, positions = part.origin, self._positions
         if origin is not None and await positions.read(origin.spool, row.lane) >= origin.sequence:
-            node.ownership.check_taken(row.slot)
+            self._ownership.check_taken(row.slot)
             self._done(row)  # it was sent twice, and is there
             return
 
         def check() -> None:
             check_kept()
-            node.ownership.check_taken(row.slot)
+            self._ownership.check_taken(row.slot)
             if origin is not None:
                 positions.check(origin, row.lane)
 
-        [(_, _, appended, _)] = await append_all(node, [part], check)
+        [(_, _, appended, _)] = await self._publisher.append_all([part], check)
         if origin is not None:
             positions.write(origin, row.lane)
         # No wait in between: the messages, how far their spool has come, and the end of the row are one commit.
         self._done(row)
         # Nobody is told of it before it is durable.
-        node.commits.amend().after.append(lambda: self._remember(row.id, appended))
+        self._commits.amend().after.append(lambda: self._remember(row.id, appended))
 
     def _remember(self, id: int, appended: Appended) -> None:
         self._landed[id] = appended
@@ -223,30 +253,29 @@ class Outbox:
 
     def _done(self, row: OutboxRow) -> None:
         """The row goes with the next commit, which is refused if its slot is another node's by then."""
-        pending = self._node.commits.amend()
+        pending = self._commits.amend()
         pending.slots.add(row.slot)
         pending.outbox_deleted.append(row.id)
 
     def _slots(self) -> list[int] | None:
         """Whose rows are this node's to carry out; None for all."""
-        return self._node.ownership.queried()
+        return self._ownership.queried()
 
     async def _copy_dead_letter(self, row: OutboxRow, letter: DeadLetter, check_kept: Callable[[], None]) -> None:
         """Copy one message. It is durable with the next commit, which a page of rows shares."""
-        node = self._node
         message = await self._message(row)
         parts = [] if message is None else self._parts_with_death(letter, message)
         group = self._moving_group(row, letter)
         if group is not None:
-            await node.lanes.run(row.lane, lambda _lane: None)  # in memory, when the rest is done without a wait
+            await self._lanes.run(row.lane, lambda _lane: None)  # in memory, when the rest is done without a wait
 
         def check() -> None:
             check_kept()
             self._check_taken(row, group)
 
         if parts:
-            results = await append_all(node, parts, check)
-            nudge(node, results)
+            results = await self._publisher.append_all(parts, check)
+            self._publisher.nudge(results)
         else:
             self._check_taken(row, group)
         # No wait in between: the copy, the end of its row and of the message in its place are one commit.
@@ -256,28 +285,28 @@ class Outbox:
 
     def _moving_group(self, row: OutboxRow, letter: DeadLetter) -> Group | None:
         """The group whose dead are not kept in place; None where they are, or where it is gone."""
-        queue = self._node.catalog.by_lane.get(row.lane)
+        queue = self._catalog.by_lane.get(row.lane)
         group = None if queue is None else queue.groups.get(letter.group)
         return None if group is None or group.settings.dead_kept else group
 
     def _check_taken(self, row: OutboxRow, group: Group | None) -> None:
-        self._node.ownership.check(row.slot)
-        if group is not None and self._node.lanes.get(row.lane) is None:
+        self._ownership.check(row.slot)
+        if group is not None and self._lanes.get(row.lane) is None:
             raise Unavailable(f"lane {row.lane} was let go of just now")  # the row is tried again
 
     def _move(self, row: OutboxRow, group: Group) -> None:
         """The copy takes the dead message's place."""
-        lane = self._node.lanes.get(row.lane)
+        lane = self._lanes.get(row.lane)
         state = None if lane is None else lane.groups.get(group.id)
         if lane is not None and isinstance(state, WorkGroup):
-            state.purge_dead(self._node.clock.now_ms(), [(row.offset, row.offset + 1)], "moved")
-            self._node.commits.touch(lane)
+            state.purge_dead(self._clock.now_ms(), [(row.offset, row.offset + 1)], "moved")
+            self._commits.touch(lane)
 
     async def _message(self, row: OutboxRow) -> Message | None:
         """The dead message; None if it was purged, with all of its batch, before it could be copied."""
-        if row.lane not in self._node.catalog.by_lane:
+        if row.lane not in self._catalog.by_lane:
             return None
-        batches = await self._node.lanes.store_of(row.lane).read(row.lane, row.offset, row.offset + 1, 0)
+        batches = await self._lanes.store_of(row.lane).read(row.lane, row.offset, row.offset + 1, 0)
         if not batches or not batches[0].base <= row.offset < batches[0].end:
             return None
         batch, index = batches[0], row.offset - batches[0].base
@@ -293,10 +322,10 @@ class Outbox:
     def _parts(self, letter: DeadLetter, message: Message) -> list[Part]:
         kind, name, key = dead_letter_target(letter.target)
         if kind == "queue":
-            return parts_of_messages(self._node.catalog.queue(letter.namespace, name), [message])
+            return parts_of_messages(self._catalog.queue(letter.namespace, name), [message])
         copy = message if key is None else msgspec.structs.replace(message, key=key)
         try:
-            return route_message(self._node, letter.namespace, name, copy)
+            return route_message(self._catalog, letter.namespace, name, copy)
         except Unroutable:
             raise NotFound(f"no queue is bound to exchange {name!r} for dead letters of {letter.queue!r}") from None
 

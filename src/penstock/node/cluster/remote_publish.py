@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -19,10 +19,12 @@ from penstock.batch import EncodedBatch, decode, decode_meta, encode
 from penstock.model.appended import Appended
 from penstock.model.errors import Elsewhere, NotFound, PenstockError, Unavailable
 from penstock.model.rows import OutboxRow, slot_of
+from penstock.node.catalog import Catalog
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.numbers import Numbers
 from penstock.node.publish.parts import ENCODE_FROM, Origin, Part, Results
-
-if TYPE_CHECKING:
-    from penstock.node.node import Node
+from penstock.node.tasks import Tasks
 
 LANDED_WITHIN_S: Final = 10.0
 """How long a publish waits for other nodes to have carried out their parts."""
@@ -30,7 +32,7 @@ GATHERED_WITHIN_S: Final = 5.0
 AGAIN_S: Final = 0.05
 
 
-class Carried(msgspec.Struct, frozen=True):
+class RemotePart(msgspec.Struct, frozen=True):
     """An outbox document: append these messages to the row's lane."""
 
     namespace: str
@@ -70,102 +72,138 @@ class Sent(Appended, frozen=True):
     landing: Landing | None = None
 
 
-_decoder: Final = msgspec.msgpack.Decoder(Carried)
+_decoder: Final = msgspec.msgpack.Decoder(RemotePart)
 
 
-def is_elsewhere(node: Node, part: Part) -> bool:
-    return not node.ownership.has_taken(slot_of(part.lane))
+class Neighbours(Protocol):
+    """The other nodes, as far as publishing needs them."""
+
+    async def ask_for(self, slots: list[int]) -> None:
+        """Have slots handed to this node, and keep them for a while."""
+
+    async def changed(self, seconds: float) -> None:
+        """Wait until the next look at who owns what, or so long."""
+
+    def look(self) -> None:
+        """Look soon who owns what."""
+
+    async def ask_landed(self, slot: int, landings: list[Landing]) -> list[Landed]:
+        """Where these went, from whoever owns their slot now."""
 
 
-def is_carried(row: OutboxRow) -> bool:
+def is_remote_part(row: OutboxRow) -> bool:
     """Whether it is such a document: others are JSON."""
     return not row.document.startswith(b"{")
 
 
 def is_of_spool(row: OutboxRow, spool: str) -> bool:
-    return is_carried(row) and _decoder.decode(row.document).spool == spool
+    return is_remote_part(row) and _decoder.decode(row.document).spool == spool
 
 
-def carried_part(node: Node, row: OutboxRow) -> Part:
+def is_sent(results: Results) -> bool:
+    """Whether other nodes have to append some of it."""
+    return any(isinstance(appended, Sent) for _, _, appended, _ in results)
+
+
+def part_of(row: OutboxRow, catalog: Catalog) -> Part:
     """What a row asks for, as a part to be appended here; raises `NotFound` where its queue is gone."""
-    carried = _decoder.decode(row.document)
-    queue = node.catalog.by_lane.get(row.lane)
-    if queue is None or queue.deleting or queue.id != carried.queue_id:
-        raise NotFound(f"the queue {carried.queue!r} was deleted")
-    batch = EncodedBatch(carried.count, carried.meta, carried.body)
-    origin = Origin(carried.spool, carried.sequence) if carried.spool else None
-    if carried.count < ENCODE_FROM:
-        part = Part(queue, row.lane, decode(batch), None, None, None, carried.publish_id)
+    remote = _decoder.decode(row.document)
+    queue = catalog.by_lane.get(row.lane)
+    if queue is None or queue.deleting or queue.id != remote.queue_id:
+        raise NotFound(f"the queue {remote.queue!r} was deleted")
+    batch = EncodedBatch(remote.count, remote.meta, remote.body)
+    origin = Origin(remote.spool, remote.sequence) if remote.spool else None
+    if remote.count < ENCODE_FROM:
+        part = Part(queue, row.lane, decode(batch), None, None, None, remote.publish_id)
     else:
-        part = Part(queue, row.lane, (), batch, decode_meta(batch.meta, batch.count), None, carried.publish_id)
-    return part if origin is None else msgspec.structs.replace(part, asked_ms=carried.asked_ms, origin=origin)
+        part = Part(queue, row.lane, (), batch, decode_meta(batch.meta, batch.count), None, remote.publish_id)
+    return part if origin is None else msgspec.structs.replace(part, asked_ms=remote.asked_ms, origin=origin)
 
 
-# Before --------------------------------------------------------------------------------------------------
+class RemotePublish:
+    """Parts of publishes whose lanes other nodes own."""
+
+    def __init__(self, ownership: Ownership, commits: CommitLoop, numbers: Numbers, tasks: Tasks) -> None:
+        self._ownership = ownership
+        self._commits = commits
+        self._numbers = numbers
+        self._tasks = tasks
+        self.neighbours: Neighbours | None = None
+        """None where this node has the store for itself."""
+
+    def is_elsewhere(self, part: Part) -> bool:
+        return not self._ownership.has_taken(slot_of(part.lane))
+
+    # Before -----------------------------------------------------------------------------------------------
+
+    def check_owners(self, parts: Sequence[Part]) -> None:
+        """Raise `Elsewhere` where all of it is another node's: that can do it in one commit."""
+        if not parts or any(not self.is_elsewhere(part) for part in parts):
+            return
+        slots = {slot_of(part.lane) for part in parts}
+        if len(self._ownership.owners(slots)) == 1:
+            raise self._ownership.not_owner(min(slots))
+
+    async def gather(self, slots: Collection[int]) -> None:
+        """Own these slots, of leases that are settled together. `Elsewhere` where one other node has all of them."""
+        neighbours, owns = self.neighbours, self._ownership.owns
+        if neighbours is None or all(map(owns, slots)):
+            return
+        if len(self._ownership.owners(slots)) == 1:
+            raise self._ownership.not_owner(min(slots))
+        deadline = asyncio.get_running_loop().time() + GATHERED_WITHIN_S
+        while not all(map(owns, slots)):
+            if asyncio.get_running_loop().time() > deadline:
+                raise Unavailable(
+                    "these leases are of several nodes, whose queues could not be brought together; try again"
+                )
+            await neighbours.ask_for([slot for slot in slots if not owns(slot)])
+            await neighbours.changed(AGAIN_S)
+
+    def send(self, part: Part) -> Sent:
+        """Put a part of another node's into the next commit; in the same step as what belongs together with it."""
+        batch = part.batch if part.batch is not None else encode(part.messages)
+        id = self._numbers.next()
+        publish_id = part.publish_id or f"remote-{id}"
+        queue = part.queue
+        spool, sequence = part.origin or ("", 0)
+        remote = RemotePart(
+            queue.namespace, queue.name, queue.id, batch.count, batch.meta, batch.body, publish_id,
+            part.asked_ms, spool, sequence,
+        )  # fmt: skip
+        row = OutboxRow(id, part.lane, 0, msgspec.msgpack.encode(remote), slot_of(part.lane))
+        self._commits.amend().outbox.append(row)
+        return Sent(-1, batch.count, landing=Landing(id, part.lane, batch.count, publish_id))
+
+    # After ------------------------------------------------------------------------------------------------
+
+    async def landed(self, results: Results) -> Results:
+        """The results with the places of what was sent to other nodes, when it is there."""
+        if self.neighbours is None or not is_sent(results):
+            return results
+        waiting = [appended.landing for _, _, appended, _ in results if isinstance(appended, Sent)]
+        found = await _all_landed(self.neighbours, [landing for landing in waiting if landing is not None])
+        return [
+            (queue, lane, found[appended.landing.id], indexes)
+            if isinstance(appended, Sent) and appended.landing is not None
+            else (queue, lane, appended, indexes)
+            for queue, lane, appended, indexes in results
+        ]
+
+    def nudge(self, results: Results) -> None:
+        """Let other nodes append their parts now; nobody waits for it."""
+        if self.neighbours is not None and is_sent(results):
+            self._tasks.spawn(self._quietly(results))
+
+    async def _quietly(self, results: Results) -> None:
+        try:
+            await self.landed(results)
+        except Elsewhere:
+            return
 
 
-def check_owners(node: Node, parts: Sequence[Part]) -> None:
-    """Raise `Elsewhere` where all of it is another node's: that can do it in one commit."""
-    if not parts or any(not is_elsewhere(node, part) for part in parts):
-        return
-    slots = {slot_of(part.lane) for part in parts}
-    if len(node.ownership.owners(slots)) == 1:
-        raise node.ownership.not_owner(min(slots))
-
-
-async def gather(node: Node, slots: Collection[int]) -> None:
-    """Own these slots: those of leases that are settled together. `Elsewhere` where one other node has all of them."""
-    cluster, ownership = node.cluster, node.ownership
-    if cluster is None or all(map(ownership.owns, slots)):
-        return
-    if len(ownership.owners(slots)) == 1:
-        raise ownership.not_owner(min(slots))
-    deadline = asyncio.get_running_loop().time() + GATHERED_WITHIN_S
-    while not all(map(ownership.owns, slots)):
-        if asyncio.get_running_loop().time() > deadline:
-            raise Unavailable(
-                "these leases are of several nodes, whose queues could not be brought together; try again"
-            )
-        await cluster.ask_for([slot for slot in slots if not ownership.owns(slot)])
-        await cluster.changed(AGAIN_S)
-
-
-def send(node: Node, part: Part) -> Sent:
-    """Put a part of another node's into the next commit; in the same step as what belongs together with it."""
-    batch = part.batch if part.batch is not None else encode(part.messages)
-    id = node.numbers.next()
-    publish_id = part.publish_id or f"crossing-{id}"
-    queue = part.queue
-    spool, sequence = part.origin or ("", 0)
-    carried = Carried(
-        queue.namespace, queue.name, queue.id, batch.count, batch.meta, batch.body, publish_id,
-        part.asked_ms, spool, sequence,
-    )  # fmt: skip
-    row = OutboxRow(id, part.lane, 0, msgspec.msgpack.encode(carried), slot_of(part.lane))
-    node.commits.amend().outbox.append(row)
-    return Sent(-1, batch.count, landing=Landing(id, part.lane, batch.count, publish_id))
-
-
-# After ---------------------------------------------------------------------------------------------------
-
-
-async def landed(node: Node, results: Results) -> Results:
-    """The results with the places of what was sent to other nodes, when it is there."""
-    if node.cluster is None or not any(isinstance(appended, Sent) for _, _, appended, _ in results):
-        return results
-    waiting = [appended.landing for _, _, appended, _ in results if isinstance(appended, Sent)]
-    found = await _all_landed(node, [landing for landing in waiting if landing is not None])
-    return [
-        (queue, lane, found[appended.landing.id], indexes)
-        if isinstance(appended, Sent) and appended.landing is not None
-        else (queue, lane, appended, indexes)
-        for queue, lane, appended, indexes in results
-    ]
-
-
-async def _all_landed(node: Node, landings: list[Landing]) -> dict[int, Appended]:
-    cluster = node.cluster
-    assert cluster is not None
+async def _all_landed(neighbours: Neighbours, landings: list[Landing]) -> dict[int, Appended]:
+    """Ask the owners until all of it is there, or it takes too long."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + LANDED_WITHIN_S
     found: dict[int, Appended] = {}
@@ -177,7 +215,7 @@ async def _all_landed(node: Node, landings: list[Landing]) -> dict[int, Appended
             by_slot.setdefault(slot_of(landing.lane), []).append(landing)
         for slot, wanted in by_slot.items():
             try:
-                for one in await cluster.ask_landed(slot, wanted):
+                for one in await neighbours.ask_landed(slot, wanted):
                     found[one.id] = Appended(one.base, one.count, one.duplicates)
             except PenstockError as error:
                 reason = error
@@ -188,19 +226,6 @@ async def _all_landed(node: Node, landings: list[Landing]) -> dict[int, Appended
                 "under the same publish_id, it is there once"
             )
         if left:
-            cluster.look()
+            neighbours.look()
             await asyncio.sleep(AGAIN_S)  # not until the next look: where a queue is full, that would go on and on
     return found
-
-
-def nudge(node: Node, results: Results) -> None:
-    """The same for who does not wait: let the owners begin."""
-    if node.cluster is not None and any(isinstance(appended, Sent) for _, _, appended, _ in results):
-        node.spawn(_quietly(node, results))
-
-
-async def _quietly(node: Node, results: Results) -> None:
-    try:
-        await landed(node, results)
-    except Elsewhere:
-        return

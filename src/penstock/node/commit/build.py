@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from penstock.core.lane import Lane, Sealed
 from penstock.model.rows import REGISTRAR_SLOT, Commit, LaneChange, OutboxRow, TraceRow, slot_of
 from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.commit.pending import Pending
+from penstock.node.spool.records import Doubt
 from penstock.store.checks import changes_enqueued
-
-if TYPE_CHECKING:
-    from penstock.node.spool.records import Doubt
 
 
 class Round:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from penstock.api.ticket import Ticket
 from penstock.core.lane import Lane, Sealed
@@ -25,14 +25,11 @@ from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.build import Round, any_epoch, build
 from penstock.node.commit.pacing import DEFERRED_SECONDS, Pacing
-from penstock.node.commit.pending import Pending
+from penstock.node.commit.pending import Pending, Publish
 from penstock.node.observe.counters import Counters
+from penstock.node.publish.parts import Unit
+from penstock.node.spool.records import Doubt
 from penstock.store.contract import Store
-
-if TYPE_CHECKING:
-    from penstock.node.commit.pending import Publish
-    from penstock.node.publish.parts import Unit
-    from penstock.node.spool.records import Doubt
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024
 
@@ -40,7 +37,7 @@ T = TypeVar("T")
 
 
 class Host(Protocol):
-    """What the commit loop needs of its node."""
+    """What happens around a commit: `host.py`."""
 
     def is_sealed_last(self, lane: Lane) -> bool:
         """Whether the lane takes in what the others' changes say, and is sealed by `sealed`."""
@@ -76,10 +73,7 @@ class Host(Protocol):
 class CommitLoop:
     """Seals, applies, answers; as many commits at a time as the engine can do, one in each slot."""
 
-    def __init__(
-        self, host: Host, store: Store, memory: Store, clock: Clock, ownership: Ownership, counters: Counters
-    ) -> None:
-        self._host = host
+    def __init__(self, store: Store, memory: Store, clock: Clock, ownership: Ownership, counters: Counters) -> None:
         self._counters = counters
         self._store = store
         self._callback_log = store.callback_log
@@ -106,6 +100,10 @@ class CommitLoop:
         self.count = 0
         self.failed = 0
         """How many commits have failed: what was changed before one did may not be there, and comes before the rest."""
+
+    def attach(self, host: Host) -> None:
+        """Tell the host of every commit; before the first one."""
+        self._host = host
 
     # What callers do --------------------------------------------------------------------------------------
 
@@ -175,9 +173,10 @@ class CommitLoop:
         """What publishers have put into the next commit."""
         return self._pending.bytes
 
-    def concerns(self, lane: int) -> bool:
+    def holds(self, lane: Lane) -> bool:
         """Whether a commit under way or the next one holds something of a lane."""
-        return lane in self._pending.lanes or any(lane == one.id for each in self._rounds for one, _ in each.sealed)
+        id = lane.id
+        return id in self._pending.lanes or any(id == one.id for each in self._rounds for one, _ in each.sealed)
 
     def concerns_slots(self, slots: set[int]) -> bool:
         """Whether a commit under way or the next one holds something of these slots."""

@@ -6,18 +6,17 @@ Filled by callers, emptied by the commit loop; plain data. Next stop: `loop.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.api.results import Receipt
 from penstock.api.ticket import Ticket
 from penstock.core.lane import Lane
 from penstock.model.rows import CatalogRow, EnqueuedFailure, LaneChange, OutboxRow, TraceRow, slot_of
+from penstock.node.publish.parts import Unit
+from penstock.node.spool.records import Doubt
 
-if TYPE_CHECKING:
-    from penstock.node.publish.parts import Unit
-    from penstock.node.spool.records import Doubt
-
-    Publish = tuple[Ticket[Receipt], Unit]
+Publish = tuple[Ticket[Receipt], Unit]
+"""A publish that waits for its commit, and what the spool can keep of it."""
 
 
 class Pending:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -12,13 +12,13 @@ from penstock.core.filters import Filter
 from penstock.core.group.entries import Entry
 from penstock.core.lane import Lane
 from penstock.model.rows import DeadRow
-from penstock.node.consume.claims import slices_of
+from penstock.node.catalog import Group, Queue
+from penstock.node.clock import Clock
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.consume.bodies import Bodies
+from penstock.node.lanes import LaneSet
 
-if TYPE_CHECKING:
-    from penstock.node.catalog import Group, Queue
-    from penstock.node.node import Node
-
-READ_AT_ONCE = 1_000
+READ_AT_ONCE: Final = 1_000
 
 
 class Choice(NamedTuple):
@@ -48,114 +48,115 @@ class Choice(NamedTuple):
         ]
 
 
-async def dead_list(node: Node, queue: Queue, group: Group, choice: Choice, most: int) -> list[DeadMessage]:
-    """Up to `most` dead letters by lane and offset."""
-    found: list[DeadMessage] = []
-    for lane in await node.lanes.together(queue.lanes):
-        for row in choice.rows(lane, group):
+class DeadLetters:
+    """Dead letters of every group."""
+
+    def __init__(self, lanes: LaneSet, commits: CommitLoop, clock: Clock, bodies: Bodies) -> None:
+        self._lanes = lanes
+        self._commits = commits
+        self._clock = clock
+        self._bodies = bodies
+
+    async def listed(self, queue: Queue, group: Group, choice: Choice, most: int) -> list[DeadMessage]:
+        """Up to `most` dead letters by lane and offset."""
+        found: list[DeadMessage] = []
+        for lane in await self._lanes.together(queue.lanes):
+            for row in choice.rows(lane, group):
+                for start in range(row.start, row.end, READ_AT_ONCE):
+                    if len(found) >= most:
+                        return found[:most]
+                    found += await self._read(queue, lane, row, start, choice)
+        return found[:most]
+
+    async def page(self, queue: Queue, group: Group, start: tuple[int, int], most: int) -> DeadPage:
+        """The dead letters from a (lane, offset) on, up to `most` of them."""
+        found: list[DeadMessage] = []
+        lane_id, offset = start
+        for index in range(queue.index_of(lane_id), len(queue.lanes)):
+            lane = await self._lanes.run(queue.lanes[index], lambda lane: lane)
+            for row in Choice(offsets=(offset, lane.visible_end)).rows(lane, group):
+                begin = max(row.start, offset)
+                while begin < row.end:
+                    if len(found) >= most:
+                        return DeadPage(found, (index, begin))
+                    end = min(row.end, begin + most - len(found))
+                    found += await self._read(queue, lane, msgspec.structs.replace(row, end=end), begin, Choice())
+                    begin = min(end, begin + READ_AT_ONCE)
+            offset = 0
+        return DeadPage(found, None)
+
+    async def ranges(self, queue: Queue, group: Group, start: tuple[int, int], most: int) -> DeadRanges:
+        """Where the dead letters are from a (lane, offset) on, up to `most` ranges. No message is read."""
+        found: list[DeadRange] = []
+        lane_id, offset = start
+        for index in range(queue.index_of(lane_id), len(queue.lanes)):
+            lane = await self._lanes.run(queue.lanes[index], lambda lane: lane)
+            for row in Choice(offsets=(offset, lane.visible_end)).rows(lane, group):
+                if len(found) >= most:
+                    return DeadRanges(found, (index, row.start))
+                why = row.reason, row.error, row.attempts, row.consumer, row.dead_ms
+                found.append(DeadRange(index, row.start, row.end, *why))
+            offset = 0
+        return DeadRanges(found, None)
+
+    async def _read(self, queue: Queue, lane: Lane, row: DeadRow, start: int, choice: Choice) -> list[DeadMessage]:
+        end = min(row.end, start + READ_AT_ONCE)
+        slices = await self._bodies.slices(lane, [Entry(start, end, row.attempts)])
+        index = queue.index_of(lane.id)
+        return [
+            DeadMessage(received, row.reason, row.error, row.attempts, row.consumer, row.dead_ms)
+            for part in slices
+            for received in part.messages(queue.name, index)
+            if choice.condition is None or choice.condition.matches(received.message)
+        ]
+
+    async def reasons(self, queue: Queue, group: Group) -> list[DeadReason]:
+        """Why messages of a group died, the most frequent reason first. No message is read."""
+        found: dict[tuple[str, str], DeadReason] = {}
+        for lane in await self._lanes.together(queue.lanes):
+            for row in Choice().rows(lane, group):
+                known = found.get((row.reason, row.error))
+                count, oldest_ms, newest_ms = row.end - row.start, row.dead_ms, row.dead_ms
+                if known is not None:
+                    count += known.count
+                    oldest_ms, newest_ms = min(oldest_ms, known.oldest_ms), max(newest_ms, known.newest_ms)
+                found[row.reason, row.error] = DeadReason(row.reason, row.error, count, oldest_ms, newest_ms)
+        return sorted(found.values(), key=lambda reason: (-reason.count, reason.reason, reason.error))
+
+    async def redrive(self, queue: Queue, group: Group, choice: Choice) -> int:
+        """Give dead letters to their group again, and to no other; how many."""
+        return await self._each_lane(queue, group, choice, purge=False)
+
+    async def purge(self, queue: Queue, group: Group, choice: Choice) -> int:
+        """Let dead letters go for good; how many."""
+        return await self._each_lane(queue, group, choice, purge=True)
+
+    async def _each_lane(self, queue: Queue, group: Group, choice: Choice, *, purge: bool) -> int:
+        count = 0
+        for lane_id in queue.lanes:
+            ranges = await self._chosen_ranges(queue, group, lane_id, choice)
+            if not ranges:
+                continue
+
+            def command(lane: Lane, ranges: list[tuple[int, int]] = ranges) -> tuple[int, Ticket[None]]:
+                work = lane.work(group.id)
+                now_ms = self._clock.now_ms()
+                done = work.purge_dead(now_ms, ranges) if purge else work.redrive(now_ms, ranges)
+                return done, self._commits.commit(lane)
+
+            done, committed = await self._lanes.run(lane_id, command)
+            await committed
+            count += done
+        return count
+
+    async def _chosen_ranges(self, queue: Queue, group: Group, lane_id: int, choice: Choice) -> list[tuple[int, int]]:
+        lane = await self._lanes.run(lane_id, lambda lane: lane)
+        rows = choice.rows(lane, group)
+        if choice.condition is None:
+            return [(row.start, row.end) for row in rows]
+        ranges: list[tuple[int, int]] = []
+        for row in rows:
             for start in range(row.start, row.end, READ_AT_ONCE):
-                if len(found) >= most:
-                    return found[:most]
-                found += await _read(node, queue, lane, row, start, choice)
-    return found[:most]
-
-
-async def dead_page(node: Node, queue: Queue, group: Group, start: tuple[int, int], most: int) -> DeadPage:
-    """The dead letters from a (lane, offset) on, up to `most` of them."""
-    found: list[DeadMessage] = []
-    lane_id, offset = start
-    for index in range(queue.index_of(lane_id), len(queue.lanes)):
-        lane = await node.lanes.run(queue.lanes[index], lambda lane: lane)
-        for row in Choice(offsets=(offset, lane.visible_end)).rows(lane, group):
-            begin = max(row.start, offset)
-            while begin < row.end:
-                if len(found) >= most:
-                    return DeadPage(found, (index, begin))
-                end = min(row.end, begin + most - len(found))
-                found += await _read(node, queue, lane, msgspec.structs.replace(row, end=end), begin, Choice())
-                begin = min(end, begin + READ_AT_ONCE)
-        offset = 0
-    return DeadPage(found, None)
-
-
-async def dead_ranges(node: Node, queue: Queue, group: Group, start: tuple[int, int], most: int) -> DeadRanges:
-    """Where the dead letters are from a (lane, offset) on, up to `most` ranges. No message is read."""
-    found: list[DeadRange] = []
-    lane_id, offset = start
-    for index in range(queue.index_of(lane_id), len(queue.lanes)):
-        lane = await node.lanes.run(queue.lanes[index], lambda lane: lane)
-        for row in Choice(offsets=(offset, lane.visible_end)).rows(lane, group):
-            if len(found) >= most:
-                return DeadRanges(found, (index, row.start))
-            why = row.reason, row.error, row.attempts, row.consumer, row.dead_ms
-            found.append(DeadRange(index, row.start, row.end, *why))
-        offset = 0
-    return DeadRanges(found, None)
-
-
-async def _read(node: Node, queue: Queue, lane: Lane, row: DeadRow, start: int, choice: Choice) -> list[DeadMessage]:
-    end = min(row.end, start + READ_AT_ONCE)
-    slices = await slices_of(node, lane, [Entry(start, end, row.attempts)])
-    index = queue.index_of(lane.id)
-    return [
-        DeadMessage(received, row.reason, row.error, row.attempts, row.consumer, row.dead_ms)
-        for part in slices
-        for received in part.messages(queue.name, index)
-        if choice.condition is None or choice.condition.matches(received.message)
-    ]
-
-
-async def dead_reasons(node: Node, queue: Queue, group: Group) -> list[DeadReason]:
-    """Why messages of a group died, the most frequent reason first. No message is read."""
-    found: dict[tuple[str, str], DeadReason] = {}
-    for lane in await node.lanes.together(queue.lanes):
-        for row in Choice().rows(lane, group):
-            known = found.get((row.reason, row.error))
-            count, oldest_ms, newest_ms = row.end - row.start, row.dead_ms, row.dead_ms
-            if known is not None:
-                count += known.count
-                oldest_ms, newest_ms = min(oldest_ms, known.oldest_ms), max(newest_ms, known.newest_ms)
-            found[row.reason, row.error] = DeadReason(row.reason, row.error, count, oldest_ms, newest_ms)
-    return sorted(found.values(), key=lambda reason: (-reason.count, reason.reason, reason.error))
-
-
-async def redrive(node: Node, queue: Queue, group: Group, choice: Choice) -> int:
-    """Give dead letters to their group again, and to no other; how many."""
-    return await _each_lane(node, queue, group, choice, purge=False)
-
-
-async def purge(node: Node, queue: Queue, group: Group, choice: Choice) -> int:
-    """Let dead letters go for good; how many."""
-    return await _each_lane(node, queue, group, choice, purge=True)
-
-
-async def _each_lane(node: Node, queue: Queue, group: Group, choice: Choice, *, purge: bool) -> int:
-    count = 0
-    for lane_id in queue.lanes:
-        ranges = await _ranges(node, queue, group, lane_id, choice)
-        if not ranges:
-            continue
-
-        def command(lane: Lane, ranges: list[tuple[int, int]] = ranges) -> tuple[int, Ticket[None]]:
-            work = lane.work(group.id)
-            now_ms = node.clock.now_ms()
-            done = work.purge_dead(now_ms, ranges) if purge else work.redrive(now_ms, ranges)
-            return done, node.commits.commit(lane)
-
-        done, committed = await node.lanes.run(lane_id, command)
-        await committed
-        count += done
-    return count
-
-
-async def _ranges(node: Node, queue: Queue, group: Group, lane_id: int, choice: Choice) -> list[tuple[int, int]]:
-    lane = await node.lanes.run(lane_id, lambda lane: lane)
-    rows = choice.rows(lane, group)
-    if choice.condition is None:
-        return [(row.start, row.end) for row in rows]
-    ranges: list[tuple[int, int]] = []
-    for row in rows:
-        for start in range(row.start, row.end, READ_AT_ONCE):
-            found = await _read(node, queue, lane, row, start, choice)
-            ranges += [(dead.received.offset, dead.received.offset + 1) for dead in found]
-    return ranges
+                found = await self._read(queue, lane, row, start, choice)
+                ranges += [(dead.received.offset, dead.received.offset + 1) for dead in found]
+        return ranges

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -21,12 +21,11 @@ from penstock.core.group.stream import StreamGroup
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane
 from penstock.model.errors import InvalidBatch, NotFound, StoreCorrupt
+from penstock.node.cache import BatchCache
+from penstock.node.catalog import Catalog, Group, Queue
 from penstock.node.consume.extents import lane_from
-
-if TYPE_CHECKING:
-    from penstock.node.catalog import Group, Queue
-    from penstock.node.consume.scan_limit import ScanLimit
-    from penstock.node.node import Node
+from penstock.node.consume.scan_limit import ScanLimit
+from penstock.node.lanes import LaneSet
 
 SCAN_BYTES: Final = 8 * 1024 * 1024
 SCAN_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -69,63 +68,100 @@ class _Stored(msgspec.Struct, frozen=True, gc=False):
         return len(self.meta) + len(self.body or b"")
 
 
-# Scan ----------------------------------------------------------------------------------------------------
+class Scans:
+    """Reads lanes past the cache, no faster than the limit lets it."""
 
+    def __init__(self, catalog: Catalog, lanes: LaneSet, cache: BatchCache, limit: ScanLimit) -> None:
+        self._catalog = catalog
+        self._lanes = lanes
+        self._cache = cache
+        self._limit = limit
 
-async def scan(node: Node, queue: Queue, lane_id: int, start: int, end: int, wanted: Wanted, bytes_most: int) -> Scan:
-    """[start, end) of a lane, or the first part of it that makes one answer."""
-    async with node.scan_limit.place():
-        lane = await lane_from(node, queue, lane_id, start)
-        stop = min(end, lane.visible_end)
-        first, visible_end = lane.first, lane.visible_end
+    async def scan(self, queue: Queue, lane_id: int, start: int, end: int, wanted: Wanted, bytes_most: int) -> Scan:
+        """[start, end) of a lane, or the first part of it that makes one answer."""
+        async with self._limit.place():
+            lane = await lane_from(self._lanes, queue, lane_id, start)
+            stop = min(end, lane.visible_end)
+            first, visible_end = lane.first, lane.visible_end
+            slices: list[ScanSlice] = []
+            if start < stop:
+                lane.pin(start)
+                try:
+                    slices = await self._slices(lane, start, stop, wanted, self._limit.bytes_most(bytes_most))
+                except InvalidBatch as error:
+                    raise StoreCorrupt(f"queue {queue.name!r}, lane {queue.index_of(lane_id)}: {error}") from error
+                finally:
+                    lane.unpin(start)
+            next_offset = slices[-1].end if slices else start
+            if wanted.group is not None:
+                began = perf_counter()
+                slices = _with_states(slices, _states(lane, wanted.group, start, next_offset))
+                await self._limit.used(perf_counter() - began)
+        return Scan(queue.name, queue.id, queue.index_of(lane_id), first, visible_end, next_offset, slices)
+
+    async def _slices(self, lane: Lane, start: int, stop: int, wanted: Wanted, bytes_most: int) -> list[ScanSlice]:
+        """Consecutive slices from `start` on, until there is enough."""
         slices: list[ScanSlice] = []
-        if start < stop:
-            lane.pin(start)
-            try:
-                slices = await _slices(node, lane, start, stop, wanted, node.scan_limit.bytes_most(bytes_most))
-            except InvalidBatch as error:
-                raise StoreCorrupt(f"queue {queue.name!r}, lane {queue.index_of(lane_id)}: {error}") from error
-            finally:
-                lane.unpin(start)
-        next_offset = slices[-1].end if slices else start
-        if wanted.group is not None:
-            began = perf_counter()
-            slices = _with_states(slices, _states(lane, wanted.group, start, next_offset))
-            await node.scan_limit.used(perf_counter() - began)
-    return Scan(queue.name, queue.id, queue.index_of(lane_id), first, visible_end, next_offset, slices)
+        steps = _Steps(self._limit)
+        offset, size = start, 0
+        while offset < stop and len(slices) < SLICES_MAX and (size < bytes_most or not slices):
+            room = max(1, min(READ_BYTES, bytes_most - size))
+            batches = await self._batches(lane, offset, stop, room, wanted.payload)
+            if not batches or not batches[0].base <= offset < batches[0].end:
+                if lane.id not in self._catalog.by_lane:
+                    raise NotFound("the queue was deleted while it was scanned")
+                raise StoreCorrupt(f"offset {offset} of lane {lane.id} should be in the store, but is not")
+            steps.begin()
+            for batch in batches:
+                if batch.base > offset:
+                    raise StoreCorrupt(f"offsets {offset} to {batch.base - 1} of lane {lane.id} should be in the store")
+                part = _slice(batch, offset, min(stop, batch.end), wanted)
+                if wanted.condition is not None:
+                    part = await _chosen(steps, part, batch.meta, wanted.condition)
+                slices.append(part)
+                offset = part.end
+                # What a condition has passed over counts too: it was looked at, and an answer must not take for ever.
+                size += part.size if wanted.condition is None else batch.size
+                steps.read(part.size)
+                if len(slices) == SLICES_MAX or offset >= stop or size >= bytes_most:
+                    break
+                await steps.may_end()
+            await steps.end()
+        return slices
 
+    # Batches from memory and from the store ---------------------------------------------------------------
 
-async def _slices(
-    node: Node, lane: Lane, start: int, stop: int, wanted: Wanted, bytes_most: int
-) -> list[ScanSlice]:  # fmt: skip
-    """Consecutive slices from `start` on, until there is enough."""
-    slices: list[ScanSlice] = []
-    steps = _Steps(node.scan_limit)
-    offset, size = start, 0
-    while offset < stop and len(slices) < SLICES_MAX and (size < bytes_most or not slices):
-        room = max(1, min(READ_BYTES, bytes_most - size))
-        batches = await _batches(node, lane, offset, stop, room, wanted.payload)
-        if not batches or not batches[0].base <= offset < batches[0].end:
-            if lane.id not in node.catalog.by_lane:
-                raise NotFound("the queue was deleted while it was scanned")
-            raise StoreCorrupt(f"offset {offset} of lane {lane.id} should be in the store, but is not")
-        steps.begin()
-        for batch in batches:
-            if batch.base > offset:
-                raise StoreCorrupt(f"offsets {offset} to {batch.base - 1} of lane {lane.id} should be in the store")
-            part = _slice(batch, offset, min(stop, batch.end), wanted)
-            if wanted.condition is not None:
-                part = await _chosen(steps, part, batch.meta, wanted.condition)
-            slices.append(part)
-            offset = part.end
-            # What a condition has passed over counts too: it was looked at, and an answer must not take for ever.
-            size += part.size if wanted.condition is None else batch.size
-            steps.read(part.size)
-            if len(slices) == SLICES_MAX or offset >= stop or size >= bytes_most:
-                break
-            await steps.may_end()
-        await steps.end()
-    return slices
+    async def _batches(self, lane: Lane, offset: int, stop: int, bytes_most: int, payload: bool) -> Sequence[_Stored]:
+        """Some batches from an offset on: those in memory, or else a read's worth from the store."""
+        held = list(self._in_memory(lane, offset, stop, bytes_most, payload))
+        if held:
+            return held
+        store = self._lanes.store_of(lane.id)
+        if not payload:
+            heads = await store.heads(lane.id, offset, SLICES_MAX, bytes_most)
+            return [_Stored(h.base, h.count, h.published_ms, h.meta) for h in heads if h.base < stop]
+        rows = await store.read(lane.id, offset, stop, bytes_most)
+        return [_Stored(r.base, r.count, r.published_ms, r.meta, r.body, r.is_intact) for r in rows]
+
+    def _in_memory(self, lane: Lane, offset: int, stop: int, bytes_most: int, payload: bool) -> Iterator[_Stored]:
+        """Looked at without being used: what a scan passes does not count as wanted."""
+        size = 0
+        while offset < stop and size < bytes_most:
+            segment = lane.log.look(offset)
+            if segment is None:
+                return
+            place = (segment.base, segment.end - segment.base, segment.published_ms)
+            if payload:
+                batch = self._cache.look(lane.id, segment.base)
+                if batch is None:
+                    return
+                encoded = batch.reader.batch
+                yield _Stored(*place, encoded.meta, encoded.body, batch.reader.is_checked)
+                size += encoded.size
+            else:
+                yield _Stored(*place, segment.meta)
+                size += len(segment.meta)
+            offset = segment.end
 
 
 class _Steps:
@@ -185,49 +221,6 @@ async def _chosen(steps: _Steps, part: ScanSlice, meta: bytes, condition: Filter
     if not places:
         return msgspec.structs.replace(part, rows=rows, meta=None, body=None)
     return msgspec.structs.replace(part, rows=rows)
-
-
-# Batches from memory and from the store ------------------------------------------------------------------
-
-
-async def _batches(
-    node: Node, lane: Lane, offset: int, stop: int, bytes_most: int, payload: bool
-) -> Sequence[_Stored]:  # fmt: skip
-    """Some batches from an offset on: those in memory, or else a read's worth from the store."""
-    held = list(_in_memory(node, lane, offset, stop, bytes_most, payload))
-    if held:
-        return held
-    store = node.lanes.store_of(lane.id)
-    if not payload:
-        heads = await store.heads(lane.id, offset, SLICES_MAX, bytes_most)
-        return [_Stored(h.base, h.count, h.published_ms, h.meta) for h in heads if h.base < stop]
-    rows = await store.read(lane.id, offset, stop, bytes_most)
-    return [
-        _Stored(r.base, r.count, r.published_ms, r.meta, r.body, r.is_intact) for r in rows
-    ]  # fmt: skip
-
-
-def _in_memory(
-    node: Node, lane: Lane, offset: int, stop: int, bytes_most: int, payload: bool
-) -> Iterator[_Stored]:  # fmt: skip
-    """Looked at without being used: what a scan passes does not count as wanted."""
-    size = 0
-    while offset < stop and size < bytes_most:
-        segment = lane.log.look(offset)
-        if segment is None:
-            return
-        place = (segment.base, segment.end - segment.base, segment.published_ms)
-        if payload:
-            batch = node.cache.look(lane.id, segment.base)
-            if batch is None:
-                return
-            encoded = batch.reader.batch
-            yield _Stored(*place, encoded.meta, encoded.body, batch.reader.is_checked)
-            size += encoded.size
-        else:
-            yield _Stored(*place, segment.meta)
-            size += len(segment.meta)
-        offset = segment.end
 
 
 # What a group makes of it --------------------------------------------------------------------------------

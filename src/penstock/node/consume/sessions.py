@@ -7,20 +7,18 @@ has a session tells the others when it ends; when a process is gone, all its ses
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Set
 
 from penstock.core.group.stream import StreamGroup
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane
+from penstock.node.catalog import Catalog, Group, Queue
+from penstock.node.clock import Clock
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.declarations import Declarations
+from penstock.node.lanes import LaneSet
 from penstock.node.session import Session
-
-if TYPE_CHECKING:
-    from penstock.node.catalog import Catalog, Group, Queue
-    from penstock.node.clock import Clock
-    from penstock.node.cluster.ownership import Ownership
-    from penstock.node.commit.loop import CommitLoop
-    from penstock.node.lanes import LaneSet
 
 
 class Sessions:
@@ -33,14 +31,15 @@ class Sessions:
         lanes: LaneSet,
         clock: Clock,
         commits: CommitLoop,
-        delete_queue: Callable[[Queue], Awaitable[None]],
+        declarations: Declarations,
     ) -> None:
         self._catalog = catalog
         self._ownership = ownership
         self._lanes = lanes
         self._clock = clock
         self._commits = commits
-        self._delete_queue = delete_queue
+        self._delete_queue = declarations.delete_queue
+        self._drop_queue = declarations.drop_queue
         self._claims: dict[Session, set[tuple[int, str, str]]] = {}
         """(queue, group, consumer) of each session's claims here, also of those that another process has."""
 
@@ -68,6 +67,13 @@ class Sessions:
                 elif known is not None:
                     for lease in group.leases.of_session(text):
                         self.claimed(session, queue, known.name, lease.consumer)
+
+    async def slots_served(self, slots: Set[int]) -> None:
+        """Delete the exclusive queues of sessions that ended with the process that had them."""
+        for queue in self._catalog.in_slots(slots):
+            session = queue.session
+            if session is not None and not queue.deleting and not self._ownership.is_alive(session.holder):
+                await self._drop_queue(queue)
 
     # Its end ----------------------------------------------------------------------------------------------
 

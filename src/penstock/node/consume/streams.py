@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Final
 
 import msgspec
 
@@ -16,144 +16,186 @@ from penstock.core.group.entries import Entry
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane
 from penstock.model.errors import OffsetGone
-from penstock.node.consume.claims import slices_of
+from penstock.node.catalog import Group, Queue
+from penstock.node.clock import Clock
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.consume.bodies import Bodies
+from penstock.node.consume.waiters import Waiters
+from penstock.node.lanes import LaneSet
+from penstock.node.lifecycle import Lifecycle
+from penstock.node.observe.counters import Counters
 
-if TYPE_CHECKING:
-    from penstock.node.catalog import Group, Queue
-    from penstock.node.node import Node
-
-BROWSE_SCAN_MAX = 10_000
-
-
-class ReadOffsets(Protocol):
-    """Reads messages of a lane from an offset on, at most so many: `read_offsets` of a node."""
-
-    async def __call__(self, queue: Queue, lane_id: int, start: int, most: int, /) -> StreamRead: ...
+BROWSE_SCAN_MAX: Final = 10_000
 
 
-# Stream groups -------------------------------------------------------------------------------------------
+class Streams:
+    """Reads of stream groups, by offset, and browsing."""
 
+    def __init__(
+        self,
+        lanes: LaneSet,
+        commits: CommitLoop,
+        clock: Clock,
+        lifecycle: Lifecycle,
+        waiters: Waiters,
+        bodies: Bodies,
+        counters: Counters,
+    ) -> None:
+        self._lanes = lanes
+        self._commits = commits
+        self._clock = clock
+        self._lifecycle = lifecycle
+        self._waiters = waiters
+        self._bodies = bodies
+        self._counters = counters
 
-async def read_group(node: Node, queue: Queue, group: Group, consumer: str, most: int, wait_ms: int) -> StreamRead:
-    """The next messages for a stream group, waiting up to `wait_ms` for the first."""
-    deadline_ms = node.clock.now_ms() + wait_ms
-    change: asyncio.Future[None] | None = None
-    try:
-        while True:
-            result = await _read_lanes(node, queue, group, consumer, most)
-            if result is not None:
-                return result
-            left_ms = deadline_ms - node.clock.now_ms()
-            if left_ms <= 0 or node.draining:
-                next_offset = await node.lanes.run(queue.lanes[0], lambda lane: lane.stream(group.id).next)
-                return StreamRead(queue.name, 0, [], next_offset)
-            if change is None:
-                change = node.waiters.listen(queue)  # and look once more
-                continue
-            await asyncio.wait([change], timeout=left_ms / 1000.0)
-            if change.done():
-                heard, change = change, None
-                heard.result()
-    finally:
-        if change is not None:
-            node.waiters.unlisten(queue, change)
+    # Stream groups ---------------------------------------------------------------------------------------
 
-
-async def _read_lanes(node: Node, queue: Queue, group: Group, consumer: str, most: int) -> StreamRead | None:
-    first = queue.rotation  # others turn it on while this one waits
-    for step in range(len(queue.lanes)):
-        index = (first + step) % len(queue.lanes)
-        result = await _read_lane(node, queue, group, queue.lanes[index], consumer, most)
-        if result is not None:
-            queue.rotation = (index + 1) % len(queue.lanes)
-            return result
-    return None
-
-
-async def _read_lane(
-    node: Node, queue: Queue, group: Group, lane_id: int, consumer: str, most: int
-) -> StreamRead | None:
-    def command(lane: Lane) -> tuple[Lane, list[tuple[int, int]], int, Ticket[None]]:
-        stream = lane.stream(group.id)
-        ranges = stream.read(node.clock.now_ms(), most, consumer)
-        if ranges:
-            lane.pin(ranges[0][0])
-        return lane, ranges, stream.next, node.commits.commit(lane)
-
-    lane, ranges, next_offset, committed = await node.lanes.run(lane_id, command)
-    if not ranges:
-        await committed
-        return None
-    try:
-        slices = await _slices(node, lane, ranges, ahead=True)
-        await committed
-    except BaseException:
-        # Nobody saw them: the next read must not take them for processed.
-        lane.stream(group.id).unread(consumer, ranges[0][0])
-        raise
-    finally:
-        lane.unpin(ranges[0][0])
-    read = _with_primary(queue, lane, slices, next_offset)
-    node.counters.read(group.id, len(read), exists=queue.group_by_id(group.id) is not None)
-    return read
-
-
-async def commit_group(node: Node, group: Group, lane_id: int, offset: int, *, only_forward: bool = False) -> None:
-    """Everything below the offset is processed by a stream group."""
-
-    def command(lane: Lane) -> Ticket[None]:
-        stream = lane.stream(group.id)
-        if not only_forward or offset > stream.committed:
-            stream.commit(node.clock.now_ms(), offset)
-        return node.commits.commit(lane)
-
-    await (await node.lanes.run(lane_id, command))
-
-
-# Reads by offset -----------------------------------------------------------------------------------------
-
-
-async def read_offsets(node: Node, queue: Queue, lane_id: int, start: int, most: int, wait_ms: int = 0) -> StreamRead:
-    """Messages from an offset on, as they were written, waiting up to `wait_ms` for the first; no group, no state."""
-    lane = await node.lanes.run(lane_id, lambda lane: lane)
-    if wait_ms and start >= lane.visible_end:
-        lane = await _grown(node, queue, lane_id, start, wait_ms)
-    if start < lane.first:
-        index = queue.index_of(lane_id)
-        raise OffsetGone(f"offset {start} of queue {queue.name!r} is gone; its lane {index} begins at {lane.first}")
-    end = min(start + most, lane.visible_end)
-    if start >= end:
-        return _with_primary(queue, lane, [], start)
-    lane.pin(start)
-    try:
-        slices = await _slices(node, lane, [(start, end)])
-    finally:
-        lane.unpin(start)
-    return _with_primary(queue, lane, slices, end)
-
-
-async def _grown(node: Node, queue: Queue, lane_id: int, start: int, wait_ms: int) -> Lane:
-    """The lane, once it has a message at an offset, or the time is over."""
-    deadline_ms = node.clock.now_ms() + wait_ms
-    while True:
-        change = node.waiters.listen(queue)
+    async def read_group(self, queue: Queue, group: Group, consumer: str, most: int, wait_ms: int) -> StreamRead:
+        """The next messages for a stream group, waiting up to `wait_ms` for the first."""
+        deadline_ms = self._clock.now_ms() + wait_ms
+        change: asyncio.Future[None] | None = None
         try:
-            lane = await node.lanes.run(lane_id, lambda lane: lane)
-            left_ms = deadline_ms - node.clock.now_ms()
-            if start < lane.visible_end or left_ms <= 0 or node.draining:
-                return lane
-            await asyncio.wait([change], timeout=left_ms / 1000.0)
-            if change.done():
-                change.result()
+            while True:
+                result = await self._read_lanes(queue, group, consumer, most)
+                if result is not None:
+                    return result
+                left_ms = deadline_ms - self._clock.now_ms()
+                if left_ms <= 0 or self._lifecycle.draining:
+                    next_offset = await self._lanes.run(queue.lanes[0], lambda lane: lane.stream(group.id).next)
+                    return StreamRead(queue.name, 0, [], next_offset)
+                if change is None:
+                    change = self._waiters.listen(queue)  # and look once more
+                    continue
+                await asyncio.wait([change], timeout=left_ms / 1000.0)
+                if change.done():
+                    heard, change = change, None
+                    heard.result()
         finally:
-            node.waiters.unlisten(queue, change)
+            if change is not None:
+                self._waiters.unlisten(queue, change)
 
+    async def _read_lanes(self, queue: Queue, group: Group, consumer: str, most: int) -> StreamRead | None:
+        first = queue.rotation  # others turn it on while this one waits
+        for step in range(len(queue.lanes)):
+            index = (first + step) % len(queue.lanes)
+            result = await self._read_lane(queue, group, queue.lanes[index], consumer, most)
+            if result is not None:
+                queue.rotation = (index + 1) % len(queue.lanes)
+                return result
+        return None
 
-async def _slices(node: Node, lane: Lane, ranges: Iterable[tuple[int, int]], *, ahead: bool = False) -> list[Slice]:
-    slices = await slices_of(node, lane, [Entry(start, end) for start, end in ranges], ahead=ahead)
-    for part in slices:
-        part.reader.check()  # now, not when somebody looks: a read that cannot be given must not count as one
-    return slices
+    async def _read_lane(self, queue: Queue, group: Group, lane_id: int, consumer: str, most: int) -> StreamRead | None:
+        def command(lane: Lane) -> tuple[Lane, list[tuple[int, int]], int, Ticket[None]]:
+            stream = lane.stream(group.id)
+            ranges = stream.read(self._clock.now_ms(), most, consumer)
+            if ranges:
+                lane.pin(ranges[0][0])
+            return lane, ranges, stream.next, self._commits.commit(lane)
+
+        lane, ranges, next_offset, committed = await self._lanes.run(lane_id, command)
+        if not ranges:
+            await committed
+            return None
+        try:
+            slices = await self._slices(lane, ranges, ahead=True)
+            await committed
+        except BaseException:
+            # Nobody saw them: the next read must not take them for processed.
+            lane.stream(group.id).unread(consumer, ranges[0][0])
+            raise
+        finally:
+            lane.unpin(ranges[0][0])
+        read = _with_primary(queue, lane, slices, next_offset)
+        self._counters.read(group.id, len(read), exists=queue.group_by_id(group.id) is not None)
+        return read
+
+    async def commit_group(self, group: Group, lane_id: int, offset: int, *, only_forward: bool = False) -> None:
+        """Everything below the offset is processed by a stream group."""
+
+        def command(lane: Lane) -> Ticket[None]:
+            stream = lane.stream(group.id)
+            if not only_forward or offset > stream.committed:
+                stream.commit(self._clock.now_ms(), offset)
+            return self._commits.commit(lane)
+
+        await (await self._lanes.run(lane_id, command))
+
+    # Reads by offset -------------------------------------------------------------------------------------
+
+    async def read_offsets(self, queue: Queue, lane_id: int, start: int, most: int, wait_ms: int = 0) -> StreamRead:
+        """Messages from an offset on, as they were written, waiting up to `wait_ms` for the first. Needs no group."""
+        lane = await self._lanes.run(lane_id, lambda lane: lane)
+        if wait_ms and start >= lane.visible_end:
+            lane = await self._grown(queue, lane_id, start, wait_ms)
+        if start < lane.first:
+            index = queue.index_of(lane_id)
+            raise OffsetGone(f"offset {start} of queue {queue.name!r} is gone; its lane {index} begins at {lane.first}")
+        end = min(start + most, lane.visible_end)
+        if start >= end:
+            return _with_primary(queue, lane, [], start)
+        lane.pin(start)
+        try:
+            slices = await self._slices(lane, [(start, end)])
+        finally:
+            lane.unpin(start)
+        return _with_primary(queue, lane, slices, end)
+
+    async def _grown(self, queue: Queue, lane_id: int, start: int, wait_ms: int) -> Lane:
+        """The lane, once it has a message at an offset, or the time is over."""
+        deadline_ms = self._clock.now_ms() + wait_ms
+        while True:
+            change = self._waiters.listen(queue)
+            try:
+                lane = await self._lanes.run(lane_id, lambda lane: lane)
+                left_ms = deadline_ms - self._clock.now_ms()
+                if start < lane.visible_end or left_ms <= 0 or self._lifecycle.draining:
+                    return lane
+                await asyncio.wait([change], timeout=left_ms / 1000.0)
+                if change.done():
+                    change.result()
+            finally:
+                self._waiters.unlisten(queue, change)
+
+    async def _slices(self, lane: Lane, ranges: Iterable[tuple[int, int]], *, ahead: bool = False) -> list[Slice]:
+        slices = await self._bodies.slices(lane, [Entry(start, end) for start, end in ranges], ahead=ahead)
+        for part in slices:
+            part.reader.check()  # now, not when somebody looks: a read that cannot be given must not count as one
+        return slices
+
+    # Browse ----------------------------------------------------------------------------------------------
+
+    async def browse(
+        self,
+        queue: Queue,
+        group: Group | None,
+        start: tuple[int, int] | None,
+        most: int,
+        *,
+        partition: str | None,
+        state: str | None,
+        condition: Filter | None,
+    ) -> Page:
+        """Look at messages without touching them, lane after lane; reads a bounded number of them a call."""
+        found: list[Received] = []
+        scanned = 0
+        lane_id, offset = start or (queue.lanes[0], 0)
+        while True:
+            lane = await self._lanes.run(lane_id, lambda lane: lane)
+            offset = max(offset, lane.first)
+            end = min(offset + min(most, 1_000), lane.visible_end)
+            if offset < end:
+                messages = (await self.read_offsets(queue, lane_id, offset, end - offset)).messages
+                found += _chosen(lane, group, messages, partition, state, condition)
+                scanned += end - offset
+                offset = end
+            if offset >= lane.visible_end:
+                following = queue.index_of(lane_id) + 1
+                if following == len(queue.lanes):
+                    return Page(found, None)
+                lane_id, offset = queue.lanes[following], 0
+            if len(found) >= most or scanned >= BROWSE_SCAN_MAX:
+                return Page(found, (queue.index_of(lane_id), offset))
 
 
 def _with_primary(queue: Queue, lane: Lane, slices: list[Slice], next_offset: int) -> StreamRead:
@@ -177,42 +219,6 @@ def _state_at(ranges: Sequence[tuple[int, int, str, int]], offset: int) -> tuple
         if start <= offset < end:
             return state, attempts
     return "done", 0
-
-
-# Browse --------------------------------------------------------------------------------------------------
-
-
-async def browse(
-    node: Node,
-    queue: Queue,
-    group: Group | None,
-    start: tuple[int, int] | None,
-    most: int,
-    *,
-    partition: str | None,
-    state: str | None,
-    condition: Filter | None,
-) -> Page:
-    """Look at messages without touching them, lane after lane; reads a bounded number of them a call."""
-    found: list[Received] = []
-    scanned = 0
-    lane_id, offset = start or (queue.lanes[0], 0)
-    while True:
-        lane = await node.lanes.run(lane_id, lambda lane: lane)
-        offset = max(offset, lane.first)
-        end = min(offset + min(most, 1_000), lane.visible_end)
-        if offset < end:
-            messages = (await read_offsets(node, queue, lane_id, offset, end - offset)).messages
-            found += _chosen(lane, group, messages, partition, state, condition)
-            scanned += end - offset
-            offset = end
-        if offset >= lane.visible_end:
-            following = queue.index_of(lane_id) + 1
-            if following == len(queue.lanes):
-                return Page(found, None)
-            lane_id, offset = queue.lanes[following], 0
-        if len(found) >= most or scanned >= BROWSE_SCAN_MAX:
-            return Page(found, (queue.index_of(lane_id), offset))
 
 
 def _chosen(

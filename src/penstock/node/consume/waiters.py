@@ -1,6 +1,6 @@
 """Standing claims: consumers that wait for messages, served in turn whenever a commit or a timer brings some.
 
-A poll that waits costs nothing until it is woken. Whatever could make a message claimable (a publish, a nack,
+A claim that waits costs nothing until it is woken. Whatever could make a message claimable (a publish, a nack,
 an ack that unlocks a partition, a seek…) is a change of its lane, so looking after each commit of a lane
 and at each tick of it is enough.
 """
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.api.ticket import Ticket
 from penstock.core.group.entries import Entry
@@ -20,12 +20,18 @@ from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.model.errors import NotFound, Overloaded, PenstockError
 from penstock.model.verdict import Verdict
+from penstock.node.catalog import Catalog, Group, Queue
+from penstock.node.clock import Clock
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.lane_timers import LaneTimers
+from penstock.node.lanes import LaneSet
+from penstock.node.lifecycle import Lifecycle
+from penstock.node.numbers import Numbers
+from penstock.node.tasks import Tasks
+from penstock.node.timers import Timers
 
-if TYPE_CHECKING:
-    from penstock.node.catalog import Group, Queue
-    from penstock.node.node import Node
-
-WAITERS_MAX = 100_000
+WAITERS_MAX: Final = 100_000
 
 
 class Request(NamedTuple):
@@ -73,8 +79,29 @@ class Waiter:
 class Waiters:
     """Who waits, by queue and group."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        catalog: Catalog,
+        lanes: LaneSet,
+        commits: CommitLoop,
+        clock: Clock,
+        timers: Timers,
+        lane_timers: LaneTimers,
+        tasks: Tasks,
+        lifecycle: Lifecycle,
+        numbers: Numbers,
+        ownership: Ownership,
+    ) -> None:
+        self._catalog = catalog
+        self._lanes = lanes
+        self._commits = commits
+        self._clock = clock
+        self._timers = timers
+        self._lane_timers = lane_timers
+        self._tasks = tasks
+        self._lifecycle = lifecycle
+        self._numbers = numbers
+        self._ownership = ownership
         self._lines: dict[int, dict[int, deque[Waiter]]] = {}
         self._feeding: set[int] = set()
         self._readers: dict[int, list[asyncio.Future[None]]] = {}
@@ -89,9 +116,8 @@ class Waiters:
             return None
         if (group.has_nothing() and request.partition is None) or (patient and group.available() < request.minimum):
             return None
-        node = self._node
-        lease_id = node.new_lease_id()
-        now_ms = node.clock.now_ms()
+        lease_id = self._numbers.next()
+        now_ms = self._clock.now_ms()
         entries = group.claim(
             now_ms, request.most, request.consumer, lease_id,
             lease_ms=request.lease_ms, partition=request.partition, settle=request.settle,
@@ -103,23 +129,23 @@ class Waiters:
         if request.settle:
             lane.pin(min(entry.start for entry in entries))
         deadline_ms = now_ms + (group.settings.lease_ms if request.lease_ms is None else request.lease_ms)
-        return Claimed(lane, group_id, lease_id, entries, deadline_ms, node.commits.commit(lane))
+        return Claimed(lane, group_id, lease_id, entries, deadline_ms, self._commits.commit(lane))
 
     def _rearm(self, lane: Lane, group: WorkGroup, now_ms: int) -> None:
         """Nothing to be had now: come back when delays are over, or the rate limit lets go; no commit tells of it."""
-        self._node.schedule(lane)
+        self._lane_timers.arm(lane)
         if group.has_unsealed():
-            self._node.commits.touch(lane)  # the claim passed over messages that had expired or are not for the group
+            self._commits.touch(lane)  # the claim passed over messages that had expired or are not for the group
         ready_ms = group.rate_ready_ms(now_ms)
         if ready_ms is not None and group.available():
-            self._node.timers.at(ready_ms, ("rate", lane.id, group.id), lambda: self.serve(lane))
+            self._timers.at(ready_ms, ("rate", lane.id, group.id), lambda: self.serve(lane))
 
     # Waiting ----------------------------------------------------------------------------------------------
 
     async def wait(self, queue: Queue, group: Group, request: Request, wait_ms: int) -> Claimed | None:
         """Stand in line for so long; None when the time is over."""
-        self._node.check_open()
-        if self._node.draining:
+        self._lifecycle.check_open()
+        if self._lifecycle.draining:
             return None
         if self.count >= WAITERS_MAX:
             raise Overloaded(f"{self.count} claims are waiting already; the limit is {WAITERS_MAX}")
@@ -137,7 +163,7 @@ class Waiters:
                 if claimed is not None:  # it went between the claimed and the answer: nobody saw the messages
                     if request.settle:
                         claimed.lane.unpin(claimed.lowest)
-                    give_back(self._node, claimed)
+                    self.give_back(claimed)
             raise
         finally:
             timer.cancel()
@@ -168,12 +194,12 @@ class Waiters:
 
     def serve(self, lane: Lane) -> None:
         """Give a lane's messages to those who wait for them: by priority, then first come, first served."""
-        queue = self._node.catalog.by_lane.get(lane.id)
+        queue = self._catalog.by_lane.get(lane.id)
         if queue is None:
             return
         self._wake_readers(queue.id)
         groups = self._lines.get(queue.id)
-        if not groups or self._node.lanes.get(lane.id) is not lane:
+        if not groups or self._lanes.get(lane.id) is not lane:
             return
         for group_id in list(groups):
             try:
@@ -181,15 +207,20 @@ class Waiters:
             except Missing as missing:
                 self._feed(lane, missing.start)
 
+    def loaded(self, lane: Lane) -> None:
+        """A lane was read from the store: serve those who wait for it, soon."""
+        if self.is_waited_for(lane):
+            asyncio.get_running_loop().call_soon(self.serve, lane)
+
     def serve_unsealed(self, lane: Lane) -> None:
         """Give what is about to be committed to those who wait for it: their claims become part of the same commit,
         and are answered after it, as its publishers are.
         """
-        queue = self._node.catalog.by_lane.get(lane.id)
+        queue = self._catalog.by_lane.get(lane.id)
         groups = None if queue is None else self._lines.get(queue.id)
         if not groups:
             return
-        visible_end = lane.show_all(self._node.clock.now_ms())
+        visible_end = lane.show_all(self._clock.now_ms())
         try:
             for group_id in list(groups):
                 with suppress(Missing):  # what must be read first is served after the commit
@@ -216,11 +247,11 @@ class Waiters:
     def _feed(self, lane: Lane, start: int) -> None:
         if lane.id not in self._feeding:
             self._feeding.add(lane.id)
-            self._node.spawn(self._feed_and_serve(lane, start))
+            self._tasks.spawn(self._feed_and_serve(lane, start))
 
     async def _feed_and_serve(self, lane: Lane, start: int) -> None:
         try:
-            await self._node.lanes.feed(lane.id, start)
+            await self._lanes.feed(lane.id, start)
         finally:
             self._feeding.discard(lane.id)
         self.serve(lane)
@@ -234,7 +265,7 @@ class Waiters:
 
     def listen(self, queue: Queue) -> asyncio.Future[None]:
         """Done at the next change of a queue. Listen first and look then: what comes in between is not missed."""
-        self._node.check_open()
+        self._lifecycle.check_open()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._readers.setdefault(queue.id, []).append(future)
         return future
@@ -256,19 +287,46 @@ class Waiters:
                 else:
                     future.set_exception(error)
 
+    # What was claimed for nobody --------------------------------------------------------------------------
+
+    def give_back(self, claimed: Claimed) -> None:
+        """Release what was claimed for somebody who is gone, without spending an attempt.
+
+        Its commit need not be waited for: if that fails, the lane is loaded anew, without the lease.
+        """
+        group = self._group_of(claimed)
+        if not self._lifecycle.closed and group is not None and self._lanes.get(claimed.lane.id) is claimed.lane:
+            group.settle(self._clock.now_ms(), claimed.lease_id, [Verdict("release")])
+            self._commits.touch(claimed.lane)
+
+    def is_held(self, claimed: Claimed) -> bool:
+        """Whether its lease is still there."""
+        return self._group_of(claimed) is not None
+
+    def _group_of(self, claimed: Claimed) -> WorkGroup | None:
+        """The group that has the lease, in the lane as it is loaded now; None where the lease is gone."""
+        lane = self._lanes.get(claimed.lane.id)
+        group = None if lane is None else lane.groups.get(claimed.group)
+        return group if isinstance(group, WorkGroup) and claimed.lease_id in group.leases.by_id else None
+
     # Ends -------------------------------------------------------------------------------------------------
+
+    def is_waited_for(self, lane: Lane) -> bool:
+        queue = self._catalog.by_lane.get(lane.id)
+        return queue is not None and self.has_waiters(queue)
 
     def has_waiters(self, queue: Queue) -> bool:
         return queue.id in self._lines or queue.id in self._readers
 
-    def queue_deleted(self, queue: Queue) -> None:
+    def queue_removed(self, queue: Queue) -> None:
         self._end(queue.id, NotFound(f"the queue {queue.name!r} was deleted"))
 
-    def moved(self, queue: Queue, error: PenstockError) -> None:
-        """Another node owns the queue: whoever waits for it waits there."""
-        self._end(queue.id, error)
+    def slots_shed(self, slots: Set[int]) -> None:
+        """Another node owns these slots from now on: whoever waits for their queues waits there."""
+        for queue in self._catalog.in_slots(slots):
+            self._end(queue.id, self._ownership.not_owner(queue.slot))
 
-    def group_deleted(self, queue: Queue, group: Group) -> None:
+    def group_removed(self, queue: Queue, group: Group) -> None:
         line = self._lines.get(queue.id, {}).get(group.id, ())
         self._end_line(line, NotFound(f"the group {group.name!r} was deleted"))
         self._wake_readers(queue.id)
@@ -306,26 +364,7 @@ def _stand_in(line: deque[Waiter], waiter: Waiter) -> None:
     line.insert(place, waiter)
 
 
-def give_back(node: Node, claimed: Claimed) -> None:
-    """Release what was claimed for somebody who is gone, without spending an attempt.
-
-    Its commit need not be waited for: if that fails, the lane is loaded anew, without the lease.
-    """
-    lane = node.lanes.get(claimed.lane.id)
-    group = None if lane is not claimed.lane else claimed.lane.groups.get(claimed.group)
-    if not node.closed and isinstance(group, WorkGroup) and claimed.lease_id in group.leases.by_id:
-        group.settle(node.clock.now_ms(), claimed.lease_id, [Verdict("release")])
-        node.commits.touch(claimed.lane)
-
-
 def is_visible(claimed: Claimed) -> bool:
     """Whether what was claimed was published before; otherwise it is published in the same commit."""
     entries, visible_end = claimed.entries, claimed.lane.visible_end
     return entries[0].end <= visible_end if len(entries) == 1 else all(entry.end <= visible_end for entry in entries)
-
-
-def is_held(node: Node, claimed: Claimed) -> bool:
-    """Whether the lease of a claimed is still there."""
-    lane = node.lanes.get(claimed.lane.id)
-    group = None if lane is None else lane.groups.get(claimed.group)
-    return isinstance(group, WorkGroup) and claimed.lease_id in group.leases.by_id

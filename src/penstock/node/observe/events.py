@@ -7,6 +7,7 @@ owns that, else `$events-<slot>` in the lowest slot that it has. Readers look in
 from __future__ import annotations
 
 import logging
+from collections.abc import Set
 from typing import Final
 
 from penstock.batch import encode_alike
@@ -52,6 +53,9 @@ class EventWriter:
         self.lane: int | None = None
         self._waiting: list[bytes] = []
 
+    async def slots_served(self, _slots: Set[int]) -> None:
+        await self.move()
+
     async def move(self) -> None:
         """Write to a lane that this node owns."""
         if not self._is_on or (self.lane is not None and self._ownership.owns(slot_of(self.lane))):
@@ -69,7 +73,10 @@ class EventWriter:
                 raise
             log.warning("events wait, their queue cannot be declared or loaded: %s", error)
 
-    def lost(self, slots: set[int]) -> None:
+    def writes_to(self, lane: Lane) -> bool:
+        return lane.id == self.lane
+
+    def lost(self, slots: Set[int]) -> None:
         """Another node has these slots."""
         if self.lane is not None and slot_of(self.lane) in slots:
             self.lane = None

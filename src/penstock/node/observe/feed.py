@@ -10,7 +10,7 @@ from penstock.api.results import StreamRead
 from penstock.model.errors import Elsewhere, OffsetGone
 from penstock.model.events import Delivery, decode_delivery
 from penstock.node.catalog import Catalog, Queue
-from penstock.node.consume.streams import ReadOffsets
+from penstock.node.consume.streams import Streams
 from penstock.node.consume.waiters import Waiters
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle
@@ -44,14 +44,14 @@ class EventFeed:
         catalog: Catalog,
         lanes: LaneSet,
         waiters: Waiters,
-        read: ReadOffsets,
+        streams: Streams,
         lifecycle: Lifecycle,
     ) -> None:
         self._events = events
         self._catalog = catalog
         self._lanes = lanes
         self._waiters = waiters
-        self._read = read
+        self._streams = streams
         self._lifecycle = lifecycle
 
     async def follow(
@@ -92,7 +92,7 @@ class EventFeed:
         """Events from an offset on, or from the next change; None where there is none in time."""
         change = self._waiters.listen(queue)  # before looking: what comes in between is not missed
         try:
-            page = await self._read(queue, queue.lanes[0], offset, EVENTS_AT_ONCE)
+            page = await self._streams.read_offsets(queue, queue.lanes[0], offset, EVENTS_AT_ONCE)
             if page:
                 return page
             await asyncio.wait([change], timeout=pause_s)

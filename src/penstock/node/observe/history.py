@@ -16,7 +16,7 @@ from penstock.model.errors import OffsetGone
 from penstock.model.events import decode_delivery
 from penstock.node.catalog import Queue
 from penstock.node.cluster.ownership import Ownership
-from penstock.node.consume.streams import ReadOffsets
+from penstock.node.consume.streams import Streams
 from penstock.node.lanes import LaneSet
 from penstock.node.observe.events import EventWriter
 from penstock.store.contract import Log
@@ -32,14 +32,12 @@ MessageKey = tuple[int, int, int]
 class Histories:
     """Reads `$events`."""
 
-    def __init__(
-        self, events: EventWriter, lanes: LaneSet, store: Log, ownership: Ownership, read: ReadOffsets
-    ) -> None:
+    def __init__(self, events: EventWriter, lanes: LaneSet, store: Log, ownership: Ownership, streams: Streams) -> None:
         self._events = events
         self._lanes = lanes
         self._store = store
         self._ownership = ownership
-        self._read = read
+        self._streams = streams
 
     async def of_message(self, queue: Queue, lane: int, offset: int) -> list[HistoryEntry]:
         """The events of one offset by rising time, as far back as `$events` is kept."""
@@ -83,7 +81,7 @@ class Histories:
     async def _page(self, events: Queue, lane_id: int, start: int) -> tuple[list[bytes], int]:
         """Some payloads from an offset on, and where to go on."""
         if self._ownership.owns(events.slot):
-            page = await self._read(events, lane_id, start, EVENTS_AT_ONCE)
+            page = await self._streams.read_offsets(events, lane_id, start, EVENTS_AT_ONCE)
             return [received.payload for received in page.messages], page.next_offset
         payloads: list[bytes] = []
         for row in await self._store.read(lane_id, start, start + EVENTS_AT_ONCE, READ_BYTES):

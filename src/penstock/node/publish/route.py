@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from penstock.batch import EncodedBatch, check, select
 from penstock.model import PAYLOAD_BYTES_MAX, Message, check_message
 from penstock.model.errors import Unroutable
-from penstock.node.publish.append import parts_of_batch, parts_of_messages
+from penstock.node.catalog import Catalog
 from penstock.node.publish.parts import Part
-
-if TYPE_CHECKING:
-    from penstock.node.node import Node
+from penstock.node.publish.split import parts_of_batch, parts_of_messages
 
 
-def route_message(node: Node, namespace: str, exchange: str, message: Message) -> list[Part]:
+def route_message(catalog: Catalog, namespace: str, exchange: str, message: Message) -> list[Part]:
     """The parts of one message; raises `Unroutable` when no queue takes it."""
-    return route_messages(node, namespace, exchange, [message], mandatory=True)
+    return route_messages(catalog, namespace, exchange, [message], mandatory=True)
 
 
 def route_messages(
-    node: Node,
+    catalog: Catalog,
     namespace: str,
     exchange: str,
     messages: Sequence[Message],
@@ -30,7 +27,7 @@ def route_messages(
     publish_id: str | None = None,
 ) -> list[Part]:
     """Parts for every queue that any of the messages reaches; a message's key decides, with its headers."""
-    router = node.catalog.router(namespace)
+    router = catalog.router(namespace)
     chosen: dict[str, list[int]] = {}
     for index, message in enumerate(messages):
         check_message(message)
@@ -42,12 +39,12 @@ def route_messages(
     parts: list[Part] = []
     for name, indexes in chosen.items():
         share = messages if len(indexes) == len(messages) else [messages[index] for index in indexes]
-        parts += parts_of_messages(node.catalog.queue(namespace, name), share, indexes, publish_id)
+        parts += parts_of_messages(catalog.queue(namespace, name), share, indexes, publish_id)
     return parts
 
 
 def route_batch(
-    node: Node,
+    catalog: Catalog,
     namespace: str,
     exchange: str,
     batch: EncodedBatch,
@@ -57,11 +54,11 @@ def route_batch(
 ) -> list[Part]:
     """The same for an encoded batch, by its columns; a queue that takes all of it stores it as it came."""
     meta = check(batch, PAYLOAD_BYTES_MAX)
-    routed = node.catalog.router(namespace).route_batch(exchange, meta, batch.count)
+    routed = catalog.router(namespace).route_batch(exchange, meta, batch.count)
     if mandatory and routed.unroutable:
         raise Unroutable(f"exchange {exchange!r} has no queue for {len(routed.unroutable)} of {batch.count} messages")
     parts: list[Part] = []
     for name, indexes in routed.queues.items():
         share = batch if len(indexes) == batch.count else select(batch, indexes)
-        parts += parts_of_batch(node.catalog.queue(namespace, name), share, indexes, publish_id)
+        parts += parts_of_batch(catalog.queue(namespace, name), share, indexes, publish_id)
     return parts

@@ -2,86 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock.api.results import Lease, Receipt
 from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.model.rows import slot_of
 from penstock.model.verdict import Verdict
-from penstock.node.cluster import remote_publish
-from penstock.node.consume.claims import check_lane
-from penstock.node.publish.append import (
-    Known,
-    append_ready,
-    check_limits,
-    check_room,
-    known_ids,
-    ready_lanes,
-)
+from penstock.node.clock import Clock
+from penstock.node.cluster.remote_publish import RemotePublish
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.consume.claims import Claims
+from penstock.node.lanes import LaneSet
+from penstock.node.publish.append import Known, Publisher
 from penstock.node.publish.parts import Part, Results
 
-if TYPE_CHECKING:
-    from penstock.node.node import Node
+Settles = Mapping[Lease, Sequence[Verdict]]
 
 
-async def commit(node: Node, settles: Mapping[Lease, Sequence[Verdict]], count: int, parts: Sequence[Part]) -> Receipt:
-    """Check everything, then do everything, without a wait between the two."""
-    if not node.ownership.is_sole:
-        await remote_publish.gather(node, {slot_of(lease.lane) for lease in settles})
+class Transactions:
+    """Commits verdicts and publishes together."""
+
+    def __init__(
+        self,
+        lanes: LaneSet,
+        commits: CommitLoop,
+        clock: Clock,
+        claims: Claims,
+        publisher: Publisher,
+        remote: RemotePublish,
+        check_free: Callable[[Sequence[Part]], None],
+    ) -> None:
+        """`check_free` raises while something published before to the same queues is in the spool."""
+        self._lanes = lanes
+        self._commits = commits
+        self._clock = clock
+        self._claims = claims
+        self._publisher = publisher
+        self._remote = remote
+        self._check_free = check_free
+
+    async def commit(self, settles: Settles, count: int, parts: Sequence[Part]) -> Receipt:
+        """Check everything, then do everything, without a wait between the two."""
+        await self._remote.gather({slot_of(lease.lane) for lease in settles})
         if not settles:
-            remote_publish.check_owners(node, parts)
-    node.spool.check_free(parts)
-    await node.commits.room(check_limits(node, count, parts))
-    while True:
-        known = await known_ids(node, parts)
+            self._remote.check_owners(parts)
+        self._check_free(parts)
+        await self._commits.room(self._publisher.check_limits(count, parts))
+        while True:
+            known = await self._publisher.known_ids(parts)
+            try:
+                results = await self._try(settles, parts, known)
+            finally:
+                known.close()
+            if results is not None:
+                await self._commits.commit()
+                return Receipt(count, await self._remote.landed(results))
+
+    async def _try(self, settles: Settles, parts: Sequence[Part], known: Known) -> Results | None:
+        """Do it all, if everything it needs is in memory at one and the same moment; None to try again."""
+        lanes = await self._lanes_of(settles, parts)
+        if lanes is None or not known.is_true_of(lanes):
+            return None
         try:
-            results = await _try(node, settles, parts, known)
-        finally:
-            known.close()
-        if results is not None:
-            await node.commits.commit()
-            return Receipt(count, results if node.ownership.is_sole else await remote_publish.landed(node, results))
+            self._check(lanes, settles, parts)
+        except Missing:
+            return None  # what was in memory a moment ago was pushed out: ready_lanes feeds it again
+        for lease, verdicts in settles.items():
+            lane = lanes[lease.lane]
+            lane.work(lease.group).settle(self._clock.now_ms(), lease.id, verdicts)
+            self._commits.touch(lane)
+        return self._publisher.append_ready(parts, lanes, known.rows)
 
+    async def _lanes_of(self, settles: Settles, parts: Sequence[Part]) -> dict[int, Lane] | None:
+        """Every lane concerned, loaded at one and the same moment; None to try again."""
+        for lease in settles:
+            self._claims.home_of(lease)
+            if self._lanes.get(lease.lane) is None:
+                await self._lanes.load(lease.lane)
+        ready = await self._publisher.ready_lanes(parts)
+        settled = {lease.lane: self._lanes.get(lease.lane) for lease in settles}
+        if ready is None or None in settled.values():
+            return None
+        return ready | {id: lane for id, lane in settled.items() if lane is not None}
 
-async def _try(
-    node: Node, settles: Mapping[Lease, Sequence[Verdict]], parts: Sequence[Part], known: Known
-) -> Results | None:
-    """Do it all, if everything it needs is in memory at one and the same moment; None to try again."""
-    lanes = await _lanes_of(node, settles, parts)
-    if lanes is None or not known.is_true_of(lanes):
-        return None
-    try:
-        _check(node, lanes, settles, parts)
-    except Missing:
-        return None  # what was in memory a moment ago was pushed out: ready_lanes feeds it again
-    for lease, verdicts in settles.items():
-        lane = lanes[lease.lane]
-        lane.work(lease.group).settle(node.clock.now_ms(), lease.id, verdicts)
-        node.commits.touch(lane)
-    return append_ready(node, parts, lanes, known.rows)
-
-
-async def _lanes_of(
-    node: Node, settles: Mapping[Lease, Sequence[Verdict]], parts: Sequence[Part]
-) -> dict[int, Lane] | None:
-    """Every lane concerned, loaded at one and the same moment; None to try again."""
-    for lease in settles:
-        check_lane(node, lease)
-        if node.lanes.get(lease.lane) is None:
-            await node.lanes.load(lease.lane)
-    ready = await ready_lanes(node, parts)
-    settled = {lease.lane: node.lanes.get(lease.lane) for lease in settles}
-    if ready is None or None in settled.values():
-        return None
-    return ready | {id: lane for id, lane in settled.items() if lane is not None}
-
-
-def _check(
-    node: Node, lanes: Mapping[int, Lane], settles: Mapping[Lease, Sequence[Verdict]], parts: Sequence[Part]
-) -> None:
-    for lease, verdicts in settles.items():
-        lanes[lease.lane].work(lease.group).check_settle(lease.id, verdicts)
-    for lane in lanes.values():
-        check_room(node, lane, parts)
+    def _check(self, lanes: Mapping[int, Lane], settles: Settles, parts: Sequence[Part]) -> None:
+        for lease, verdicts in settles.items():
+            lanes[lease.lane].work(lease.group).check_settle(lease.id, verdicts)
+        for lane in lanes.values():
+            self._publisher.check_room(lane, parts)

@@ -10,14 +10,16 @@ outbox see to it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Set
+from typing import Final
 
 from penstock.model.errors import Unavailable
 from penstock.model.rows import DedupRow, slot_of
+from penstock.node.clock import Clock
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.commit.loop import CommitLoop
 from penstock.node.publish.parts import Origin
-
-if TYPE_CHECKING:
-    from penstock.node.node import Node
+from penstock.store.contract import Log
 
 SPOOL_LANES: Final = 1 << 47
 """Lanes from here on, one a slot, hold the rows of spools: no queue ever has them."""
@@ -28,10 +30,16 @@ ROWS_KEPT_MS: Final = 400 * DAY_MS
 class Positions:
     """What the store says of lanes of this node, and what is on its way there."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, store: Log, commits: CommitLoop, clock: Clock, ownership: Ownership) -> None:
+        self._store = store
+        self._commits = commits
+        self._clock = clock
+        self._ownership = ownership
         self._known: dict[tuple[str, int], int] = {}
         self._forgets = 0
+
+    def slots_lost(self, _slots: Set[int]) -> None:
+        self.forget()
 
     def forget(self) -> None:
         """A commit failed, or slots are gone: what is known may not be so."""
@@ -42,8 +50,8 @@ class Positions:
         """The number of the last record of a spool that is in a lane of this node, or on its way there."""
         while (known := self._known.get((spool, lane))) is None:
             forgets = self._forgets
-            self._node.ownership.check_taken(slot_of(lane))
-            found = await self._node.store.find_dedup(SPOOL_LANES + slot_of(lane), [_key(spool, lane)])
+            self._ownership.check_taken(slot_of(lane))
+            found = await self._store.find_dedup(SPOOL_LANES + slot_of(lane), [_key(spool, lane)])
             if forgets == self._forgets:
                 self._known.setdefault((spool, lane), found[0].offset if found else 0)
         return known
@@ -58,8 +66,8 @@ class Positions:
         """A record was appended: its position goes into the same commit."""
         self._known[origin.spool, lane] = origin.sequence
         key = _key(origin.spool, lane)
-        row = DedupRow(key, origin.sequence, self._node.clock.now_ms() + ROWS_KEPT_MS)
-        change = self._node.commits.amend().change_of(SPOOL_LANES + slot_of(lane))
+        row = DedupRow(key, origin.sequence, self._clock.now_ms() + ROWS_KEPT_MS)
+        change = self._commits.amend().change_of(SPOOL_LANES + slot_of(lane))
         change.dedup = [*(other for other in change.dedup if other.key != key), row]
 
 

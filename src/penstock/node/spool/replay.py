@@ -12,24 +12,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from penstock.model.errors import Closed, NotFound, PenstockError, Unavailable, Unroutable
 from penstock.model.rows import slot_of
-from penstock.node.catalog import EPHEMERAL_FROM
-from penstock.node.cluster import remote_publish
-from penstock.node.publish.append import append_all, parts_of_batch
+from penstock.node.catalog import EPHEMERAL_FROM, Catalog
+from penstock.node.catalog_writer import CatalogWriter
+from penstock.node.clock import Clock
+from penstock.node.cluster.outbox import Outbox
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.cluster.remote_publish import RemotePublish, Sent, is_of_spool
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.lifecycle import Lifecycle
+from penstock.node.publish.append import Publisher
 from penstock.node.publish.parts import Origin, Part, Results
 from penstock.node.publish.route import route_batch
+from penstock.node.publish.split import parts_of_batch
 from penstock.node.spool.log import Entry, LogPosition, SpoolLog
-from penstock.node.spool.positions import SPOOL_LANES
+from penstock.node.spool.positions import SPOOL_LANES, Positions
 from penstock.node.spool.records import Doubt, Header, Record
-
-if TYPE_CHECKING:
-    from penstock.node.node import Node
-    from penstock.node.spool.spool import Spool
+from penstock.node.spool.state import SpoolState
+from penstock.node.tasks import Tasks
+from penstock.store.contract import Log
 
 PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 1.0
@@ -40,12 +46,44 @@ ROWS_AT_ONCE: Final = 1_000
 log = logging.getLogger("penstock.spool")
 
 
-class Replay:
-    """The one who brings records back."""
+def _always() -> None:
+    """A node that has the store for itself serves everything."""
 
-    def __init__(self, node: Node, spool: Spool) -> None:
-        self._node = node
-        self._spool = spool
+
+class Replay:
+    """Brings records back into the store."""
+
+    def __init__(
+        self,
+        state: SpoolState,
+        store: Log,
+        catalog: Catalog,
+        writer: CatalogWriter,
+        commits: CommitLoop,
+        publisher: Publisher,
+        remote: RemotePublish,
+        positions: Positions,
+        outbox: Outbox,
+        clock: Clock,
+        tasks: Tasks,
+        lifecycle: Lifecycle,
+        ownership: Ownership,
+    ) -> None:
+        self._state = state
+        self._store = store
+        self._catalog = catalog
+        self._writer = writer
+        self._commits = commits
+        self._publisher = publisher
+        self._remote = remote
+        self._positions = positions
+        self._outbox = outbox
+        self._clock = clock
+        self._tasks = tasks
+        self._lifecycle = lifecycle
+        self._ownership = ownership
+        self.check_serving: Callable[[], None] = _always
+        """Raises until this node has its share of the slots; set by whoever knows the other nodes."""
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._place: LogPosition | None = None
@@ -105,20 +143,19 @@ class Replay:
                 self._wake.set()
 
     def _is_over(self) -> bool:
-        return self._node.closed or self._node.fenced is not None
+        return self._lifecycle.is_over
 
     async def _replay(self) -> None:
         """All that is in the spool, until nothing is left."""
-        spool, cluster = self._spool.log, self._node.cluster
+        spool = self._state.log
         assert spool is not None
-        if cluster is not None:
-            cluster.check_serving()
-        if self._spool.is_away:
+        self.check_serving()
+        if self._state.is_away:
             losses = self._losses
-            await self._node.commits.probe()
+            await self._commits.probe()
             if losses != self._losses:
                 raise Unavailable("a commit failed meanwhile")
-            self._spool.back()
+            self._state.back()
         count = 0
         while True:
             place = spool.start if self._place is None else self._place
@@ -128,8 +165,8 @@ class Replay:
             elif spool.is_writing:
                 await spool.written()
             elif spool.is_end(place):
-                self._spool.held.emptied(self._landing)
-                self._spool.oldest_ms = None
+                self._state.held.emptied(self._landing)
+                self._state.oldest_ms = None
                 self._refused.clear()
                 if count:
                     log.warning("the spool is empty again; %d publishes were replayed", count)
@@ -141,13 +178,13 @@ class Replay:
     async def _replay_some(self, spool: SpoolLog, entries: list[Entry]) -> int:
         """Replay records up to the end of these, or up to one that cannot be replayed now; raises why then."""
         if self._unsettled:  # an attempt before this one broke off
-            await self._node.commits.commit()
+            await self._commits.commit()
             self._unsettled.clear()
         losses, done = self._losses, 0
         sent: list[tuple[Entry, Results]] = []
 
         def check() -> None:
-            self._node.check_catalog()
+            self._writer.check_known()
             if self._losses != losses:
                 raise Unavailable("a commit failed meanwhile")
 
@@ -161,7 +198,7 @@ class Replay:
             if results:
                 sent.append((entry, results))
             else:
-                self._spool.held.passed((entry.header.spool, entry.record.sequence), entry.record)
+                self._state.held.passed((entry.header.spool, entry.record.sequence), entry.record)
             done += 1
         await self._settle(spool, entries[:done], losses, sent)
         if failure is not None:
@@ -173,7 +210,7 @@ class Replay:
     ) -> None:
         """Wait until what was appended is durable, if no commit failed since; then the spool need not keep it."""
         try:
-            await self._node.commits.commit()
+            await self._commits.commit()
         except (Unavailable, Closed):
             raise
         except PenstockError as error:
@@ -186,10 +223,10 @@ class Replay:
             return
         for entry in done:
             self._refused.pop((entry.header.spool, entry.record.sequence), None)
-        self._spool.held.stored()
+        self._state.held.stored()
         await self._wait_for(sent)
         spool.messages -= sum(entry.record.count for entry in done)
-        self._spool.oldest_ms = done[-1].record.spooled_ms
+        self._state.oldest_ms = done[-1].record.spooled_ms
         self._place = done[-1].end
         await spool.release(self._place)
 
@@ -201,18 +238,18 @@ class Replay:
         names = [(entry.header.spool, entry.record.sequence) for entry, _ in sent]
         self._landing.update(zip(names, (entry.record for entry, _ in sent), strict=True))
         try:
-            await remote_publish.landed(self._node, results)
+            await self._remote.landed(results)
         except Unavailable as error:
             log.warning("%d records of the spool wait at other nodes: %s", len(sent), error)
             self._stalled.update(names)
-            self._node.spawn(self._wait_on(results, names))
+            self._tasks.spawn(self._wait_on(results, names))
         else:
             self._landed(names)
 
     async def _wait_on(self, results: Results, names: Sequence[tuple[str, int]]) -> None:
         while not self._is_over():
             try:
-                await remote_publish.landed(self._node, results)
+                await self._remote.landed(results)
             except Unavailable:
                 await asyncio.sleep(PAUSE_S_MAX)
             else:
@@ -222,7 +259,7 @@ class Replay:
     def _landed(self, names: Sequence[tuple[str, int]]) -> None:
         for name in names:
             self._stalled.discard(name)
-            self._spool.held.landed(name, self._landing.pop(name))
+            self._state.held.landed(name, self._landing.pop(name))
 
     async def _blame(self, spool: SpoolLog, done: Sequence[Entry], error: PenstockError) -> None:
         """The store says no to a commit: find out, one by one, to which record."""
@@ -257,22 +294,24 @@ class Replay:
 
     def _parts(self, header: Header, record: Record) -> list[Part]:
         """Where it goes now. Each message's lane is the same however often this is asked."""
-        node, name = self._node, record.publish_id or f"{header.spool}:{record.sequence}"
+        name = record.publish_id or f"{header.spool}:{record.sequence}"
         if record.queue is not None:
-            queue = node.catalog.queue(record.namespace, record.queue)
+            queue = self._catalog.queue(record.namespace, record.queue)
             if queue.id != record.queue_id:
                 raise NotFound(f"the queue {record.queue!r} was deleted, and declared anew")
             parts = parts_of_batch(queue, record.batch, None, name)
         else:
             exchange = record.exchange or ""
-            parts = route_batch(node, record.namespace, exchange, record.batch, mandatory=False, publish_id=name)
+            parts = route_batch(
+                self._catalog, record.namespace, exchange, record.batch, mandatory=False, publish_id=name
+            )
             if not parts:
                 raise Unroutable(f"no queue is bound to exchange {exchange!r} any more that takes it")
         origin = Origin(header.spool, record.sequence)
         return [
             msgspec.structs.replace(part, publish_id=record.publish_id, asked_ms=record.spooled_ms, origin=origin)
             for part in parts
-            if part.lane < EPHEMERAL_FROM or not remote_publish.is_elsewhere(node, part)
+            if part.lane < EPHEMERAL_FROM or not self._remote.is_elsewhere(part)
         ]
 
     async def _append(self, header: Header, record: Record, parts: list[Part], check: Callable[[], None]) -> Results:
@@ -280,12 +319,12 @@ class Replay:
 
         This is the one place at which records leave the spool. What was sent to other nodes is returned.
         """
-        node, origin = self._node, Origin(header.spool, record.sequence)
+        origin = Origin(header.spool, record.sequence)
         behind: set[int] = set()
         for part in parts:
             if self._is_own(part):
                 await self._check_clear(header.spool, slot_of(part.lane))
-                if await node.positions.read(header.spool, part.lane) >= record.sequence:
+                if await self._positions.read(header.spool, part.lane) >= record.sequence:
                     behind.add(part.lane)
         if behind:  # it was replayed before, and with it what is only in memory
             parts = [part for part in parts if part.lane < EPHEMERAL_FROM and part.lane not in behind]
@@ -295,43 +334,41 @@ class Replay:
         def check_own() -> None:
             check()
             for part in filter(self._is_own, parts):
-                node.positions.check(origin, part.lane)
+                self._positions.check(origin, part.lane)
                 if not self._is_clear(header.spool, slot_of(part.lane)):
                     raise Unavailable("this node has just become the owner of the queue")
 
-        await node.commits.room(sum(part.size for part in parts))
-        results = await append_all(node, parts, check_own)
+        results = await self._publisher.append_in_room(parts, check_own)
         # No wait in between: the messages and the positions are one commit.
         sent: Results = []
         for part, result in zip(parts, results, strict=True):
-            if isinstance(result[2], remote_publish.Sent):
+            if isinstance(result[2], Sent):
                 self._clear.pop((header.spool, slot_of(part.lane)), None)
                 self._unsettled.add((header.spool, slot_of(part.lane)))
                 sent.append(result)
             elif part.lane < EPHEMERAL_FROM:
-                node.positions.write(origin, part.lane)
+                self._positions.write(origin, part.lane)
         return sent
 
     def _is_own(self, part: Part) -> bool:
-        return part.lane < EPHEMERAL_FROM and not remote_publish.is_elsewhere(self._node, part)
+        return part.lane < EPHEMERAL_FROM and not self._remote.is_elsewhere(part)
 
     # What is on its way through the outbox ----------------------------------------------------------------
 
     def _is_clear(self, spool: str, slot: int) -> bool:
-        return self._node.ownership.is_sole or self._clear.get((spool, slot), -1) == self._node.ownership.epoch(slot)
+        return self._ownership.is_sole or self._clear.get((spool, slot), -1) == self._ownership.epoch(slot)
 
     async def _check_clear(self, spool: str, slot: int) -> None:
         """Raise while records of the spool are in the outbox for a slot that has become this node's: they go first."""
-        node = self._node
         while not self._is_clear(spool, slot):
             if (spool, slot) in self._unsettled:
                 raise Unavailable(f"records of the spool for slot {slot} are not in the outbox yet, and go first")
-            epoch, after = node.ownership.epoch(slot), 0
-            node.ownership.check_taken(slot)
-            while rows := await node.store.outbox(after, ROWS_AT_ONCE, [slot]):
+            epoch, after = self._ownership.epoch(slot), 0
+            self._ownership.check_taken(slot)
+            while rows := await self._store.outbox(after, ROWS_AT_ONCE, [slot]):
                 after = rows[-1].id
-                if any(remote_publish.is_of_spool(row, spool) for row in rows):
-                    node.outbox.wake()
+                if any(is_of_spool(row, spool) for row in rows):
+                    self._outbox.wake()
                     raise Unavailable(f"records of the spool are on their way to slot {slot}, and go first")
             self._clear[spool, slot] = epoch
 
@@ -343,7 +380,7 @@ class Replay:
         found = self._stamps.get((doubt.slot, doubt.key))
         if found is None:
             losses = self._losses
-            rows = await self._node.store.find_dedup(SPOOL_LANES + doubt.slot, [doubt.key])
+            rows = await self._store.find_dedup(SPOOL_LANES + doubt.slot, [doubt.key])
             found = rows[0].offset if rows else 0
             if losses == self._losses:
                 self._stamps[doubt.slot, doubt.key] = found
@@ -355,14 +392,14 @@ class Replay:
         One of this process is decided by the store before it is asked for anything else. One of an earlier process is
         when its slot was taken since, whoever has it now.
         """
-        ownership = self._node.ownership
-        if ownership.is_sole or header.spool == self._spool.id:
+        ownership = self._ownership
+        if ownership.is_sole or header.spool == self._state.id:
             return
         row = ownership.slot(doubt.slot)
         if row is None or row.epoch <= doubt.epoch:
             raise Unavailable(f"slot {doubt.slot} was not taken yet since a commit of an earlier process")
 
     async def _bury(self, spool: SpoolLog, header: Header, record: Record, reason: PenstockError) -> None:
-        file = await spool.bury(header, record, f"{reason.code}: {reason}", self._node.clock.now_ms())
+        file = await spool.bury(header, record, f"{reason.code}: {reason}", self._clock.now_ms())
         self.dead += 1
         log.error("%d buffered messages cannot be published, and are kept in %s: %s", record.count, file, reason)

@@ -25,7 +25,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -35,21 +35,21 @@ from penstock.api.ticket import Ticket
 from penstock.batch import EncodedBatch, encode
 from penstock.model.errors import Elsewhere, Fenced, InvalidArgument, PenstockError, Unavailable
 from penstock.model.rows import Commit, DedupRow, LaneChange, slot_of
-from penstock.node.catalog import EPHEMERAL_FROM
-from penstock.node.cluster import remote_publish
-from penstock.node.publish.append import append_at_once, append_later, check_limits
+from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
+from penstock.node.clock import Clock
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.cluster.remote_publish import RemotePublish
+from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.pending import Publish
+from penstock.node.publish.append import Publisher
 from penstock.node.publish.parts import Part, Unit
 from penstock.node.spool.folder import Folder
-from penstock.node.spool.held import Held, Target, targets_of
+from penstock.node.spool.held import Target, targets_of
 from penstock.node.spool.log import SEGMENT_BYTES, SpoolLog
 from penstock.node.spool.positions import DAY_MS, ROWS_KEPT_MS, SPOOL_LANES
 from penstock.node.spool.records import Doubt, Header, Record
 from penstock.node.spool.replay import Replay
-
-if TYPE_CHECKING:
-    from penstock.node.catalog import Queue
-    from penstock.node.commit.pending import Publish
-    from penstock.node.node import Node
+from penstock.node.spool.state import SpoolState
 
 SPOOL_BYTES: Final = 1024 * 1024 * 1024
 RECORD_MS_MAX: Final = 365 * 24 * 3600 * 1000
@@ -78,21 +78,36 @@ class SpoolSettings(msgspec.Struct, frozen=True):
 class Spool:
     """What a node does while its store is away. Without settings it does nothing."""
 
-    def __init__(self, node: Node, settings: SpoolSettings | None) -> None:
-        self._node = node
+    def __init__(
+        self,
+        settings: SpoolSettings | None,
+        state: SpoolState,
+        replay: Replay,
+        catalog: Catalog,
+        commits: CommitLoop,
+        publisher: Publisher,
+        remote: RemotePublish,
+        clock: Clock,
+        ownership: Ownership,
+    ) -> None:
         self._settings = settings
+        self._state = state
+        self.replay = replay
+        self._catalog = catalog
+        self._commits = commits
+        self._publisher = publisher
+        self._remote = remote
+        self._clock = clock
+        self._ownership = ownership
         self.is_on = settings is not None
-        self.is_away = False
-        self.log: SpoolLog | None = None
-        self.id = ""
         self._failures = 0
         self._number = 0
         self._swept: set[int] = set()
-        self.held = Held()
-        self.oldest_ms: int | None = None
-        self.on_back: list[Callable[[], None]] = []
-        """Told that the store takes commits again."""
-        self.replay = Replay(node, self)
+
+    @property
+    def is_away(self) -> bool:
+        """The store does not take commits: publishes are buffered."""
+        return self._state.is_away
 
     # Life -------------------------------------------------------------------------------------------------
 
@@ -101,97 +116,99 @@ class Spool:
 
         The secret is the store's: no other has it, so what is made of it tells the store from every other.
         """
-        settings, node = self._settings, self._node
+        settings, state = self._settings, self._state
         if settings is None:
             return
-        self.id = settings.new_id()
+        state.id = settings.new_id()
         store = blake2b(secret.encode(), digest_size=16, person=b"penstock-spool").hexdigest()
-        header = Header(self.id, store, node.clock.now_ms())
-        self.log = await SpoolLog.open(
+        header = Header(state.id, store, self._clock.now_ms())
+        state.log = await SpoolLog.open(
             settings.folder, header, settings.bytes, self._found, segment_bytes=settings.segment_bytes
         )
-        if self.messages:
-            log.warning("the spool holds %d messages of a process before this one; they are replayed", self.messages)
+        if state.messages:
+            log.warning("the spool holds %d messages of a process before this one; they are replayed", state.messages)
         self.replay.start()
 
-    @property
-    def messages(self) -> int:
-        """How many are in the spool, answered and not in the store yet."""
-        return 0 if self.log is None else self.log.messages
-
     def _found(self, header: Header, record: Record) -> None:
-        if self._node.clock.now_ms() - record.spooled_ms > RECORD_MS_MAX:
+        if self._clock.now_ms() - record.spooled_ms > RECORD_MS_MAX:
             raise InvalidArgument(
                 "the spool holds publishes of more than a year ago: whether they were replayed is not known any more; "
                 "move its folder away, or name another with spool.folder"
             )
-        self.held.hold((header.spool, record.sequence), record)
-        self.oldest_ms = record.spooled_ms if self.oldest_ms is None else min(self.oldest_ms, record.spooled_ms)
+        self._state.held.hold((header.spool, record.sequence), record)
+        self._state.oldest_ms = (
+            record.spooled_ms if self._state.oldest_ms is None else min(self._state.oldest_ms, record.spooled_ms)
+        )
 
     async def close(self) -> None:
         """Let the folder go, however far opening came."""
-        if self.log is not None:
-            await self.log.written()
-            if self.messages:
-                log.warning("%d messages stay in the spool, and are replayed at the next start", self.messages)
+        if self._state.log is not None:
+            await self._state.log.written()
+            if self._state.messages:
+                log.warning("%d messages stay in the spool, and are replayed at the next start", self._state.messages)
         if self._settings is not None:
             await self._settings.folder.close()
 
     def numbers(self) -> SpoolNumbers | None:
-        if self.log is None:
+        if self._state.log is None:
             return None
         return SpoolNumbers(
-            self.is_away, self.messages, self.log.size, self.oldest_ms, self.log.messages_added, self.log.dead_count
+            self.is_away,
+            self._state.messages,
+            self._state.log.size,
+            self._state.oldest_ms,
+            self._state.log.messages_added,
+            self._state.log.dead_count,
         )
 
     # Publishing -------------------------------------------------------------------------------------------
 
     def taken_for(self, namespace: str, name: str) -> Queue | None:
         """The queue, whoever owns it, if what is published to it goes into the spool now."""
-        if not (self.is_away or ("queue", namespace, name) in self.held):
+        if not (self.is_away or ("queue", namespace, name) in self._state.held):
             return None
-        queue = self._node.catalog.queues.get((namespace, name))
+        queue = self._catalog.queues.get((namespace, name))
         return None if queue is None or queue.deleting or queue.id >= EPHEMERAL_FROM else queue
 
     def publish(self, unit: Unit) -> Ticket[Receipt]:
         """Publish, or keep it in the spool where the store is away, or where something before it is kept there."""
-        node = self._node
-        size = check_limits(node, unit.count, unit.parts)
-        if self.log is not None and not self.is_away and not self.held:
-            remote_publish.check_owners(node, unit.parts)
-            results = append_at_once(node, unit.parts, size)
+        size = self._publisher.check_limits(unit.count, unit.parts)
+        if self._state.log is not None and not self.is_away and not self._state.held:
+            self._remote.check_owners(unit.parts)
+            results = self._publisher.append_at_once(unit.parts, size)
             if results is not None:
-                return node.commits.commit(result=Receipt(unit.count, results), unit=unit)
+                return self._commits.commit(result=Receipt(unit.count, results), unit=unit)
         return Ticket.of(self._publish_later(unit, size))
 
     async def _publish_later(self, unit: Unit, size: int) -> Receipt:
-        node = self._node
-        if self.log is None:
+        if self._state.log is None:
             raise Unavailable("this node is starting: what its spool holds is not known yet; try again")
-        if (self.is_away or self.held) and self._must_wait(unit) and not await self._is_free_soon(unit):
+        if (self.is_away or self._state.held) and self._must_wait(unit) and not await self._is_free_soon(unit):
             return await self._keep(unit)
-        remote_publish.check_owners(node, unit.parts)
+        self._remote.check_owners(unit.parts)
         try:
-            results = append_at_once(node, unit.parts, size) or await append_later(node, unit.parts, size)
+            results = self._publisher.append_at_once(unit.parts, size) or await self._publisher.append_later(
+                unit.parts, size
+            )
         except Unavailable as error:  # a lane could not be loaded: nothing was appended
             if isinstance(error, Fenced | Elsewhere) or not unit.is_durable:
                 raise
             return await self._keep(unit)
-        receipt = await node.commits.commit(result=Receipt(unit.count, results), unit=unit)
-        return receipt if receipt.buffered else Receipt(unit.count, await remote_publish.landed(node, results))
+        receipt = await self._commits.commit(result=Receipt(unit.count, results), unit=unit)
+        return receipt if receipt.buffered else Receipt(unit.count, await self._remote.landed(results))
 
     def _must_wait(self, unit: Unit) -> bool:
-        return unit.is_durable and (self.is_away or bool(self.held.names(_targets(unit))))
+        return unit.is_durable and (self.is_away or bool(self._state.held.names(_targets(unit))))
 
     async def _is_free_soon(self, unit: Unit) -> bool:
         """Wait until nothing before it is in the spool, where that is a matter of moments; whether it came true."""
         loop = asyncio.get_running_loop()
         until = loop.time() + WAITS_S
         while self._must_wait(unit):
-            is_stalled = any(map(self.replay.is_stalled, self.held.names(_targets(unit))))
-            if self.is_away or self.messages > FEW_MESSAGES or is_stalled or loop.time() >= until:
+            is_stalled = any(map(self.replay.is_stalled, self._state.held.names(_targets(unit))))
+            if self.is_away or self._state.messages > FEW_MESSAGES or is_stalled or loop.time() >= until:
                 return False
-            await self.held.changed(until - loop.time())
+            await self._state.held.changed(until - loop.time())
         return True
 
     async def _keep(self, unit: Unit) -> Receipt:
@@ -206,14 +223,14 @@ class Spool:
 
     def _ordered_elsewhere(self, unit: Unit) -> Queue | None:
         """A queue whose order this node's spool could not keep: another node may be published to meanwhile."""
-        if not self._node.ownership.had_company:
+        if not self._ownership.had_company:
             return None
         return next((part.queue for part in unit.parts if is_ordered(part.queue)), None)
 
     def _add(self, unit: Unit, doubt: Doubt | None) -> asyncio.Future[None]:
         """Into the spool, behind all that is in it; the future is done when it is durable there."""
-        assert self.log is not None
-        now_ms = self._node.clock.now_ms()
+        assert self._state.log is not None
+        now_ms = self._clock.now_ms()
         batch = unit.messages if isinstance(unit.messages, EncodedBatch) else encode(unit.messages)
         queue_id = 0 if unit.queue is None else unit.parts[0].queue.id
         reached = tuple(dict.fromkeys(part.queue.name for part in unit.parts))
@@ -224,9 +241,9 @@ class Spool:
                 batch.count, batch.meta, batch.body, doubt,
             )  # fmt: skip
 
-        record, stored = self.log.add(make)
-        self.held.hold((self.id, record.sequence), record)
-        self.oldest_ms = now_ms if self.oldest_ms is None else self.oldest_ms
+        record, stored = self._state.log.add(make)
+        self._state.held.hold((self._state.id, record.sequence), record)
+        self._state.oldest_ms = now_ms if self._state.oldest_ms is None else self._state.oldest_ms
         self.replay.wake()
         return stored
 
@@ -234,43 +251,43 @@ class Spool:
 
     def check_free(self, parts: Sequence[Part]) -> None:
         """Raise while something published before to these queues is in the spool: this must not overtake it."""
-        if self.held:
+        if self._state.held:
             for part in parts:
-                if ("queue", part.queue.namespace, part.queue.name) in self.held:
+                if ("queue", part.queue.namespace, part.queue.name) in self._state.held:
                     raise Unavailable(
                         f"publishes to queue {part.queue.name!r} are in the spool, and go first; try again"
                     )
 
     def ids_until_ms(self, now_ms: int) -> int:
         """Up to when ids may be forgotten: those that counted when a record was spooled count when it is replayed."""
-        return now_ms if self.oldest_ms is None else min(now_ms, self.oldest_ms)
+        return now_ms if self._state.oldest_ms is None else min(now_ms, self._state.oldest_ms)
 
     # Around a commit --------------------------------------------------------------------------------------
 
     def stamp(self, commit: Commit) -> Doubt | None:
         """Number a commit, so that it can be asked for when its answer is lost; None for a node without any slot."""
-        slot = slot_of(commit.lanes[0].lane) if commit.lanes else next(iter(self._node.ownership.epochs), None)
+        slot = slot_of(commit.lanes[0].lane) if commit.lanes else next(iter(self._ownership.epochs), None)
         if slot is None:
             return None
         self._number += 1
-        key = b"commit:%b:%d" % (self.id.encode(), self._failures)
+        key = b"commit:%b:%d" % (self._state.id.encode(), self._failures)
         lane = SPOOL_LANES + slot
         change = next((change for change in reversed(commit.lanes) if change.lane == lane), None)
         if change is None:
             change = LaneChange(lane, 0, 0, 0)
             commit.lanes.append(change)
-        now_ms = self._node.clock.now_ms()
+        now_ms = self._clock.now_ms()
         # The same time for a day on: to change what is in an index costs a database more than the rest of the row.
         change.dedup.append(DedupRow(key, self._number, now_ms - now_ms % DAY_MS + DAY_MS + ROWS_KEPT_MS))
         if slot not in self._swept:  # once in a while, those of processes that are long gone go
             self._swept.add(slot)
             change.dedup_expired_ms = now_ms
-        return Doubt(slot, key, self._number, self._node.ownership.epoch(slot))
+        return Doubt(slot, key, self._number, self._ownership.epoch(slot))
 
     def lost(self, error: PenstockError) -> None:
         """A commit failed. From here on none bears this key: whether the stamp is at its number stays as it is."""
         self._failures += 1
-        self.held.lost()
+        self._state.held.lost()
         self.replay.lost()
         self.found_away(error)
 
@@ -278,18 +295,10 @@ class Spool:
         """The store did not take a commit: if that is because it is away, publishes are buffered from now on."""
         if self.is_on and isinstance(error, Unavailable) and not isinstance(error, Fenced):
             if not self.is_away:
-                self.is_away = True
+                self._state.is_away = True
                 log.warning("the store is away, publishes are buffered: %s", error)
-                self.held.tell()
+                self._state.held.tell()
             self.replay.wake()
-
-    def back(self) -> None:
-        """The store took a commit."""
-        if self.is_away:
-            self.is_away = False
-            for tell in self.on_back:
-                tell()
-            log.warning("the store is back; %d messages are replayed", self.messages)
 
     def rescue(self, publishes: Iterable[Publish], doubt: Doubt | None, error: PenstockError) -> set[Ticket[Any]]:
         """Spool the publishes of a failed commit, in their order, before anything newer; the tickets answered here."""

@@ -11,9 +11,9 @@ from penstock.batch import EncodedBatch, decode_meta, is_intact
 from penstock.model.errors import Forbidden, NotFound, StoreCorrupt
 from penstock.node.catalog import Catalog, Queue
 from penstock.node.lanes import LaneSet
-from penstock.node.publish.append import parts_of_batch
 from penstock.node.publish.parts import Part
-from penstock.node.publish.publisher import Publisher
+from penstock.node.publish.route import route_batch
+from penstock.node.publish.split import parts_of_batch
 from penstock.node.staging.records import StoredTransaction
 from penstock.store.contract import Log
 
@@ -23,11 +23,10 @@ log = logging.getLogger("penstock.staging")
 class Chunks:
     """Reads what transactions have staged."""
 
-    def __init__(self, store: Log, catalog: Catalog, lanes: LaneSet, publisher: Publisher) -> None:
+    def __init__(self, store: Log, catalog: Catalog, lanes: LaneSet) -> None:
         self._store = store
         self._catalog = catalog
         self._lanes = lanes
-        self._publisher = publisher
 
     async def parts(self, transaction: StoredTransaction, name: str, publish_id: str | None) -> list[Part]:
         """A chunk as it is published. Of one whose target was deleted after the decision nothing is left."""
@@ -37,7 +36,9 @@ class Chunks:
         try:
             if chunk.queue is None:
                 exchange = chunk.exchange or ""
-                return self._publisher.route_batch(transaction.namespace, exchange, batch, publish_id=chunk_id)
+                return route_batch(
+                    self._catalog, transaction.namespace, exchange, batch, mandatory=False, publish_id=chunk_id
+                )
             queue = self._queue(transaction, chunk.queue)
         except NotFound as error:
             if not transaction.is_decided:

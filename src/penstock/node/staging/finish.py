@@ -20,8 +20,8 @@ from penstock.node.catalog import Catalog
 from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.lifecycle import Lifecycle
+from penstock.node.publish.append import Publisher
 from penstock.node.publish.parts import Part
-from penstock.node.publish.publisher import Publisher
 from penstock.node.staging.chunks import Chunks
 from penstock.node.staging.ledger import Ledger
 from penstock.node.staging.records import StoredTransaction, TransactionKey, transaction_row

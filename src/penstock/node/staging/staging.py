@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -41,8 +41,8 @@ from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.loop import CommitLoop
 from penstock.node.marks import Marks
+from penstock.node.publish.append import Publisher
 from penstock.node.publish.parts import Part
-from penstock.node.publish.publisher import Publisher
 from penstock.node.staging.chunks import Chunks
 from penstock.node.staging.finish import Finisher
 from penstock.node.staging.ledger import Ledger
@@ -115,10 +115,11 @@ class Staging:
 
     # Life -------------------------------------------------------------------------------------------------
 
-    async def open(self) -> None:
-        """Finish what was decided, and expire what was not."""
-        self.reloaded()
-        await self._ledger.open()
+    async def slots_served(self, slots: Set[int]) -> None:
+        """Where the registrar's is among them, finish what was decided and expire what was not."""
+        if REGISTRAR_SLOT in slots:
+            self.reloaded()
+            await self._ledger.open()
 
     def reloaded(self) -> None:
         """The catalog was read: what is in it is what there is."""

@@ -1,0 +1,105 @@
+"""After a failed commit: nothing in memory of what it changed can be trusted, so it is read again from the store.
+
+Lanes are dropped and loaded anew, the catalog too where it was to be changed. A node that was refused because another
+owns its slots asks who owns what; one that had the store for itself never recovers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from penstock.model.errors import Fenced, PenstockError
+from penstock.model.rows import slot_of
+from penstock.node.cache import BatchCache
+from penstock.node.catalog import EPHEMERAL_FROM, Catalog
+from penstock.node.catalog_writer import CatalogWriter
+from penstock.node.cluster.outbox import Outbox
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.consume.waiters import Waiters
+from penstock.node.lane_timers import LaneTimers
+from penstock.node.lanes import LaneSet
+from penstock.node.lifecycle import Lifecycle
+from penstock.node.spool.positions import Positions
+from penstock.node.spool.spool import Spool
+from penstock.node.tasks import Tasks
+
+log = logging.getLogger("penstock.node")
+
+
+class Recovery:
+    """Brings back what a failed commit left in doubt."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        writer: CatalogWriter,
+        lanes: LaneSet,
+        cache: BatchCache,
+        lane_timers: LaneTimers,
+        waiters: Waiters,
+        outbox: Outbox,
+        positions: Positions,
+        spool: Spool,
+        tasks: Tasks,
+        lifecycle: Lifecycle,
+        ownership: Ownership,
+    ) -> None:
+        self._catalog = catalog
+        self._writer = writer
+        self._lanes = lanes
+        self._cache = cache
+        self._lane_timers = lane_timers
+        self._waiters = waiters
+        self._outbox = outbox
+        self._positions = positions
+        self._spool = spool
+        self._tasks = tasks
+        self._lifecycle = lifecycle
+        self._ownership = ownership
+        self.ask_owners: Callable[[], None] | None = None
+        """Asks the store which slots are still this node's; None where it has the store for itself."""
+
+    def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
+        """A commit failed: these lanes (and the catalog) must be loaded again."""
+        log.warning("a commit failed, %d lanes are loaded anew: %s", len(lanes), error)
+        if isinstance(error, Fenced):
+            self._fenced(error)
+        self._lanes.drop(lanes)
+        self._cache.forget_lanes(lanes)  # another node may store else than this one did
+        for id in lanes:
+            self._lane_timers.disarm(id)
+        self._positions.forget()
+        self._spool.lost(error)
+        if self._lifecycle.closed:
+            return
+        self._outbox.wake_later()  # the commit may have happened all the same, with new rows in the outbox
+        if catalog:
+            self._writer.reload()
+        # All of them: they may have leases to end, delays that pass and consumers that wait.
+        for id in lanes:
+            self._tasks.spawn(self._reload(id))
+
+    def _fenced(self, error: PenstockError) -> None:
+        if self.ask_owners is not None:
+            self.ask_owners()
+        else:
+            self._lifecycle.fenced = error
+            self._waiters.close(error)
+
+    async def _reload(self, id: int) -> None:
+        """Bring a lane back that somebody waits on, as soon as the store answers."""
+        pause_s = 0.05
+        if id >= EPHEMERAL_FROM:
+            # Memory answers at once. What is due on it, and failed because the store is away, would fail without end.
+            await asyncio.sleep(pause_s)
+        while not self._lifecycle.is_over and self._lanes.get(id) is None and id in self._catalog.by_lane:
+            if not self._ownership.owns(slot_of(id)):
+                return
+            try:
+                await self._lanes.load(id)
+            except PenstockError as error:
+                log.warning("lane %d cannot be loaded yet: %s", id, error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, 2.0)

@@ -1,0 +1,115 @@
+"""Bodies of messages that were handed out: cut from batches in memory, else read from the store, a little ahead.
+
+A group that goes through the log in order needs next what follows: that is read before it asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from penstock.api.results import Slice
+from penstock.core.group.entries import Entry, runs_of
+from penstock.core.lane import Lane
+from penstock.model.errors import PenstockError, StoreCorrupt
+from penstock.node.cache import BatchCache, CachedBatch
+from penstock.node.lanes import LaneSet
+from penstock.node.tasks import Tasks
+
+READ_BYTES: Final = 2 * 1024 * 1024
+LAG_TO_READ_AHEAD: Final = 1_000
+BATCHES_READ: Final = 16
+BATCHES_AHEAD: Final = 8
+"""So many batches before a group that lags runs out of what is in memory, more is read."""
+
+
+class Bodies:
+    """Reads through the cache."""
+
+    def __init__(self, cache: BatchCache, lanes: LaneSet, tasks: Tasks) -> None:
+        self._cache = cache
+        self._lanes = lanes
+        self._tasks = tasks
+        self._reading_ahead: set[int] = set()
+
+    def cached(self, lane: Lane, entries: Sequence[Entry]) -> list[Slice] | None:
+        """The messages of one run inside one batch that is in memory: the common case of small claims."""
+        if len(entries) > 1 and len(runs_of(entries)) > 1:
+            return None
+        start, end, attempts = entries[0].start, entries[-1].end, entries[0].attempts
+        batch = self._find(lane, start)
+        if batch is None or end > batch.end:
+            return None
+        self._cache.hits += 1
+        return [Slice(batch.reader, start - batch.base, end - batch.base, start, batch.published_ms, attempts)]
+
+    async def slices(self, lane: Lane, entries: Sequence[Entry], *, ahead: bool = False) -> list[Slice]:
+        """The messages of entries, cut from their batches; from memory where they are, else from the store.
+
+        `ahead` reads what follows too: a group that lags needs it with its next claims.
+        """
+        slices: list[Slice] = []
+        batch: CachedBatch | None = None
+        for start, end, attempts in runs_of(entries):
+            while start < end:
+                if batch is None or not batch.base <= start < batch.end:
+                    batch = self._find(lane, start)
+                    if batch is not None:
+                        self._cache.hits += 1
+                    else:
+                        self._cache.misses += 1
+                        until = max(end, _some_batches_on(lane, start)) if ahead else end
+                        batch = await self._read(lane.id, start, until)
+                stop = min(end, batch.end)
+                slices.append(
+                    Slice(batch.reader, start - batch.base, stop - batch.base, start, batch.published_ms, attempts)
+                )
+                start = stop
+        return slices
+
+    def read_ahead(self, lane: Lane, group_id: int, end: int) -> None:
+        """A group was given messages up to `end`: where it lags and goes in order, read what it needs next."""
+        group = lane.groups.get(group_id)
+        if group is None or lane.visible_end - group.next < LAG_TO_READ_AHEAD or lane.id in self._reading_ahead:
+            return
+        if end != group.next:
+            return
+        ahead = lane.log.peek_some(group.next, BATCHES_AHEAD)
+        if ahead and self._cache.has(lane.id, ahead[-1].base):
+            return  # and so, nearly always, are those before it: others of the lane's groups were here, or this one
+        for segment in ahead:
+            if segment.base >= lane.visible_end:
+                return
+            if not self._cache.has(lane.id, segment.base):
+                offset = max(segment.base, group.next)
+                self._reading_ahead.add(lane.id)
+                self._tasks.spawn(self._fill(lane.id, offset, _some_batches_on(lane, offset)))
+                return
+
+    async def _fill(self, lane: int, start: int, end: int) -> None:
+        with suppress(PenstockError):  # who needs it reads it then, and is told
+            await self._read(lane, start, end)
+        self._reading_ahead.discard(lane)
+
+    def _find(self, lane: Lane, offset: int) -> CachedBatch | None:
+        """The batch that holds an offset, if both its place and its bytes are in memory."""
+        segment = lane.log.peek(offset)
+        return None if segment is None else self._cache.get(lane.id, segment.base)
+
+    async def _read(self, lane: int, start: int, end: int) -> CachedBatch:
+        """Read the batches of a range into the cache, a large read at a time; the first of them."""
+        rows = await self._lanes.store_of(lane).read(lane, start, end, READ_BYTES)
+        if not rows or not rows[0].base <= start < rows[0].end:
+            raise StoreCorrupt(f"offset {start} of lane {lane} should be in the store, but is not")
+        # The first is put last, so that it is not pushed out before it is used.
+        return [self._cache.put(lane, row) for row in reversed(rows)][-1]
+
+
+def _some_batches_on(lane: Lane, offset: int) -> int:
+    """The end of what is read ahead: a bounded number of batches, for a small one may unfold to a large one."""
+    for segment in lane.log.peek_some(offset, BATCHES_READ):
+        if segment.end > lane.visible_end:
+            break
+        offset = segment.end
+    return offset
