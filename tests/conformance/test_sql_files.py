@@ -16,6 +16,7 @@ import penstock.store
 from penstock.store.mysql.engine import MysqlStore
 from penstock.store.mysql.pool import StoreAddress
 from penstock.store.postgres.engine import PostgresStore
+from penstock.store.sql import tables
 from penstock.store.sql.queries import fill, in_schema, load_migrations, load_queries, quoted, statements
 from tests.databases import mariadb, postgres
 
@@ -71,6 +72,16 @@ def test_parts_and_names_go_in_safely() -> None:
     assert in_schema("penstock.a 'penstock.b' penstock_c", "penstock", '"x"') == '"x".a \'"x".b\' penstock_c'
 
 
+def check_columns(engine: str, found: dict[str, list[str]]) -> None:
+    """Engines write the columns that there are; PostgreSQL's composites need them in the same order."""
+    expected = {table.name: list(table.columns) for table in (*tables.OF_LANES, *tables.OF_NO_LANE)}
+    expected["lanes"] = list(tables.LANE_COLUMNS)
+    if engine != "sqlite":
+        expected["catalog"].append("version")
+    for name, columns in expected.items():
+        assert found[name] == columns if engine == "postgres" else sorted(found[name]) == sorted(columns), name
+
+
 # schema.sql = all migrations -------------------------------------------------------------------------------
 
 
@@ -94,6 +105,16 @@ def test_all_migrations_of_sqlite_make_its_schema() -> None:
 
     migrations = [statement for migration in load_migrations("penstock.store.sqlite") for statement in migration]
     assert made(schema_of("sqlite")) == made(migrations)
+
+
+def test_rows_have_the_columns_of_their_tables_in_sqlite() -> None:
+    connection = sqlite3.connect(":memory:")
+    for statement in schema_of("sqlite"):
+        connection.execute(statement)
+    names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    columns = {name: [row[1] for row in connection.execute(f"PRAGMA table_info({name})")] for name in names}
+    connection.close()
+    check_columns("sqlite", columns)
 
 
 _COLUMNS = """
@@ -128,7 +149,12 @@ def test_all_migrations_of_postgres_make_its_schema(tmp_path: Path) -> None:
             await connection.execute(f"CREATE SCHEMA {written}")
             for statement in schema_of("postgres"):
                 await connection.execute(in_schema(statement, "penstock", written))
-            assert await described(connection, written) == await described(connection, migrated)
+            found = await described(connection, written)
+            assert found == await described(connection, migrated)
+            columns: dict[str, list[str]] = {}
+            for table, column, *_ in found[0]:
+                columns.setdefault(str(table), []).append(str(column))
+            check_columns("postgres", columns)
         finally:
             await connection.execute(f"DROP SCHEMA {written} CASCADE")
             await connection.close()
@@ -160,7 +186,9 @@ def test_all_migrations_of_mysql_make_its_schema(tmp_path: Path) -> None:
             cursor.execute(f"USE {written}")
             for statement in schema_of("mysql"):
                 cursor.execute(statement)
-            assert described(cursor, written) == described(cursor, migrated)
+            found = described(cursor, written)
+            assert found == described(cursor, migrated)
+            check_columns("mysql", {name: re.findall(r"(?m)^  `(\w+)`", text) for name, text in found.items()})
         finally:
             cursor.execute(f"DROP DATABASE {written}")
 

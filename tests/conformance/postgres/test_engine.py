@@ -432,8 +432,8 @@ def test_a_schema_of_the_fourth_version_gets_the_functions_of_now(url: str) -> N
     asyncio.run(scenario())
 
 
-def test_a_node_of_the_version_before_goes_on_while_others_are_upgraded(url: str) -> None:
-    """It gives the function the same arguments, but an empty array where one of now gives none."""
+def test_an_empty_array_means_the_same_as_none(url: str) -> None:
+    """Older nodes send one, and go on while others are upgraded, as long as no table gains a column."""
 
     async def scenario() -> None:
         store = await PostgresStore.open(url)

@@ -81,9 +81,16 @@ class StoreAddress:
             )
         host = parts.hostname or "localhost"
         return cls(
-            host, port, unquote(parts.username or ""), unquote(parts.password or ""), database, tls, query.get("ca"),
-            query.get("socket"), f"mysql://{query.get('socket') or f'{host}:{port}'}/{database}",
-        )  # fmt: skip
+            host,
+            port,
+            unquote(parts.username or ""),
+            unquote(parts.password or ""),
+            database,
+            tls,
+            query.get("ca"),
+            query.get("socket"),
+            f"mysql://{query.get('socket') or f'{host}:{port}'}/{database}",
+        )
 
 
 class Connection:
@@ -96,13 +103,23 @@ class Connection:
         self.used = time.monotonic()
         lock_s = max(1, int(seconds * 2 / 3))
         self._session: pymysql.Connection[Any] = pymysql.connect(
-            host=address.host, port=address.port, user=address.user, password=address.password, database=database,
-            unix_socket=address.socket, charset="utf8mb4", autocommit=True, connect_timeout=max(1, int(seconds)),
-            read_timeout=seconds, write_timeout=seconds, client_flag=CLIENT.MULTI_STATEMENTS,
-            ssl=_tls_context(address), ssl_disabled=address.tls == "no",
+            host=address.host,
+            port=address.port,
+            user=address.user,
+            password=address.password,
+            database=database,
+            unix_socket=address.socket,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=max(1, int(seconds)),
+            read_timeout=seconds,
+            write_timeout=seconds,
+            client_flag=CLIENT.MULTI_STATEMENTS,
+            ssl=_tls_context(address),
+            ssl_disabled=address.tls == "no",
             init_command="SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
             f"innodb_lock_wait_timeout = {lock_s}, lock_wait_timeout = {lock_s}, wait_timeout = {SERVER_WAITS_S}",
-        )  # fmt: skip
+        )
         self.run(b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
     def run(self, packet: bytes) -> list[Answer]:

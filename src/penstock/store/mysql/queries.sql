@@ -174,8 +174,8 @@ SET @version = (SELECT value FROM counters WHERE name = 'catalog')
 
 -- name: remember_deleted
 -- What goes from the catalog, for `catalog_deleted_since`.
-REPLACE INTO catalog_deleted ({columns}, version, deleted_ms)
-SELECT {columns}, @version, {now_ms} FROM catalog WHERE %(keys)s
+REPLACE INTO catalog_deleted ({catalog_columns}, version, deleted_ms)
+SELECT {catalog_columns}, @version, {now_ms} FROM catalog WHERE %(keys)s
 
 -- name: delete_catalog
 -- Declared things of these keys.
@@ -341,19 +341,19 @@ SELECT `key`, `offset`, expires_ms FROM dedup WHERE lane = %s AND `key` IN (%s) 
 
 -- name: catalog
 -- Everything declared.
-SELECT {columns} FROM catalog ORDER BY id, kind
+SELECT {catalog_columns} FROM catalog ORDER BY id, kind
 
 -- name: outbox
 -- Outbox rows behind an id.
-SELECT {columns} FROM outbox WHERE id > %s ORDER BY id LIMIT %s
+SELECT {outbox_columns} FROM outbox WHERE id > %s ORDER BY id LIMIT %s
 
 -- name: outbox_of_slots
 -- Those of some slots.
-SELECT {columns} FROM outbox WHERE id > %s AND slot IN (%s) ORDER BY id LIMIT %s
+SELECT {outbox_columns} FROM outbox WHERE id > %s AND slot IN (%s) ORDER BY id LIMIT %s
 
 -- name: find_trace
 -- The oldest rows of a trace.
-SELECT {columns} FROM traces WHERE namespace = %s AND trace_id = %s ORDER BY at_ms, id LIMIT %s
+SELECT {traces_columns} FROM traces WHERE namespace = %s AND trace_id = %s ORDER BY at_ms, id LIMIT %s
 
 -- name: oldest_trace
 -- The time of the oldest trace row of all.
@@ -519,11 +519,11 @@ SELECT name, value FROM counters
 
 -- name: catalog_since
 -- What was declared since a version.
-SELECT {columns} FROM catalog WHERE version > %s ORDER BY id, kind
+SELECT {catalog_columns} FROM catalog WHERE version > %s ORDER BY id, kind
 
 -- name: catalog_deleted_since
 -- What was deleted since a version.
-SELECT {columns} FROM catalog_deleted WHERE version > %s ORDER BY version, id, kind
+SELECT {catalog_columns} FROM catalog_deleted WHERE version > %s ORDER BY version, id, kind
 
 -- What applications enqueue --------------------------------------------------------------------------------
 

@@ -39,14 +39,8 @@ def columns(names: Sequence[str]) -> str:
 def _load() -> Queries:
     raw = load_queries(__package__)
     parts = {name: raw[name] for name in ("now_ms", "near", "is_dead", "wanted", "taken")}
-    parts |= {"slice": str(SLICE), "small_slice": str(SMALL_SLICE)}
+    parts |= {"slice": str(SLICE), "small_slice": str(SMALL_SLICE)} | tables.column_lists(quoted)
     queries = {name: fill(raw[name], **parts) for name in raw.names}
-    for name, table in (
-        ("catalog", tables.CATALOG), ("catalog_since", tables.CATALOG), ("catalog_deleted_since", tables.CATALOG),
-        ("remember_deleted", tables.CATALOG), ("outbox", tables.OUTBOX), ("outbox_of_slots", tables.OUTBOX),
-        ("find_trace", tables.TRACES),
-    ):  # fmt: skip
-        queries[name] = fill(queries[name], columns=columns(table.columns))
     for table in tables.OF_GROUPS:
         queries[f"load_{table.name}"] = fill(
             raw.load_rows, table=quoted(table.name), columns=columns(table.columns), key=columns(table.key)

@@ -129,18 +129,9 @@ def _filled_queries() -> Queries:
     raw = load_queries(__package__)
     arguments = (*_FENCE, *(name for name, _ in ARGUMENTS))
     first_base = fill(raw.first_base, start=raw.start)
-    queries = {
-        name: fill(
-            raw[name], start=raw.start, first_base=first_base, now_ms=raw.now_ms,
-            arguments=_named(arguments), settled=_named(_SETTLED, len(arguments) + 1),
-        )
-        for name in raw.names
-    }  # fmt: skip
-    for name, table in (
-        ("catalog", tables.CATALOG), ("catalog_since", tables.CATALOG), ("catalog_deleted_since", tables.CATALOG),
-        ("outbox", tables.OUTBOX), ("find_trace", tables.TRACES),
-    ):  # fmt: skip
-        queries[name] = fill(raw[name], columns=_columns(table.columns))
+    parts = {"start": raw.start, "first_base": first_base, "now_ms": raw.now_ms} | tables.column_lists(quoted)
+    parts |= {"arguments": _named(arguments), "settled": _named(_SETTLED, len(arguments) + 1)}
+    queries = {name: fill(raw[name], **parts) for name in raw.names}
     for table in tables.OF_GROUPS:
         queries[f"load_{table.name}"] = fill(
             raw.load_rows, table=table.name, columns=_columns(table.columns), key=_columns(table.key)
@@ -152,7 +143,7 @@ def _functions() -> Sequence[str]:
     raw = load_queries(__package__, "functions.sql")
     parts = {name: raw[name] for name in ("fence", "fence_variables")}
     parts |= {"slice": str(SLICE), "small_slice": str(SMALL_SLICE)}
-    parts["catalog_columns"] = _columns(tables.CATALOG.columns)
+    parts |= tables.column_lists(quoted)
     parts["catalog_changes"] = _set(tables.CATALOG.rest, "excluded")
     for table in tables.DELETED_BY_KEY:
         match = " AND ".join(f"t.{quoted(column)} = k.{name}" for column, name in zip(table.key, "abc", strict=True))

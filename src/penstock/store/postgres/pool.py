@@ -88,10 +88,15 @@ class Pool:
             ) from error
         try:
             pool = await asyncpg.create_pool(
-                address.url, min_size=1, max_size=connections, command_timeout=seconds, timeout=seconds,
+                address.url,
+                min_size=1,
+                max_size=connections,
+                command_timeout=seconds,
+                timeout=seconds,
                 statement_cache_size=100 if address.is_prepared else 0,
-                max_inactive_connection_lifetime=300.0, reset=_no_reset,
-            )  # fmt: skip
+                max_inactive_connection_lifetime=300.0,
+                reset=_no_reset,
+            )
         except (ValueError, asyncpg.InterfaceError) as error:
             raise InvalidArgument(f"the store's URL {address.label} cannot be used: {error}") from error
         except Exception as error:

@@ -172,15 +172,15 @@ AND NOT EXISTS (SELECT FROM penstock.leftovers WHERE lane = $1 AND below = 92233
 
 -- name: catalog
 -- Everything declared.
-SELECT {columns} FROM penstock.catalog ORDER BY id, kind
+SELECT {catalog_columns} FROM penstock.catalog ORDER BY id, kind
 
 -- name: outbox
 -- Outbox rows behind an id, of some slots or all.
-SELECT {columns} FROM penstock.outbox WHERE id > $1 AND ($3::integer[] IS NULL OR slot = ANY ($3)) ORDER BY id LIMIT $2
+SELECT {outbox_columns} FROM penstock.outbox WHERE id > $1 AND ($3::integer[] IS NULL OR slot = ANY ($3)) ORDER BY id LIMIT $2
 
 -- name: find_trace
 -- The oldest rows of a trace.
-SELECT {columns} FROM penstock.traces WHERE namespace = $1 AND trace_id = $2 ORDER BY at_ms, id LIMIT $3
+SELECT {traces_columns} FROM penstock.traces WHERE namespace = $1 AND trace_id = $2 ORDER BY at_ms, id LIMIT $3
 
 -- name: oldest_trace
 -- The time of the oldest trace row of all.
@@ -240,11 +240,11 @@ SELECT name, value FROM penstock.counters WHERE name IN ('catalog', 'forgotten')
 
 -- name: catalog_since
 -- What was declared since a version.
-SELECT {columns} FROM penstock.catalog WHERE version > $1 ORDER BY id, kind
+SELECT {catalog_columns} FROM penstock.catalog WHERE version > $1 ORDER BY id, kind
 
 -- name: catalog_deleted_since
 -- What was deleted since a version.
-SELECT {columns} FROM penstock.catalog_deleted WHERE version > $1 ORDER BY version
+SELECT {catalog_columns} FROM penstock.catalog_deleted WHERE version > $1 ORDER BY version
 
 -- What applications enqueue --------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ in the same place: what is left to write is a migration of each engine. It may n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
@@ -86,9 +86,15 @@ OF_GROUPS: Final = (GROUPS, *DELETED_BY_KEY)
 """Tables whose rows go with their group. They are also what `load` reads whole."""
 OF_LANES: Final = (*OF_GROUPS, DEDUP)
 """Tables whose rows go with their lane; dedup rows go when they expire, too."""
+OF_NO_LANE: Final = (CATALOG, OUTBOX, TRACES)
 
 LANE_COLUMNS: Final = ("lane", "slot", "first", "end", "bytes_end")
 BATCH_COLUMNS: Final = ("lane", "base", "count", "published_ms", "bytes_end", "size", "meta", "body")
+
+
+def column_lists(quote: Callable[[str], str]) -> dict[str, str]:
+    """The columns of tables that queries name, by `catalog_columns` and so on."""
+    return {f"{table.name}_columns": ", ".join(map(quote, table.columns)) for table in OF_NO_LANE}
 
 
 def lane_values(commit: Commit) -> list[Row]:

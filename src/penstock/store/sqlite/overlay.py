@@ -38,8 +38,20 @@ class BatchPointer(NamedTuple):
 class LaneOverlay:
     """What commits changed in one lane. None in place of a row means that it is deleted."""
 
-    __slots__ = ("_order", "batches", "cursor", "dead", "dedup", "dedup_expired_ms", "deleted", "groups",
-                 "groups_deleted", "leases", "trim_to", "waiting")  # fmt: skip
+    __slots__ = (
+        "_order",
+        "batches",
+        "cursor",
+        "dead",
+        "dedup",
+        "dedup_expired_ms",
+        "deleted",
+        "groups",
+        "groups_deleted",
+        "leases",
+        "trim_to",
+        "waiting",
+    )
 
     def __init__(self, deleted: bool = False) -> None:
         self.deleted = deleted

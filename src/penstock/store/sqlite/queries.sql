@@ -240,15 +240,15 @@ SELECT key, offset, expires_ms FROM dedup WHERE lane = ? AND key = ?
 
 -- name: catalog
 -- Everything declared.
-SELECT {columns} FROM catalog ORDER BY id, kind
+SELECT {catalog_columns} FROM catalog ORDER BY id, kind
 
 -- name: outbox
 -- Outbox rows behind an id.
-SELECT {columns} FROM outbox WHERE id > ? ORDER BY id LIMIT ?
+SELECT {outbox_columns} FROM outbox WHERE id > ? ORDER BY id LIMIT ?
 
 -- name: find_trace
 -- The oldest rows of a trace.
-SELECT {columns} FROM traces
+SELECT {traces_columns} FROM traces
 WHERE namespace = ? AND trace_id = ? ORDER BY at_ms, id LIMIT ?
 
 -- name: oldest_trace

@@ -47,11 +47,11 @@ def _of_table(raw: Queries, table: Table) -> dict[str, str]:
 
 def _load() -> Queries:
     raw = load_queries(__package__)
-    queries = {name: raw[name] for name in raw.names if name not in ("put_row", "delete_rows", "load_rows")}
-    for table in (*tables.OF_LANES, tables.CATALOG, tables.OUTBOX, tables.TRACES):
+    lists = tables.column_lists(quoted)
+    templates = ("put_row", "delete_rows", "load_rows")
+    queries = {name: fill(raw[name], **lists) for name in raw.names if name not in templates}
+    for table in (*tables.OF_LANES, *tables.OF_NO_LANE):
         queries |= _of_table(raw, table)
-    for name, table in (("catalog", tables.CATALOG), ("outbox", tables.OUTBOX), ("find_trace", tables.TRACES)):
-        queries[name] = fill(raw[name], columns=_columns(table.columns))
     lane = tables.LANE_COLUMNS
     queries["put_lane"] = fill(raw.put_lane, columns=_columns(lane), places=_places(len(lane)))
     return Queries(queries)
