@@ -15,6 +15,7 @@ from penstock import Claim, Message, PenstockError, QueueStats, Unavailable
 from penstock.node.broker import LocalBroker
 from tests.crash.faults import FailingCommits, Moment, files_at_most, small_disk
 from tests.local import open_local
+from tests.nodes import node_of
 from tests.scenarios.rig import Home, claim_all, group_stats, play, soon, texts, until
 
 NOISE = random.Random(0).randbytes(50_000)
@@ -170,17 +171,17 @@ async def snapshot(broker: LocalBroker) -> dict[str, Any]:
     def counted(stats: QueueStats) -> Any:
         return stats.messages, stats.published, stats.groups
 
-    await broker._node.writer.known()
+    await node_of(broker).writer.known()
     names = sorted(set(await broker.queues()) - {"$events"})
     return {
         "queues": {name: (await broker.queues())[name] for name in names},
         "groups": {name: await broker.groups(name) for name in names},
         "stats": {name: counted(await broker.stats(name)) for name in names},
         "states": {name: [one.state for one in (await broker.browse(name)).messages] for name in names},
-        "exchanges": broker._node.catalog.router("default").exchanges(),
+        "exchanges": node_of(broker).catalog.router("default").exchanges(),
         "bindings": {
-            name: sorted(binding.target for binding in broker._node.catalog.router("default").bindings(name))
-            for name in broker._node.catalog.router("default").exchanges()
+            name: sorted(binding.target for binding in node_of(broker).catalog.router("default").bindings(name))
+            for name in node_of(broker).catalog.router("default").exchanges()
         },
     }
 
@@ -228,7 +229,7 @@ def test_polls_wait_through_failures(tmp_path: Path, monkeypatch: pytest.MonkeyP
         await broker.declare_group("q", "s", kind="stream", auto_commit=False)
         poll = asyncio.create_task(broker.claim("q", wait=3_600))
         read = asyncio.create_task(broker.read("q", "s", wait=3_600))
-        await until(lambda: broker._node.waiters.count == 1)
+        await until(lambda: node_of(broker).waiters.count == 1)
         moments: tuple[Moment, ...] = ("before", "within")
         for moment in moments:
             commits.fail(moment)

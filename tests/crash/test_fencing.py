@@ -9,6 +9,7 @@ import pytest
 
 from penstock import Closed, Fenced, Message
 from penstock.node.broker import LocalBroker
+from tests.nodes import node_of
 from tests.scenarios.rig import Home, claim_all, group_stats, numbered, play, soon, texts, turns, until
 
 
@@ -50,7 +51,7 @@ def test_polls_of_the_fenced_end_when_it_learns_of_it(file_home: Home) -> None:
         await first.declare_group("q", "s", kind="stream")
         poll = asyncio.create_task(first.claim("q", wait=3_600))
         read = asyncio.create_task(first.read("q", "s", wait=3_600))
-        await until(lambda: first._node.waiters.count == 1)
+        await until(lambda: node_of(first).waiters.count == 1)
         await turns(100)
         second = await home.open()
         with pytest.raises(Fenced):

@@ -21,6 +21,7 @@ from penstock.store.contract import Store
 from penstock.store.memory.engine import MemoryStore
 from penstock.store.sqlite.engine import SqliteStore
 from tests.local import open_local
+from tests.nodes import node_of
 
 PATIENCE_S = 20.0
 """How long a test waits for what must happen; only a failing test waits so long."""
@@ -88,7 +89,7 @@ class Home:
         """Let time pass and do what has become due, as the event loop's timer would."""
         assert isinstance(self.clock, ManualClock)
         self.clock.time_ms += span_ms
-        broker._node.timers._fire()
+        node_of(broker).timers._fire()
 
 
 def play(home: Home, scenario: Scenario) -> None:

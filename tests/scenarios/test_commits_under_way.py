@@ -14,6 +14,7 @@ from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
 from penstock.store.contract import Capabilities
 from penstock.store.memory.engine import MemoryStore
+from tests.nodes import node_of
 
 
 class GatedStore(MemoryStore):
@@ -144,7 +145,7 @@ def test_who_waits_for_everything_waits_for_what_is_under_way() -> None:
         broker, store = await opened()
         publish = broker.publish("a", Message(b"second"))
         await settled()
-        everything = broker._node.commits.commit()
+        everything = node_of(broker).commits.commit()
         await settled()
         assert not everything.is_done
         store.open_gate()

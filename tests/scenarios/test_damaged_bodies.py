@@ -10,6 +10,7 @@ import pytest
 
 from penstock import Claim, InvalidBatch, Message
 from penstock.node.broker import LocalBroker
+from tests.nodes import node_of
 from tests.scenarios.rig import Home, play, texts
 
 BATCHES = 5
@@ -39,7 +40,7 @@ async def with_damage(home: Home, position: int, size: int) -> LocalBroker:
     await broker.declare_queue("q")
     for number in range(BATCHES):
         await broker.publish("q", Message(b"%d" % number * size))
-    [lane] = broker._node.catalog.queue("default", "q").lanes
+    [lane] = node_of(broker).catalog.queue("default", "q").lanes
     await broker.close()
     damage(home.path, lane, position)
     return await home.open()
@@ -107,8 +108,8 @@ def test_reads_and_browses_are_told_too(file_home: Home) -> None:
 def test_the_store_says_which_bodies_are_intact(file_home: Home) -> None:
     async def scenario(home: Home) -> None:
         broker = await with_damage(home, -1, 20)
-        [lane] = broker._node.catalog.queue("default", "q").lanes
-        rows = await broker._node.store.read(lane, 0, BATCHES, 1 << 20)
+        [lane] = node_of(broker).catalog.queue("default", "q").lanes
+        rows = await node_of(broker).store.read(lane, 0, BATCHES, 1 << 20)
         assert [row.is_intact for row in rows] == [number != DAMAGED for number in range(BATCHES)]
 
     play(file_home, scenario)

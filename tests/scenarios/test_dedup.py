@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock import Message, Published
+from tests.nodes import node_of
 from tests.scenarios.rig import Home, claim_all, numbered, play, soon
 
 
@@ -41,7 +42,7 @@ def test_an_id_is_forgotten_after_its_window(home: Home) -> None:
         assert await claim_all(broker, "q") == ["1", "3"]
         home.pass_time(broker, 120_000)
         await soon(broker.publish("q", Message(b"4")))
-        (image,) = await broker._node.store.load(broker._node.catalog.queue("default", "q").lanes, 10)
+        (image,) = await node_of(broker).store.load(node_of(broker).catalog.queue("default", "q").lanes, 10)
         assert image.dedup == []
 
     play(home, scenario)

@@ -12,6 +12,7 @@ from penstock.model.options import Expired
 from penstock.model.rows import Commit, LaneImage
 from penstock.node.broker import LocalBroker
 from penstock.store.memory.engine import MemoryStore
+from tests.nodes import node_of
 from tests.scenarios.rig import (
     Home,
     cancelled,
@@ -145,9 +146,9 @@ def test_a_stuck_head_holds_back_nobody(file_home: Home) -> None:
         while len(claim := await broker.claim("q", max=250)):
             found += [int(payload[:-90]) for payload in claim.payloads()]
             await broker.ack(claim)
-            assert broker._node.cache.bytes <= 64 * 1024
+            assert node_of(broker).cache.bytes <= 64 * 1024
         assert found == list(range(10_000))
-        (image,) = await broker._node.store.load(broker._node.catalog.queue("default", "q").lanes, 10)
+        (image,) = await node_of(broker).store.load(node_of(broker).catalog.queue("default", "q").lanes, 10)
         assert (len(image.leases), len(image.waiting), len(image.dead)) == (1, 0, 0)
         assert (await group_stats(broker, "q")).oldest_offset == 0
         broker = await home.reopen(broker)
@@ -328,7 +329,7 @@ def test_a_long_poll_is_woken_by_the_publish_and_not_by_time(home: Home) -> None
             order.append(texts(await broker.claim("q", wait=3_600))[0])
 
         poll = asyncio.create_task(consume())
-        await until(lambda: broker._node.waiters.count == 1)
+        await until(lambda: node_of(broker).waiters.count == 1)
         await broker.publish("q", Message(b"first"))
         order.append("published")
         await soon(poll)
@@ -356,7 +357,7 @@ def test_a_long_poll_is_woken_by_whatever_makes_a_message_claimable(home: Home, 
             assert claim is not None
             await broker.ack(claim)
         poll = asyncio.create_task(broker.claim("q", wait=3_600, consumer="waiter"))
-        await until(lambda: broker._node.waiters.count == 1)
+        await until(lambda: node_of(broker).waiters.count == 1)
         if how == "nack":
             assert claim is not None
             await broker.nack(claim, delay=0.05)
@@ -383,7 +384,7 @@ def test_waiting_consumers_are_served_in_their_order_and_each_message_once(home:
         polls = []
         for number in range(20):
             polls.append(asyncio.create_task(broker.claim("q", wait=60, consumer=f"c{number}")))
-            await until(lambda number=number: broker._node.waiters.count == number + 1)
+            await until(lambda number=number: node_of(broker).waiters.count == number + 1)
         for number in range(20):
             await broker.publish("q", Message(b"%d" % number))
         claims = await soon(asyncio.gather(*polls))
@@ -416,8 +417,8 @@ def test_a_poll_on_several_lanes_misses_nothing_that_comes_while_a_lane_is_loade
         broker = await home.open()
         await broker.declare_queue("q", lanes=2)
         await broker.claim("q")
-        queue = broker._node.catalog.queue("default", "q")
-        broker._node.lanes.drop({queue.lanes[1]})
+        queue = node_of(broker).catalog.queue("default", "q")
+        node_of(broker).lanes.drop({queue.lanes[1]})
         queue.rotation = 0
         held.add(queue.lanes[1])
         poll = asyncio.create_task(broker.claim("q", wait=3_600))
@@ -452,7 +453,7 @@ def test_a_claim_waits_for_its_minimum(home: Home) -> None:
         await broker.declare_queue("q")
         await broker.publish_many("q", numbered(2))
         poll = asyncio.create_task(broker.claim("q", min=4, max=10, wait=3_600))
-        await until(lambda: broker._node.waiters.count == 1)
+        await until(lambda: node_of(broker).waiters.count == 1)
         await broker.publish("q", Message(b"2"))
         await turns()
         assert not poll.done()
@@ -483,11 +484,11 @@ def test_a_claim_that_waits_for_its_minimum_keeps_the_broker_quiet(home: Home) -
         await broker.declare_queue("q")
         await broker.publish_many("q", [*numbered(2), *numbered(3, 2, delay_ms=3_600_000)])
         poll = asyncio.create_task(broker.claim("q", min=3, max=10, wait=3_600))
-        await until(lambda: broker._node.waiters.count == 1)
+        await until(lambda: node_of(broker).waiters.count == 1)
         await turns(200)
-        before = broker._node.commits.count
+        before = node_of(broker).commits.count
         await asyncio.sleep(0.1)
-        assert broker._node.commits.count - before <= 2
+        assert node_of(broker).commits.count - before <= 2
         assert not poll.done()
         await broker.publish("q", Message(b"5"))
         assert texts(await soon(poll)) == ["0", "1", "5"]
@@ -510,7 +511,7 @@ def test_a_cancelled_claim_gives_its_messages_back_unspent(home: Home) -> None:
                     await broker.publish("q", Message(b"m"))
                 claim = asyncio.create_task(broker.claim("q", wait=60))
                 if waiting:
-                    await until(lambda: broker._node.waiters.count == 1)
+                    await until(lambda: node_of(broker).waiters.count == 1)
                     publish = asyncio.create_task(broker.publish("q", Message(b"m")))
                     await until(lambda publish=publish: publish.done())
                 await turns(steps)
@@ -533,7 +534,7 @@ def test_closing_ends_every_poll_with_closed(home: Home) -> None:
         await broker.declare_group("q", "s", kind="stream")
         polls = [asyncio.create_task(broker.claim("q", wait=3_600)) for _ in range(3)]
         reads = [asyncio.create_task(broker.read("q", "s", wait=3_600)) for _ in range(3)]
-        await until(lambda: broker._node.waiters.count == 3)
+        await until(lambda: node_of(broker).waiters.count == 3)
         await turns(100)
         await soon(broker.close())
         for ended in (*polls, *reads):
@@ -557,7 +558,7 @@ def test_deleting_a_queue_or_group_ends_its_polls(home: Home) -> None:
             await broker.declare_group(name, "s", kind="stream")
         polls = [asyncio.create_task(broker.claim(name, group="w", wait=3_600)) for name in ("q", "r")]
         reads = [asyncio.create_task(broker.read(name, "s", wait=3_600)) for name in ("q", "r")]
-        await until(lambda: broker._node.waiters.count == 2)
+        await until(lambda: node_of(broker).waiters.count == 2)
         await turns(100)
         await broker.delete_queue("q")
         await broker.delete_group("r", "w")
@@ -581,7 +582,7 @@ def test_a_claim_by_partition_takes_only_that_partition(home: Home) -> None:
         assert texts(b) == ["1", "3"]
         assert texts(await broker.claim("q", partition="b", max=2)) == []
         poll = asyncio.create_task(broker.claim("q", partition="b", wait=3_600, max=5))
-        await until(lambda: broker._node.waiters.count == 1)
+        await until(lambda: node_of(broker).waiters.count == 1)
         await broker.ack(b)
         assert texts(await soon(poll)) == ["5"]
         assert texts(await broker.claim("q", max=10)) == ["0", "2", "4"]
@@ -657,7 +658,7 @@ def test_only_one_consumer_is_active_and_the_next_takes_over_when_it_leaves(home
         first = await broker.claim("q", consumer="a")
         assert texts(first) == ["0"]
         waiting = asyncio.create_task(broker.claim("q", consumer="b", wait=3_600, max=5))
-        await until(lambda: broker._node.waiters.count == 1)
+        await until(lambda: node_of(broker).waiters.count == 1)
         assert texts(await broker.claim("q", consumer="a")) == ["1"]
         assert not waiting.done()
         await broker.ack(first)
@@ -675,7 +676,7 @@ def test_a_silent_active_consumer_is_replaced_after_its_lease(home: Home) -> Non
         await broker.publish_many("q", numbered(2))
         await broker.claim("q", consumer="a")
         waiting = asyncio.create_task(broker.claim("q", consumer="b", wait=3_600, max=5))
-        await until(lambda: broker._node.waiters.count == 1)
+        await until(lambda: node_of(broker).waiters.count == 1)
         home.pass_time(broker, 999)
         await turns()
         assert not waiting.done()
@@ -695,7 +696,7 @@ def test_max_in_flight_bounds_what_is_leased_and_an_ack_makes_room(home: Home) -
         claim = await broker.claim("q", max=10)
         assert len(claim) == 3
         waiting = asyncio.create_task(broker.claim("q", wait=3_600, max=10))
-        await until(lambda: broker._node.waiters.count == 1)
+        await until(lambda: node_of(broker).waiters.count == 1)
         await broker.ack(claim, [0, 2])
         assert texts(await soon(waiting)) == ["3", "4"]
         broker = await home.open()
@@ -864,7 +865,7 @@ def test_ttl_and_age_are_minded_after_a_restart_though_nobody_comes(home: Home) 
         await broker.publish("q", Message(b"m"))
         await broker.publish("s", Message(b"m"))
         broker = await home.reopen(broker)
-        await until(lambda: len(broker._node.lanes.loaded()) >= 3)  # those two and $events
+        await until(lambda: len(node_of(broker).lanes.loaded()) >= 3)  # those two and $events
         for _ in range(3):
             home.pass_time(broker, 1_000)
             await turns(100)

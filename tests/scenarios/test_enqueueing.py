@@ -18,6 +18,7 @@ from penstock.node.cluster.ownership import Ownership
 from penstock.node.publish import split
 from penstock.store.checks import changes_enqueued
 from penstock.store.memory.enqueued import MemoryEnqueueing
+from tests.nodes import node_of
 from tests.scenarios.rig import texts
 from tests.scenarios.shaky import Machine, ShakyStore, play
 
@@ -69,7 +70,7 @@ def test_rows_are_published_in_order_with_all_that_they_say() -> None:
                     content_type="text/plain", correlation_id="c", trace_id="t"),
             Message(b"3", not_before_ms=found[2].not_before_ms),
         ]  # fmt: skip
-        assert broker._node.counters.enqueued_published == 3
+        assert node_of(broker).counters.enqueued_published == 3
         await broker.close()
 
     play(story)
@@ -138,8 +139,8 @@ def test_rows_that_cannot_be_published_are_kept_with_the_reason_and_block_nobody
         }.items():  # fmt: skip
             assert text in errors.pop(id)
         assert errors == {}
-        assert broker._node.enqueueing.failed == 9
-        assert broker._node.counters.enqueued_failed == 9
+        assert node_of(broker).enqueueing.failed == 9
+        assert node_of(broker).counters.enqueued_failed == 9
         first = await broker.enqueued_failed(max=3)
         assert [failed.id for failed in first.failed] == [2, 3, 4]
         assert (await broker.enqueued_failed(after=first.next or 0)).failed[0].id == 5
@@ -169,7 +170,7 @@ def test_what_waits_for_a_declaration_is_tried_again_when_it_is_declared() -> No
         await asyncio.sleep(0.5)
         assert await published(broker, "later") == ["1", "3", "4"]
         assert [failed.id for failed in (await broker.enqueued_failed()).failed] == [2]
-        assert broker._node.enqueueing.failed == 1
+        assert node_of(broker).enqueueing.failed == 1
         await broker.close()
 
     play(story)
@@ -259,16 +260,16 @@ def test_an_ephemeral_queue_gets_its_rows() -> None:
 def test_a_node_that_lost_the_store_takes_nothing_any_more() -> None:
     async def story(machine: Machine) -> None:
         first, store = await opened(machine)
-        await first._node.enqueueing.close()  # it stands still with rows in its hands
+        await node_of(first).enqueueing.close()  # it stands still with rows in its hands
         store.enqueue(*(row(id) for id in range(1, 11)))
         rows = await rows_of(store).rows(100, 10**9)
         second = await machine.open(store)
         await settled(store)
-        taken, failures = first._node.enqueueing._looked_at(rows)
+        taken, failures = node_of(first).enqueueing._looked_at(rows)
         with pytest.raises(PenstockError):
-            await first._node.enqueueing._publish(taken, failures)
-        assert isinstance(first._node.lifecycle.fenced, Fenced)
-        assert not first._node.enqueueing._takes_rows()
+            await node_of(first).enqueueing._publish(taken, failures)
+        assert isinstance(node_of(first).lifecycle.fenced, Fenced)
+        assert not node_of(first).enqueueing._takes_rows()
         assert await published(second) == [str(id) for id in range(1, 11)]
         await second.close()
 

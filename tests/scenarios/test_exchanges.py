@@ -8,6 +8,7 @@ import pytest
 
 from penstock import AlreadyExists, Binding, Forbidden, InvalidFilter, Message, NotFound, Unroutable, encode
 from penstock.node.broker import LocalBroker
+from tests.nodes import node_of
 from tests.scenarios.rig import Home, claim_all, play
 
 
@@ -196,7 +197,7 @@ def test_bindings_of_ephemeral_queues_outlive_a_reload_of_the_catalog(memory_hom
         await broker.declare_exchange("x", kind="fanout")
         await broker.declare_queue("e", ephemeral=True)
         await broker.bind("x", "e")
-        broker._node.writer.replace(await broker._node.store.catalog())
+        node_of(broker).writer.replace(await node_of(broker).store.catalog())
         assert await reached(broker, "x", Message(b"m")) == {"e"}
         await broker.unbind("x", "e")
         assert await reached(broker, "x", Message(b"m")) == set()

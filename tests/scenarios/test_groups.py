@@ -8,6 +8,7 @@ import pytest
 
 from penstock import InvalidArgument, Message, NotFound, OffsetGone, WrongKind
 from penstock.model.options import Start
+from tests.nodes import node_of
 from tests.scenarios.rig import Home, claim_all, group_stats, messages, numbered, play, texts
 
 
@@ -308,10 +309,10 @@ def test_what_is_published_behind_a_long_backlog_is_not_kept_in_memory(home: Hom
         broker = await home.open(cache_bytes=40_000)
         await broker.declare_queue("q")
         await broker.declare_group("q", "slow")
-        cache = broker._node.cache
+        cache = node_of(broker).cache
         for _ in range(30):
             await broker.publish_many("q", [Message(os.urandom(1_000))] * 2)
-        [lane] = broker._node.catalog.queue("default", "q").lanes
+        [lane] = node_of(broker).catalog.queue("default", "q").lanes
         assert not cache.has(lane, 58)
         await broker.declare_group("q", "quick", start="now")  # one that keeps up has it from memory
         await broker.publish_many("q", [Message(os.urandom(1_000))] * 2)

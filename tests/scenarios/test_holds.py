@@ -8,6 +8,7 @@ import pytest
 
 from penstock import InvalidArgument, Message
 from penstock.node.broker import LocalBroker
+from tests.nodes import node_of
 from tests.scenarios.rig import Home, claim_all, play, turns, until
 
 LIMITS: list[dict[str, Any]] = [
@@ -121,7 +122,7 @@ def test_limits_come_back_when_a_reader_has_gone(memory_home: Home) -> None:
         home.hold_time()
         broker = await home.open()
         await filled(home, broker, {"retain_messages": 1}, holds=True)
-        lane = next(lane for lane in broker._node.lanes.loaded() if lane.config.retain_messages == 1)
+        lane = next(lane for lane in node_of(broker).lanes.loaded() if lane.config.retain_messages == 1)
         lane.pin(3)
         await broker.commit("q", "archive", 20)
 

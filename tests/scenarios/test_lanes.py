@@ -10,6 +10,7 @@ import pytest
 
 from penstock import InvalidArgument, Message, OffsetGone, encode
 from penstock.node.broker import LocalBroker
+from tests.nodes import node_of
 from tests.scenarios.rig import Home, lease, numbered, play, texts, until
 
 LANES = 4
@@ -30,7 +31,7 @@ async def opened(home: Home, **options: Any) -> LocalBroker:
     broker = await home.open()
     await broker.declare_queue("before", lanes=3)
     await broker.declare_queue("wide", lanes=LANES, **options)
-    assert min(broker._node.catalog.queue("default", "wide").lanes) >= LANES
+    assert min(node_of(broker).catalog.queue("default", "wide").lanes) >= LANES
     return broker
 
 
@@ -83,7 +84,7 @@ def test_claims_and_dead_letters_name_the_lane(home: Home, ack: bool) -> None:
             assert {received.lane for received in claim} == {claim.lane}
             if claim.lease is not None:
                 # A lease says by itself where it is held, so it keeps the store's number.
-                assert claim.lease.lane == broker._node.catalog.queue("default", "wide").lanes[claim.lane]
+                assert claim.lease.lane == node_of(broker).catalog.queue("default", "wide").lanes[claim.lane]
                 await broker.reject(lease(claim))
         assert seen == set(range(LANES))
         dead = [letter.received for letter in await broker.dead("wide")]
@@ -132,7 +133,7 @@ def test_an_offset_that_is_gone_is_named_with_its_lane(home: Home) -> None:
         broker = await opened(home)
         await broker.publish("wide", Message(b"m", partition=of_lane(3)))
         await broker.ack(await broker.claim("wide"))
-        lane = broker._node.lanes.get(broker._node.catalog.queue("default", "wide").lanes[3])
+        lane = node_of(broker).lanes.get(node_of(broker).catalog.queue("default", "wide").lanes[3])
         assert lane is not None
         await until(lambda: lane.first == 1)
         with pytest.raises(OffsetGone, match="offset 0 of queue 'wide' is gone; its lane 3 begins at 1"):

@@ -9,6 +9,7 @@ import pytest
 
 from penstock import Forbidden, Message, NotFound, OffsetGone
 from penstock.node.broker import LocalBroker
+from tests.nodes import node_of
 from tests.scenarios.rig import Home, claim_all, group_stats, numbered, play, soon, texts, turns, until
 
 
@@ -241,14 +242,14 @@ def test_a_read_that_ended_does_not_keep_an_unused_queue(home: Home, how: str) -
         await broker.declare_queue("q", unused_ms=10_000)
         await broker.declare_group("q", "s", kind="stream")
         read = asyncio.create_task(broker.read("q", "s", wait=3_600))
-        await until(lambda: bool(broker._node.waiters._readers))
+        await until(lambda: bool(node_of(broker).waiters._readers))
         if how == "cancel":
             read.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await read
         else:
             home.pass_time(broker, 3_600_000)
-            assert broker._node.waiters._readers
+            assert node_of(broker).waiters._readers
             read.cancel()
             await asyncio.wait([read])
 
@@ -269,7 +270,7 @@ def test_a_read_whose_time_was_over_is_forgotten(memory_home: Home) -> None:
         await broker.declare_group("q", "s", kind="stream")
         for _ in range(3):
             assert len(await broker.read("q", "s", wait=0.01)) == 0
-        assert not broker._node.waiters.has_waiters(broker._node.catalog.queue("default", "q"))
+        assert not node_of(broker).waiters.has_waiters(node_of(broker).catalog.queue("default", "q"))
 
     play(memory_home, scenario)
 
@@ -311,9 +312,9 @@ def test_a_full_house_of_refused_publishes_keeps_nobody_waiting(memory_home: Hom
         broker = await home.open()
         await broker.declare_queue("full", max_length=0)
         await broker.declare_queue("q")
-        lanes = set(broker._node.catalog.queue("default", "full").lanes)
+        lanes = set(node_of(broker).catalog.queue("default", "full").lanes)
         for _ in range(20):
-            broker._node.lanes.drop(lanes)  # the long way in: the lane must be loaded first
+            node_of(broker).lanes.drop(lanes)  # the long way in: the lane must be loaded first
             with pytest.raises(Exception, match="max_length"):
                 await soon(broker.publish("full", Message(bytes(1 << 22))))
         await soon(broker.publish("q", Message(bytes(1 << 22))))

@@ -19,6 +19,7 @@ from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
 from penstock.node.cluster.membership import Cluster, ClusterOptions
 from penstock.store.memory.engine import MemoryStore
+from tests.nodes import node_of
 from tests.scenarios.rig import until
 from tests.scenarios.test_slots import SharedStore
 
@@ -61,7 +62,7 @@ def test_what_a_front_asks_is_done_by_whoever_owns_it() -> None:
         for number in range(8):  # some are the first's, some the second's
             name = f"q{number}"
             await first.declare_queue(name, max_attempts=0)
-            owners.add(first._node.catalog.queue("default", name).slot in one.ownership.owned)
+            owners.add(node_of(first).catalog.queue("default", name).slot in one.ownership.owned)
             await second.bind("x", name, "a.#")
             assert await second.queue_options(name) == {"max_attempts": 0}
             await first.publish_many(name, [Message(b"1"), Message(b"2")])
@@ -132,7 +133,7 @@ def test_a_consumer_that_waits_at_another_node_is_woken_and_when_cancelled_takes
         await asyncio.gather(waiting, return_exceptions=True)
 
         async def nobody_waits() -> bool:
-            return second._node.waiters.count == 0
+            return node_of(second).waiters.count == 0
 
         await until(nobody_waits)
         await second.publish(name, Message(b"2"))

@@ -17,6 +17,7 @@ from penstock.node.observe import readiness
 from penstock.store.memory.engine import MemoryStore
 from penstock.store.sqlite.engine import SqliteStore
 from tests.crash.faults import files_at_most
+from tests.nodes import node_of
 from tests.scenarios.rig import Home, play, soon, turns, until
 
 
@@ -57,7 +58,7 @@ def on_moody(scenario: Callable[[LocalBroker, MoodyStore], Awaitable[None]]) -> 
 
 def forget_answer(broker: LocalBroker) -> None:
     """As if the time that an answer is shared for had passed."""
-    broker._node.readiness._answered_at = None
+    node_of(broker).readiness._answered_at = None
 
 
 def test_a_broker_that_can_commit_is_ready(home: Home) -> None:
@@ -151,7 +152,7 @@ def test_a_store_that_stalls_is_told_apart_in_time(monkeypatch: pytest.MonkeyPat
                 await soon(broker.check_ready())
         assert len(store.commits) == 1  # one question, however often it is asked
         store.gate.set()
-        await until(lambda: broker._node.readiness._probe is None)
+        await until(lambda: node_of(broker).readiness._probe is None)
         await soon(broker.check_ready())
 
     on_moody(scenario)
@@ -207,7 +208,7 @@ def test_a_broker_that_lost_its_store_to_another_is_not_ready(home: Home) -> Non
         with pytest.raises(Fenced, match="not ready"):
             await soon(broker.check_ready())
         with pytest.raises(Fenced):  # and it knows it for good
-            broker._node.check_open()
+            node_of(broker).lifecycle.check_open()
         with pytest.raises(Fenced, match="not ready"):
             await soon(broker.check_ready())
         await broker.close()

@@ -18,6 +18,7 @@ from penstock.node.clock import SystemClock
 from penstock.node.limits import Limits
 from penstock.store.memory.engine import MemoryStore
 from penstock.store.sqlite.engine import SqliteStore
+from tests.nodes import node_of
 from tests.scenarios.rig import numbered
 
 
@@ -51,7 +52,7 @@ async def soon(condition: Callable[[], object]) -> None:
 
 
 def lane_of(broker: LocalBroker, queue: str = "log") -> int:
-    return broker._node.catalog.queues["default", queue].lanes[0]
+    return node_of(broker).catalog.queues["default", queue].lanes[0]
 
 
 async def fill(broker: LocalBroker, batches: int, size: int = 10) -> None:
@@ -68,7 +69,7 @@ def test_a_scan_takes_what_is_in_memory_and_pushes_nothing_out() -> None:
         async with await open_store(store, SystemClock(), cache_bytes=20_000) as broker:
             await broker.declare_queue("log", retain_messages=1_000_000)
             await fill(broker, 100)
-            cache, lane = broker._node.cache, lane_of(broker)
+            cache, lane = node_of(broker).cache, lane_of(broker)
             kept = [base for base in range(0, 1_000, 10) if cache.has(lane, base)]
             assert 0 < len(kept) < 100
             cache.get(lane, kept[0])  # used last: it stays longest, and comes after the others
@@ -89,7 +90,7 @@ def test_pages_of_heads_that_others_use_stay() -> None:
         async with await open_store(WatchedStore(), SystemClock()) as broker:
             await broker.declare_queue("log", retain_messages=1_000_000)
             await fill(broker, 20)
-            lane = broker._node.lanes.get(lane_of(broker))
+            lane = node_of(broker).lanes.get(lane_of(broker))
             assert lane is not None
             lane.log.tail.clear()
             assert (await broker.scan("log", 0, 0, 200, payload=False)).next_offset == 200
@@ -108,7 +109,7 @@ def test_what_is_being_read_does_not_go_meanwhile(payload: bool) -> None:
         async with await open_store(store, SystemClock(), cache_bytes=0) as broker:
             await broker.declare_queue("log")
             await fill(broker, 4)
-            lane = broker._node.lanes.get(lane_of(broker))
+            lane = node_of(broker).lanes.get(lane_of(broker))
             assert lane is not None
             claim = await broker.claim("log", max=40)
             lane.log.tail.clear()  # so that heads must be read, too
@@ -132,7 +133,7 @@ def test_a_scan_that_is_given_up_or_fails_holds_nothing() -> None:
         async with await open_store(store, SystemClock(), cache_bytes=0, limits=Limits(scans=1)) as broker:
             await broker.declare_queue("log", retain_messages=1_000)
             await fill(broker, 4)
-            lane = broker._node.lanes.get(lane_of(broker))
+            lane = node_of(broker).lanes.get(lane_of(broker))
             assert lane is not None
             store.may_read.clear()
             scan = asyncio.ensure_future(broker.scan("log", 0, 0, 40))

@@ -16,6 +16,7 @@ from penstock.node.background.schedules import PAYLOAD_BYTES_MAX, RETRY_MS
 from penstock.node.broker import LocalBroker
 from penstock.node.catalog import ScheduleDocument
 from penstock.node.limits import Limits
+from tests.nodes import node_of
 from tests.scenarios.rig import Home, until
 from tests.scenarios.rig import play as play_at_home
 from tests.scenarios.shaky import Machine, at, play
@@ -159,7 +160,7 @@ def test_two_nodes_on_one_store_fire_each_tick_once() -> None:
         second = await machine.open()
         await machine.until(minutes(5)[0] + 1_000)
         assert await ticks(second) == minutes(1, 2, 3, 4, 5)
-        assert first._node.lifecycle.fenced is not None
+        assert node_of(first).lifecycle.fenced is not None
         before = machine.store.tries
         await machine.until(minutes(8)[0] + 1_000)
         assert machine.store.tries == before + 3, "the first one does not try any more"

@@ -13,6 +13,7 @@ from penstock import Claim, Forbidden, InvalidArgument, LeaseLost, Unavailable
 from penstock.model.verdict import Verdict
 from penstock.node.broker import LocalBroker
 from penstock.node.cache import BatchCache
+from tests.nodes import node_of
 from tests.scenarios import shaky
 from tests.scenarios.rig import Home, numbered, play, soon, texts, turns
 
@@ -235,7 +236,7 @@ class Unreadable:
     """A store that has nothing in memory, and cannot be read for a while."""
 
     def __init__(self, broker: LocalBroker) -> None:
-        self._store = broker._node.store
+        self._store = node_of(broker).store
         self.failed = 0
 
     def __enter__(self) -> Unreadable:

@@ -17,6 +17,7 @@ from penstock.node.broker import LocalBroker
 from penstock.node.clock import StoreClock, SystemClock
 from penstock.node.cluster.membership import Cluster, ClusterOptions
 from penstock.store.memory.engine import MemoryStore
+from tests.nodes import node_of
 
 SLOT = home_slot("default", "work")
 
@@ -49,7 +50,7 @@ def test_what_was_not_committed_when_a_slot_was_lost_is_not_answered() -> None:
             cluster._lose({SLOT}, "for the test")
             with pytest.raises(Fenced):
                 await publishing
-            assert (await store.load(broker._node.catalog.queue("default", "work").lanes, 1))[0].end == 0
+            assert (await store.load(node_of(broker).catalog.queue("default", "work").lanes, 1))[0].end == 0
 
     asyncio.run(story())
 
@@ -130,8 +131,8 @@ def test_a_lane_that_was_read_before_another_node_had_it_is_read_again() -> None
             await first.publish("work", Message(b"m"))
             await taking.beat()
             await giving.beat()
-            lanes = first._node.catalog.queue("default", "work").lanes
-            first._node.lanes.drop(set(lanes))
+            lanes = node_of(first).catalog.queue("default", "work").lanes
+            node_of(first).lanes.drop(set(lanes))
             gate = store.answers = asyncio.Event()
             claiming = asyncio.ensure_future(first.claim("work"))
             await asyncio.sleep(0.01)  # the lane is asked for, and m is not handed out yet
@@ -229,7 +230,7 @@ def test_a_node_that_joins_learns_the_time_from_an_answer_that_came_quickly() ->
         try:
             assert broker.cluster is not None
             await broker.cluster.join("http://one:7333")
-            assert abs(broker._node.clock.now_ms() - time.time() * 1000) < 100
+            assert abs(node_of(broker).clock.now_ms() - time.time() * 1000) < 100
         finally:
             await broker.close()
 

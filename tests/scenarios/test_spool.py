@@ -15,6 +15,7 @@ from penstock.node.broker import LocalBroker
 from penstock.node.spool.log import FREE_BYTES
 from penstock.node.spool.positions import ROWS_KEPT_MS
 from penstock.node.spool.spool import SpoolSettings
+from tests.nodes import node_of
 from tests.scenarios.rig import claim_all, messages, numbered, texts
 from tests.scenarios.shaky import Machine, play
 from tests.simulation.spool_folder import MemoryFolder
@@ -60,8 +61,8 @@ class Away:
 
     async def kill(self, broker: LocalBroker, **options: Any) -> LocalBroker:
         """The node dies where it stands; the next one finds its files."""
-        broker._node.lifecycle.closed = True
-        await broker._node.spool.replay.stop()
+        node_of(broker).lifecycle.closed = True
+        await node_of(broker).spool.replay.stop()
         self.folder.sever()
         self.folder = self.folder.again()
         return await self.open(**options)
@@ -69,7 +70,7 @@ class Away:
     async def empty(self, broker: LocalBroker) -> None:
         """Until everything was replayed."""
         for _ in range(1_000):
-            if not spool_of(broker).messages and not broker._node.spool_state.held:
+            if not spool_of(broker).messages and not node_of(broker).spool_state.held:
                 return
             await asyncio.sleep(0.05)
         raise AssertionError(f"the spool is not replayed: {broker.spool()}")

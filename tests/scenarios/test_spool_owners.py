@@ -24,6 +24,7 @@ from penstock.node.cluster.membership import Cluster, ClusterOptions
 from penstock.node.cluster.remote_publish import Landed, Landing
 from penstock.node.spool.spool import SpoolSettings
 from penstock.store.memory.engine import MemoryStore
+from tests.nodes import node_of
 from tests.simulation.spool_folder import MemoryFolder
 from tests.simulation.virtual_loop import SimulatedClock, VirtualLoop, run
 
@@ -126,7 +127,7 @@ class World:
     async def log(self, broker: LocalBroker, queue: str) -> list[bytes]:
         """The payloads of a queue as they are stored."""
         found: list[bytes] = []
-        for lane in broker._node.catalog.queue("default", queue).lanes:
+        for lane in node_of(broker).catalog.queue("default", queue).lanes:
             for row in await self.disk.read(lane, 0, 1 << 40, 1 << 40):
                 found += [one.payload for one in decode(EncodedBatch(row.count, row.meta, row.body))]
         return found
@@ -228,7 +229,7 @@ def test_records_in_a_commit_under_way_to_the_outbox_go_before_later_ones() -> N
         for queue, payload in ((early, b"it is away"), ("work", b"one"), (mine, b"between"), ("work", b"two")):
             assert (await first.publish(queue, Message(payload))).buffered
         way.holds = lambda commit: bool(commit.outbox)
-        [way.holds_position_of] = first._node.catalog.queue("default", mine).lanes
+        [way.holds_position_of] = node_of(first).catalog.queue("default", mine).lanes
         way.is_away = False
         await come(lambda: bool(way.held))  # `one` is on its way, and `between` waits
         await world.move(SLOT, "second", "first")
@@ -257,7 +258,7 @@ def test_a_commit_that_fails_while_an_owner_takes_records_leaves_no_gap() -> Non
         for queue, payload in ((mine, b"it is away"), ("work", b"one"), (other, b"between"), ("work", b"two")):
             assert (await first.publish(queue, Message(payload))).buffered
         owner = world.ways["second"]
-        [owner.holds_position_of] = second._node.catalog.queue("default", other).lanes
+        [owner.holds_position_of] = node_of(second).catalog.queue("default", other).lanes
         owner.refuses = lambda commit: any(change.batches for change in commit.lanes)
         way.is_away = False
         await come(lambda: owner.refused > 0)  # that of `one`, while `between` waits
@@ -379,7 +380,7 @@ def test_a_commit_of_a_dead_process_is_decided_before_its_publishes_are_replayed
 
 async def kill(broker: LocalBroker, folder: MemoryFolder) -> None:
     """The process dies where it stands."""
-    node = broker._node
+    node = node_of(broker)
     node.lifecycle.closed = True
     folder.sever()
     await node.spool.replay.stop()

@@ -32,6 +32,7 @@ from penstock.node.broker import LocalBroker
 from penstock.node.catalog_writer import IDS_AT_ONCE
 from penstock.node.limits import Limits
 from penstock.node.staging import ledger, staging
+from tests.nodes import node_of
 from tests.scenarios import shaky
 from tests.scenarios.rig import Home, claim_all, messages, numbered, play, soon, turns, until
 
@@ -46,7 +47,7 @@ def counted(*starts: int, count: int = 40) -> list[str]:
 
 async def stored(broker: LocalBroker) -> tuple[int, int]:
     """(lanes with batches that belong to no queue, rows of transactions and chunks in the catalog)"""
-    node = broker._node
+    node = node_of(broker)
     rows = await node.store.catalog()
     lanes = 0
     blocks = range(1, node.catalog._next_id, IDS_AT_ONCE)  # one for each start; none of them is used up
@@ -57,13 +58,13 @@ async def stored(broker: LocalBroker) -> tuple[int, int]:
 
 
 def carry_on_in_pieces(broker: LocalBroker) -> None:
-    broker._node.staging.commit_bytes = 100
-    broker._node.staging.finisher.piece_bytes = 0
+    node_of(broker).staging.commit_bytes = 100
+    node_of(broker).staging.finisher.piece_bytes = 0
 
 
 def gated(broker: LocalBroker, pieces: int) -> asyncio.Semaphore:
     """So many pieces of large commits are published; each release lets one more through."""
-    gate, carrying = asyncio.Semaphore(pieces), broker._node.staging.finisher
+    gate, carrying = asyncio.Semaphore(pieces), node_of(broker).staging.finisher
     original = carrying._piece
 
     async def piece(*arguments: Any) -> None:
@@ -143,7 +144,7 @@ def test_a_repeated_commit_answers_the_same_and_does_nothing(home: Home) -> None
         home.pass_time(broker, 2 * 3600 * 1000)
 
         async def forgotten() -> bool:
-            return (await broker._node.store.load([ledger.LEDGER_LANE], 10))[0].dedup == []
+            return (await node_of(broker).store.load([ledger.LEDGER_LANE], 10))[0].dedup == []
 
         await until(forgotten)
         assert (await broker.staged("t")).state == "unknown"
@@ -251,7 +252,7 @@ def test_a_commit_and_an_abort_wait_for_chunks_that_are_on_their_way() -> None:
     async def story(machine: shaky.Machine) -> None:
         broker = await machine.open()
         await broker.declare_queue("q")
-        places = broker._node.catalog.stages.by_key
+        places = node_of(broker).catalog.stages.by_key
         for transaction in ("t", "u"):
             await broker.stage(transaction, "a", chunk(0), queue="q")
         coming = asyncio.ensure_future(broker.stage("t", "b", chunk(40), queue="q"))
@@ -275,7 +276,7 @@ def test_a_chunk_that_comes_while_its_transaction_ends_is_not_left_behind() -> N
         await broker.declare_queue("q")
         await broker.stage("t", "a", chunk(0), queue="q")
         ending = asyncio.ensure_future(broker.commit_staged("t", ["a"]))
-        await spin(lambda: ("default", "t") in broker._node.staging._ending)
+        await spin(lambda: ("default", "t") in node_of(broker).staging._ending)
         await broker.stage("t", "late", chunk(40), queue="q")
         assert (await ending).published == 40
         assert await stored(broker) == (0, 0)

@@ -12,6 +12,7 @@ from penstock.model.rows import Commit
 from penstock.node.broker import LocalBroker
 from penstock.node.observe import traces
 from penstock.node.observe.traces import EXPIRE_SPAN_MS, PLACES_MAX, TRACE_RETAIN_MS
+from tests.nodes import node_of
 from tests.scenarios.rig import Home
 from tests.scenarios.rig import play as play_at_home
 from tests.scenarios.shaky import Machine, play
@@ -177,7 +178,7 @@ def test_events_are_read_once_for_a_bounded_number_of_messages(monkeypatch: pyte
         await broker.publish_many("work", [Message(b"x", trace_id="t")] * (PLACES_MAX + 1))
         await broker.ack(await broker.claim("work", max=100))
         reads = 0
-        streams = broker._node.streams
+        streams = node_of(broker).streams
         read = streams.read_offsets
 
         async def counted(*arguments: Any) -> Any:

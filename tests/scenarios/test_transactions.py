@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import InvalidArgument, LeaseLost, Message, MessageTooLarge, NotFound, QueueFull, Verdict
+from tests.nodes import node_of
 from tests.scenarios.rig import Home, claim_all, group_stats, lease, numbered, play, texts
 
 
@@ -21,14 +22,14 @@ def test_acks_and_publishes_over_queues_are_one_commit(home: Home) -> None:
         while len(claim := await broker.claim("in", max=10)):
             claims.append(claim)
         assert len(claims) == 2
-        before = broker._node.commits.count
+        before = node_of(broker).commits.count
         async with broker.transaction() as transaction:
             transaction.publish("out", *(Message(b"%d" % n, partition=str(n)) for n in range(5)))
             transaction.publish_to("x", Message(b"moved"))
             transaction.publish("out", Message(b"5"))
             transaction.ack(claims[0])
             transaction.settle(claims[1], [Verdict("ack", claims[1].offsets()[0], claims[1].offsets()[0] + 1)])
-        assert broker._node.commits.count == before + 1
+        assert node_of(broker).commits.count == before + 1
         assert transaction.receipt is not None
         assert [transaction.receipt.of(index)[0].queue for index in range(7)] == ["out"] * 5 + ["log", "out"]
         broker = await home.open()

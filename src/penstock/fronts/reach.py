@@ -28,8 +28,8 @@ from penstock.node.session import Session
 
 if TYPE_CHECKING:
     from penstock.fronts.http.server import HttpServer
+    from penstock.node.broker.services import Services
     from penstock.node.catalog import Queue
-    from penstock.node.node import Node
 
 Result = TypeVar("Result")
 
@@ -39,7 +39,7 @@ def broker_of(server: HttpServer) -> LocalBroker:
     broker = server.broker
     if server.forwarding is None:
         return broker
-    return Reach(broker._node, broker.namespace, None, server, broker._caller)
+    return Reach(broker._services, broker.namespace, None, server, broker._caller)
 
 
 def _or_there(there: Callable[[], Awaitable[Result]]) -> Callable[[BaseException], Ticket[Result]]:
@@ -50,17 +50,19 @@ def _or_there(there: Callable[[], Awaitable[Result]]) -> Callable[[BaseException
 class Reach(LocalBroker):
     """A broker of several nodes."""
 
-    def __init__(self, node: Node, namespace: str, session: Session | None, server: HttpServer, caller: Caller) -> None:
-        super().__init__(node, namespace, session, caller)
+    def __init__(
+        self, services: Services, namespace: str, session: Session | None, server: HttpServer, caller: Caller
+    ) -> None:
+        super().__init__(services, namespace, session, caller)
         self._server = server
         self._there = client_over(Inside(server, self.consumer_name, self.session_key), namespace, self.consumer_name)
 
     def _view(self, namespace: str, caller: Caller) -> Reach:
-        return Reach(self._node, namespace, self._session, self._server, caller)
+        return Reach(self._services, namespace, self._session, self._server, caller)
 
     def begin_session(self, name: str) -> Reach:
-        session = Session(self._node.ownership.incarnation, check_name(name, "a session"))
-        return Reach(self._node, self._namespace, session, self._server, self._caller)
+        session = Session(self._services.ownership.incarnation, check_name(name, "a session"))
+        return Reach(self._services, self._namespace, session, self._server, self._caller)
 
     async def _anywhere(self, here: Awaitable[Result], there: Callable[[], Awaitable[Result]]) -> Result:
         try:
@@ -74,16 +76,16 @@ class Reach(LocalBroker):
             await here
         except Elsewhere:
             await there()
-            assert self._node.cluster is not None
-            await self._node.cluster.catalog_feed.refresh()
+            assert self._services.cluster is not None
+            await self._services.cluster.catalog_feed.refresh()
 
     # What was declared ------------------------------------------------------------------------------------
 
     def _known(self, name: str) -> Queue:
         """A queue, whoever owns it."""
-        self._node.check_open()
+        self._services.lifecycle.check_open()
         self.authorize("browse", "queue", name)
-        queue = self._node.catalog.queue(self._namespace, name)
+        queue = self._services.catalog.queue(self._namespace, name)
         if queue.session is not None and queue.session != self._session:
             raise ExclusiveQueue(f"queue {name!r} is exclusive to another session")
         return queue
@@ -172,7 +174,7 @@ class Reach(LocalBroker):
         return await self._anywhere(super().extend(lease, seconds), lambda: self._there.extend(lease, seconds))
 
     def transaction(self) -> LocalTransaction:
-        self._node.check_open()
+        self._services.lifecycle.check_open()
         return _Transaction(self, self._there)
 
     async def attach(

@@ -12,12 +12,12 @@ from contextlib import suppress
 from typing import Final
 
 from penstock.model.errors import Closed, PenstockError
-from penstock.model.rows import SLOTS, Member, home_slot
+from penstock.model.rows import SLOTS, Member
 from penstock.node.background.enqueued import POLL_S, Enqueueing
 from penstock.node.background.retention import LaneRetention, QueueRetention
 from penstock.node.background.schedules import Schedules
 from penstock.node.cache import BatchCache
-from penstock.node.catalog import Catalog, Queue
+from penstock.node.catalog import Catalog
 from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.clock import Clock
 from penstock.node.cluster.catalog_feed import CatalogFeed
@@ -319,18 +319,3 @@ class Node:
         await self.spool.close()
         await self.store.close()
         await self.memory.close()
-
-    # What brokers ask -------------------------------------------------------------------------------------
-
-    @property
-    def closed(self) -> bool:
-        return self.lifecycle.closed
-
-    def check_open(self) -> None:
-        self.lifecycle.check_open()
-
-    def find_queue(self, namespace: str, name: str) -> Queue:
-        """A queue that this node owns. Of one that it does not know, the owner of its home slot knows the truth."""
-        queue = self.catalog.queues.get((namespace, name))
-        self.ownership.check(home_slot(namespace, name) if queue is None else queue.slot)
-        return self.catalog.queue(namespace, name)

@@ -19,6 +19,7 @@ from penstock.client.consumer import units_of
 from penstock.client.lease_keeper import merged
 from penstock.model.verdict import Verdict
 from tests.clients.http.rig import PATIENCE_S, Asked, ToldServer, connected, refusal, run, until
+from tests.nodes import node_of
 
 QUICK: dict[str, Any] = {"poll_seconds": 0.1}
 
@@ -399,7 +400,7 @@ def test_a_stop_at_an_idle_queue_loses_nothing() -> None:
             for _ in range(20):
                 consumer = client.consumer("q", lambda _: None, poll_seconds=0.2)
                 running = asyncio.ensure_future(consumer.run())
-                await until(lambda: place.broker._node.waiters.count == 1)
+                await until(lambda: node_of(place.broker).waiters.count == 1)
                 published_now = asyncio.ensure_future(client.publish("q", Message(b"")))
                 consumer.stop()
                 await running

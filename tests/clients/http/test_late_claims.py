@@ -11,6 +11,7 @@ import pytest
 from penstock import AsyncClient, Message
 from penstock.node.broker import LocalBroker
 from tests.clients.http.rig import run, served
+from tests.nodes import node_of
 from tests.scenarios.rig import until
 from tests.torture.proxy import Proxy
 
@@ -68,7 +69,7 @@ def test_a_claim_that_is_late_and_still_holds_is_handed_out_with_a_new_deadline(
             proxy.stall()
             await broker.publish("q", Message(b"m"))
             await until(lambda: _is_leased(broker))
-            began_ms = broker._node.clock.now_ms()
+            began_ms = node_of(broker).clock.now_ms()
             await asyncio.sleep(1.3)
             proxy.heal()
             claim = await claiming

@@ -30,6 +30,7 @@ from penstock import (
     encode,
 )
 from tests.clients.http.rig import connected, run, served, until
+from tests.nodes import node_of
 
 
 def test_large_messages_come_back_as_they_were_sent() -> None:
@@ -295,7 +296,7 @@ def test_claims_wait_and_take_as_asked() -> None:
         async with connected() as (client, place):
             await client.declare_queue("q", ordered=True)
             waiting = asyncio.ensure_future(client.claim("q", wait=30, consumer="ann"))
-            await until(lambda: place.broker._node.waiters.count == 1)
+            await until(lambda: node_of(place.broker).waiters.count == 1)
             await client.publish("q", Message(b"a", partition="1"))
             assert (await waiting).payloads() == [b"a"]
             assert len(await client.claim("q", partition="2")) == 0
@@ -305,9 +306,9 @@ def test_claims_wait_and_take_as_asked() -> None:
             history = await client.history("q", 0)
             assert (history[0].kind, history[0].consumer) == ("claimed", "ann")
             cancelled = asyncio.ensure_future(client.claim("q", wait=600))
-            await until(lambda: place.broker._node.waiters.count == 1)
+            await until(lambda: node_of(place.broker).waiters.count == 1)
             cancelled.cancel()
-            await until(lambda: place.broker._node.waiters.count == 0)  # the server noticed
+            await until(lambda: node_of(place.broker).waiters.count == 0)  # the server noticed
 
     run(main())
 

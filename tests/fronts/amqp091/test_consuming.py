@@ -19,6 +19,7 @@ from penstock.model.errors import Unavailable
 from penstock.model.verdict import Verdict
 from penstock.node.broker import LocalBroker
 from tests.fronts.amqp091.rig import Inbox, Raw, Served, closed_with, closes, quiet, served, until, waited
+from tests.nodes import node_of
 
 if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel
@@ -356,9 +357,11 @@ def test_leases_are_renewed_while_the_client_is_there(monkeypatch: pytest.Monkey
 
 def lease_deadline(place: Served) -> int:
     async def deadline(broker: Any) -> int:
-        queue = broker._node.catalog.queue("default", "q")
-        [lease] = broker._node.lanes.get(queue.lanes[0]).work(queue.groups["default"].id).leases.by_id.values()
-        return int(lease.deadline_ms)
+        queue = node_of(broker).catalog.queue("default", "q")
+        lane = node_of(broker).lanes.get(queue.lanes[0])
+        assert lane is not None
+        [lease] = lane.work(queue.groups["default"].id).leases.by_id.values()
+        return lease.deadline_ms
 
     return place.call(deadline)
 

@@ -26,6 +26,7 @@ from penstock.model.rows import Commit
 from penstock.node.consume.claims import Claims
 from penstock.store.memory.engine import MemoryStore
 from tests.fronts.amqp091.rig import PATIENCE_S, Inbox, Raw, Served, closes, quiet, served, until, waited
+from tests.nodes import node_of
 
 
 def test_who_may_log_in() -> None:
@@ -332,7 +333,7 @@ def test_many_channels_and_consumers_end_with_their_connection() -> None:
 
 
 def leaks(place: Served) -> tuple[int, int]:
-    return place.broker._node.waiters.count, len(place.server._connections)
+    return node_of(place.broker).waiters.count, len(place.server._connections)
 
 
 def test_nothing_is_left_of_connections_that_were_cut() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tests.fronts.http.rig import Front, over_http, until
+from tests.nodes import node_of
 
 GROUP: Final = "/v1/queues/mail/groups/default"
 
@@ -227,7 +228,7 @@ async def test_offsets_that_are_gone(front: Front) -> None:
         await front.publish("mail", str(number))
     await front.broker.ack(await front.broker.claim("mail", max=2))
     await front.broker.ack(await front.broker.claim("mail"))
-    node = front.broker._node
+    node = node_of(front.broker)
     lane = front.broker._queue("mail", "consume").lanes[0]
 
     async def is_trimmed() -> bool:

@@ -12,6 +12,7 @@ from penstock.store.memory.engine import MemoryStore
 from tests.fronts.http.rig import Front, Wire, front_on, on_both_loops, over_http, soon, until
 from tests.fronts.http.test_limits import HEALTH, claim_request, stuck_claim
 from tests.fronts.http.test_protocol import PUBLISH
+from tests.nodes import node_of
 
 READ: Final = b'{"wait":60}'
 
@@ -135,7 +136,7 @@ async def test_a_watcher_of_events_that_goes_is_forgotten(front: Front, loop: st
         getattr(wire, how)()
         await until(lambda: front.server.measures.connections == 0)
     await until(lambda: len(asyncio.all_tasks()) <= before)
-    assert not front.broker._node.waiters._readers
+    assert not node_of(front.broker).waiters._readers
 
 
 # Stopping ------------------------------------------------------------------------------------------------
@@ -181,7 +182,7 @@ async def stop_while_all_is_busy(store: SlowStore, front: Front) -> None:
     idle = await front.connect()
     await idle.send(HEALTH)
     await idle.reply()
-    waits = front.broker._node.waiters
+    waits = node_of(front.broker).waiters
     await until(lambda: waits.count == 1 and waits.readers == 2)
     store.gate.clear()
     publisher = await front.connect()

@@ -14,6 +14,7 @@ from penstock.model.errors import Unavailable
 from penstock.node.broker.local import LocalBroker
 from penstock.store.memory.engine import MemoryStore
 from tests.fronts.http.rig import Front, Wire, front_on, on_both_loops, over_http, soon, until
+from tests.nodes import node_of
 
 
 async def watch(front: Front, query: str = "", headers: str = "") -> Wire:
@@ -23,7 +24,7 @@ async def watch(front: Front, query: str = "", headers: str = "") -> Wire:
     status, fields = await wire.head()
     assert (status, fields["content-type"]) == (200, "text/event-stream")
     assert await wire.chunk() == b": events follow\n\n"
-    await until(lambda: front.broker._node.waiters.readers > 0)
+    await until(lambda: node_of(front.broker).waiters.readers > 0)
     return wire
 
 

@@ -24,6 +24,7 @@ from penstock.store.sqlite.engine import SqliteStore
 from penstock.wire.http.scans import ARROW_TYPE, NEXT_OFFSET_HEADER
 from penstock.wire.http.shapes import BATCHES_TYPE
 from tests.fronts.http.rig import Front, Reply, front_on, over_http, soon
+from tests.nodes import node_of
 
 ARROW: Final = {"Accept": ARROW_TYPE}
 BATCHES: Final = {"Accept": BATCHES_TYPE}
@@ -88,10 +89,10 @@ async def test_parts_are_cut_by_place_and_not_encoded_anew(front: Front, start: 
 async def test_what_is_in_the_store_and_what_is_in_memory_are_the_same(front: Front) -> None:
     await filled(front, 10, 10, 10)
     from_memory = await scan(front)
-    lane = front.broker._node.catalog.queues["default", "log"].lanes[0]
+    lane = node_of(front.broker).catalog.queues["default", "log"].lanes[0]
     for base in (0, 10, 20):
-        assert front.broker._node.cache.has(lane, base)
-        front.broker._node.cache.forget(lane, base)
+        assert node_of(front.broker).cache.has(lane, base)
+        node_of(front.broker).cache.forget(lane, base)
     assert await scan(front) == from_memory
     assert await scan(front, payload=0) == await scan(front, payload="false")
 
@@ -440,7 +441,7 @@ async def test_how_far_a_read_may_go(front: Front) -> None:
 
     for forget in (False, True):
         if forget:  # what is in memory, and what must be read
-            lane = front.broker._node.lanes.get(front.broker._node.catalog.queues["default", "log"].lanes[0])
+            lane = node_of(front.broker).lanes.get(node_of(front.broker).catalog.queues["default", "log"].lanes[0])
             assert lane is not None
             lane.log.tail.clear()
         assert await extent(start=0) == (500, 500, sum(sizes))

@@ -10,6 +10,7 @@ from penstock.fronts.http.sessions import NAMESPACES_KEPT
 from penstock.model.errors import Unavailable
 from penstock.model.rows import Commit
 from tests.fronts.http.rig import Front, over_http, until
+from tests.nodes import node_of
 
 
 async def begin(front: Front, seconds: float = 30) -> dict[str, str]:
@@ -89,14 +90,14 @@ async def test_a_wrong_time_is_refused(front: Front, seconds: object) -> None:
 async def test_what_a_request_declares_while_its_session_is_ended_goes_too(front: Front) -> None:
     session = await begin(front)
     answered, went_on = asyncio.Event(), asyncio.Event()
-    apply = front.broker._node.store.apply
+    apply = node_of(front.broker).store.apply
 
     async def slowly(commit: Commit) -> None:
         answered.set()
         await went_on.wait()
         await apply(commit)
 
-    front.broker._node.commits._store.apply = slowly  # type: ignore[method-assign]
+    node_of(front.broker).commits._store.apply = slowly  # type: ignore[method-assign]
     declaring = asyncio.ensure_future(front.call("PUT", "/v1/queues/late", {"exclusive": True}, session=session["id"]))
     await answered.wait()
     ending = asyncio.ensure_future(front.call("DELETE", f"/v1/sessions/{session['id']}"))
@@ -115,7 +116,7 @@ async def test_what_a_request_declares_while_its_session_is_ended_goes_too(front
 async def test_a_session_that_could_not_be_ended_can_be_ended_again(front: Front) -> None:
     session = await begin(front)
     await front.ok("PUT", "/v1/queues/replies", {"exclusive": True}, session=session["id"])
-    store = front.broker._node.commits._store
+    store = node_of(front.broker).commits._store
     apply = store.apply
 
     async def away(commit: Commit) -> None:

@@ -23,6 +23,7 @@ from penstock.loop_thread import LoopThread
 from penstock.node.broker import LocalBroker
 from penstock.node.node import Node
 from penstock.sync import SyncBroker
+from tests import nodes
 
 THREADS = 8
 MESSAGES_EACH = 150
@@ -40,7 +41,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 def node_of(broker: SyncBroker) -> Node:
     assert isinstance(broker._broker, LocalBroker)
-    return broker._broker._node
+    return nodes.node_of(broker._broker)
 
 
 # Threads --------------------------------------------------------------------------------------------------

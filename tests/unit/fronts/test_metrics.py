@@ -17,6 +17,7 @@ from penstock.model.rows import BatchHead
 from penstock.node.broker import LocalBroker
 from penstock.store.memory.engine import MemoryStore
 from tests.local import open_local
+from tests.nodes import node_of
 from tests.scenarios.rig import ManualClock
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -114,7 +115,7 @@ def test_past_the_cap_the_largest_lags_are_shown_and_the_rest_is_one_sum() -> No
 def test_the_cap_at_its_edge() -> None:
     async def scenario(broker: LocalBroker) -> None:
         await broker.declare_queue("a")
-        queues = len(broker._node.catalog.by_id)
+        queues = len(node_of(broker).catalog.by_id)
         at, past, none = [(await broker.measures(queues_max=most)) for most in (queues, queues - 1, 0)]
         assert (len(at.queues), at.rest.queues) == (queues, 0)
         assert (len(past.queues), past.rest.queues) == (queues - 1, 1)
@@ -130,11 +131,11 @@ def test_a_deleted_queue_leaves_no_counter() -> None:
             await broker.declare_group(name, "g")
             await broker.publish(name, Message(b"x"))
             await broker.ack(await broker.claim(name, group="g"))
-        assert len(broker._node.counters.groups) == 2
+        assert len(node_of(broker).counters.groups) == 2
         await broker.delete_queue("q")
-        assert len(broker._node.counters.groups) == 1
+        assert len(node_of(broker).counters.groups) == 1
         await broker.delete_group("kept", "g")
-        assert broker._node.counters.groups == {}
+        assert node_of(broker).counters.groups == {}
         samples = parsed(await render(broker))
         assert value(samples, "penstock_messages_total", event="acked") == 2  # the totals never fall
 
@@ -162,10 +163,10 @@ def test_lag_is_as_old_as_the_oldest_message_not_done() -> None:
             assert await lag() == 7.5  # leased is not done
             await broker.ack(claim)
             assert await lag() == 2.5
-            for lane in broker._node.lanes.loaded():
+            for lane in node_of(broker).lanes.loaded():
                 lane.log.tail.clear()  # as after a restart: heads are in the store alone
             assert await lag() == 2.5
-            assert broker._node.survey._heads  # and the next scrape need not read it again
+            assert node_of(broker).survey._heads  # and the next scrape need not read it again
             await broker.ack(await broker.claim("q", group="g"))
             assert await lag() == 0.0
 
@@ -186,7 +187,7 @@ def test_a_store_that_does_not_answer_costs_the_age_alone(monkeypatch: pytest.Mo
             await broker.declare_queue("q")
             await broker.declare_group("q", "g")
             await broker.publish("q", Message(b"1"))
-            for lane in broker._node.lanes.loaded():
+            for lane in node_of(broker).lanes.loaded():
                 lane.log.tail.clear()
             samples = parsed(await asyncio.wait_for(render(broker), 20))
             group = {"namespace": "default", "queue": "q", "group": "g"}
@@ -200,7 +201,7 @@ def test_a_scrape_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: LocalBroker) -> None:
         await broker.declare_queue("q")
         await broker.declare_queue("two", lanes=2)
-        node = broker._node
+        node = node_of(broker)
         node.lanes.drop({*node.catalog.queue("default", "q").lanes, node.catalog.queue("default", "two").lanes[1]})
         loaded = node.lanes.count
         samples = parsed(await render(broker))
@@ -226,7 +227,7 @@ def test_others_run_while_many_queues_are_surveyed(monkeypatch: pytest.MonkeyPat
                 await asyncio.sleep(0)
 
         task = asyncio.create_task(other())
-        await broker._node.survey.numbers(10)
+        await node_of(broker).survey.numbers(10)
         task.cancel()
         assert ran > 50
 

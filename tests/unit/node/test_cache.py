@@ -10,6 +10,7 @@ from penstock.batch import encode
 from penstock.model.rows import BatchRow
 from penstock.node.cache import BatchCache
 from tests.local import open_local
+from tests.nodes import node_of
 
 
 def row(base: int, count: int = 1) -> BatchRow:
@@ -84,7 +85,7 @@ def test_a_queue_that_is_worked_off_leaves_nothing_in_memory() -> None:
     async def story() -> None:
         async with await open_local(None, events=False) as broker:
             await broker.declare_queue("q")
-            node = broker._node
+            node = node_of(broker)
             [lane_id] = node.catalog.queue("default", "q").lanes
             for number in range(50):
                 await broker.publish("q", Message(b"%d" % number * 100))
@@ -110,7 +111,7 @@ def test_a_log_with_limits_leaves_in_memory_what_it_keeps() -> None:
     async def story() -> None:
         async with await open_local(None, events=False) as broker:
             await broker.declare_queue("log", retain_messages=10)
-            node = broker._node
+            node = node_of(broker)
             [lane_id] = node.catalog.queue("default", "log").lanes
             for number in range(100):
                 await broker.publish("log", Message(b"%d" % number))
@@ -131,7 +132,7 @@ def test_a_backlog_of_large_messages_is_read_from_memory_as_far_as_it_fits() -> 
         async with await open_local(None, events=False, cache_bytes=1_000_000) as broker:
             await broker.declare_queue("q")
             await broker.declare_group("q", "default")
-            node = broker._node
+            node = node_of(broker)
             [lane_id] = node.catalog.queue("default", "q").lanes
             for _ in range(15):
                 await broker.publish_many("q", [Message(os.urandom(5_000)) for _ in range(20)])

@@ -14,6 +14,7 @@ from penstock.model.rows import BatchRow, Commit, LaneChange
 from penstock.node.broker import LocalBroker
 from penstock.node.observe.counters import Counters
 from tests.local import open_local
+from tests.nodes import node_of
 
 
 def counts(measures: Counters, group: int) -> dict[str, int]:
@@ -87,10 +88,10 @@ def test_cache_hits_and_misses_are_counted_once_a_batch(tmp_path: Path) -> None:
     async def main() -> None:
         async with await open_local(tmp_path / "q.db", cache_bytes=0) as broker:
             await deliver(broker)
-            assert (broker._node.cache.hits, broker._node.cache.misses) == (0, 2)
+            assert (node_of(broker).cache.hits, node_of(broker).cache.misses) == (0, 2)
         async with await open_local(tmp_path / "r.db") as broker:
             await deliver(broker)
-            assert (broker._node.cache.hits, broker._node.cache.misses) == (2, 0)
+            assert (node_of(broker).cache.hits, node_of(broker).cache.misses) == (2, 0)
 
     async def deliver(broker: LocalBroker) -> None:
         await broker.declare_queue("q")
@@ -110,7 +111,7 @@ def test_stream_reads_are_deliveries() -> None:
             await broker.publish_many("q", [Message(b"x") for _ in range(5)])
             assert len(await broker.read("q", "s", max=3)) == 3
             await broker.commit("q", "s", 3)
-            [group] = broker._node.counters.groups
-            assert counts(broker._node.counters, group) == {"delivered": 3, "committed": 3}
+            [group] = node_of(broker).counters.groups
+            assert counts(node_of(broker).counters, group) == {"delivered": 3, "committed": 3}
 
     asyncio.run(main())

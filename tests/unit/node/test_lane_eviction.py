@@ -8,6 +8,7 @@ from unittest.mock import patch
 import penstock
 from penstock import Message
 from tests.local import open_local
+from tests.nodes import node_of
 
 QUEUES = 60
 LANES = 10
@@ -25,7 +26,7 @@ async def story() -> None:
         for number in range(QUEUES):
             await broker.declare_queue(f"q{number}")
             await use(broker, number, b"first")
-        held = len(broker._node.lanes.loaded())
+        held = len(node_of(broker).lanes.loaded())
         assert held < 2 * LANES
         for number in range(QUEUES):
             await use(broker, number, b"second")
@@ -35,8 +36,8 @@ async def story() -> None:
         leased = await broker.claim("q0")
         for number in range(1, QUEUES):
             await use(broker, number, b"third")
-        assert broker._node.catalog.queue("default", "q0").lanes[0] in {
-            lane.id for lane in broker._node.lanes.loaded()
+        assert node_of(broker).catalog.queue("default", "q0").lanes[0] in {
+            lane.id for lane in node_of(broker).lanes.loaded()
         }, "a lane with a lease has a timer to mind"
         await broker.ack(leased)
 

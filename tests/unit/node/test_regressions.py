@@ -17,6 +17,7 @@ from penstock.node.catalog_writer import NAME_LOCKS_MAX
 from penstock.node.node import Node
 from penstock.node.publish.split import parts_of_messages
 from penstock.store.memory.engine import MemoryStore
+from tests.nodes import node_of
 from tests.simulation.virtual_loop import SimulatedClock, VirtualLoop, run
 
 Story = Callable[[LocalBroker, "ShakyStore"], Awaitable[None]]
@@ -218,9 +219,9 @@ def test_a_death_while_a_node_opens_replaces_no_promise() -> None:
 def test_an_old_image_of_a_lane_is_never_taken_for_a_new_one() -> None:
     async def story(broker: LocalBroker, store: ShakyStore) -> None:
         await broker.declare_queue("work")
-        lane = broker._node.catalog.queue("default", "work").lanes[0]
+        lane = node_of(broker).catalog.queue("default", "work").lanes[0]
         store.load_s = 2.0
-        old = asyncio.create_task(broker._node.lanes.load(lane))
+        old = asyncio.create_task(node_of(broker).lanes.load(lane))
         await asyncio.sleep(0.1)
         await broker.publish("work", Message(b"1"))
         store.fail_after = 1
@@ -239,7 +240,7 @@ def test_a_lane_that_is_read_back_knows_a_group_whose_declaration_seemed_to_fail
         store.fail_after = 1
         with pytest.raises(Unavailable):
             await broker.declare_group("work", "late")
-        await broker._node.writer.known()
+        await node_of(broker).writer.known()
         assert (await broker.claim("work", group="late", wait=5)).payloads() == [b"1"]
 
     play(story)
@@ -262,7 +263,7 @@ def test_messages_that_a_filter_leaves_out_do_not_hold_the_log() -> None:
         await broker.declare_group("work", "default", filter="color = 'red'")
         await broker.publish("work", Message(b"1", headers={"color": "blue"}))
         assert len(await broker.claim("work", wait=1)) == 0
-        image = (await store.load(broker._node.catalog.queue("default", "work").lanes, 0))[0]
+        image = (await store.load(node_of(broker).catalog.queue("default", "work").lanes, 0))[0]
         assert (image.first, image.groups[0].next) == (1, 1)
 
     play(story)
@@ -274,10 +275,10 @@ def test_a_claim_tries_every_lane_also_while_others_claim() -> None:
     async def story(broker: LocalBroker, store: ShakyStore) -> None:
         await broker.declare_queue("work", lanes=2)
         await broker.claim("work")
-        queue = broker._node.catalog.queue("default", "work")
+        queue = node_of(broker).catalog.queue("default", "work")
         place = await broker.publish("work", Message(b"1"))
         empty = 1 - place.lane
-        broker._node.lanes.drop({queue.lanes[empty]})
+        node_of(broker).lanes.drop({queue.lanes[empty]})
         queue.rotation, store.load_s = empty, 1.0
         claim = asyncio.create_task(broker.claim("work"))
         await asyncio.sleep(0.5)
@@ -316,7 +317,7 @@ def test_an_id_is_found_while_a_publish_to_several_lanes_waits() -> None:
 def test_a_publish_that_had_begun_does_not_write_to_a_lane_whose_deletion_seemed_to_fail() -> None:
     async def story(broker: LocalBroker, store: ShakyStore) -> None:
         await broker.declare_queue("work")
-        node = broker._node
+        node = node_of(broker)
         queue = node.catalog.queue("default", "work")
         begun = parts_of_messages(queue, [Message(b"late")])
         store.fail_after, store.catalog_s = 1, 1.0
@@ -346,7 +347,7 @@ def test_the_lock_of_a_name_is_kept_while_somebody_waits_for_it() -> None:
     """One that was just given back has a new holder who has not had his turn yet: it is not free."""
 
     async def story(broker: LocalBroker, _store: ShakyStore) -> None:
-        writer = broker._node.writer
+        writer = node_of(broker).writer
         lock = writer._name_lock("mark", "default", "wanted")
         await lock.acquire()
         waiting = asyncio.create_task(lock.acquire())

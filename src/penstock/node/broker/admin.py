@@ -37,7 +37,7 @@ class LocalAdministration(Names, Administration):
         chosen = await self._work_group(home, group)
         for lane_id in home.lanes if lane is None and offset is None else [lane_of(home, lane)]:
             if to is not None:
-                place = await self._node.lanes.offset_at(lane_id, "beginning" if to == "first" else "now")
+                place = await self._services.lanes.offset_at(lane_id, "beginning" if to == "first" else "now")
             else:
                 place = await self._place(lane_id, offset, time_ms)
             await self._seek(lane_id, chosen, place)
@@ -46,23 +46,23 @@ class LocalAdministration(Names, Administration):
         def command(lane: Lane) -> Ticket[None]:
             if not lane.first <= offset <= lane.visible_end:
                 raise InvalidArgument(f"offset is {offset}; the lane has {lane.first} to {lane.visible_end}")
-            lane.groups[group.id].seek(self._node.clock.now_ms(), offset)
-            return self._node.commits.commit(lane)
+            lane.groups[group.id].seek(self._services.clock.now_ms(), offset)
+            return self._services.commits.commit(lane)
 
-        await (await self._node.lanes.run(lane_id, command))
+        await (await self._services.lanes.run(lane_id, command))
 
     async def purge(self, queue: str, group: str = DEFAULT_GROUP) -> int:
         home = self._queue(queue, "manage")
         chosen = await self._work_group(home, group)
         count = 0
-        for lane in await self._node.lanes.together(home.lanes):
-            count += lane.work(chosen.id).purge(self._node.clock.now_ms())
-            self._node.commits.touch(lane)
-        await self._node.commits.commit()
+        for lane in await self._services.lanes.together(home.lanes):
+            count += lane.work(chosen.id).purge(self._services.clock.now_ms())
+            self._services.commits.touch(lane)
+        await self._services.commits.commit()
         return count
 
     async def check_ready(self) -> Literal["ready", "buffering"]:
-        return await self._node.readiness.check()
+        return await self._services.readiness.check()
 
     async def pause(self, queue: str, group: str | None = None) -> None:
         await self._pause(queue, group, True)
@@ -73,7 +73,7 @@ class LocalAdministration(Names, Administration):
     async def _pause(self, queue: str, group: str | None, paused: bool) -> None:
         home = self._queue(queue, "manage")
         if group is None:
-            await self._node.declarations.declare_queue(self._namespace, queue, {"paused": paused}, self._session)
+            await self._services.declarations.declare_queue(self._namespace, queue, {"paused": paused}, self._session)
         else:
             self._group(home, group)
-            await self._node.declarations.declare_group(home, group, {"paused": paused})
+            await self._services.declarations.declare_group(home, group, {"paused": paused})

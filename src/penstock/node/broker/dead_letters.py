@@ -23,7 +23,7 @@ class LocalDeadLetters(Names, DeadLetters):
         home = self._queue(queue, "browse")
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
-        return await self._node.dead_letters.listed(home, self._group(home, group), choice, max)
+        return await self._services.dead_letters.listed(home, self._group(home, group), choice, max)
 
     async def dead_page(
         self, queue: str, group: str = DEFAULT_GROUP, *, after: tuple[int, int] | None = None, max: int = 100
@@ -31,7 +31,7 @@ class LocalDeadLetters(Names, DeadLetters):
         home = self._queue(queue, "browse")
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         start = (home.lanes[0], 0) if after is None else place_after(after, home)
-        return await self._node.dead_letters.page(home, self._group(home, group), start, max)
+        return await self._services.dead_letters.page(home, self._group(home, group), start, max)
 
     async def dead_ranges(
         self, queue: str, group: str = DEFAULT_GROUP, *, after: tuple[int, int] | None = None, max: int = 10_000
@@ -39,11 +39,11 @@ class LocalDeadLetters(Names, DeadLetters):
         home = self._queue(queue, "browse")
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         start = (home.lanes[0], 0) if after is None else place_after(after, home)
-        return await self._node.dead_letters.ranges(home, self._group(home, group), start, max)
+        return await self._services.dead_letters.ranges(home, self._group(home, group), start, max)
 
     async def dead_reasons(self, queue: str, group: str = DEFAULT_GROUP) -> list[DeadReason]:
         home = self._queue(queue, "browse")
-        return await self._node.dead_letters.reasons(home, self._group(home, group))
+        return await self._services.dead_letters.reasons(home, self._group(home, group))
 
     async def redrive(
         self, queue: str, group: str = DEFAULT_GROUP, *, reason: str | None = None, error: str | None = None,
@@ -52,7 +52,7 @@ class LocalDeadLetters(Names, DeadLetters):
     ) -> int:  # fmt: skip
         home = self._queue(queue, "manage")
         choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
-        return await self._node.dead_letters.redrive(home, self._group(home, group), choice)
+        return await self._services.dead_letters.redrive(home, self._group(home, group), choice)
 
     async def purge_dead(
         self, queue: str, group: str = DEFAULT_GROUP, *, reason: str | None = None, error: str | None = None,
@@ -61,4 +61,4 @@ class LocalDeadLetters(Names, DeadLetters):
     ) -> int:  # fmt: skip
         home = self._queue(queue, "manage")
         choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
-        return await self._node.dead_letters.purge(home, self._group(home, group), choice)
+        return await self._services.dead_letters.purge(home, self._group(home, group), choice)

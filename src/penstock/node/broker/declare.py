@@ -16,34 +16,34 @@ class LocalDeclarations(Names, Declarations):
     """Declares, and says what is declared."""
 
     async def declare_queue(self, name: str, **options: Unpack[QueueOptions]) -> None:
-        self._node.check_open()
+        self._services.lifecycle.check_open()
         check_name(name, "a queue's name")
-        if (self._namespace, name) in self._node.catalog.queues:
+        if (self._namespace, name) in self._services.catalog.queues:
             self._queue(name, "declare")
         else:
             self.authorize("declare", "queue", name)
-            self._node.ownership.check(home_slot(self._namespace, name))
-        await self._node.declarations.declare_queue(self._namespace, name, {**options}, self._session)
+            self._services.ownership.check(home_slot(self._namespace, name))
+        await self._services.declarations.declare_queue(self._namespace, name, {**options}, self._session)
 
     async def delete_queue(self, name: str) -> None:
-        await self._node.declarations.delete_queue(self._queue(name, "declare"))
+        await self._services.declarations.delete_queue(self._queue(name, "declare"))
 
     async def declare_group(self, queue: str, name: str, **options: Unpack[GroupOptions]) -> None:
-        await self._node.declarations.declare_group(self._queue(queue, "declare"), name, {**options})
+        await self._services.declarations.declare_group(self._queue(queue, "declare"), name, {**options})
 
     async def delete_group(self, queue: str, name: str) -> None:
         home = self._queue(queue, "declare")
-        await self._node.declarations.delete_group(home, self._group(home, name))
+        await self._services.declarations.delete_group(home, self._group(home, name))
 
     async def declare_exchange(self, name: str, **options: Unpack[ExchangeOptions]) -> None:
         self._check_exchange(name, "declare")
         self._check_registrar()
-        await self._node.exchanges.declare(self._namespace, name, {**options})
+        await self._services.exchanges.declare(self._namespace, name, {**options})
 
     async def delete_exchange(self, name: str) -> None:
         self._check_exchange(name, "declare")
         self._check_registrar()
-        await self._node.exchanges.delete(self._namespace, name)
+        await self._services.exchanges.delete(self._namespace, name)
 
     async def bind(
         self,
@@ -56,7 +56,7 @@ class LocalDeclarations(Names, Declarations):
         match: Literal["all", "any"] = "all",
     ) -> None:
         binding = self._binding(exchange, target, pattern, target_kind, headers, match)
-        await self._node.exchanges.bind(self._namespace, binding)
+        await self._services.exchanges.bind(self._namespace, binding)
 
     async def unbind(
         self,
@@ -69,7 +69,7 @@ class LocalDeclarations(Names, Declarations):
         match: Literal["all", "any"] = "all",
     ) -> None:
         binding = self._binding(exchange, target, pattern, target_kind, headers, match)
-        await self._node.exchanges.unbind(self._namespace, binding)
+        await self._services.exchanges.unbind(self._namespace, binding)
 
     def _binding(
         self,
@@ -100,7 +100,7 @@ class LocalDeclarations(Names, Declarations):
         self._check_listing()
         return {
             queue.name: options_of(queue.config)
-            for queue in self._node.catalog.queues.values()
+            for queue in self._services.catalog.queues.values()
             if queue.namespace == self._namespace and not queue.deleting and queue.name.startswith(prefix)
         }
 
@@ -109,11 +109,11 @@ class LocalDeclarations(Names, Declarations):
         return self.knows_queue(name)
 
     def knows_queue(self, name: str) -> bool:
-        queue = self._node.catalog.queues.get((self._namespace, name))
+        queue = self._services.catalog.queues.get((self._namespace, name))
         return queue is not None and not queue.deleting
 
     def knows_exchange(self, name: str) -> bool:
-        return name in self._node.catalog.router(self._namespace).exchanges()
+        return name in self._services.catalog.router(self._namespace).exchanges()
 
     async def queue_options(self, name: str) -> dict[str, Any]:
         return options_of(self._queue(name, "browse").config)
@@ -123,12 +123,12 @@ class LocalDeclarations(Names, Declarations):
 
     async def exchanges(self) -> dict[str, dict[str, Any]]:
         self._check_listing()
-        declared = self._node.catalog.router(self._namespace).exchanges()
+        declared = self._services.catalog.router(self._namespace).exchanges()
         return {name: options_of(config) for name, config in declared.items()}
 
     async def bindings(self, exchange: str) -> list[Binding]:
         self._check_exchange(exchange, "browse")
-        return self._node.catalog.router(self._namespace).bindings(exchange)
+        return self._services.catalog.router(self._namespace).bindings(exchange)
 
     # Consumers that are known to come and go --------------------------------------------------------------
 
@@ -156,13 +156,13 @@ class LocalDeclarations(Names, Declarations):
         home = self._queue(queue, "consume")
         name = self.consumer_name if consumer is None else check_name(consumer, "consumer")
         chosen = self._group(home, group) if group else None
-        await self._node.sessions.consumer_left(home, chosen, name, keep=keep)
+        await self._services.sessions.consumer_left(home, chosen, name, keep=keep)
         if self._session is not None and not keep:
-            self._node.sessions.detached(self._session, home, group, name)
+            self._services.sessions.detached(self._session, home, group, name)
 
     async def stop_waiting(self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None) -> None:
         home = self._queue(queue, "consume")
         name = self.consumer_name if consumer is None else check_name(consumer, "consumer")
-        self._node.waiters.stop_waiting(home, self._group(home, group), name)
+        self._services.waiters.stop_waiting(home, self._group(home, group), name)
 
     # Schedules --------------------------------------------------------------------------------------------

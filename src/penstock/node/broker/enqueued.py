@@ -15,18 +15,18 @@ class LocalEnqueued(Names, Enqueued):
     """Looks after enqueued messages that failed."""
 
     async def enqueued_failed(self, *, after: int = 0, max: int = 100) -> FailedPage:
-        self._node.check_open()
+        self._services.lifecycle.check_open()
         self.authorize("browse", "enqueued", "")
         check_integer(after, "after", 0, INTEGER_MAX)
         check_integer(max, "max", 1, FAILED_MAX)
-        return await self._node.enqueueing.page(self._namespace, after, max)
+        return await self._services.enqueueing.page(self._namespace, after, max)
 
     async def retry_enqueued(self, ids: Sequence[int] | None = None) -> int:
-        self._node.check_open()
+        self._services.lifecycle.check_open()
         self.authorize("manage", "enqueued", "")
-        return await self._node.enqueueing.retry(self._namespace, check_ids(ids))
+        return await self._services.enqueueing.retry(self._namespace, check_ids(ids))
 
     async def purge_enqueued(self, ids: Sequence[int] | None = None) -> int:
-        self._node.check_open()
+        self._services.lifecycle.check_open()
         self.authorize("manage", "enqueued", "")
-        return await self._node.enqueueing.purge(self._namespace, check_ids(ids))
+        return await self._services.enqueueing.purge(self._namespace, check_ids(ids))

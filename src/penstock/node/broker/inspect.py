@@ -61,7 +61,7 @@ class LocalInspection(Names, Inspection):
         elif start is not None:
             start = place_after(start, home)
         condition = None if filter is None else parse(filter)
-        return await self._node.streams.browse(
+        return await self._services.streams.browse(
             home, chosen, start, max, partition=partition, state=state, condition=condition
         )
 
@@ -72,14 +72,14 @@ class LocalInspection(Names, Inspection):
             self._check_listing()
         else:
             self.authorize("browse", "queue", queue)
-        if self._node.ownership.is_sole:
-            self._node.catalog.queue(DEFAULT_NAMESPACE, EVENTS_QUEUE)  # raises where events are not kept
-        return self._node.feed.follow(Watch(self._namespace, queue, group), after, pause)
+        if self._services.ownership.is_sole:
+            self._services.catalog.queue(DEFAULT_NAMESPACE, EVENTS_QUEUE)  # raises where events are not kept
+        return self._services.feed.follow(Watch(self._namespace, queue, group), after, pause)
 
     async def history(self, queue: str, offset: int, *, lane: int | None = None) -> list[HistoryEntry]:
         home = self._queue(queue, "browse")
         check_integer(offset, "offset", 0, INTEGER_MAX)
-        return await self._node.histories.of_message(home, lane_of(home, lane), offset)
+        return await self._services.histories.of_message(home, lane_of(home, lane), offset)
 
     # Traces -----------------------------------------------------------------------------------------------
 
@@ -89,13 +89,13 @@ class LocalInspection(Names, Inspection):
 
     async def stats(self, queue: str) -> QueueStats:
         home = self._queue(queue, "browse")
-        return queue_stats(home, await self._node.lanes.together(home.lanes), self._node.clock.now_ms())
+        return queue_stats(home, await self._services.lanes.together(home.lanes), self._services.clock.now_ms())
 
     async def measures(self, *, queues_max: int = 1_000) -> NodeNumbers:
         self.authorize("admin", "node", "")
         check_integer(queues_max, "queues_max", 0, INTEGER_MAX)
-        return await self._node.survey.numbers(queues_max)
+        return await self._services.survey.numbers(queues_max)
 
     def spool(self) -> SpoolNumbers | None:
         self.authorize("admin", "node", "")
-        return self._node.spool.numbers()
+        return self._services.spool.numbers()

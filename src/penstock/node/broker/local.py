@@ -42,11 +42,11 @@ class LocalBroker(
     """The broker of a node in this process."""
 
     async def close(self) -> None:
-        await self._node.close()
+        await self._services.close()
 
     def drain(self) -> None:
-        self._node.lifecycle.draining = True
-        self._node.waiters.drain()
+        self._services.lifecycle.draining = True
+        self._services.waiters.drain()
 
     def in_namespace(self, namespace: str) -> LocalBroker:
         return self._view(check_name(namespace, "a namespace"), self._caller)
@@ -59,7 +59,7 @@ class LocalBroker(
         return self._view(self._namespace, Caller(self._caller.principal, authorizer))
 
     def _view(self, namespace: str, caller: Caller) -> LocalBroker:
-        return LocalBroker(self._node, namespace, self._session, caller)
+        return LocalBroker(self._services, namespace, self._session, caller)
 
     @asynccontextmanager
     async def session(self, *, seconds: float = 30.0) -> AsyncIterator[LocalBroker]:
@@ -71,21 +71,23 @@ class LocalBroker(
             await session.end_session()
 
     def begin_session(self, name: str) -> LocalBroker:
-        session = Session(self._node.ownership.incarnation, check_name(name, "a session"))
-        return LocalBroker(self._node, self._namespace, session, self._caller)
+        session = Session(self._services.ownership.incarnation, check_name(name, "a session"))
+        return LocalBroker(self._services, self._namespace, session, self._caller)
 
     def new_session_name(self) -> str:
         return f"session-{secrets.token_hex(8)}"
 
     async def end_session(self) -> None:
         session = self._session
-        if session is None or self._node.closed:
+        if session is None or self._services.lifecycle.closed:
             return
-        await self._node.sessions.end(session)
-        if self._node.cluster is not None:
-            await self._node.cluster.session_ended(session)
+        await self._services.sessions.end(session)
+        if self._services.cluster is not None:
+            await self._services.cluster.session_ended(session)
 
 
 def broker_of_session(broker: LocalBroker, session_key: str, namespace: str) -> LocalBroker:
     """A broker for one operation in the name of a session that another node has."""
-    return LocalBroker(broker._node, check_name(namespace, "a namespace"), Session.parse(session_key), broker._caller)
+    return LocalBroker(
+        broker._services, check_name(namespace, "a namespace"), Session.parse(session_key), broker._caller
+    )

@@ -16,7 +16,7 @@ class LocalMarks(Names, Marks):
         self._check_listing()
         self._check_registrar()
         check_text(prefix, "prefix", NAME_CHARACTERS_MAX)
-        return self._node.marks.named(self._namespace, prefix)
+        return self._services.marks.named(self._namespace, prefix)
 
     async def marks_page(self, prefix: str = "", *, after: str = "", max: int = 1_000) -> MarkPage:
         self._check_listing()
@@ -24,19 +24,19 @@ class LocalMarks(Names, Marks):
         check_text(prefix, "prefix", NAME_CHARACTERS_MAX)
         check_text(after, "after", NAME_CHARACTERS_MAX)
         check_integer(max, "max", 1, 1_000)
-        return self._node.marks.page(self._namespace, prefix, after, max)
+        return self._services.marks.page(self._namespace, prefix, after, max)
 
     async def mark(self, name: str) -> Mark:
         self._check_named("mark", name, "browse")
         self._check_registrar()
-        return self._node.marks.one(self._namespace, name)
+        return self._services.marks.one(self._namespace, name)
 
     async def put_mark(self, name: str, value: Any, *, expected_version: int | None = None) -> Mark:
         self._check_named("mark", name, "manage")
         self._check_registrar()
-        return await self._node.marks.put(self._namespace, MarkPut(name, value, expected_version))
+        return await self._services.marks.put(self._namespace, MarkPut(name, value, expected_version))
 
     async def delete_mark(self, name: str) -> None:
         self._check_named("mark", name, "manage")
         self._check_registrar()
-        await self._node.marks.delete(self._namespace, name)
+        await self._services.marks.delete(self._namespace, name)

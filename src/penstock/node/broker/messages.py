@@ -90,14 +90,14 @@ class LocalMessages(Names, Messages):
         if isinstance(messages, EncodedBatch):
             listed, count = messages, messages.count
             parts = route_batch(
-                self._node.catalog, self._namespace, exchange, messages, mandatory=mandatory, publish_id=publish_id
+                self._services.catalog, self._namespace, exchange, messages, mandatory=mandatory, publish_id=publish_id
             )
         else:
             listed = [messages] if isinstance(messages, Message) else messages
             check_sequence(listed)
             count = len(listed)
             parts = route_messages(
-                self._node.catalog, self._namespace, exchange, listed, mandatory=mandatory, publish_id=publish_id
+                self._services.catalog, self._namespace, exchange, listed, mandatory=mandatory, publish_id=publish_id
             )
         if not parts:
             return Ticket.done(Receipt(count, []))
@@ -113,9 +113,9 @@ class LocalMessages(Names, Messages):
         parts: list[Part],
     ) -> Ticket[Receipt]:
         """Into the store or, where that is away and the node has a spool, into that."""
-        spool = self._node.spool
+        spool = self._services.spool
         if not spool.is_on:
-            return self._node.publisher.publish(count, parts)
+            return self._services.publisher.publish(count, parts)
         return spool.publish(Unit(self._namespace, queue, exchange, messages, publish_id, count, parts))
 
     # Consume ----------------------------------------------------------------------------------------------
@@ -141,10 +141,10 @@ class LocalMessages(Names, Messages):
         chosen = home.groups.get(group) or await self._work_group(home, group)
         if chosen.config.kind != "work":
             raise WrongKind(f"group {group!r} of queue {queue!r} is a stream: read it; claims are for work groups")
-        home.used_ms = self._node.clock.now_ms()
+        home.used_ms = self._services.clock.now_ms()
         if self._session is not None:
-            self._node.sessions.claimed(self._session, home, group, request.consumer)
-        return await self._node.claims.claim(home, chosen, request, wait_ms)
+            self._services.sessions.claimed(self._session, home, group, request.consumer)
+        return await self._services.claims.claim(home, chosen, request, wait_ms)
 
     def _request(
         self,
@@ -169,7 +169,7 @@ class LocalMessages(Names, Messages):
     @ticketed
     def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict], *, deferred: bool = False) -> Ticket[None]:
         check_verdicts(verdicts)
-        return self._node.claims.settle(self._lease(lease), verdicts, deferred=deferred)
+        return self._services.claims.settle(self._lease(lease), verdicts, deferred=deferred)
 
     async def settle_and_claim(
         self,
@@ -184,26 +184,26 @@ class LocalMessages(Names, Messages):
         check_verdicts(chosen)
         request = self._request(max, 1, lease_seconds, None, consumer, False, 0)
         held = self._lease(lease)
-        home, group = self._node.claims.home_of(held)
+        home, group = self._services.claims.home_of(held)
         if home.namespace != self._namespace:
             raise LeaseLost(f"lease {held} is of namespace {home.namespace!r}; claim there")
         self._queue(home.name, "consume")  # of which this session may take messages
-        home.used_ms = self._node.clock.now_ms()
+        home.used_ms = self._services.clock.now_ms()
         if self._session is not None:
-            self._node.sessions.claimed(self._session, home, group.name, request.consumer)
-        return await self._node.claims.settle_and_claim(held, chosen, home, group, request)
+            self._services.sessions.claimed(self._session, home, group.name, request.consumer)
+        return await self._services.claims.settle_and_claim(held, chosen, home, group, request)
 
     def flush(self) -> None:
-        self._node.commits.flush()
+        self._services.commits.flush()
 
     def _lease(self, lease: LeaseLike) -> Lease:
         found = self._known_lease(lease)
-        self._node.ownership.check(slot_of(found.lane))
+        self._services.ownership.check(slot_of(found.lane))
         return found
 
     def _known_lease(self, lease: LeaseLike) -> Lease:
         """A lease, whoever owns its lane."""
-        self._node.check_open()
+        self._services.lifecycle.check_open()
         if isinstance(lease, Claim):
             if lease.lease is None:
                 raise InvalidArgument(
@@ -211,17 +211,17 @@ class LocalMessages(Names, Messages):
                 )
             lease = lease.lease
         found = lease if isinstance(lease, Lease) else Lease.parse(lease)
-        home = self._node.catalog.by_lane.get(found.lane)
+        home = self._services.catalog.by_lane.get(found.lane)
         if home is not None:
             self._caller.authorize("consume", "queue", home.namespace, home.name)
         return found
 
     async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
         span_ms = None if seconds is None else milliseconds(seconds, "seconds", 1, SPAN_MS_MAX)
-        return await self._node.claims.extend(self._lease(lease), span_ms)
+        return await self._services.claims.extend(self._lease(lease), span_ms)
 
     def transaction(self) -> LocalTransaction:
-        self._node.check_open()
+        self._services.lifecycle.check_open()
         return LocalTransaction(self)
 
     # Streams ----------------------------------------------------------------------------------------------
@@ -233,8 +233,8 @@ class LocalMessages(Names, Messages):
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
         name = self.consumer_name if consumer is None else check_name(consumer, "consumer")
-        home.used_ms = self._node.clock.now_ms()
-        return await self._node.streams.read_group(home, self._group(home, group), name, max, wait_ms)
+        home.used_ms = self._services.clock.now_ms()
+        return await self._services.streams.read_group(home, self._group(home, group), name, max, wait_ms)
 
     async def commit(
         self, queue: str, group: str, offset: int, *, lane: int | None = None, only_forward: bool = False
@@ -242,7 +242,7 @@ class LocalMessages(Names, Messages):
         home = self._queue(queue, "consume")
         check_integer(offset, "offset", 0, INTEGER_MAX)
         place = lane_of(home, lane)
-        await self._node.streams.commit_group(self._group(home, group), place, offset, only_forward=only_forward)
+        await self._services.streams.commit_group(self._group(home, group), place, offset, only_forward=only_forward)
 
     async def read_from(
         self, queue: str, offset: int | None = None, *, time_ms: int | None = None, max: int = 100,
@@ -253,4 +253,4 @@ class LocalMessages(Names, Messages):
         wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)
         lane_id = lane_of(home, lane)
         start = await self._place(lane_id, offset, time_ms)
-        return await self._node.streams.read_offsets(home, lane_id, start, max, wait_ms)
+        return await self._services.streams.read_offsets(home, lane_id, start, max, wait_ms)

@@ -11,19 +11,21 @@ from penstock.api.arguments import check_is_text
 from penstock.api.principal import ANYONE, Action, Caller, Kind
 from penstock.model import DEFAULT_GROUP, INTEGER_MAX, TIME_MS_MAX, check_integer
 from penstock.model.errors import ExclusiveQueue, Forbidden, NotFound
-from penstock.model.rows import REGISTRAR_SLOT
+from penstock.model.rows import REGISTRAR_SLOT, home_slot
+from penstock.node.broker.services import Services
 from penstock.node.catalog import Group, Queue
-from penstock.node.node import Node
 from penstock.node.session import Session
 
 _consumers = itertools.count(1)
 
 
 class Names:
-    """A node, and from where it is looked at."""
+    """The services of a node, and from where they are called."""
 
-    def __init__(self, node: Node, namespace: str, session: Session | None = None, caller: Caller = ANYONE) -> None:
-        self._node = node
+    def __init__(
+        self, services: Services, namespace: str, session: Session | None = None, caller: Caller = ANYONE
+    ) -> None:
+        self._services = services
         self._caller = caller
         self._namespace = namespace
         self._session = session
@@ -32,7 +34,7 @@ class Names:
         self.session_key = None if session is None else str(session)
         """The session as leases store it and as nodes send it to each other."""
         self.namespace = namespace
-        self.cluster = node.cluster
+        self.cluster = services.cluster
         """This node's place among others; None where it has its store for itself."""
 
     def authorize(self, action: Action, kind: Kind, name: str) -> None:
@@ -40,54 +42,61 @@ class Names:
         caller.authorizer.authorize(caller.principal, action, kind, self._namespace, name)
 
     def _queue(self, name: str, action: Action) -> Queue:
-        self._node.check_open()
+        self._services.lifecycle.check_open()
         check_is_text(name, "a queue's name")
         self.authorize(action, "queue", name)
-        queue = self._node.find_queue(self._namespace, name)
+        queue = self._owned_queue(name)
         if queue.session is not None and queue.session != self._session:
             raise ExclusiveQueue(f"queue {name!r} is exclusive to another session")
         return queue
 
+    def _owned_queue(self, name: str) -> Queue:
+        """A queue that this node owns. Of one that it does not know, the owner of its home slot knows the truth."""
+        services, namespace = self._services, self._namespace
+        queue = services.catalog.queues.get((namespace, name))
+        services.ownership.check(home_slot(namespace, name) if queue is None else queue.slot)
+        return services.catalog.queue(namespace, name)
+
     def _target(self, name: str) -> Queue:
         """A queue to publish to. Anybody may answer into a session's own queue; reading it is the session's alone."""
-        self._node.check_open()
+        self._services.lifecycle.check_open()
         check_is_text(name, "a queue's name")
         self.authorize("publish", "queue", name)
-        queue = self._node.spool.taken_for(self._namespace, name)
+        queue = self._services.spool.taken_for(self._namespace, name)
         if queue is None:
-            queue = self._node.find_queue(self._namespace, name)
+            queue = self._owned_queue(name)
         if queue.name.startswith("$"):
             raise Forbidden(f"queue {name!r} is written by the broker alone")
         return queue
 
     def _known_target(self, name: str, action: Action = "publish") -> Queue:
         """The same, whoever owns it: for what is not done in that queue alone."""
-        self._node.check_open()
+        self._services.lifecycle.check_open()
         check_is_text(name, "a queue's name")
         self.authorize(action, "queue", name)
-        queue = self._node.catalog.queue(self._namespace, name)
+        queue = self._services.catalog.queue(self._namespace, name)
         if queue.name.startswith("$"):
             raise Forbidden(f"queue {name!r} is written by the broker alone")
         return queue
 
     def _check_named(self, kind: Kind, name: str, action: Action) -> None:
         """Raise unless the caller may do this to the schedule or mark of that name."""
-        self._node.check_open()
+        self._services.lifecycle.check_open()
         check_is_text(name, f"a {kind}'s name")
         self.authorize(action, kind, name)
 
     def _check_listing(self) -> None:
         """Raise unless the caller may see what the namespace has."""
-        self._node.check_open()
+        self._services.lifecycle.check_open()
         self.authorize("browse", "namespace", self._namespace)
 
     def _check_registrar(self) -> None:
         """Raise unless this node has the catalog."""
-        self._node.check_open()
-        self._node.ownership.check(REGISTRAR_SLOT)
+        self._services.lifecycle.check_open()
+        self._services.ownership.check(REGISTRAR_SLOT)
 
     def _check_exchange(self, name: str, action: Action) -> None:
-        self._node.check_open()
+        self._services.lifecycle.check_open()
         check_is_text(name, "an exchange's name")
         self.authorize(action, "exchange", name)
 
@@ -101,7 +110,7 @@ class Names:
     async def _work_group(self, queue: Queue, name: str) -> Group:
         """The group; the default one is made when it is first wanted."""
         if name == DEFAULT_GROUP and name not in queue.groups:
-            return await self._node.declarations.declare_group(queue, name, {})
+            return await self._services.declarations.declare_group(queue, name, {})
         return self._group(queue, name)
 
     async def _place(self, lane_id: int, offset: int | None, time_ms: int | None) -> int:
@@ -109,4 +118,4 @@ class Names:
             return check_integer(offset, "offset", 0, INTEGER_MAX)
         if time_ms is not None:
             check_integer(time_ms, "time_ms", 0, TIME_MS_MAX)
-        return await self._node.lanes.offset_at(lane_id, "beginning" if time_ms is None else time_ms)
+        return await self._services.lanes.offset_at(lane_id, "beginning" if time_ms is None else time_ms)

@@ -19,7 +19,7 @@ class LocalScans(Names, Scans):
     async def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
         if time_ms is not None:
             check_integer(time_ms, "time_ms", 0, TIME_MS_MAX)
-        return await self._node.extents.queue_lanes(self._queue(queue, "browse"), time_ms)
+        return await self._services.extents.queue_lanes(self._queue(queue, "browse"), time_ms)
 
     async def scan(
         self,
@@ -46,7 +46,7 @@ class LocalScans(Names, Scans):
             None if where is None else parse(where),
             None if group is None else self._group(home, group),
         )
-        return await self._node.scans.scan(home, lane_of(home, lane), start, end, wanted, bytes_most)
+        return await self._services.scans.scan(home, lane_of(home, lane), start, end, wanted, bytes_most)
 
     async def extent(
         self, queue: str, lane: int, start: int, *, max_rows: int | None = None, max_bytes: int | None = None
@@ -57,4 +57,4 @@ class LocalScans(Names, Scans):
             check_integer(max_rows, "max_rows", 1, INTEGER_MAX)
         if max_bytes is not None:
             check_integer(max_bytes, "max_bytes", 1, INTEGER_MAX)
-        return await self._node.extents.extent(home, lane_of(home, lane), start, max_rows, max_bytes)
+        return await self._services.extents.extent(home, lane_of(home, lane), start, max_rows, max_bytes)

@@ -29,27 +29,27 @@ class LocalSchedules(Names, Schedules):
         self._check_registrar()
         document = schedules.check_schedule(
             self._namespace, name, message, queue=queue, exchange=exchange, cron=cron, interval_ms=interval_ms,
-            timezone=timezone, paused=paused, description=description, now_ms=self._node.clock.now_ms(),
+            timezone=timezone, paused=paused, description=description, now_ms=self._services.clock.now_ms(),
         )  # fmt: skip
         if queue is not None and self._known_target(queue).session is not None:
             raise Forbidden(f"queue {queue!r} is exclusive and goes with its session; a schedule needs one that stays")
         if exchange is not None:
             self._check_exchange(exchange, "publish")
             # Whether messages may be published there at all; that no queue takes them yet is no error.
-            self._node.catalog.router(self._namespace).route(exchange, message.key or "", message.headers, message)
-        return await self._node.schedules.declare(self._namespace, name, document)
+            self._services.catalog.router(self._namespace).route(exchange, message.key or "", message.headers, message)
+        return await self._services.schedules.declare(self._namespace, name, document)
 
     async def delete_schedule(self, name: str) -> None:
         self._check_named("schedule", name, "declare")
         self._check_registrar()
-        await self._node.schedules.delete(self._namespace, name)
+        await self._services.schedules.delete(self._namespace, name)
 
     async def schedule(self, name: str) -> Schedule:
         self._check_named("schedule", name, "browse")
         self._check_registrar()
-        return self._node.schedules.one(self._namespace, name)
+        return self._services.schedules.one(self._namespace, name)
 
     async def schedules(self) -> list[Schedule]:
         self._check_listing()
         self._check_registrar()
-        return self._node.schedules.all(self._namespace)
+        return self._services.schedules.all(self._namespace)

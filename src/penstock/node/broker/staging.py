@@ -42,11 +42,11 @@ class LocalStaging(Names, Staging):
                 raise Forbidden(f"queue {queue!r} is exclusive and goes with its session; stage for one that stays")
         else:
             self._check_exchange(exchange or "", "publish")
-        if queue is None and exchange not in self._node.catalog.router(self._namespace).exchanges():
+        if queue is None and exchange not in self._services.catalog.router(self._namespace).exchanges():
             raise NotFound(f"there is no exchange {exchange!r}; declare it first")
-        self._node.publisher.check_size(batch.count, batch.size)
+        self._services.publisher.check_size(batch.count, batch.size)
         target = StagedChunk(chunk, queue, exchange, routing_key, batch.count, batch.size)
-        await self._node.staging.stage(place, target, batch, payload_most)
+        await self._services.staging.stage(place, target, batch, payload_most)
 
     def _staged(self, transaction: str, action: Action) -> tuple[str, str]:
         check_name(transaction, "a transaction's name")
@@ -69,14 +69,14 @@ class LocalStaging(Names, Staging):
             check_name(chunk, "a chunk's name")
         for mark in marks:
             self._check_named("mark", mark.name, "manage")
-        return await self._node.staging.commit(place, chunks, marks, publish_id)
+        return await self._services.staging.commit(place, chunks, marks, publish_id)
 
     async def abort_staged(self, transaction: str) -> None:
         place = self._staged(transaction, "publish")
         self._check_registrar()
-        await self._node.staging.abort(place)
+        await self._services.staging.abort(place)
 
     async def staged(self, transaction: str) -> Staged:
         place = self._staged(transaction, "browse")
         self._check_registrar()
-        return await self._node.staging.show(place)
+        return await self._services.staging.show(place)

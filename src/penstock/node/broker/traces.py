@@ -22,7 +22,7 @@ class LocalTraces(Names, Traces):
         self, trace_id: str, name: str, *, detail: str = "", queue: str | None = None, lane: int | None = None,
         offset: int | None = None, consumer: str | None = None,
     ) -> None:  # fmt: skip
-        self._node.check_open()
+        self._services.lifecycle.check_open()
         self.authorize("publish", "trace", traces.check_trace_id(trace_id))
         check_name(name, "an event's name")
         traces.check_detail(detail)
@@ -34,10 +34,10 @@ class LocalTraces(Names, Traces):
         else:
             home = self._queue(queue, "browse")
             place = (home, lane_of(home, lane), check_integer(offset, "offset", 0, INTEGER_MAX))
-        await self._node.traces.event(self._namespace, trace_id, name, detail, by, place)
+        await self._services.traces.event(self._namespace, trace_id, name, detail, by, place)
 
     async def trace(self, trace_id: str, *, max: int = 1_000) -> Trace:
-        self._node.check_open()
+        self._services.lifecycle.check_open()
         self.authorize("browse", "trace", traces.check_trace_id(trace_id))
         check_integer(max, "max", 1, traces.ENTRIES_MAX)
-        return await self._node.traces.read(self._namespace, trace_id, max)
+        return await self._services.traces.read(self._namespace, trace_id, max)

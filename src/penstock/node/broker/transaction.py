@@ -42,9 +42,9 @@ class LocalTransaction(Transaction):
         return self
 
     def publish_to(self, exchange: str, *messages: Message) -> Self:
-        node, namespace = self._broker._node, self._broker._namespace
+        catalog, namespace = self._broker._services.catalog, self._broker._namespace
         self._broker._check_exchange(exchange, "publish")
-        for part in route_messages(node.catalog, namespace, exchange, list(messages), mandatory=False):
+        for part in route_messages(catalog, namespace, exchange, list(messages), mandatory=False):
             indexes = [self._count + index for index in part.indexes or ()]
             self._parts.append(msgspec.structs.replace(part, indexes=indexes))
         self._count += len(messages)
@@ -59,8 +59,8 @@ class LocalTransaction(Transaction):
     async def commit(self) -> Receipt:
         if self._ended:
             raise InvalidArgument("this transaction was committed before; begin another")
-        self._broker._node.check_open()
-        self.receipt = await self._broker._node.transactions.commit(self._settles, self._count, self._parts)
+        self._broker._services.lifecycle.check_open()
+        self.receipt = await self._broker._services.transactions.commit(self._settles, self._count, self._parts)
         self._ended = True
         return self.receipt
 
