@@ -53,10 +53,10 @@ class BatchCache:
         return batch
 
     def keeps(self, row: BatchRow, lag_bytes: int) -> bool:
-        """Whether a batch put now is still here when somebody has come to it who has so many bytes to read before.
+        """Whether a batch cached now would survive until a reader `lag_bytes` behind reaches it.
 
-        What he passes on his way is put too, and costs at least twice its bytes, unless it is of large payloads, as it
-        will be if this is. He has begun to read a batch that does not count: it may be like this one.
+        What the reader passes on its way is cached too. That costs at least twice its bytes, unless its payloads are
+        large, as they will be if this batch's are. The batch that the reader is in counts as one like this.
         """
         passed = lag_bytes + len(row.body)
         return (1 if is_large(row.body, row.count) else 2) * passed <= self.bytes_max

@@ -80,7 +80,7 @@ class Queue:
         return {group.id: group.settings for group in self.groups.values()}
 
     def index_of(self, lane: int) -> int:
-        """One of its lanes as users name it: 0 for the first. Ids are the store's, and nobody's business outside."""
+        """One of its lanes as users name it: 0 for the first. Lane ids stay inside of the node."""
         return 0 if len(self.lanes) == 1 else bisect_left(self.lanes, lane)  # they were given by rising number
 
     def group_by_id(self, id: int) -> Group | None:

@@ -13,7 +13,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The wall clock at start, carried on by the monotonic one: a clock set anew moves no deadline."""
+    """The wall clock at start, continued by the monotonic one: setting the wall clock moves no deadline."""
 
     def __init__(self) -> None:
         self._offset = time.time() - time.monotonic()
@@ -23,7 +23,7 @@ class SystemClock:
 
 
 class StoreClock(SystemClock):
-    """The store's clock as the node last heard it, carried on by the monotonic one.
+    """The store's clock as the node last heard it, continued by the monotonic one.
 
     Leases, delays and times to live pass from one node to the next: all of them must mean the same, and a machine whose
     wall clock is wrong must not end what others began. Never goes back: where the store's does, it stands still.

@@ -1,10 +1,10 @@
 """Transactional enqueue: messages that applications put into the store themselves, published exactly once.
 
-An application's row is seen here when its transaction has committed. Rows are taken by the lowest ids that are there;
-nothing is remembered of how far that went, since a lower id may be committed later. Messages are appended to their
-lanes and their rows deleted in one store commit: whatever crashes, both have happened or neither. Where a queue is full
-its rows wait, and all others go on. A row that cannot be published stays in the store with the error, and is passed
-over until what it wants is declared or somebody asks for it to be tried again.
+An application's row is seen here when its transaction has committed. The node takes the rows with the lowest ids and
+remembers no position, since a lower id may be committed later. One store commit appends the messages to their lanes and
+deletes their rows: whatever crashes, both have happened or neither. Where a queue is full its rows wait, and all others
+go on. A row that cannot be published stays in the store with the error, until its target is declared or a user retries
+it.
 
 Only the owner of the registrar slot takes rows (`_takes_rows` decides); a commit about them is fenced by that slot.
 Where rows lie, and how the store knows of new ones, is the engine's business.
@@ -175,11 +175,11 @@ class Enqueueing:
             self._oldest_ms = rows[0].enqueued_ms if rows else None
             if not rows:
                 return
-            taken, failures = self._looked_at(rows)
+            taken, failures = self._route_all(rows)
             await self._publish(taken, failures)
 
-    def _looked_at(self, rows: Sequence[EnqueuedRow]) -> tuple[list[Taken], list[EnqueuedFailure]]:
-        """Rows that can be published as far as one can see, and why the others cannot."""
+    def _route_all(self, rows: Sequence[EnqueuedRow]) -> tuple[list[Taken], list[EnqueuedFailure]]:
+        """The rows that have a target, and why the others cannot be published."""
         taken: list[Taken] = []
         failures: list[EnqueuedFailure] = []
         for row in rows:

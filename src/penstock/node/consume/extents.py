@@ -40,7 +40,7 @@ class Extents:
     async def extent(
         self, queue: Queue, lane_id: int, start: int, rows_most: int | None, bytes_most: int | None
     ) -> Extent:
-        """How far a read from `start` may go: so many messages, and whole batches within the bytes, one at least."""
+        """How far a read from `start` may go: `rows_most` messages, whole batches of `bytes_most`, one at least."""
         lane = await lane_from(self._lanes, queue, lane_id, start)
         end = lane.visible_end if rows_most is None else min(lane.visible_end, start + rows_most)
         if start >= end:
@@ -56,7 +56,7 @@ class Extents:
             lane.unpin(start)
 
     async def _end_within(self, lane: Lane, start: int, end: int, bytes_most: int) -> int:
-        """The last end of a batch within so many bytes: halves the offsets, with one look at a batch each."""
+        """The last end of a batch within `bytes_most`: a binary search, with one look at a batch each."""
         head = await self._head_at(lane, start)
         most = head.bytes_end - head.size + bytes_most
         found, high = head.end, end

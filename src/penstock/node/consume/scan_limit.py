@@ -1,8 +1,7 @@
-"""What scans may take of a node: so many at a time, so many bytes a second, half of the loop's time where others work.
+"""How much of a node scans may use: a number at a time, bytes a second, and half of the event loop while others work.
 
-A scan reads as fast as it is let, and there is always more to read; producers and consumers must not notice. Whoever
-scans takes a place, says after each piece of work how long it held the loop and what it read, and waits until it may go
-on. Knows clocks and numbers; nothing of lanes, batches or who asked.
+A scan reads as fast as it may, and producers and consumers must not notice. It takes a place, reports after each step
+how long it held the loop and how much it read, and waits until it may go on. Knows clocks and numbers, no lanes.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ LINE_MAX: Final = 1_000
 LINE_SECONDS: Final = 10.0
 """A scan that found no place in this time is turned away: its client may ask again, and others may be quicker."""
 OTHERS_SECONDS: Final = 0.1
-"""So long after a commit the node counts as working for others."""
+"""For this long after a commit the node counts as working for others."""
 SEND_SECONDS_PER_BYTE: Final = 1e-9
-"""About what encoding and sending an answer holds the loop for, which happens out of sight from here."""
+"""Roughly how long encoding and sending an answer holds the loop; nobody here can measure it."""
 ANSWER_SECONDS: Final = 4.0
 """With a limit on bytes a second, an answer is no larger than what is allowed in this time."""
 
@@ -79,7 +78,7 @@ class ScanLimit:
 
     async def _rest(self) -> None:
         now = asyncio.get_running_loop().time()
-        # At least once around the loop, for whoever stands there.
+        # At least one turn of the loop, for everybody else.
         await asyncio.sleep(max(0.0, self._loop_free_at - now, self._bytes_free_at - now))
 
     def _is_working_for_others(self, now: float) -> bool:

@@ -37,7 +37,7 @@ READ_BYTES: Final = 2 * 1024 * 1024
 ROWS_AT_ONCE: Final = 200
 """Messages that a condition is asked about between two looks at the clock."""
 STEP_SECONDS: Final = 0.0005
-"""How long the loop is held, about, before whoever else stands there has a turn."""
+"""Roughly how long a scan holds the loop before others have a turn."""
 
 
 class Wanted(NamedTuple):
@@ -120,7 +120,7 @@ class Scans:
                     part = await _chosen(steps, part, batch.meta, wanted.condition)
                 slices.append(part)
                 offset = part.end
-                # What a condition has passed over counts too: it was looked at, and an answer must not take for ever.
+                # What a condition passed over counts too: it was read, and an answer must come in bounded time.
                 size += part.size if wanted.condition is None else batch.size
                 steps.read(part.size)
                 if len(slices) == SLICES_MAX or offset >= stop or size >= bytes_most:

@@ -193,7 +193,7 @@ class Waiters:
                 del self._lines[queue_id]
 
     def serve(self, lane: Lane) -> None:
-        """Give a lane's messages to those who wait for them: by priority, then first come, first served."""
+        """Hand a lane's messages to the consumers that wait for them: by priority, then first come, first served."""
         queue = self._catalog.by_lane.get(lane.id)
         if queue is None:
             return
@@ -208,13 +208,14 @@ class Waiters:
                 self._feed(lane, missing.start)
 
     def loaded(self, lane: Lane) -> None:
-        """A lane was read from the store: serve those who wait for it, soon."""
+        """A lane was read from the store: serve the consumers that wait for it, soon."""
         if self.is_waited_for(lane):
             asyncio.get_running_loop().call_soon(self.serve, lane)
 
     def serve_unsealed(self, lane: Lane) -> None:
-        """Give what is about to be committed to those who wait for it: their claims become part of the same commit,
-        and are answered after it, as its publishers are.
+        """Hand what is about to be committed to consumers that wait for it, in the same commit.
+
+        They are answered after it, as its publishers are: delivery needs no commit of its own.
         """
         queue = self._catalog.by_lane.get(lane.id)
         groups = None if queue is None else self._lines.get(queue.id)

@@ -73,7 +73,7 @@ class Readiness:
             raise Unavailable(f"not ready: the store stalls; a commit is under way for {late:.1f} s")
 
     def _answered(self, probe: asyncio.Task[None]) -> None:
-        """Runs before those who wait for the probe go on: it was the first to ask for it."""
+        """Runs before the callers that wait for the probe: it was added first."""
         self._probe = None
         self._answered_at = asyncio.get_running_loop().time()
         self._error = Closed("the probe was cancelled") if probe.cancelled() else probe.exception()

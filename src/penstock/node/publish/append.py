@@ -85,7 +85,7 @@ class Publisher:
         return size
 
     def check_size(self, count: int, size: int) -> None:
-        """Raise where so many messages of so many bytes are more than may be published at once."""
+        """Raise where `count` messages of `size` bytes are more than may be published at once."""
         limits = self._limits
         if count > limits.batch_messages:
             raise MessageTooLarge(f"{count} messages in one call; the limit is {limits.batch_messages}")
@@ -125,7 +125,7 @@ class Publisher:
             lane.check_room(sum(part.count for part in chosen), sum(part.size for part in chosen))
 
     def append(self, lane: Lane, part: Part, known: dict[bytes, DedupRow] | None) -> Appended:
-        """Append one part to its lane, whose room was checked; nothing where its publish was carried out before."""
+        """Append one part to its lane, whose room was checked; nothing where its publish was done before."""
         now_ms = self._clock.now_ms()
         asked_ms = now_ms if part.asked_ms is None else part.asked_ms
         key = None if part.publish_id is None else publish_key(part.publish_id)
@@ -210,7 +210,7 @@ class Publisher:
         return lane.dedup.unsure_of(keys, self._clock.now_ms() if part.asked_ms is None else part.asked_ms)
 
     async def append_in_room(self, parts: Sequence[Part], check: Callable[[], None] | None = None) -> Results:
-        """Like `append_all`, once so many bytes may be pending."""
+        """Like `append_all`, once there is room for the bytes in the next commit."""
         await self._commits.room(sum(part.size for part in parts))
         return await self.append_all(parts, check)
 

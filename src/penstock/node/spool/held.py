@@ -1,8 +1,8 @@
 """What the spool still holds, queue by queue and exchange by exchange: what is published there stays behind it.
 
 Each is held under the name of the last record for it. It is free when that record is on its way into the store, or, if
-other nodes have to append it, when it is there. Pure but for telling those who wait; `spool.py` asks before each
-publish, `replay.py` says how far it has come.
+other nodes have to append it, when it is there. `spool.py` asks before each publish, `replay.py` says how far it
+has come.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Held:
         self._passed: dict[Target, Name] = {}
         """Those of which the last record is on its way into the store."""
         self._changed = asyncio.Event()
-        """Something that was held is free: told to those who wait, each time by a new one."""
+        """Set when something that was held may be free; a new event each time."""
 
     def __bool__(self) -> bool:
         return bool(self._held)
@@ -73,7 +73,7 @@ class Held:
         self.tell()
 
     def tell(self) -> None:
-        """Let those who wait look again."""
+        """Wake every publish that waits, to look again."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 

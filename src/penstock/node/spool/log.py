@@ -194,7 +194,7 @@ class SpoolLog:
                     await self._write(data)
                 except PenstockError as failure:
                     error = failure
-                except Exception as failure:  # those who wait must be told, whatever it was
+                except Exception as failure:  # whatever it was: the publishes that wait must be told
                     error = self._broken = Unavailable(f"the spool failed in an unexpected way: {failure!r}")
                     log.exception("the spool takes nothing more until a restart")
                 self._waiting_bytes -= len(data)

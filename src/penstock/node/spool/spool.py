@@ -3,9 +3,9 @@
 When a commit fails because the store is away, the publishes in it and those that follow are written to the spool and
 answered `buffered`. When the store takes commits again they are replayed in their order. What is published meanwhile to
 a queue of which the spool still holds something goes behind it; once all of that is on its way, publishing is direct.
-When little is left, publishes wait for that: those who never pause would otherwise be buffered for ever.
+When little is left, publishes wait for its replay: else a producer that never pauses would be buffered without end.
 
-Among several nodes it is the node that received a publish that keeps it, whoever owns the queue.
+Among several nodes the node that received a publish keeps it, whichever node owns the queue.
 
 Exactly once comes from the store's own atomicity, by two kinds of rows on lanes that no queue has, one a slot:
 
@@ -57,7 +57,7 @@ RECORD_MS_MAX: Final = 365 * 24 * 3600 * 1000
 
 FEW_MESSAGES: Final = 500
 WAITS_S: Final = 3.0
-"""While no more than so many messages are left of the spool, a publish waits so long for their replay."""
+"""While at most `FEW_MESSAGES` are left in the spool, a publish waits up to `WAITS_S` for their replay."""
 
 log = logging.getLogger("penstock.spool")
 

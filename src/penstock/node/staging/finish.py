@@ -1,4 +1,4 @@
-"""Large staged commits, carried on to their end: piece by piece, in order, each message once, whatever crashes.
+"""Finishes large staged commits: piece by piece, in order, each message once, whatever crashes.
 
 Such a commit was decided (`staging.py`): what is published, and in which order, is durable. A piece is appended in the
 same store commit that says how far the transaction has come, so after a failure or a restart it goes on from there. A
@@ -108,7 +108,7 @@ class Finisher:
                 pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
     async def _piece(self, key: TransactionKey, transaction: StoredTransaction, most: int) -> None:
-        """Publish the next chunks, up to so many bytes, one at least."""
+        """Publish the next chunks: up to `most` bytes, one chunk at least."""
         document = transaction.document
         order = document.order or ()
         done, published, size = document.done, document.published, 0

@@ -31,15 +31,15 @@ class ChunkDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 
 class TransactionDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A transaction; from the moment that `order` is there its commit is decided, and only carried on."""
+    """A transaction. Once it has an `order` its commit is decided, and only has to be finished."""
 
     created_ms: int
     order: tuple[str, ...] | None = None
     """The chunks to publish."""
     done: int = 0
-    """So many of them are published,"""
+    """How many of them are published,"""
     published: int = 0
-    """with so many messages."""
+    """with how many messages."""
     queues: dict[str, int] = {}
     """The ids of the queues that chunks name: one that is deleted later is not the one declared after it."""
     publish_id: str | None = None

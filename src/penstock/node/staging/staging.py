@@ -4,8 +4,8 @@ A transaction has a lane of its own in the store, on which each chunk is a batch
 reads the chunks back and, in one and the same store commit, appends them to their queues as any publish would, puts the
 marks, drops the lane and remembers the transaction as committed, so that a repetition is answered and does nothing.
 A commit that is too large for one step is first *decided*: the order of the chunks and the marks become durable
-together. From then on it is only carried on, piece by piece, each piece and how far it came in one commit; so a crash
-between any two of them loses and repeats nothing. `finish.py` does that.
+together. `finish.py` then publishes it piece by piece. Each piece and how far the transaction came are one commit, so a
+crash between two of them loses and repeats nothing.
 
 What was committed is remembered by `ledger.py`; `chunks.py` reads chunks back. A transaction is changed by one caller
 at a time; chunks of it may come from many at once.
@@ -58,7 +58,7 @@ from penstock.node.tasks import Tasks
 from penstock.node.timers import Timers
 
 COMMIT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Chunks of so many bytes are published in one store commit; more than that is decided, and carried on in pieces."""
+"""Chunks of up to this many bytes are published in one store commit; more is decided first, and published in pieces."""
 CHUNKS_MAX: Final = 10_000
 """Of one transaction."""
 CHUNKS_ALL_MAX: Final = 100_000
