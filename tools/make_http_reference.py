@@ -25,7 +25,7 @@ from penstock.fronts.http.handlers import all_routes
 from penstock.fronts.http.openapi import COMMON, tag
 from penstock.fronts.http.routes import Route
 from penstock.model import ExchangeConfig, GroupConfig, QueueConfig
-from penstock.model.errors import CLASSES, Elsewhere, PenstockError, UnknownError
+from penstock.model.errors import CLASSES, NotOwner, PenstockError, UnknownError
 from penstock.wire.http.scans import ARROW_TYPE, NEXT_OFFSET_HEADER
 from penstock.wire.http.shapes import BATCH_TYPE, BATCHES_TYPE, JSON_TYPE, ErrorAnswer
 
@@ -48,7 +48,7 @@ PATH_WORDS: Final = {
     "lane": "The lane's place in its queue; 0 is the first.",
     "offset": "The message's place in its lane.",
 }
-HIDDEN: Final = (PenstockError.code, Elsewhere.code, UnknownError.code)
+HIDDEN: Final = (PenstockError.code, NotOwner.code, UnknownError.code)
 """Errors that no answer has."""
 COMMON_CODES: Final = ", ".join(f"{kind.row.http} `{kind.code}`" for kind in COMMON)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from penstock.model import Message
-from penstock.node.broker import broker_of_session
 from penstock.node.session import Session
 from tests.scenarios.rig import Home, messages, play
 from tests.scenarios.test_slots import SLOT, SharedStore, member
@@ -76,7 +75,7 @@ def test_in_a_cluster_a_session_lives_as_long_as_its_node() -> None:
                 await second.declare_queue("work")
                 await second.publish("work", Message(b"m"))
                 # A session of the first node holds something of the second's, which is then handed to the first.
-                session = broker_of_session(second, str(Session(giving.ownership.incarnation, "s")), "default")
+                session = second.bound_to("default", Session(giving.ownership.incarnation, "s"))
                 assert (await session.claim("work", lease_seconds=600)).payloads() == [b"m"]
                 to = taking.ownership.node_of(giving.ownership.incarnation)
                 assert to is not None

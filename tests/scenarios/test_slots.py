@@ -11,7 +11,7 @@ import pytest
 
 from penstock.embedded import open_member
 from penstock.model import Message
-from penstock.model.errors import Elsewhere, Fenced, Unavailable
+from penstock.model.errors import Fenced, NotOwner, Unavailable
 from penstock.model.rows import SLOTS, ClusterView, LaneImage, home_slot
 from penstock.node.broker import LocalBroker
 from penstock.node.clock import StoreClock, SystemClock
@@ -67,10 +67,10 @@ def test_who_waits_for_a_slot_that_is_handed_on_is_told_where_it_went() -> None:
             assert to is not None
             if SLOT in giving.ownership.owned:
                 await giving.hand_over({SLOT}, to)
-            with pytest.raises(Elsewhere) as raised:
+            with pytest.raises(NotOwner) as raised:
                 await claiming
             assert raised.value.slot == SLOT
-            with pytest.raises(Elsewhere):
+            with pytest.raises(NotOwner):
                 await first.publish("work", Message(b"m"))
             await taking.beat()
             assert SLOT in taking.ownership.owned

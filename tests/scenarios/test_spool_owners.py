@@ -16,7 +16,7 @@ import pytest
 from penstock.batch import EncodedBatch, decode
 from penstock.embedded import open_member
 from penstock.model import Message
-from penstock.model.errors import Elsewhere, Unavailable
+from penstock.model.errors import NotOwner, Unavailable
 from penstock.model.rows import Commit, DedupRow, home_slot
 from penstock.node.broker import LocalBroker
 from penstock.node.cluster import remote_publish
@@ -319,7 +319,7 @@ def test_publishers_who_never_pause_are_not_buffered_for_ever() -> None:
                 message = Message(b"%s %d" % (name.encode(), numbers[name]), partition=name)
                 try:
                     await first.publish("work", message)
-                except Elsewhere:  # it sends clients to the owner, as it does when nothing is in its spool
+                except NotOwner:  # it sends clients to the owner, as it does when nothing is in its spool
                     await second.publish("work", message)
                     if not way.is_away:
                         direct.add(name)

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from penstock.api.results import Claim
 from penstock.model import Message
-from penstock.model.errors import Elsewhere, LeaseLost, PenstockError, Unavailable
+from penstock.model.errors import LeaseLost, NotOwner, PenstockError, Unavailable
 from penstock.model.rows import Commit
 from penstock.node.broker import LocalBroker
 from penstock.node.cluster.membership import Cluster, ClusterOptions
@@ -268,7 +268,7 @@ class ClusterWorld:
         for _ in range(400):
             try:
                 return await self._at(member, work)
-            except Elsewhere as elsewhere:
+            except NotOwner as elsewhere:
                 cluster = member.node.cluster
                 assert cluster is not None
                 row = cluster.ownership.slot(elsewhere.slot)

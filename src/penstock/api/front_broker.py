@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from penstock.api.broker import Broker
 from penstock.api.dead_letters import DeadPage
 from penstock.api.marks import MarkPage
 from penstock.api.measures import NodeNumbers, SpoolNumbers
+from penstock.api.peering import Peering
 from penstock.api.principal import Action, Kind, Principal
 from penstock.api.results import LeaseLike, Receipt
 from penstock.api.ticket import Ticket
@@ -43,6 +44,46 @@ class FrontBroker(Broker, Protocol):
 
     def new_session_name(self) -> str:
         """A name that no other session has."""
+        ...
+
+    def new_session_id(self) -> str:
+        """An id under which a client names its session in each request. It tells which process has the session."""
+        ...
+
+    def locate_session(self, id: str) -> Literal["here", "elsewhere", "ended"]:
+        """Which process has the session of an id, if any has one: this one, another, or one that is gone."""
+        ...
+
+    def in_session(self, id: str) -> FrontBroker:
+        """A session that is `elsewhere`: each operation is carried out there, `end_session` and `renew_session` too."""
+        ...
+
+    async def renew_session(self) -> None:
+        """Say that the client of a session that is `elsewhere` is still there."""
+
+    # The process and others on the same store -------------------------------------------------------------
+
+    @property
+    def peering(self) -> Peering | None:
+        """What other nodes of the same store may ask of this one; None where it has the store for itself."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may use the same store: then nothing may be kept in this one's memory alone."""
+        ...
+
+    @property
+    def process(self) -> str:
+        """A name for this process that none had before on its store; it changes if the others took it for dead."""
+        ...
+
+    def is_alive(self, process: str) -> bool:
+        """Whether a process of this name may still be there."""
+        ...
+
+    @property
+    def is_caretaker(self) -> bool:
+        """Whether it is on this process to look after what dead ones have left."""
         ...
 
     def drain(self) -> None:

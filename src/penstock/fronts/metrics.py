@@ -20,9 +20,9 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from penstock.api.front_broker import FrontBroker
 from penstock.api.measures import COUNTERS, Histogram, NodeNumbers, SpoolNumbers
 from penstock.fronts.front import Measures
-from penstock.node.broker import LocalBroker
 from penstock.version import VERSION
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -61,7 +61,7 @@ _COUNTER_TEXTS: Final = {
 _process: Final = ProcessCollector(registry=None)
 
 
-async def render(broker: LocalBroker, queues_max: int = QUEUES_MAX, fronts: Sequence[Measures] = ()) -> bytes:
+async def render(broker: FrontBroker, queues_max: int = QUEUES_MAX, fronts: Sequence[Measures] = ()) -> bytes:
     """The page that a scraper reads, at most `queues_max` queues one by one, and what each front measures."""
     numbers = await broker.measures(queues_max=queues_max)
     # With a thousand queues the text takes longer to write than the loop may stand still.

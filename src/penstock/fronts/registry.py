@@ -15,7 +15,7 @@ from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.mqtt.options import MqttOptions
 
 if TYPE_CHECKING:
-    from penstock.node.broker import LocalBroker
+    from penstock.api.front_broker import FrontBroker
 
 
 class Entry(NamedTuple):
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
         """The options that are ports."""
         return [name for name in self.options.__struct_fields__ if name == "port" or name.endswith("_port")]
 
-    def build(self, broker: LocalBroker, options: FrontOptions, shared: Shared) -> Front:
+    def build(self, broker: FrontBroker, options: FrontOptions, shared: Shared) -> Front:
         """The front, which does not listen yet."""
         module, _, name = self.server.partition(":")
         front: Front = getattr(import_module(module), name)(broker, options, shared)

@@ -74,7 +74,7 @@ CATALOGUE: Final = (
     Row("too_many_connections", 503, 320, 0x97, "amqp:resource-limit-exceeded",    "RequestThrottled",   YES),
     Row("unavailable",          503, 541, 0x97, "amqp:internal-error",             "ServiceUnavailable", YES, YES),
     Row("fenced",               503, 541, 0x97, "amqp:internal-error",             "ServiceUnavailable", YES, YES),
-    Row("elsewhere",            503, 541, 0x97, "amqp:link:redirect",              "ServiceUnavailable", YES, YES),
+    Row("not_owner",            421, 541, 0x97, "amqp:link:redirect",              "ServiceUnavailable", NO),
     Row("peer_unreachable",     503, 541, 0x97, "amqp:internal-error",             "ServiceUnavailable", YES),
     Row("peer_lost",            503, 541, 0x97, "amqp:internal-error",             "ServiceUnavailable", YES, YES),
     Row("left_over",            503, 541, 0x97, "amqp:internal-error",             "ServiceUnavailable", YES),
@@ -266,10 +266,10 @@ class Fenced(Unavailable):
     code = "fenced"
 
 
-class Elsewhere(Unavailable):
-    """Another node owns what this is about; nothing was done. The HTTP front sends the request on to it."""
+class NotOwner(Unavailable):
+    """Another node owns what this is about; nothing was done. Only nodes see it, of each other; clients never do."""
 
-    code = "elsewhere"
+    code = "not_owner"
 
     def __init__(self, message: str, slot: int = -1, incarnation: int = 0) -> None:
         super().__init__(message)

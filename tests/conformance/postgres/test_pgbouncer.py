@@ -10,7 +10,7 @@ import pytest
 
 from penstock.embedded import open_member
 from penstock.model import Message
-from penstock.model.errors import Elsewhere
+from penstock.model.errors import NotOwner
 from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
 from penstock.node.cluster.membership import ClusterOptions
@@ -47,7 +47,7 @@ async def _owner(queue: str, brokers: list[LocalBroker]) -> LocalBroker:
         for broker in brokers:
             try:
                 await broker.stats(queue)
-            except Elsewhere:
+            except NotOwner:
                 continue
             found.append(broker)
             return True

@@ -13,18 +13,18 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from penstock.fronts.amqp091.options import AmqpOptions
 from penstock.fronts.amqp091.server import AmqpServer
-from penstock.node.broker import LocalBroker
+from penstock.node.broker.cluster import ClusterBroker
 from tests.fronts.amqp091.rig import PATIENCE_S, Inbox, until
 from tests.scenarios.rig import until as until_true
-from tests.scenarios.test_reach import reaching
+from tests.scenarios.test_cluster_broker import reaching
 from tests.scenarios.test_slots import SharedStore
 
 Story = Callable[[Callable[[int], BlockingChannel]], None]
 
 
-def play(story: Story) -> list[LocalBroker]:
+def play(story: Story) -> list[ClusterBroker]:
     """Tell a story with channels to the first and the second node; it is told in a thread."""
-    brokers: list[LocalBroker] = []
+    brokers: list[ClusterBroker] = []
 
     async def scene() -> None:
         store = SharedStore()

@@ -14,7 +14,7 @@ from penstock.api.ticket import Ticket
 from penstock.batch import encode, to_bytes
 from penstock.fronts.http.request import Answer
 from penstock.fronts.http.server import HttpServer
-from penstock.model.errors import Elsewhere, Unavailable
+from penstock.model.errors import Unavailable
 from penstock.model.rows import Commit
 from penstock.node.spool.spool import SpoolSettings
 from penstock.store.memory.engine import MemoryStore
@@ -327,19 +327,3 @@ def test_what_nobody_waits_for_any_more_is_not_kept_in_the_spool(loop: str) -> N
         assert numbers.buffered == 0
 
     on_a_held_store(loop, scenario, SpoolSettings(MemoryFolder()))
-
-
-@on_both_loops
-def test_a_request_whose_slot_moves_away_meanwhile_is_answered_as_if_it_had_just_come(loop: str) -> None:
-    async def scenario(front: Front, store: Held) -> None:
-        wire = await held_publish(front, store)
-        asked = store.asked
-        store.error, store.is_once = Elsewhere("another node has it"), True
-        store.gate.set()
-        reply = await wire.reply()
-        assert (reply.status, reply.json()["parts"][0]["offset"]) == (200, 0)
-        assert store.asked > asked
-        await wire.send(sent(publish(ONE), []))
-        assert (await wire.reply()).json()["parts"][0]["offset"] == 1
-
-    on_a_held_store(loop, scenario)

@@ -22,13 +22,15 @@ from penstock.client.stream import StreamReader
 from penstock.client.sync import Client, SyncConsumer, SyncProducer, SyncStreamReader
 from penstock.embedded import open as open_embedded
 from penstock.node.broker import LocalBroker, LocalTransaction
+from penstock.node.broker.cluster import ClusterBroker
+from penstock.node.broker.cluster_transaction import ClusterTransaction
 from penstock.sync import open as open_sync
 from tools import make_sync
 
 # What mypy proves: each of these is a Broker, a FrontBroker, a Transaction.
-BROKERS: Final[list[type[Broker]]] = [LocalBroker, AsyncClient]
-FRONT_BROKERS: Final[list[type[FrontBroker]]] = [LocalBroker]
-TRANSACTIONS: Final[list[type[Transaction]]] = [LocalTransaction, ClientTransaction]
+BROKERS: Final[list[type[Broker]]] = [LocalBroker, ClusterBroker, AsyncClient]
+FRONT_BROKERS: Final[list[type[FrontBroker]]] = [LocalBroker, ClusterBroker]
+TRANSACTIONS: Final[list[type[Transaction]]] = [LocalTransaction, ClusterTransaction, ClientTransaction]
 
 IMPLEMENTED: Final[list[tuple[type, type]]] = [
     *((Broker, kind) for kind in BROKERS if FrontBroker not in kind.__mro__),  # a front's has more parameters

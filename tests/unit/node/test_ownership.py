@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.model.errors import Elsewhere, Unavailable
+from penstock.model.errors import NotOwner, Unavailable
 from penstock.model.rows import SLOTS, ClusterView, NodeRow, SlotRow
 from penstock.node.cluster.ownership import SPREAD, Ownership
 
@@ -65,12 +65,12 @@ def test_a_single_node_has_all_slots_or_it_is_none() -> None:
 def test_a_slot_is_taken_then_served_then_shed_then_lost() -> None:
     ownership = Ownership(Clock())
     ownership.joined(7)
-    with pytest.raises(Elsewhere):
+    with pytest.raises(NotOwner):
         ownership.check_taken(1)
     ownership.take({1: 5})
     assert (ownership.has_taken(1), ownership.owns(1), ownership.epoch(1)) == (True, False, 5)
     ownership.check_taken(1)
-    with pytest.raises(Elsewhere):
+    with pytest.raises(NotOwner):
         ownership.check(1)
     ownership.serve([1])
     assert (ownership.owns(1), ownership.unminded, ownership.queried()) == (True, {1}, [1])
@@ -124,14 +124,14 @@ def test_what_the_store_gives_to_another_or_under_another_epoch_is_lost() -> Non
 
 def test_the_error_names_the_owner() -> None:
     ownership = member()
-    with pytest.raises(Elsewhere, match="slot 3 is owned by node-8") as raised:
+    with pytest.raises(NotOwner, match="slot 3 is owned by node-8") as raised:
         ownership.check(3)
     assert raised.value.slot == 3
-    with pytest.raises(Elsewhere, match="nobody now"):
+    with pytest.raises(NotOwner, match="nobody now"):
         ownership.check(4)
     with pytest.raises(Unavailable, match="several slots") as spread:
         ownership.check(SPREAD)
-    assert not isinstance(spread.value, Elsewhere)
+    assert not isinstance(spread.value, NotOwner)
 
 
 def test_after_its_lease_a_node_does_not_trust_what_it_owned() -> None:

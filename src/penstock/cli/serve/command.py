@@ -21,12 +21,12 @@ import click
 import msgspec
 
 from penstock import logs, telemetry
+from penstock.api.broker import Broker
 from penstock.cli.serve import lock
 from penstock.cli.serve.announcement import announcement
 from penstock.cli.serve.fronts import build_fronts, listen
 from penstock.cli.serve.settings import Flags
 from penstock.cli.serve.starting import CannotStart
-from penstock.client.client import AsyncClient
 from penstock.config import Config, Loaded
 from penstock.config.load import is_unspecified
 from penstock.declare.target import StepFailed, plan_all, take
@@ -34,6 +34,7 @@ from penstock.embedded import open_member, open_store, spool_settings
 from penstock.fronts.front import Front
 from penstock.model.errors import PenstockError, StoreCorrupt
 from penstock.node.broker import LocalBroker
+from penstock.node.broker.cluster import ClusterBroker
 from penstock.node.clock import StoreClock, SystemClock
 from penstock.node.cluster.membership import ClusterOptions
 from penstock.node.limits import Limits
@@ -147,12 +148,12 @@ async def serve(loaded: Loaded) -> None:
     stop = stop_signal()
     broker = await open_broker(config)
     try:
-        declared = {} if broker.cluster is not None else await declare(broker, loaded)
+        declared = {} if isinstance(broker, ClusterBroker) else await declare(broker, loaded)
         async with AsyncExitStack() as stack:
             fronts = build_fronts(broker, config)
             for name, front in fronts.items():
                 await listen(stack, name, front)
-                if name == "http" and broker.cluster is not None:
+                if name == "http" and isinstance(broker, ClusterBroker):
                     declared = await join(broker, loaded, front)
                     # Before HTTP stops: it sends requests on to the nodes that take over.
                     stack.push_async_callback(broker.cluster.leave)
@@ -191,28 +192,23 @@ def stop_signal() -> asyncio.Event:
     return stop
 
 
-async def join(broker: LocalBroker, loaded: Loaded, http: Front) -> dict[str, int]:
+async def join(broker: ClusterBroker, loaded: Loaded, http: Front) -> dict[str, int]:
     """Become one of the servers of the store, then declare what the file asks for, wherever it belongs."""
-    config, cluster = loaded.config, broker.cluster
-    assert cluster is not None
-    own = http.listening[0].url
-    url = config.cluster.advertise or own
+    config = loaded.config
+    url = config.cluster.advertise or http.listening[0].url
     if not config.cluster.advertise and is_unspecified(config.http.host):
         raise CannotStart(
             f"http.host is {config.http.host!r}, which other servers of the store cannot use to reach this one; "
             "say where they can with --advertise http://ADDRESS:PORT"
         )
     try:
-        await cluster.join(url)
-        if not loaded.declarations:
-            return {}
-        async with AsyncClient(own, token=config.http.token or None) as client:
-            return await declare(client, loaded)
+        await broker.cluster.join(url)
+        return await declare(broker, loaded)
     except PenstockError as error:
         raise CannotStart(str(error)) from None
 
 
-async def open_broker(config: Config) -> LocalBroker:
+async def open_broker(config: Config) -> LocalBroker | ClusterBroker:
     limits = Limits(**msgspec.structs.asdict(config.limits))
     try:
         spool = None
@@ -228,7 +224,7 @@ async def open_broker(config: Config) -> LocalBroker:
         }
         if scheme_of(config.store.path):
             options = ClusterOptions(heartbeat_ms=config.cluster.heartbeat_ms, lease_ms=config.cluster.lease_ms)
-            return await open_member(store, StoreClock(), options=options, **settings)
+            return ClusterBroker.of(await open_member(store, StoreClock(), options=options, **settings))
         return await open_store(store, SystemClock(), **settings)
     except StoreCorrupt as error:
         raise CannotStart(f"{error}; choose another file with --store, or restore this one from a backup") from None
@@ -244,7 +240,7 @@ def has_spool(config: Config) -> bool:
     return config.spool.enabled == "yes"
 
 
-async def declare(broker: LocalBroker | AsyncClient, loaded: Loaded) -> dict[str, int]:
+async def declare(broker: Broker, loaded: Loaded) -> dict[str, int]:
     """Declare what the configuration's file asks for; how many things were created, changed and left."""
     steps = await plan_all(broker, loaded.declarations)
     for step in steps:

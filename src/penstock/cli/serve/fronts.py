@@ -7,19 +7,17 @@ import socket
 from contextlib import AsyncExitStack
 from typing import Any
 
+from penstock.api.front_broker import FrontBroker
 from penstock.cli.serve.settings import flag_of
 from penstock.cli.serve.starting import CannotStart
 from penstock.config import Config
 from penstock.fronts.front import Front, Shared
-from penstock.fronts.http.server import HttpServer
 from penstock.fronts.listening import CannotListen
-from penstock.fronts.reach import broker_of
 from penstock.fronts.registry import FRONTS
 from penstock.model.errors import PenstockError
-from penstock.node.broker import LocalBroker
 
 
-def build_fronts(broker: LocalBroker, config: Config) -> dict[str, Front]:
+def build_fronts(broker: FrontBroker, config: Config) -> dict[str, Front]:
     """Every front that the configuration wants, by name. None listens yet."""
     built: dict[str, Front] = {}
     every: list[Front] = []
@@ -38,8 +36,6 @@ def build_fronts(broker: LocalBroker, config: Config) -> dict[str, Front]:
             front = entry.build(broker, options, shared)
         except PenstockError as error:
             raise CannotStart(str(error)) from None
-        if isinstance(front, HttpServer):
-            broker = broker_of(front)  # the others reach queues of other nodes through it
         built[entry.name] = front
         every.append(front)
     return built

@@ -82,7 +82,7 @@ class Reply(Struct, frozen=True):
 
 
 class Sender(Protocol):
-    """Whatever answers a client's requests: a channel, or a node that asks others (`fronts/http/inside.py`)."""
+    """Whatever answers a client's requests: a channel, or a node that asks others (`node/cluster/forward.py`)."""
 
     timeout_s: float
 

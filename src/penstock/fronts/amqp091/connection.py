@@ -25,8 +25,8 @@ from penstock.wire.amqp091.connection import ServerConnection
 from penstock.wire.amqp091.events import Publish
 
 if TYPE_CHECKING:
+    from penstock.api.front_broker import FrontBroker
     from penstock.fronts.amqp091.measures import AmqpMeasures
-    from penstock.node.broker import LocalBroker
 
 WRITE_BUFFER_BYTES: Final = 256 * 1024
 PUBLISH_BYTES: Final = 512
@@ -45,7 +45,7 @@ class Host(Protocol):
     options: AmqpOptions
     credentials: Credentials
     measures: AmqpMeasures
-    broker: LocalBroker
+    broker: FrontBroker
 
     def opened(self, connection: Connection) -> bool:
         """It is there; whether there is room for it."""
@@ -53,7 +53,7 @@ class Host(Protocol):
     def closed(self, connection: Connection) -> None:
         """It is gone, and so is all that it had."""
 
-    def new_session(self, namespace: str, principal: Principal) -> LocalBroker:
+    def new_session(self, namespace: str, principal: Principal) -> FrontBroker:
         """A broker for a connection: what it declares as its own goes with it."""
 
     def queue_deleted(self) -> None:
@@ -69,7 +69,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, host: Host) -> None:
         self.host = host
         self.wire = ServerConnection(host.options.limits(), answers_closes=False)
-        self.broker: LocalBroker = host.broker
+        self.broker: FrontBroker = host.broker
         self.principal = ANONYMOUS
         """Who has logged in."""
         self.vhost = ""

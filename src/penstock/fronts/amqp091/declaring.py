@@ -151,7 +151,7 @@ async def declare_queue(channel: Channel, method: Queue.Declare) -> Frame | None
         return await _declared(channel, method, name)
     options = queue_options(
         durable=method.durable, exclusive=method.exclusive, auto_delete=method.auto_delete,
-        arguments=_arguments(method.arguments), keeps_transient=broker.cluster is not None,
+        arguments=_arguments(method.arguments), keeps_transient=broker.is_shared,
     )  # fmt: skip
     if not name:
         name = new_queue_name()
@@ -162,7 +162,7 @@ async def declare_queue(channel: Channel, method: Queue.Declare) -> Frame | None
     if await broker.has_queue(name):
         existing = make_config(QueueConfig, await broker.queue_options(name))
         wanted = make_config(QueueConfig, options)
-        check_same(name, channel.vhost, existing, wanted, is_transient_kept=broker.cluster is not None)
+        check_same(name, channel.vhost, existing, wanted, is_transient_kept=broker.is_shared)
         await broker.declare_queue(name)  # it counts as a use
     else:
         await _make_queue(channel, name, options)
@@ -178,7 +178,7 @@ async def _make_queue(channel: Channel, name: str, options: dict[str, Any]) -> N
 
 async def make_reply_queue(channel: Channel) -> str:
     """A queue for the answers to one channel, which goes with its consumer; its name."""
-    keeps_transient = channel.broker.cluster is not None
+    keeps_transient = channel.broker.is_shared
     options = queue_options(
         durable=False, exclusive=True, auto_delete=True, arguments={}, keeps_transient=keeps_transient
     )

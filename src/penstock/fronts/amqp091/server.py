@@ -10,6 +10,7 @@ import logging
 from contextlib import suppress
 from typing import Final
 
+from penstock.api.front_broker import FrontBroker
 from penstock.api.principal import Principal
 from penstock.fronts.amqp091.connection import Connection
 from penstock.fronts.amqp091.measures import AmqpMeasures
@@ -17,7 +18,6 @@ from penstock.fronts.amqp091.options import AmqpOptions
 from penstock.fronts.exposure import check_exposure
 from penstock.fronts.front import Address, Front, Shared
 from penstock.fronts.listening import listen
-from penstock.node.broker import LocalBroker
 
 SWEEP_SECONDS: Final = 1.0
 SLICES: Final = 10
@@ -29,7 +29,7 @@ log = logging.getLogger("penstock.amqp")
 class AmqpServer(Front):
     """The AMQP 0.9.1 front of one broker."""
 
-    def __init__(self, broker: LocalBroker, options: AmqpOptions | None = None, shared: Shared | None = None) -> None:
+    def __init__(self, broker: FrontBroker, options: AmqpOptions | None = None, shared: Shared | None = None) -> None:
         self.broker = broker
         self.options = options or AmqpOptions()
         self.measures = AmqpMeasures()
@@ -103,7 +103,7 @@ class AmqpServer(Front):
         if not self._connections and self._all_closed is not None and not self._all_closed.done():
             self._all_closed.set_result(None)
 
-    def new_session(self, namespace: str, principal: Principal) -> LocalBroker:
+    def new_session(self, namespace: str, principal: Principal) -> FrontBroker:
         broker = self.broker.in_namespace(namespace).acting_as(principal)
         return broker.begin_session(broker.new_session_name())
 

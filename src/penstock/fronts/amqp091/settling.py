@@ -18,7 +18,8 @@ from penstock.model.errors import LeaseLost, NotFound, PenstockError
 from penstock.model.verdict import Verdict
 
 if TYPE_CHECKING:
-    from penstock.node.broker import LocalBroker, LocalTransaction
+    from penstock.api.front_broker import FrontBroker
+    from penstock.api.transaction import Transaction
 
 LEASE_SECONDS: Final = 30.0
 RENEW_AFTER: Final = 10.0
@@ -126,7 +127,7 @@ Delivered = tuple[Holder, int]
 class Settling:
     """Of one channel."""
 
-    def __init__(self, broker: LocalBroker) -> None:
+    def __init__(self, broker: FrontBroker) -> None:
         self._broker = broker
         self.unacked: dict[int, Delivered] = {}
         """By delivery tag, rising."""
@@ -256,7 +257,7 @@ class Settling:
             self.held.discard(held)
         return True
 
-    def add_to(self, transaction: LocalTransaction, settled: Sequence[tuple[Delivered, Action]]) -> None:
+    def add_to(self, transaction: Transaction, settled: Sequence[tuple[Delivered, Action]]) -> None:
         """Make verdicts a part of a transaction."""
         touched: dict[Held, None] = {}
         for (holder, offset), action in settled:

@@ -25,9 +25,9 @@ from penstock.model.errors import Closed, Forbidden, InvalidArgument, NotFound, 
 from penstock.wire.amqp091.tables import Timestamp
 
 if TYPE_CHECKING:
+    from penstock.api.front_broker import FrontBroker
     from penstock.api.results import Received, StreamRead
     from penstock.fronts.amqp091.channel import Channel
-    from penstock.node.broker import LocalBroker
 
 log = logging.getLogger("penstock.amqp")
 
@@ -72,7 +72,7 @@ def start_of(value: Any, now_ms: int) -> Start:
     )
 
 
-async def seek(broker: LocalBroker, queue: str, group: str, start: Start) -> None:
+async def seek(broker: FrontBroker, queue: str, group: str, start: Start) -> None:
     """Move a group that exists."""
     if start.end is not None:
         await broker.seek(queue, group, to="first" if start.end == "first" else "last")
@@ -83,7 +83,7 @@ async def seek(broker: LocalBroker, queue: str, group: str, start: Start) -> Non
         await broker.seek(queue, group, offset=min(max(start.offset or 0, lane.first), lane.end), lane=0)
 
 
-async def offset_of(broker: LocalBroker, queue: str, start: Start) -> int:
+async def offset_of(broker: FrontBroker, queue: str, start: Start) -> int:
     """Where a reader without a group begins."""
     places = await broker.lanes(queue, start.time_ms)
     lane = places.lanes[0]
@@ -311,7 +311,7 @@ class GroupReader(_Reader):
 
 
 async def prepare_group(
-    broker: LocalBroker,
+    broker: FrontBroker,
     queue: str,
     group: str,
     start: Start | None,
@@ -335,7 +335,7 @@ async def prepare_group(
         await seek(broker, queue, group, start)
 
 
-async def commit(broker: LocalBroker, queue: str, headers: dict[str, Any] | None) -> None:
+async def commit(broker: FrontBroker, queue: str, headers: dict[str, Any] | None) -> None:
     """A publish to `$queue/<name>/$commit`: the group has processed everything up to an offset, that one included."""
     told = headers or {}
     group, offset = told.get("x-group-id"), told.get("x-offset")

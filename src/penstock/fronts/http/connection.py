@@ -23,12 +23,12 @@ from penstock.fronts.http.heads import Arriving, Heads
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
 from penstock.model.errors import MessageTooLarge, PenstockError, TooManyConnections
-from penstock.wire.http.cluster import CONSUMER, FORWARDED, SECRET, SESSION_NAME, WAITED
+from penstock.wire.http.cluster import CONSUMER, FORWARDED, PRINCIPAL, SECRET, SESSION_NAME
 
 REFUSALS: Final = (HttpError, PenstockError)
 WANTED: Final = frozenset(
     (b"accept", b"authorization", b"content-encoding", b"content-type", b"host", b"last-event-id", b"origin",
-     b"traceparent", b"x-request-id", CONSUMER, FORWARDED, SECRET, SESSION_NAME, WAITED)
+     b"traceparent", b"x-request-id", CONSUMER, FORWARDED, PRINCIPAL, SECRET, SESSION_NAME)
 )  # fmt: skip
 """The headers that anybody here looks at; others are read and forgotten."""
 HEADERS_MAX: Final = 100

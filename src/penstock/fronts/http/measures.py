@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from penstock.api.measures import SECONDS_BOUNDS, Histogram
+from penstock.api.peering import ClusterNumbers
 
 ROUTES_MAX: Final = 500
 OTHER: Final = "(other)"
 """The route of requests past that limit."""
-
-
-class ClusterNumbers(NamedTuple):
-    """What a node among several says of itself."""
-
-    slots: int
-    heartbeat_age_s: float
-    heartbeats_failed: int
-    forwarded: int
-    forwards_failed: int
 
 
 class HttpMeasures:

@@ -52,6 +52,7 @@ MEANING: Final = {
     410: "Retention has removed the offset.",
     413: "Too large.",
     415: "Not this media type.",
+    421: "Another node owns this; only nodes are answered so, by each other.",
     422: "A mandatory message reached no queue.",
     429: "A queue is full, or too many wait; try again later.",
     431: "The headers are too large.",

@@ -9,7 +9,6 @@ from typing import Final
 
 from penstock.api.principal import ANONYMOUS
 from penstock.batch import EncodedBatch, from_bytes, from_parts
-from penstock.wire.http.cluster import WAITED
 from penstock.wire.http.shapes import JSON_TYPE, encode_json
 
 _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
@@ -68,12 +67,10 @@ class Request:
         return from_parts(self._parts) if self._parts else from_bytes(self._body)
 
     def wait(self, seconds: float) -> float:
-        """How long it waits for messages: what it has waited for at another node counts; and not at all where nobody
-        may be there to take them."""
+        """How long it waits for messages: not at all where nobody may be there to take them."""
         if self.is_last and seconds > 0:
             return 0.0
-        waited = self.headers.get(WAITED)
-        return seconds if waited is None else max(0.0, seconds - _seconds(waited))
+        return seconds
 
     def header(self, name: bytes) -> str:
         """A header's text, empty where it was not sent."""

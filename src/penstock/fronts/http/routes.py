@@ -14,10 +14,10 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
+from penstock.api.front_broker import FrontBroker
 from penstock.fronts.http.errors import MALFORMED, MEDIA_TYPE, METHOD_NOT_ALLOWED, NO_SUCH_PATH, HttpError
 from penstock.fronts.http.request import Answer, Request, Stream
 from penstock.model.errors import InvalidArgument, PenstockError
-from penstock.node.broker import LocalBroker
 from penstock.wire.http.shapes import BATCH_TYPE, JSON_TYPE
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Call:
     __slots__ = ("broker", "consumer", "names", "request", "server")
 
     def __init__(
-        self, server: HttpServer, broker: LocalBroker, request: Request, names: Mapping[str, str], consumer: str
+        self, server: HttpServer, broker: FrontBroker, request: Request, names: Mapping[str, str], consumer: str
     ) -> None:
         self.server = server
         self.broker = broker

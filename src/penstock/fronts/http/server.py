@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -17,7 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from penstock import telemetry
-from penstock.api.principal import Principal
+from penstock.api.front_broker import FrontBroker
+from penstock.api.principal import ANONYMOUS, Principal
 from penstock.api.ticket import Ticket
 from penstock.fronts import metrics
 from penstock.fronts.exposure import check_exposure
@@ -25,11 +26,9 @@ from penstock.fronts.front import Address, Front, Shared
 from penstock.fronts.http import page
 from penstock.fronts.http.connection import Connection
 from penstock.fronts.http.errors import MEDIA_TYPE, NO_SUCH_PATH, HttpError, answer_to
-from penstock.fronts.http.forwarding import Forwarding
 from penstock.fronts.http.handlers import all_routes
-from penstock.fronts.http.handlers.cluster import check_secret
 from penstock.fronts.http.heads import Heads
-from penstock.fronts.http.measures import ClusterNumbers, HttpMeasures
+from penstock.fronts.http.measures import HttpMeasures
 from penstock.fronts.http.openapi import document
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
@@ -38,9 +37,8 @@ from penstock.fronts.http.sessions import Sessions
 from penstock.fronts.listening import listen
 from penstock.logs import request_id
 from penstock.model import DEFAULT_NAMESPACE
-from penstock.model.errors import Elsewhere, Forbidden, Overloaded, PenstockError, Unauthorized
-from penstock.node.broker import LocalBroker, broker_of_session
-from penstock.wire.http.cluster import CONSUMER, SECRET, SESSION_NAME
+from penstock.model.errors import Forbidden, Overloaded, PenstockError, Unauthorized
+from penstock.wire.http.cluster import CONSUMER, FORWARDED, PRINCIPAL, SECRET, SESSION_NAME, TO_SESSION
 from penstock.wire.http.shapes import encode_json
 
 SWEEP_SECONDS: Final = 1.0
@@ -59,7 +57,7 @@ class HttpServer(Front):
 
     def __init__(
         self,
-        broker: LocalBroker,
+        broker: FrontBroker,
         options: HttpOptions | None = None,
         shared: Shared | None = None,
     ) -> None:
@@ -74,13 +72,9 @@ class HttpServer(Front):
         self.heads = Heads(self.options.max_header_bytes, self.options.max_body_bytes)
         self._loop = asyncio.get_running_loop()
         self._connections: set[Connection] = set()
-        self._brokers: dict[Principal, dict[str, LocalBroker]] = {}
+        self._brokers: dict[Principal, dict[str, FrontBroker]] = {}
         self._request_prefix = secrets.token_hex(4)
         self._request_numbers = itertools.count(1)
-        self.forwarding = None if broker.cluster is None else Forwarding(broker.cluster, self.options.token)
-        """The way to other nodes; None where there are none."""
-        if self.forwarding is not None and broker.cluster is not None:
-            broker.cluster.peers = self.forwarding
         self.sessions = Sessions(broker, self.options.max_sessions, self._loop.time)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -117,8 +111,6 @@ class HttpServer(Front):
             connection.abort()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self.forwarding is not None:
-            self.forwarding.peers.close()
         await self._server.wait_closed()
 
     def sweep(self) -> None:
@@ -177,29 +169,22 @@ class HttpServer(Front):
         namespace = query.pop(NAMESPACE, DEFAULT_NAMESPACE)
         session = query.pop(SESSION, None)
 
-        in_task = partial(self._in_task, connection, request, route, names, query, namespace, session)
-        if route.needs_task or telemetry.is_on() or session is not None or SESSION_NAME in request.headers:
-            return in_task()
-        answer = route.call(Call(self, self._broker(request, namespace), request, names, connection.peer), query)
+        if route.needs_task or telemetry.is_on() or session is not None:
+            return self._in_task(connection, request, route, names, query, namespace, session)
+        answer = route.call(self._call(connection, request, names, namespace), query)
         assert isinstance(answer, Ticket)
-        return answer.recover(partial(self._recovered, request, in_task))
-
-    def _recovered(
-        self, request: Request, in_task: Callable[[], Coroutine[Any, Any, Answer | Stream]], error: BaseException
-    ) -> Answer | Ticket[Answer]:
-        """The answer to a request that has failed; one of which nothing was done is asked of its owner."""
-        if isinstance(error, Elsewhere):
-            return Ticket.of(in_task()).map(_whole)
-        return self._failed(request, error)
+        return answer.recover(partial(self._failed, request))
 
     async def _in_task(
         self, connection: Connection, request: Request, route: Route, names: Mapping[str, str], query: dict[str, str],
         namespace: str, session: str | None,
     ) -> Answer | Stream:  # fmt: skip
         request_id.set(request.id)
-        answer = self._here if self.forwarding is None else self._among
         try:
-            return await answer(connection, request, route, names, query, namespace, session)
+            if session is None:
+                return await _answer(route, self._call(connection, request, names, namespace), query)
+            with self.sessions.used(session, namespace, request.principal) as broker:
+                return await _answer(route, Call(self, broker, request, names, broker.consumer_name), query)
         except Exception as error:
             return self._failed(request, error)
 
@@ -219,7 +204,9 @@ class HttpServer(Front):
 
     def _check(self, route: Route, request: Request) -> None:
         """Raise where the client may not ask this, or sends what nobody here reads."""
-        if not self.credentials.token:
+        if FORWARDED in request.headers:
+            self._check_peer(request)
+        elif not self.credentials.token:
             _check_origin(request)
         elif not route.is_open:
             request.principal = self._authenticate(request)
@@ -232,83 +219,21 @@ class HttpServer(Front):
             log.error("%s failed (request %s)", request.route or request.method, request.id, exc_info=error)
         return answer_to(error)
 
-    async def _here(
-        self, connection: Connection, request: Request, route: Route, names: Mapping[str, str], query: dict[str, str],
-        namespace: str, session: str | None,
-    ) -> Answer | Stream:  # fmt: skip
-        """The answer of this node."""
-        if session is None:
-            call = Call(self, self._broker(request, namespace), request, names, connection.peer)
-            return await _answer(route, call, query)
-        with self.sessions.used(session, namespace, request.principal) as broker:
-            return await _answer(route, Call(self, broker, request, names, broker.consumer_name), query)
+    def _call(self, connection: Connection, request: Request, names: Mapping[str, str], namespace: str) -> Call:
+        """The request of a client or, where another node found that this one owns what it is about, of that node."""
+        if request.headers.get(FORWARDED, TO_SESSION) == TO_SESSION:
+            return Call(self, self._broker(request, namespace), request, names, connection.peer)
+        assert self.broker.peering is not None  # `_check` has refused it otherwise
+        broker = self.broker.peering.broker_for(namespace, request.header(SESSION_NAME) or None)
+        broker = broker.acting_as(request.principal)
+        return Call(self, broker, request, names, request.header(CONSUMER) or broker.consumer_name)
 
-    async def _among(
-        self, connection: Connection, request: Request, route: Route, names: Mapping[str, str], query: dict[str, str],
-        namespace: str, session: str | None,
-    ) -> Answer | Stream:  # fmt: skip
-        """The answer of this node or, where that owns what the request is about, of another."""
-        assert self.forwarding is not None
-        name: str | None = None
-        consumer = request.header(CONSUMER) or connection.peer
-
-        async def here() -> Answer | Stream:
-            nonlocal name
-            if SESSION_NAME in request.headers:
-                broker = self._of_session(request, namespace)
-                return await _answer(route, Call(self, broker, request, names, broker.consumer_name), query)
-            if session is None:
-                call = Call(self, self._broker(request, namespace), request, names, consumer)
-                return await _answer(route, call, query)
-            with self.sessions.used(session, namespace, request.principal) as broker:
-                name = broker.session_key
-                return await _answer(route, Call(self, broker, request, names, broker.consumer_name), query)
-
-        try:
-            return await here()
-        except Elsewhere as error:
-            return await self.forwarding.answer(request, error, consumer, name, here)
-
-    async def ask(self, request: Request, consumer: str, session: str | None) -> Answer:
-        """The answer of this node or another to what a front beside this one asks, perhaps in the name of a session.
-
-        Fronts have checked who asks. Only among several nodes: without others, they ask the broker itself.
-        """
-        assert self.forwarding is not None
-        request.id, request.began = self.new_request_id(), self._loop.time()
-        route, names, query = self.router.find_target(request.method, request.target)
-        namespace = query.pop(NAMESPACE, DEFAULT_NAMESPACE)
-
-        async def here() -> Answer | Stream:
-            if session is None:
-                broker = self._broker(request, namespace)
-            else:
-                broker = broker_of_session(self.broker, session, namespace)
-            return await route.call(Call(self, broker, request, names, consumer), query)
-
-        try:
-            answer = await here()
-        except Elsewhere as error:
-            answer = await self.forwarding.answer(request, error, consumer, session, here)
-        assert isinstance(answer, Answer)
-        return answer
-
-    async def ask_owner(
-        self, request: Request, path: str, error: Elsewhere, here: Callable[[], Awaitable[Answer]]
-    ) -> Answer:
-        """What another node answers to a question that is part of a request; `here` where this one has become owner."""
-        assert self.forwarding is not None
-        part = Request("GET", path.encode(), request.headers, b"", True)
-        part.began, part.id = self._loop.time(), request.id
-        answer = await self.forwarding.answer(part, error, "", None, here)
-        assert isinstance(answer, Answer)
-        return answer
-
-    def _of_session(self, request: Request, namespace: str) -> LocalBroker:
-        """A broker in the name of a session that another node has; only nodes may say so."""
-        assert self.broker.cluster is not None
-        check_secret(self.broker.cluster, request.headers.get(SECRET, b""))
-        return broker_of_session(self.broker, request.header(SESSION_NAME), namespace)
+    def _check_peer(self, request: Request) -> None:
+        """Raise unless the request comes from another node of the same store; then that says who asks."""
+        if self.broker.peering is None:
+            raise Forbidden("this server has its store for itself: no other node can ask it")
+        self.broker.peering.check(request.headers.get(SECRET, b""))
+        request.principal = Principal(request.header(PRINCIPAL)) if PRINCIPAL in request.headers else ANONYMOUS
 
     def _request_id(self, request: Request) -> str:
         given = request.headers.get(b"x-request-id")
@@ -324,7 +249,7 @@ class HttpServer(Front):
             raise Unauthorized("this server wants a token: send Authorization: Bearer TOKEN")
         return principal
 
-    def _broker(self, request: Request, namespace: str) -> LocalBroker:
+    def _broker(self, request: Request, namespace: str) -> FrontBroker:
         """The broker for who sends the request, in a namespace."""
         brokers = self._brokers.setdefault(request.principal, {})
         broker = brokers.get(namespace)
@@ -348,16 +273,12 @@ class HttpServer(Front):
 
     # What it says about itself ----------------------------------------------------------------------------
 
-    async def render_metrics(self, broker: LocalBroker) -> bytes:
+    async def render_metrics(self, broker: FrontBroker) -> bytes:
         """The page for the principal of a broker."""
         if not self._shared.has_metrics:
             raise HttpError(NO_SUCH_PATH, "metrics are turned off: [metrics] enabled = false")
-        cluster = self.broker.cluster
-        if cluster is not None and self.forwarding is not None:
-            self.measures.cluster = ClusterNumbers(
-                len(cluster.ownership.owned), cluster.heartbeat_age_s, cluster.heartbeats_failed,
-                self.forwarding.forwarded, self.forwarding.failed,
-            )  # fmt: skip
+        if self.broker.peering is not None:
+            self.measures.cluster = self.broker.peering.numbers()
         fronts = self._shared.fronts or (self,)
         measures = [front.measures for front in fronts]
         return await metrics.render(broker, self._shared.metrics_queues_max, measures)
@@ -373,11 +294,6 @@ class HttpServer(Front):
         if self._page is None:
             self._page = page.render(document(self.router.routes))
         return self._page
-
-
-def _whole(answer: Answer | Stream) -> Answer:
-    assert isinstance(answer, Answer)
-    return answer
 
 
 def _answer(route: Route, call: Call, query: dict[str, str]) -> Awaitable[Answer | Stream]:

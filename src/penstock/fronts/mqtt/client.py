@@ -36,9 +36,9 @@ from penstock.wire.mqtt.packets import (
 from penstock.wire.mqtt.reasons import REFUSAL, Reason
 
 if TYPE_CHECKING:
+    from penstock.api.front_broker import FrontBroker
     from penstock.fronts.mqtt.connection import Connection
     from penstock.fronts.mqtt.server import MqttServer
-    from penstock.node.broker import LocalBroker
 
 LINE_EVENTS: Final = 2_000
 """So many things may stand in line before the socket is read no more,"""
@@ -58,7 +58,7 @@ class Client:
         self.connection = connection
         self.engine = connection.engine
         self.connect = connect
-        self.broker: LocalBroker = server.broker
+        self.broker: FrontBroker = server.broker
         """For what the client asks for, in its name once it has logged in. Its session's own queue and its place in
         the tables are the front's."""
         self.session: Session | None = None

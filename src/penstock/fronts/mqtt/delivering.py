@@ -22,8 +22,8 @@ from penstock.wire.mqtt.packets import UserProperties
 from penstock.wire.mqtt.topics import topic_problem
 
 if TYPE_CHECKING:
+    from penstock.api.front_broker import FrontBroker
     from penstock.model import Message
-    from penstock.node.broker import LocalBroker
 
 CLAIM_MAX: Final = 500
 """Messages of one claim: what is written at once, before answers are looked at again."""
@@ -62,7 +62,7 @@ class Source:
 
     def __init__(
         self,
-        broker: LocalBroker,
+        broker: FrontBroker,
         queue: str,
         token: str,
         client_id: str,
@@ -212,7 +212,7 @@ class SessionSource(Source):
     """A session's own queue."""
 
     def __init__(
-        self, broker: LocalBroker, queue: str, token: str, client_id: str, out: Outgoing, window: Window,
+        self, broker: FrontBroker, queue: str, token: str, client_id: str, out: Outgoing, window: Window,
         settling: Settling,
         subscriptions: Subscriptions,
     ) -> None:  # fmt: skip
@@ -255,7 +255,7 @@ class SharedSource(Source):
     """
 
     def __init__(
-        self, broker: LocalBroker, queue: str, token: str, client_id: str, out: Outgoing, window: Window,
+        self, broker: FrontBroker, queue: str, token: str, client_id: str, out: Outgoing, window: Window,
         settling: Settling,
         subscription: Subscription, own_queue: str, now_ms: Callable[[], int],
     ) -> None:  # fmt: skip

@@ -20,11 +20,11 @@ from penstock.wire.mqtt.packets import Publish, PubRel
 from penstock.wire.mqtt.reasons import Reason
 
 if TYPE_CHECKING:
+    from penstock.api.front_broker import FrontBroker
     from penstock.fronts.mqtt.server import MqttServer
     from penstock.fronts.mqtt.session.connected import Session
     from penstock.fronts.mqtt.session.documents import SessionDocuments
     from penstock.model import Message
-    from penstock.node.broker import LocalBroker
     from penstock.wire.mqtt.connection import ServerConnection
 
 BATCH_EVENTS: Final = 1_000
@@ -41,7 +41,7 @@ class Incoming:
     def __init__(
         self,
         server: MqttServer,
-        broker: LocalBroker,
+        broker: FrontBroker,
         engine: ServerConnection,
         session: Session,
         documents: SessionDocuments | None,

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.api.front_broker import FrontBroker
 from penstock.api.results import Receipt
 from penstock.batch import encode
 from penstock.fronts.mqtt.errors import Refusal, log, refusal_of
@@ -22,7 +23,6 @@ from penstock.fronts.mqtt.retained import RetainedMessages
 from penstock.fronts.mqtt.subscription.subscriptions import QUEUE_PREFIX
 from penstock.model import NAME_CHARACTERS_MAX, Message
 from penstock.model.errors import Closed, NotFound, PenstockError, Unavailable
-from penstock.node.broker import LocalBroker
 from penstock.wire.mqtt.reasons import Reason
 
 EXCHANGE: Final = "mqtt"
@@ -41,7 +41,7 @@ class Wanted(msgspec.Struct):
     """For the table of sessions."""
     queue: str = ""
     """Publish to this queue, in place of the exchange."""
-    broker: LocalBroker | None = None
+    broker: FrontBroker | None = None
     """In the name of the client who publishes it: declares the queue where there is none."""
     refusal: Refusal | None = None
     is_matched: bool = True
@@ -74,7 +74,7 @@ class Publishing:
 
     def __init__(
         self,
-        broker: LocalBroker,
+        broker: FrontBroker,
         retained: RetainedMessages,
         sessions_queue: str,
         measures: MqttMeasures,

@@ -23,7 +23,7 @@ from penstock.wire.mqtt.reasons import REFUSAL, Reason
 from penstock.wire.mqtt.topics import topic_problem
 
 if TYPE_CHECKING:
-    from penstock.node.broker import LocalBroker
+    from penstock.api.front_broker import FrontBroker
 
 ACTIONS: Final = ("$ack", "$nack", "$reject")
 MESSAGE_ID: Final = "message-id"
@@ -51,7 +51,7 @@ class QueueSource(Source):
     """One subscription to a queue: a consumer of a work group."""
 
     def __init__(
-        self, broker: LocalBroker, token: str, client_id: str, out: Outgoing, window: Window, settling: Settling,
+        self, broker: FrontBroker, token: str, client_id: str, out: Outgoing, window: Window, settling: Settling,
         subscription: Subscription, pattern: KeyFilter, *, version: int, most: int, unsettled: Unsettled,
     ) -> None:  # fmt: skip
         super().__init__(broker, subscription.queue, token, client_id, out, window, settling)
@@ -208,7 +208,7 @@ def _topic(queue: str, key: str) -> tuple[str, UserProperties]:
 
 
 async def prepare(
-    broker: LocalBroker, subscription: Subscription, *, declare: bool, is_new: bool
+    broker: FrontBroker, subscription: Subscription, *, declare: bool, is_new: bool
 ) -> tuple[KeyFilter, str]:
     """Make sure of the queue and the group; its filter and kind. Raises `Refusal` where another filter holds."""
     pattern = key_filter(subscription.pattern)
@@ -236,7 +236,7 @@ async def prepare(
     return pattern, kind
 
 
-async def _make_group(broker: LocalBroker, subscription: Subscription, pattern: KeyFilter) -> str:
+async def _make_group(broker: FrontBroker, subscription: Subscription, pattern: KeyFilter) -> str:
     options: dict[str, Any] = {} if pattern.condition is None else {"filter": pattern.condition}
     if not subscription.start:
         await broker.declare_group(subscription.queue, subscription.group, **options)
@@ -249,7 +249,7 @@ async def _make_group(broker: LocalBroker, subscription: Subscription, pattern: 
     return "stream"
 
 
-async def _seek(broker: LocalBroker, subscription: Subscription) -> None:
+async def _seek(broker: FrontBroker, subscription: Subscription) -> None:
     await broker.seek(subscription.queue, subscription.group, **place(subscription.start))
 
 
@@ -282,7 +282,7 @@ class Settlement:
         self.group = given.get(GROUP_ID, "")
         self.error = given.get(ERROR) or payload[:1000].decode("utf-8", "replace")
 
-    async def carry_out(self, broker: LocalBroker, unsettled: Unsettled) -> None:
+    async def carry_out(self, broker: FrontBroker, unsettled: Unsettled) -> None:
         """Raises what the broker does, or `Refusal`."""
         source = unsettled.sources.get(self.message_id)
         if source is not None and (source.queue != self.queue or self.group not in ("", source.subscription.group)):
@@ -306,7 +306,7 @@ class Settlement:
             await broker.reject(lease, [int(offset)], error=self.error)
         unsettled.end(self.message_id)
 
-    async def _commit(self, broker: LocalBroker, rest: str) -> None:
+    async def _commit(self, broker: FrontBroker, rest: str) -> None:
         """Of a stream: `$ack` and `$reject` go past the message, `$nack` changes nothing."""
         lane, _, offset = rest.partition("-")
         if not (lane.isdigit() and offset.isdigit() and self.group):

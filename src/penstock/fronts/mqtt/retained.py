@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.api.front_broker import FrontBroker
 from penstock.fronts.mqtt.errors import Refusal
 from penstock.fronts.mqtt.subscription.topic_tree import TopicTree
 from penstock.fronts.mqtt.table import COMPACT_AFTER, Table
 from penstock.model import Message
-from penstock.node.broker import LocalBroker
 from penstock.wire.mqtt.reasons import Reason
 
 QUEUE: Final = "mqtt/retained"
@@ -36,7 +36,7 @@ class RetainedMessages:
 
     def __init__(
         self,
-        broker: LocalBroker,
+        broker: FrontBroker,
         now_ms: Callable[[], int],
         *,
         most: int,

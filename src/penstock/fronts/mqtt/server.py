@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from penstock.api.front_broker import FrontBroker
 from penstock.fronts.exposure import check_exposure
 from penstock.fronts.front import Address, Front, Shared
 from penstock.fronts.listening import CannotListen, listen
@@ -23,7 +24,6 @@ from penstock.fronts.mqtt.queues import Unsettled
 from penstock.fronts.mqtt.retained import RetainedMessages
 from penstock.fronts.mqtt.session.sessions import Sessions
 from penstock.model.errors import AlreadyExists, Closed, InvalidArgument, PenstockError
-from penstock.node.broker import LocalBroker
 from penstock.wire.mqtt.connection import Limits
 from penstock.wire.mqtt.reasons import Reason
 
@@ -40,7 +40,7 @@ RENEWED_AT_ONCE: Final = 100
 class MqttServer(Front):
     """The MQTT front of one broker."""
 
-    def __init__(self, broker: LocalBroker, options: MqttOptions | None = None, shared: Shared | None = None) -> None:
+    def __init__(self, broker: FrontBroker, options: MqttOptions | None = None, shared: Shared | None = None) -> None:
         self.options = options or MqttOptions()
         self.credentials = (shared or Shared()).credentials
         check_exposure("mqtt", self.options.host, self.credentials)
@@ -186,12 +186,12 @@ class MqttServer(Front):
             await asyncio.sleep(SWEEP_SECONDS)
             is_time = self._loop.time() > adopt_at
             try:
-                if self.broker.cluster is not None:
+                if self.broker.is_shared:
                     await self.sessions.documents.table.catch_up()
                 if is_time:
                     adopt_at = self._loop.time() + ADOPT_SECONDS
                     await self.sessions.adopt()
-                if is_time or self.broker.cluster is None:
+                if is_time or not self.broker.is_shared:
                     await self.retained.table.catch_up()
                 await self.sessions.sweep()
                 await self.retained.sweep()

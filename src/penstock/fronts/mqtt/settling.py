@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from penstock.api.front_broker import FrontBroker
 from penstock.api.results import Lease
 from penstock.fronts.mqtt.errors import log
 from penstock.fronts.mqtt.session.documents import SessionDocuments
 from penstock.model.errors import Closed, LeaseLost, PenstockError
-from penstock.node.broker import LocalBroker
 
 
 class Settling:
@@ -21,7 +21,7 @@ class Settling:
 
     def __init__(
         self,
-        broker: LocalBroker,
+        broker: FrontBroker,
         documents: SessionDocuments | None,
         client_id: str,
         released: Callable[[list[int]], None],

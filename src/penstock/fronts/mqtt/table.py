@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.api.front_broker import FrontBroker
 from penstock.api.results import Received
 from penstock.model import Message
 from penstock.model.errors import OffsetGone
-from penstock.node.broker import LocalBroker
 
 HOLDING_GROUP: Final = "table"
 """Retention keeps everything from what this stream group has committed on."""
@@ -42,7 +42,7 @@ class Table:
 
     def __init__(
         self,
-        broker: LocalBroker,
+        broker: FrontBroker,
         queue: str,
         description: str,
         changed: Callable[[str, Message | None], None],

@@ -4,7 +4,7 @@ Arguments are checked once, with errors that name the value and the limit. The p
 of the client (`client/operations/`).
 """
 
-from penstock.node.broker.local import LocalBroker, broker_of_session
+from penstock.node.broker.local import LocalBroker
 from penstock.node.broker.transaction import LocalTransaction
 
-__all__ = ["LocalBroker", "LocalTransaction", "broker_of_session"]
+__all__ = ["LocalBroker", "LocalTransaction"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Literal
 
 from penstock.api.arguments import check_number
 from penstock.api.front_broker import FrontBroker
+from penstock.api.peering import Peering
 from penstock.api.principal import Authorizer, Caller, Principal
 from penstock.model import check_name
+from penstock.model.errors import NotFound
 from penstock.model.limits import SESSION_SECONDS_MAX, SESSION_SECONDS_MIN
 from penstock.node.broker.admin import LocalAdministration
 from penstock.node.broker.dead_letters import LocalDeadLetters
@@ -85,9 +88,45 @@ class LocalBroker(
         if self._services.cluster is not None:
             await self._services.cluster.session_ended(session)
 
+    async def renew_session(self) -> None:
+        pass  # whoever has a session of this process knows its client
 
-def broker_of_session(broker: LocalBroker, session_key: str, namespace: str) -> LocalBroker:
-    """A broker for one operation in the name of a session that another node has."""
-    return LocalBroker(
-        broker._services, check_name(namespace, "a namespace"), Session.parse(session_key), broker._caller
-    )
+    def new_session_id(self) -> str:
+        return secrets.token_urlsafe(24)
+
+    def locate_session(self, id: str) -> Literal["here", "elsewhere", "ended"]:  # noqa: ARG002 - there is one process
+        return "here"
+
+    def in_session(self, id: str) -> LocalBroker:
+        raise NotFound(f"no other process has the session {id[:64]!r}")
+
+    def bound_to(self, namespace: str, session: Session | None) -> LocalBroker:
+        """The broker in the name of a session that another node has, or of none."""
+        return LocalBroker(self._services, namespace, session, self._caller)
+
+    @property
+    def principal(self) -> Principal:
+        """Who asks through this broker."""
+        return self._caller.principal
+
+    # The process and others on the same store -------------------------------------------------------------
+
+    @property
+    def peering(self) -> Peering | None:
+        return None
+
+    @property
+    def is_shared(self) -> bool:
+        return not self._services.ownership.is_sole
+
+    @property
+    def process(self) -> str:
+        return str(self._services.ownership.incarnation)
+
+    def is_alive(self, process: str) -> bool:
+        return process.isascii() and process.isdigit() and self._services.ownership.is_alive(int(process))
+
+    @property
+    def is_caretaker(self) -> bool:
+        ownership = self._services.ownership
+        return all(row.incarnation > ownership.incarnation for row in ownership.others())

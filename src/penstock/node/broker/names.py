@@ -52,10 +52,13 @@ class Names:
 
     def _owned_queue(self, name: str) -> Queue:
         """A queue that this node owns. Of one that it does not know, the owner of its home slot knows the truth."""
-        services, namespace = self._services, self._namespace
-        queue = services.catalog.queues.get((namespace, name))
-        services.ownership.check(home_slot(namespace, name) if queue is None else queue.slot)
-        return services.catalog.queue(namespace, name)
+        self._services.ownership.check(self.slot_of_queue(name))
+        return self._services.catalog.queue(self._namespace, name)
+
+    def slot_of_queue(self, name: str) -> int:
+        """The slot of a queue; of one that this node does not know, the home slot of its name."""
+        queue = self._services.catalog.queues.get((self._namespace, name))
+        return home_slot(self._namespace, name) if queue is None else queue.slot
 
     def _target(self, name: str) -> Queue:
         """A queue to publish to. Anybody may answer into a session's own queue; reading it is the session's alone."""

@@ -4,7 +4,7 @@ Every `heartbeat_ms` the node asks the store who is there and who owns what, in 
 there are. It takes slots that nobody has up to its fair share, sheds what is above that, and lets go of what the
 store says is another's. What taking and letting go of slots means for lanes and timers is in `slots.py`, what others
 declared in `catalog_feed.py`. How a request finds the owner is the front's business: here it is only told that it is
-`Elsewhere`.
+`NotOwner`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.model.errors import Elsewhere, PenstockError, Unavailable
+from penstock.model.errors import NotOwner, PenstockError, Unavailable
 from penstock.model.rows import REGISTRAR_SLOT, SLOTS, ClusterView, NodeRow, SlotRow
 
 SPREAD: Final = -1
@@ -136,7 +136,7 @@ class Ownership:
                 "by a single node that owns everything; publish to a new queue instead"
             )
         owner = self.owner(slot)
-        return Elsewhere(f"slot {slot} is owned by {'nobody now' if owner is None else owner.name}; try again", slot)
+        return NotOwner(f"slot {slot} is owned by {'nobody now' if owner is None else owner.name}; try again", slot)
 
     def is_alive(self, incarnation: int) -> bool:
         """Whether the process with this number is there. One that joined after the last look is not taken for dead."""

@@ -3,7 +3,7 @@
 The node that publishes commits its own part and, in the very same commit, a row in the outbox for each part that
 belongs to another node. The owner of that slot appends the messages and deletes the row in one commit of its own
 (`outbox.py`), so whatever crashes, each part is there once. Where only one other node is concerned nothing crosses: the
-request is `Elsewhere`. Verdicts on leases of several owners cannot be promised for later, for a lease may end
+request is `NotOwner`. Verdicts on leases of several owners cannot be promised for later, for a lease may end
 meanwhile: there the slots themselves are asked for.
 """
 
@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.batch import EncodedBatch, decode, decode_meta, encode
 from penstock.model.appended import Appended
-from penstock.model.errors import Elsewhere, NotFound, PenstockError, Unavailable
+from penstock.model.errors import NotFound, NotOwner, PenstockError, Unavailable
 from penstock.model.rows import OutboxRow, slot_of
 from penstock.node.catalog import Catalog
 from penstock.node.cluster.ownership import Ownership
@@ -137,7 +137,7 @@ class RemotePublish:
     # Before -----------------------------------------------------------------------------------------------
 
     def check_owners(self, parts: Sequence[Part]) -> None:
-        """Raise `Elsewhere` where all of it is another node's: that can do it in one commit."""
+        """Raise `NotOwner` where all of it is another node's: that can do it in one commit."""
         if not parts or any(not self.is_elsewhere(part) for part in parts):
             return
         slots = {slot_of(part.lane) for part in parts}
@@ -145,7 +145,7 @@ class RemotePublish:
             raise self._ownership.not_owner(min(slots))
 
     async def gather(self, slots: Collection[int]) -> None:
-        """Own these slots, of leases that are settled together. `Elsewhere` where one other node has all of them."""
+        """Own these slots, of leases that are settled together. `NotOwner` where one other node has all of them."""
         neighbours, owns = self.neighbours, self._ownership.owns
         if neighbours is None or all(map(owns, slots)):
             return
@@ -198,7 +198,7 @@ class RemotePublish:
     async def _quietly(self, results: Results) -> None:
         try:
             await self.landed(results)
-        except Elsewhere:
+        except NotOwner:
             return
 
 

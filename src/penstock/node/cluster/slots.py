@@ -1,7 +1,7 @@
 """Slots that come and go: what a node does when it gets one, hands one on or loses one.
 
 `membership.py` decides which; here is how. A slot is handed on when nothing of it is under way any more: commands that
-come meanwhile are `Elsewhere`, those that wait are told so, and what was changed is committed first. A slot that is
+come meanwhile are `NotOwner`, those that wait are told so, and what was changed is committed first. A slot that is
 lost is dropped at once, with everything that was not committed. What that means for each service is the service's
 own business: it subscribes to `on_served`, `on_shed` or `on_lost`.
 """
@@ -73,7 +73,7 @@ class Slots:
     # Giving -----------------------------------------------------------------------------------------------
 
     async def hand_on(self, slots: set[int]) -> None:
-        """Finish what is under way in these slots and forget them; from the first moment on they are `Elsewhere`."""
+        """Finish what is under way in these slots and forget them; from the first moment on they are `NotOwner`."""
         self._ownership.shed(slots)
         await self._events.move()
         self._tell(self.on_shed, slots)

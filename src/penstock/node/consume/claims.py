@@ -12,7 +12,7 @@ from penstock.api.results import Claim, Lease
 from penstock.api.ticket import Ticket
 from penstock.core.lane import Lane
 from penstock.core.log import Missing
-from penstock.model.errors import Elsewhere, Fenced, LeaseLost, PenstockError, StoreCorrupt, Unavailable
+from penstock.model.errors import Fenced, LeaseLost, NotOwner, PenstockError, StoreCorrupt, Unavailable
 from penstock.model.verdict import Verdict
 from penstock.node.catalog import Catalog, Group, Queue
 from penstock.node.clock import Clock
@@ -65,7 +65,7 @@ class Claims:
                 self._waiters.give_back(claimed)
                 raise
             except Unavailable as error:
-                if not is_with_its_publish or request.settle or isinstance(error, Elsewhere | Fenced):
+                if not is_with_its_publish or request.settle or isinstance(error, NotOwner | Fenced):
                     raise
                 # The publish failed, or what it published could not be read: the consumer waits on.
                 claimed = None

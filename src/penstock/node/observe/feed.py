@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 from penstock.api.results import StreamRead
-from penstock.model.errors import Elsewhere, OffsetGone
+from penstock.model.errors import NotOwner, OffsetGone
 from penstock.model.events import Delivery, decode_delivery
 from penstock.node.catalog import Catalog, Queue
 from penstock.node.consume.streams import Streams
@@ -75,7 +75,7 @@ class EventFeed:
             except OffsetGone:  # a watcher that was away for long goes on with what is left
                 offset = await self._lanes.run(queue.lanes[0], lambda lane: lane.first)
                 continue
-            except Elsewhere:
+            except NotOwner:
                 continue
             if page is None:
                 yield []

@@ -33,7 +33,7 @@ from penstock.api.measures import SpoolNumbers
 from penstock.api.results import Receipt
 from penstock.api.ticket import Ticket
 from penstock.batch import EncodedBatch, encode
-from penstock.model.errors import Elsewhere, Fenced, InvalidArgument, PenstockError, Unavailable
+from penstock.model.errors import Fenced, InvalidArgument, NotOwner, PenstockError, Unavailable
 from penstock.model.rows import Commit, DedupRow, LaneChange, slot_of
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
 from penstock.node.clock import Clock
@@ -191,7 +191,7 @@ class Spool:
                 unit.parts, size
             )
         except Unavailable as error:  # a lane could not be loaded: nothing was appended
-            if isinstance(error, Fenced | Elsewhere) or not unit.is_durable:
+            if isinstance(error, Fenced | NotOwner) or not unit.is_durable:
                 raise
             return await self._keep(unit)
         receipt = await self._commits.commit(result=Receipt(unit.count, results), unit=unit)

@@ -7,15 +7,18 @@ from typing import Any, Final
 from msgspec import Struct
 
 FORWARDED: Final = b"x-penstock-forwarded"
-"""The incarnation of the node that forwarded the request: the receiver does not forward it again."""
-WAITED: Final = b"x-penstock-waited"
-"""Seconds that a request has waited elsewhere already."""
+"""The incarnation of the node that forwarded the request: the receiver answers 421 rather than forward it again."""
+TO_SESSION: Final = b"session"
+"""In its place where a request was forwarded to the node that has its session, which may forward it once more."""
+MISDIRECTED: Final = 421
 CONSUMER: Final = b"x-penstock-consumer"
-"""The other end of the connection on which it came: who claims, unless the request says so."""
+"""Who claims, unless the request says so."""
+PRINCIPAL: Final = b"x-penstock-principal"
+"""Who asks."""
 SECRET: Final = b"x-penstock-secret"
-"""What only nodes of the same store know."""
+"""What only nodes of the same store know: with it, the rest is believed."""
 SESSION_NAME: Final = b"x-penstock-session"
-"""The session in whose name it comes; believed only together with the secret."""
+"""The session in whose name it comes."""
 
 
 class NodeBody(Struct, kw_only=True):

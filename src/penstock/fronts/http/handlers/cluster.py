@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hmac
 from typing import Any
 
-import msgspec
-
+from penstock.api.peering import Peering
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import Forbidden
 from penstock.model.rows import SLOTS
-from penstock.node.cluster.membership import Cluster
-from penstock.node.cluster.remote_publish import Landing
 from penstock.wire.http.cluster import (
     SECRET,
     ClusterAnswer,
@@ -31,15 +27,16 @@ ROUTES = Routes()
 async def show_cluster(call: Call) -> Answer:
     """The nodes of this store, which slots each owns, and how that came."""
     call.broker.authorize("admin", "node", "")
-    cluster = call.server.broker.cluster
-    if cluster is None:
+    peering = call.server.broker.peering
+    if peering is None:
         return json_answer(ClusterAnswer(is_clustered=False, nodes=[], slots=[]))
-    view = cluster.ownership.view
+    view = peering.view
+    known = {row.incarnation: row for row in view.nodes}
     owners = {row.slot: row for row in view.slots}
     nodes = [
         NodeBody(
             name=row.name, url=row.url, incarnation=row.incarnation, age_ms=row.age_ms, is_live=row.is_live,
-            is_here=row.incarnation == cluster.ownership.incarnation, version=row.version,
+            is_here=row.incarnation == peering.incarnation, version=row.version,
             slots=sum(slot.node == row.incarnation for slot in view.slots),
         )
         for row in view.nodes
@@ -47,7 +44,7 @@ async def show_cluster(call: Call) -> Answer:
     slots: list[SlotBody] = []
     for slot in range(SLOTS):
         row = owners.get(slot)
-        node = None if row is None else cluster.ownership.node_of(row.node)
+        node = None if row is None else known.get(row.node)
         state = "free" if node is None else "owned" if node.is_live else "stale"
         slots.append(
             SlotBody(
@@ -60,24 +57,22 @@ async def show_cluster(call: Call) -> Answer:
 
 @ROUTES.add("POST", "/v1/cluster/poke", {204: None}, errors=[Forbidden])
 async def poke(call: Call) -> Answer:
-    """Let this node look at the store now. For other nodes; harmless from anybody who may use the API."""
-    await _cluster(call).poked()
+    """Let this node look at the store now. For other nodes alone."""
+    await trusted(call).poked()
     return NOTHING
 
 
 @ROUTES.add("POST", "/v1/cluster/handover", {204: None}, errors=[Forbidden])
 async def hand_over(call: Call, body: HandoverRequest) -> Answer:
     """Hand slots on to the node that asks for them. For other nodes alone."""
-    cluster = trusted(call)
-    await cluster.give(body.slots, body.to)
+    await trusted(call).hand_over(body.slots, body.to)
     return NOTHING
 
 
 @ROUTES.add("POST", "/v1/cluster/landed", {200: list[dict[str, Any]]}, errors=[Forbidden])
 async def land(call: Call, body: LandedRequest) -> Answer:
     """Carry out what another node has published to queues of this one, and say where it went. For other nodes alone."""
-    cluster = trusted(call)
-    return json_answer(await cluster.landed(msgspec.convert(body.landings, list[Landing])))
+    return json_answer(await trusted(call).landed(body.landings))
 
 
 @ROUTES.add("POST", "/v1/cluster/sessions/end", {204: None}, errors=[Forbidden])
@@ -87,20 +82,10 @@ async def end_session_of_another(call: Call, body: SessionEnd) -> Answer:
     return NOTHING
 
 
-def trusted(call: Call) -> Cluster:
-    """The cluster, where the request comes from another node of it; everybody else is refused."""
-    cluster = _cluster(call)
-    check_secret(cluster, call.request.headers.get(SECRET, b""))
-    return cluster
-
-
-def check_secret(cluster: Cluster, given: bytes) -> None:
-    if not cluster.secret or not hmac.compare_digest(given, cluster.secret.encode()):
-        raise Forbidden("this is for the nodes of the same store alone")
-
-
-def _cluster(call: Call) -> Cluster:
-    cluster = call.server.broker.cluster
-    if cluster is None:
+def trusted(call: Call) -> Peering:
+    """What other nodes may ask, where the request comes from one of them; everybody else is refused."""
+    peering = call.server.broker.peering
+    if peering is None:
         raise Forbidden("this server has its store for itself: there are no others that could ask")
-    return cluster
+    peering.check(call.request.headers.get(SECRET, b""))
+    return peering

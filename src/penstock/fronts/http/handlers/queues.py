@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, TypeVar
-from urllib.parse import quote
 
-import msgspec
 from msgspec import Meta, Struct
 
 from penstock.fronts.http.handlers import Routes
@@ -13,7 +11,7 @@ from penstock.fronts.http.handlers.bodies import stats_body
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import ExchangeConfig, GroupConfig, QueueConfig, make_config
-from penstock.model.errors import AlreadyExists, Elsewhere, NotFound, Unavailable
+from penstock.model.errors import AlreadyExists, NotFound
 from penstock.wire.http.shapes import QueueBody, QueuesAnswer, QueueStatsBody, StatsAnswer
 
 ROUTES = Routes()
@@ -128,22 +126,4 @@ async def stats(call: Call, query: StatsQuery) -> Answer:
             found.append(stats_body(await call.broker.stats(name)))
         except NotFound:  # deleted since
             continue
-        except Elsewhere as elsewhere:
-            counts = await _stats_elsewhere(call, name, elsewhere)
-            found += [] if counts is None else [counts]
     return json_answer(StatsAnswer(queues=found, next=following))
-
-
-async def _stats_elsewhere(call: Call, name: str, error: Elsewhere) -> QueueStatsBody | None:
-    """The counts of a queue that another node owns, from there; None where it was deleted since."""
-
-    async def here() -> Answer:
-        return json_answer(stats_body(await call.broker.stats(name)))
-
-    path = f"/v1/queues/{quote(name, safe='')}/stats?namespace={quote(call.broker.namespace, safe='')}"
-    answer = await call.server.ask_owner(call.request, path, error, here)
-    if answer.status == 404:
-        return None
-    if answer.status != 200:
-        raise Unavailable(f"the owner of queue {name!r} answered {answer.status}; try again")
-    return msgspec.json.decode(answer.body, type=QueueStatsBody)

@@ -23,8 +23,8 @@ async def begin_session(call: Call, body: SessionRequest) -> Answer:
 @ROUTES.add("PUT", ONE_SESSION, {204: None}, errors=[NotFound])
 async def renew_session(call: Call) -> Answer:
     """Say that the session's client is still there. Any request that names the session does the same."""
-    with call.server.sessions.used(call.names["session"], call.broker.namespace, call.request.principal):
-        return NOTHING
+    await call.server.sessions.renew(call.names["session"], call.request.principal)
+    return NOTHING
 
 
 @ROUTES.add("DELETE", ONE_SESSION, {204: None}, errors=[NotFound])

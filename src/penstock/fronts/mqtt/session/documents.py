@@ -12,11 +12,11 @@ from typing import Final
 
 import msgspec
 
+from penstock.api.front_broker import FrontBroker
 from penstock.fronts.mqtt.errors import log
 from penstock.fronts.mqtt.subscription.subscriptions import Subscription
 from penstock.fronts.mqtt.table import COMPACT_AFTER, Table
 from penstock.model import Message
-from penstock.node.broker import LocalBroker
 from penstock.wire.mqtt.packets import NEVER, Will
 
 QUEUE: Final = "mqtt/sessions"
@@ -65,7 +65,7 @@ class SessionDocuments:
 
     def __init__(
         self,
-        broker: LocalBroker,
+        broker: FrontBroker,
         changed: Callable[[str, SessionDocument | None], None],
         *,
         compact_after: int = COMPACT_AFTER,

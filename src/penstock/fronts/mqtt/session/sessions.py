@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final, Protocol
 
 import msgspec
 
+from penstock.api.front_broker import FrontBroker
 from penstock.fronts.mqtt.errors import log
 from penstock.fronts.mqtt.options import MqttOptions
 from penstock.fronts.mqtt.publishing import Publishing
@@ -26,7 +26,6 @@ from penstock.fronts.mqtt.subscription.subscribing import Subscribing, session_q
 from penstock.fronts.mqtt.subscription.subscriptions import Subscriptions
 from penstock.model import DEFAULT_GROUP
 from penstock.model.errors import NotFound, PenstockError
-from penstock.node.broker import LocalBroker
 from penstock.wire.mqtt.packets import Connect
 from penstock.wire.mqtt.reasons import Reason
 
@@ -49,7 +48,7 @@ class Sessions:
 
     def __init__(
         self,
-        broker: LocalBroker,
+        broker: FrontBroker,
         options: MqttOptions,
         publishing: Callable[[], Publishing],
         now_ms: Callable[[], int],
@@ -58,7 +57,6 @@ class Sessions:
         self._options = options
         self._publishing = publishing
         self._now_ms = now_ms
-        self._life = secrets.token_hex(6)
         self.connected: dict[str, Holder] = {}
         self._opened: dict[str, Session] = {}
         self._turns: dict[str, _Turn] = {}
@@ -71,8 +69,7 @@ class Sessions:
     @property
     def node(self) -> str:
         """How documents name this node; another life of it, or another membership, has another name."""
-        cluster = self._broker.cluster
-        return self._life if cluster is None else str(cluster.ownership.incarnation)
+        return self._broker.process
 
     # Opening ------------------------------------------------------------------------------------------------
 
@@ -96,7 +93,7 @@ class Sessions:
                 else:
                     await self._forget_queue(client_id)
                 # Among nodes every session has a document: it is how another one learns that its client has moved.
-                if session.is_stored or session.will is not None or self._broker.cluster is not None:
+                if session.is_stored or session.will is not None or self._broker.is_shared:
                     await self.keep(session)
             except BaseException:
                 self._closed(client_id, holder)
@@ -274,18 +271,11 @@ class Sessions:
 
     def _is_alive(self, node: str) -> bool:
         """Whether a node's connections may still be there."""
-        if node == self.node:
-            return True
-        cluster = self._broker.cluster
-        row = None if cluster is None else cluster.ownership.node_of(int(node) if node.isdigit() else -1)
-        return row is not None and row.is_live
+        return self._broker.is_alive(node)
 
     def _is_eldest(self) -> bool:
         """Whether it is on this node to look after what nobody else does."""
-        cluster = self._broker.cluster
-        return cluster is None or all(
-            row.incarnation > cluster.ownership.incarnation for row in cluster.ownership.others()
-        )
+        return self._broker.is_caretaker
 
     def _is_mine(self, document: SessionDocument) -> bool:
         return document.node == self.node or (not self._is_alive(document.node) and self._is_eldest())

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
+from penstock.api.front_broker import FrontBroker
 from penstock.fronts.mqtt.errors import Refusal
 from penstock.fronts.mqtt.options import MqttOptions
 from penstock.fronts.mqtt.publishing import EXCHANGE
@@ -17,7 +18,6 @@ from penstock.fronts.mqtt.session.documents import SessionDocuments
 from penstock.fronts.mqtt.subscription.subscriptions import Subscription
 from penstock.model import DEFAULT_GROUP, NAME_CHARACTERS_MAX
 from penstock.model.errors import NotFound
-from penstock.node.broker import LocalBroker
 from penstock.wire.mqtt.reasons import Reason
 
 UNUSED_MS: Final = 600_000
@@ -35,7 +35,7 @@ def share_queue(subscription: Subscription) -> str:
 class Subscribing:
     """Queues and bindings for all sessions."""
 
-    def __init__(self, broker: LocalBroker, options: MqttOptions, documents: SessionDocuments) -> None:
+    def __init__(self, broker: FrontBroker, options: MqttOptions, documents: SessionDocuments) -> None:
         self._broker = broker
         self._documents = documents
         self._limits: dict[str, Any] = {
@@ -54,7 +54,7 @@ class Subscribing:
         """The queue of a session. Among several nodes an ephemeral one could not be bound."""
         options = dict(self._limits)
         if not is_stored:
-            options |= {"ephemeral": True} if self._broker.cluster is None else {"unused_ms": UNUSED_MS}
+            options |= {"ephemeral": True} if not self._broker.is_shared else {"unused_ms": UNUSED_MS}
         await self._broker.declare_queue(session_queue(client_id), **options)
 
     async def bind(self, client_id: str, pattern: str) -> None:
@@ -99,7 +99,7 @@ class Subscribing:
             if self._kept_by(subscription.filter) - {client_id}:
                 continue
             with suppress(NotFound):
-                if self._broker.cluster is not None or members:
+                if self._broker.is_shared or members:
                     # Other nodes may have members: it goes when none of them is attached.
                     await self._broker.declare_queue(share_queue(subscription), unused_ms=UNUSED_MS)
                 else:

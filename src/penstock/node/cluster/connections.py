@@ -1,6 +1,7 @@
 """Requests to other nodes over kept connections: raw HTTP/1.1, one request at a time on each.
 
-Knows sockets and nothing of what is asked. A failure says whether the request may have reached the other node.
+Knows sockets and nothing of what is asked. A failure says whether the request may have reached the other node. Next
+stop: `peers.py`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class PeerAnswer(NamedTuple):
     body: bytes
 
 
-class Peers:
+class PeerConnections:
     """Connections to all other nodes, by URL."""
 
     def __init__(self) -> None:

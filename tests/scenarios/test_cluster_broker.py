@@ -1,4 +1,4 @@
-"""A front beside HTTP asks any node through the broker it has: two of them on one memory store, HTTP between them."""
+"""The broker of a node among others does everything, whoever owns it: two nodes on one store, HTTP between them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import pytest
 from penstock.embedded import open_member
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.server import HttpServer
-from penstock.fronts.reach import Reach, broker_of
 from penstock.model import Message
-from penstock.model.errors import Forbidden, LeaseLost, NotFound, Unroutable
-from penstock.model.rows import home_slot
-from penstock.node.broker import LocalBroker
+from penstock.model.errors import Forbidden, LeaseLost, NotFound, NotOwner, Unroutable
+from penstock.model.rows import Commit, home_slot
+from penstock.node.broker.cluster import ClusterBroker
 from penstock.node.clock import SystemClock
 from penstock.node.cluster.membership import Cluster, ClusterOptions
 from penstock.store.memory.engine import MemoryStore
@@ -23,21 +22,20 @@ from tests.nodes import node_of
 from tests.scenarios.rig import until
 from tests.scenarios.test_slots import SharedStore
 
-Story = Callable[[LocalBroker, Cluster, LocalBroker, Cluster], Awaitable[None]]
+Story = Callable[[ClusterBroker, Cluster, ClusterBroker, Cluster], Awaitable[None]]
 
 
 @asynccontextmanager
-async def reaching(store: MemoryStore, name: str) -> AsyncIterator[tuple[LocalBroker, Cluster]]:
+async def reaching(store: MemoryStore, name: str) -> AsyncIterator[tuple[ClusterBroker, Cluster]]:
     options = ClusterOptions(heartbeat_ms=100, lease_ms=600_000)
-    broker = await open_member(store, SystemClock(), name=name, options=options)
+    broker = ClusterBroker.of(await open_member(store, SystemClock(), name=name, options=options))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(broker.close)
         server = HttpServer(broker, HttpOptions(port=0, token="secret"))
         await server.start()
         stack.push_async_callback(server.stop)
-        assert broker.cluster is not None
         await broker.cluster.join(f"http://127.0.0.1:{server.port}")
-        yield broker_of(server), broker.cluster
+        yield broker, broker.cluster
 
 
 def play(story: Story) -> None:
@@ -49,20 +47,19 @@ def play(story: Story) -> None:
                 return len(one.ownership.owned) == len(two.ownership.owned) == 32
 
             await until(shared)
-            assert isinstance(first, Reach)
             await story(first, one, second, two)
 
     asyncio.run(asyncio.wait_for(scene(), 60))
 
 
 def test_what_a_front_asks_is_done_by_whoever_owns_it() -> None:
-    async def story(first: LocalBroker, one: Cluster, second: LocalBroker, two: Cluster) -> None:
+    async def story(first: ClusterBroker, one: Cluster, second: ClusterBroker, two: Cluster) -> None:
         await first.declare_exchange("x", kind="topic")
         owners = set()
         for number in range(8):  # some are the first's, some the second's
             name = f"q{number}"
             await first.declare_queue(name, max_attempts=0)
-            owners.add(node_of(first).catalog.queue("default", name).slot in one.ownership.owned)
+            owners.add(node_of(first._local).catalog.queue("default", name).slot in one.ownership.owned)
             await second.bind("x", name, "a.#")
             assert await second.queue_options(name) == {"max_attempts": 0}
             await first.publish_many(name, [Message(b"1"), Message(b"2")])
@@ -94,7 +91,7 @@ def test_what_a_front_asks_is_done_by_whoever_owns_it() -> None:
 
 
 def test_a_session_ends_at_every_node() -> None:
-    async def story(first: LocalBroker, one: Cluster, second: LocalBroker, two: Cluster) -> None:
+    async def story(first: ClusterBroker, one: Cluster, second: ClusterBroker, two: Cluster) -> None:
         session = first.begin_session("s-1")
         names = [f"q{number}" for number in range(6)]
         for name in names:
@@ -120,7 +117,7 @@ def test_a_session_ends_at_every_node() -> None:
 
 
 def test_a_consumer_that_waits_at_another_node_is_woken_and_when_cancelled_takes_nothing() -> None:
-    async def story(first: LocalBroker, one: Cluster, second: LocalBroker, two: Cluster) -> None:
+    async def story(first: ClusterBroker, one: Cluster, second: ClusterBroker, two: Cluster) -> None:
         name = next(name for name in map(str, range(99)) if _slot(name) in two.ownership.owned)
         await first.declare_queue(name)
         waiting = asyncio.ensure_future(first.claim(name, wait=30, lease_seconds=600))
@@ -133,7 +130,7 @@ def test_a_consumer_that_waits_at_another_node_is_woken_and_when_cancelled_takes
         await asyncio.gather(waiting, return_exceptions=True)
 
         async def nobody_waits() -> bool:
-            return node_of(second).waiters.count == 0
+            return node_of(second._local).waiters.count == 0
 
         await until(nobody_waits)
         await second.publish(name, Message(b"2"))
@@ -141,6 +138,38 @@ def test_a_consumer_that_waits_at_another_node_is_woken_and_when_cancelled_takes
         assert (message.message.payload, message.attempt) == (b"2", 1)
 
     play(story)
+
+
+class Moving(SharedStore):
+    """A store that refuses a commit as one does whose slot has just moved away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = 0
+        self.slot = -1
+
+    async def apply(self, commit: Commit) -> None:
+        if self.slot in commit.epochs and any(change.batches for change in commit.lanes):
+            slot, self.slot = self.slot, -1
+            self.refused += 1
+            raise NotOwner("it has moved", slot)
+        await super().apply(commit)
+
+
+def test_what_moves_away_while_it_is_committed_is_routed_again() -> None:
+    async def scene() -> None:
+        store = Moving()
+        async with reaching(store, "one") as (broker, _):
+            await broker.declare_queue("q")
+            store.slot = _slot("q")
+            receipt = await broker.publish_many("q", [Message(b"1")])  # a ticket
+            assert receipt.first().offset == 0
+            store.slot = _slot("q")
+            assert (await broker.publish("q", Message(b"2"))).offset == 1  # a coroutine
+            assert store.refused == 2
+            assert (await broker.claim("q", max=10)).payloads() == [b"1", b"2"]
+
+    asyncio.run(asyncio.wait_for(scene(), 60))
 
 
 def _slot(name: str) -> int:

@@ -1,0 +1,443 @@
+"""The broker of a node among others: each operation is carried out here, or by the node that owns what it is about.
+
+The table in `ClusterBroker` says for each operation how its owner is found. What this node owns, its local broker does,
+with nothing in between. For the rest the same operation goes to the owner through the Python client's own code, in the
+name of the same session; while the owner changes, it is tried again. A front never learns that there is another node.
+Next stop: `local.py`, or `node/cluster/forward.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import update_wrapper
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
+
+from penstock.api.arguments import lease_of
+from penstock.api.broker import Broker
+from penstock.api.enqueued import FailedPage
+from penstock.api.front_broker import FrontBroker
+from penstock.api.measures import NodeNumbers, SpoolNumbers
+from penstock.api.peering import Peering
+from penstock.api.principal import Action, Kind, Principal
+from penstock.api.results import Receipt
+from penstock.api.ticket import Ticket, ticketed
+from penstock.api.traces import Trace
+from penstock.api.transaction import Transaction
+from penstock.model import DEFAULT_GROUP, Binding
+from penstock.model.errors import NotOwner, PenstockError, Unavailable
+from penstock.model.events import Delivery
+from penstock.model.rows import REGISTRAR_SLOT, slot_of
+from penstock.node.broker.cluster_transaction import ClusterTransaction
+from penstock.node.broker.local import LocalBroker
+from penstock.node.broker.peer_client import PeerClient
+from penstock.node.cluster.forward import Forwarder, PeerChannel, Place, TryAgain
+from penstock.node.cluster.membership import Cluster
+from penstock.node.cluster.peering import ClusterPeering
+from penstock.node.cluster.peers import HttpPeers
+
+OWNER_WITHIN_S: Final = 8.0
+"""How long an operation waits for its slot to have an owner: longer than a takeover takes."""
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+Owner = LocalBroker | PeerClient
+Where = Callable[["ClusterBroker", tuple[Any, ...], dict[str, Any]], Place | None]
+"""From an operation's arguments to who must carry it out; None where the local broker finds out by itself."""
+
+
+# How the owner of an operation is found -------------------------------------------------------------------
+
+
+def queue(broker: ClusterBroker, args: tuple[Any, ...], named: dict[str, Any]) -> Place | None:
+    """By the queue: the first argument."""
+    name = args[0] if args else named.get("queue", named.get("name"))
+    return broker.place_of(name) if isinstance(name, str) else None
+
+
+def lease(_broker: ClusterBroker, args: tuple[Any, ...], named: dict[str, Any]) -> Place | None:
+    """By the lease, which names its lane."""
+    return Place(slot_of(lease_of(args[0] if args else named["lease"]).lane))
+
+
+def registrar(_broker: ClusterBroker, _args: tuple[Any, ...], _named: dict[str, Any]) -> Place | None:
+    """The one node that keeps what is in no queue: exchanges, bindings, schedules, marks, staged transactions."""
+    return Place(REGISTRAR_SLOT)
+
+
+def routed(_broker: ClusterBroker, _args: tuple[Any, ...], _named: dict[str, Any]) -> Place | None:
+    """By where the messages are routed to: only the local broker can tell."""
+    return None
+
+
+def at(
+    where: Where,
+    operation: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Result]],
+    *,
+    declares: bool = False,
+) -> Callable[Concatenate[ClusterBroker, Arguments], Coroutine[Any, Any, Result]]:
+    """The operation, carried out by its owner. One that `declares` something is known here too when it returns."""
+    name = operation.__name__
+
+    async def method(self: ClusterBroker, /, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
+        place = self.pinned or where(self, args, named)
+        if place is None or self._forwarder.is_here(place):
+            try:
+                result: Result = await getattr(self._local, name)(*args, **named)
+                return result
+            except NotOwner as error:  # and nothing was done: it has moved, or the local broker has found its owner
+                place = Place(error.slot, error.incarnation)
+        forwarded: Result = await self._forward(place, _carried_out(name, args, named), declares=declares)
+        return forwarded
+
+    update_wrapper(method, operation, ("__name__", "__qualname__"), ())
+    return method
+
+
+def ticket_at(
+    where: Where, operation: Callable[Concatenate[Any, Arguments], Ticket[Result]]
+) -> Callable[Concatenate[ClusterBroker, Arguments], Ticket[Result]]:
+    """The same for what needs no task where this node is the owner: the local broker's own ticket."""
+    name = operation.__name__
+
+    @ticketed
+    def method(self: ClusterBroker, /, *args: Arguments.args, **named: Arguments.kwargs) -> Ticket[Result]:
+        place = self.pinned or where(self, args, named)
+        if place is not None and not self._forwarder.is_here(place):
+            return Ticket.of(self._forward(place, _carried_out(name, args, named)))
+        ticket: Ticket[Result] = getattr(self._local, name)(*args, **named)
+        return ticket.recover(moved(self, args, named))
+
+    def moved(
+        self: ClusterBroker, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> Callable[[BaseException], Ticket[Result]]:
+        def forward(error: BaseException) -> Ticket[Result]:
+            if not isinstance(error, NotOwner):
+                return Ticket.failed(error)
+            place = Place(error.slot, error.incarnation)
+            return Ticket.of(self._forward(place, _carried_out(name, args, named)))
+
+        return forward
+
+    update_wrapper(method, operation, ("__name__", "__qualname__"), ())
+    return method
+
+
+def _carried_out(name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Callable[[Owner, Attempt], Awaitable[Any]]:
+    """The operation as any owner carries it out, at any attempt."""
+    is_publish = name.startswith("publish")
+    return lambda owner, attempt: getattr(owner, name)(*args, **attempt.adapted(named, is_publish=is_publish))
+
+
+class Attempt:
+    """What an operation that is tried again keeps: since when, and under which id a publish is stored once."""
+
+    def __init__(self) -> None:
+        self.now = asyncio.get_running_loop().time
+        self._began = self.now()
+        self._deadline = self._began + OWNER_WITHIN_S
+        self._publish_id = secrets.token_hex(12)
+
+    def adapted(self, named: dict[str, Any], *, is_publish: bool) -> dict[str, Any]:
+        """The arguments of the next attempt: with the rest of the wait, and the same id for a publish."""
+        adapted = dict(named)
+        if "wait" in named:
+            adapted["wait"] = max(0.0, named["wait"] - (self.now() - self._began))
+        if is_publish:
+            adapted["publish_id"] = named.get("publish_id") or self._publish_id
+        return adapted
+
+    def waited_there(self, since: float) -> None:
+        """What it waited at an owner was not without an owner."""
+        self._deadline += self.now() - since
+
+    @property
+    def is_over(self) -> bool:
+        return self.now() > self._deadline
+
+
+class ClusterBroker(FrontBroker):
+    """A broker of several nodes, seen from one of them."""
+
+    def __init__(
+        self, local: LocalBroker, forwarder: Forwarder, pinned: Place | None = None, session_id: str = ""
+    ) -> None:
+        """`pinned`: every operation is for the process that has the session `session_id` of an HTTP client."""
+        self._local = local
+        self._forwarder = forwarder
+        self._session_id = session_id
+        self.pinned = pinned
+        self.namespace = local.namespace
+        self.consumer_name = "" if pinned else local.consumer_name
+        self._peers: dict[Place, PeerClient] = {}
+        self._peering = ClusterPeering(forwarder.cluster, local, forwarder)
+
+    @classmethod
+    def of(cls, local: LocalBroker) -> ClusterBroker:
+        """The broker of a node among others, which reaches them over HTTP."""
+        cluster = local.cluster
+        assert cluster is not None, "a node that has its store for itself needs no other"
+        cluster.peers = peers = HttpPeers(cluster.ownership, lambda: cluster.secret)
+        return cls(local, Forwarder(cluster, cluster.ownership, peers))
+
+    @property
+    def cluster(self) -> Cluster:
+        """This node's place among the others, which `serve` joins and leaves."""
+        return self._forwarder.cluster
+
+    # The table: each operation, and how its owner is found ------------------------------------------------
+
+    publish = at(queue, Broker.publish)
+    publish_many = ticket_at(queue, FrontBroker.publish_many)
+    publish_batch = ticket_at(queue, FrontBroker.publish_batch)
+    publish_to = ticket_at(routed, FrontBroker.publish_to)
+    claim = at(queue, Broker.claim)
+    settle = ticket_at(lease, FrontBroker.settle)
+    settle_and_claim = at(lease, Broker.settle_and_claim)
+    extend = at(lease, Broker.extend)
+    read = at(queue, Broker.read)
+    commit = at(queue, Broker.commit)
+    read_from = at(queue, Broker.read_from)
+
+    declare_queue = at(queue, Broker.declare_queue, declares=True)
+    delete_queue = at(queue, Broker.delete_queue, declares=True)
+    queue_options = at(queue, Broker.queue_options)
+    declare_group = at(queue, Broker.declare_group, declares=True)
+    delete_group = at(queue, Broker.delete_group, declares=True)
+    groups = at(queue, Broker.groups)
+    declare_exchange = at(registrar, Broker.declare_exchange, declares=True)
+    delete_exchange = at(registrar, Broker.delete_exchange, declares=True)
+    bind = at(registrar, Broker.bind, declares=True)
+    unbind = at(registrar, Broker.unbind, declares=True)
+    stop_waiting = at(queue, Broker.stop_waiting)
+
+    declare_schedule = at(registrar, Broker.declare_schedule)
+    delete_schedule = at(registrar, Broker.delete_schedule)
+    schedule = at(registrar, Broker.schedule)
+    schedules = at(registrar, Broker.schedules)
+
+    browse = at(queue, Broker.browse)
+    history = at(queue, Broker.history)
+    stats = at(queue, Broker.stats)
+    dead = at(queue, Broker.dead)
+    dead_page = at(queue, FrontBroker.dead_page)
+    dead_ranges = at(queue, Broker.dead_ranges)
+    dead_reasons = at(queue, Broker.dead_reasons)
+    redrive = at(queue, Broker.redrive)
+    purge_dead = at(queue, Broker.purge_dead)
+    seek = at(queue, Broker.seek)
+    purge = at(queue, Broker.purge)
+    pause = at(queue, Broker.pause)
+    resume = at(queue, Broker.resume)
+    trace_event = at(routed, Broker.trace_event)
+    lanes = at(queue, Broker.lanes)
+    scan = at(queue, Broker.scan)
+    extent = at(queue, Broker.extent)
+
+    marks = at(registrar, Broker.marks)
+    marks_page = at(registrar, FrontBroker.marks_page)
+    mark = at(registrar, Broker.mark)
+    put_mark = at(registrar, Broker.put_mark)
+    delete_mark = at(registrar, Broker.delete_mark)
+    stage = at(registrar, Broker.stage)
+    commit_staged = at(registrar, Broker.commit_staged)
+    abort_staged = at(registrar, Broker.abort_staged)
+    staged = at(registrar, Broker.staged)
+    retry_enqueued = at(registrar, Broker.retry_enqueued)
+    purge_enqueued = at(registrar, Broker.purge_enqueued)
+
+    async def attach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, exclusive: bool = False
+    ) -> str:
+        if not group and not self._owns(queue):  # no path leads to it: such a reader is not counted at another node
+            return self.consumer_name if consumer is None else consumer
+        return await self._attach(queue, group, consumer=consumer, exclusive=exclusive)
+
+    async def detach(
+        self, queue: str, group: str = DEFAULT_GROUP, *, consumer: str | None = None, keep: bool = False
+    ) -> None:
+        if group or self._owns(queue):
+            await self._detach(queue, group, consumer=consumer, keep=keep)
+
+    _attach = at(queue, Broker.attach)
+    _detach = at(queue, Broker.detach)
+
+    # What every node knows, and what is only about this one ------------------------------------------------
+
+    async def queues(self, prefix: str = "") -> dict[str, dict[str, Any]]:
+        return await self._local.queues(prefix)
+
+    async def has_queue(self, name: str) -> bool:
+        return self._local.knows_queue(name)
+
+    async def exchanges(self) -> dict[str, dict[str, Any]]:
+        return await self._local.exchanges()
+
+    async def bindings(self, exchange: str) -> list[Binding]:
+        return await self._local.bindings(exchange)
+
+    async def trace(self, trace_id: str, *, max: int = 1_000) -> Trace:
+        return await self._local.trace(trace_id, max=max)
+
+    async def enqueued_failed(self, *, after: int = 0, max: int = 100) -> FailedPage:
+        return await self._local.enqueued_failed(after=after, max=max)
+
+    async def check_ready(self) -> Literal["ready", "buffering"]:
+        return await self._local.check_ready()
+
+    def knows_queue(self, name: str) -> bool:
+        return self._local.knows_queue(name)
+
+    def knows_exchange(self, name: str) -> bool:
+        return self._local.knows_exchange(name)
+
+    def follow_events(
+        self, *, queue: str | None = None, group: str | None = None, after: int | None = None, pause: float = 15.0
+    ) -> AsyncIterator[list[tuple[int, Delivery]]]:
+        return self._local.follow_events(queue=queue, group=group, after=after, pause=pause)
+
+    async def measures(self, *, queues_max: int = 1_000) -> NodeNumbers:
+        return await self._local.measures(queues_max=queues_max)
+
+    def spool(self) -> SpoolNumbers | None:
+        return self._local.spool()
+
+    @property
+    def peering(self) -> Peering | None:
+        return self._peering
+
+    @property
+    def is_shared(self) -> bool:
+        return True
+
+    @property
+    def process(self) -> str:
+        return self._local.process
+
+    def is_alive(self, process: str) -> bool:
+        return self._local.is_alive(process)
+
+    @property
+    def is_caretaker(self) -> bool:
+        return self._local.is_caretaker
+
+    def drain(self) -> None:
+        self._local.drain()
+
+    def flush(self) -> None:
+        self._local.flush()
+
+    async def close(self) -> None:
+        await self._local.close()
+        self._forwarder.close()
+
+    # Namespaces, sessions, transactions -------------------------------------------------------------------
+
+    def in_namespace(self, namespace: str) -> ClusterBroker:
+        return ClusterBroker(self._local.in_namespace(namespace), self._forwarder, self.pinned, self._session_id)
+
+    def acting_as(self, principal: Principal) -> ClusterBroker:
+        return ClusterBroker(self._local.acting_as(principal), self._forwarder, self.pinned, self._session_id)
+
+    def authorize(self, action: Action, kind: Kind, name: str) -> None:
+        self._local.authorize(action, kind, name)
+
+    @asynccontextmanager
+    async def session(self, *, seconds: float = 30.0) -> AsyncIterator[ClusterBroker]:
+        async with self._local.session(seconds=seconds) as session:
+            yield ClusterBroker(session, self._forwarder)
+
+    def begin_session(self, name: str) -> ClusterBroker:
+        return ClusterBroker(self._local.begin_session(name), self._forwarder)
+
+    async def end_session(self) -> None:
+        if self.pinned is None:
+            await self._local.end_session()
+        else:
+            await self._forward(self.pinned, lambda owner, _: _peer_of(owner).end_session(self._session_id))
+
+    async def renew_session(self) -> None:
+        if self.pinned is not None:
+            await self._forward(self.pinned, lambda owner, _: _peer_of(owner).renew_session(self._session_id))
+
+    def new_session_id(self) -> str:
+        return f"{self.process}.{self._local.new_session_id()}"
+
+    def locate_session(self, id: str) -> Literal["here", "elsewhere", "ended"]:
+        process = id.partition(".")[0]
+        if process == self.process:
+            return "here"
+        return "elsewhere" if len(process) < 20 and self.is_alive(process) else "ended"
+
+    def in_session(self, id: str) -> ClusterBroker:
+        place = Place(incarnation=int(id.partition(".")[0]))
+        return ClusterBroker(self._local, self._forwarder, place, id)
+
+    def new_session_name(self) -> str:
+        return self._local.new_session_name()
+
+    def transaction(self) -> Transaction:
+        return ClusterTransaction(self._local.transaction(), self._commit)
+
+    async def _commit(self, local: Transaction, replay: Callable[[Transaction], Transaction]) -> Receipt:
+        """Commit what was collected where it belongs."""
+        place = self.pinned
+        if place is None:
+            try:
+                return await local.commit()
+            except NotOwner as error:
+                place = Place(error.slot, error.incarnation)
+        return await self._forward(place, lambda owner, _: replay(owner.transaction()).commit())
+
+    # Forwarding -------------------------------------------------------------------------------------------
+
+    def place_of(self, name: str) -> Place:
+        """Who owns a queue. Of one that this node does not know, the owner of its home slot knows the truth."""
+        return Place(self._local.slot_of_queue(name))
+
+    def _owns(self, queue: str) -> bool:
+        return self.pinned is None and self._forwarder.is_here(self.place_of(queue))
+
+    def _peer(self, place: Place) -> PeerClient:
+        peer = self._peers.get(place)
+        if peer is None:
+            local = self._local
+            channel = PeerChannel(self._forwarder, place, self.consumer_name, local.principal.name, local.session_key)
+            peer = PeerClient(channel, self.namespace, self.consumer_name, self._session_id or None)
+            self._peers[place] = peer
+        return peer
+
+    async def _forward(
+        self, place: Place, carry_out: Callable[[Owner, Attempt], Awaitable[Result]], *, declares: bool = False
+    ) -> Result:
+        """Have the owner carry it out, whoever that is by then."""
+        attempt, forwarder = Attempt(), self._forwarder
+        reason: PenstockError = Unavailable("nobody owns it now")
+        while True:
+            began = attempt.now()
+            try:
+                result = await carry_out(self._peer(place), attempt)
+            except TryAgain as failed:
+                reason = failed.reason
+                attempt.waited_there(began)
+            else:
+                if declares:
+                    await forwarder.refresh_catalog()
+                return result
+            if forwarder.is_here(place):
+                try:
+                    return await carry_out(self._local, attempt)
+                except NotOwner as moved:
+                    place, reason = Place(moved.slot, moved.incarnation), moved
+            if attempt.is_over:
+                forwarder.failed += 1
+                raise Unavailable(f"no node could be found that owns this: {reason}")
+            await forwarder.look_again()
+
+
+def _peer_of(owner: Owner) -> PeerClient:
+    """A session is never this process's where it is pinned to another one."""
+    assert isinstance(owner, PeerClient)
+    return owner
