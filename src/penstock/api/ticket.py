@@ -16,30 +16,32 @@ T = TypeVar("T")
 U = TypeVar("U")
 Arguments = ParamSpec("Arguments")
 Callback = Callable[["Ticket[T]"], object]
+Change = Callable[[Any], Any]
+Rescue = Callable[[BaseException], Any]
 
 
 class Ticket(Coroutine[Any, Any, T], Generic[T]):
     """The result of an operation that has begun.
 
-    It is a coroutine to whoever wants one (`await`, `asyncio.gather`, `create_task`), but the operation goes on whether
-    or not anybody waits, and a caller that is cancelled undoes no commit. An error that nobody looks at is not logged.
+    It is a coroutine for callers that want one (`await`, `asyncio.gather`, `create_task`), but the operation goes on
+    whether or not anyone waits, and a cancelled caller undoes no commit. An error that no one looks at is not logged.
     """
 
-    __slots__ = ("_callbacks", "_change", "_error", "_result", "_source", "_steps", "is_closed", "is_done")
+    __slots__ = ("_callbacks", "_changes", "_error", "_result", "_source", "_steps", "_waiters", "is_closed", "is_done")
 
     def __init__(self, result: T | None = None, source: Ticket[Any] | asyncio.Future[Any] | None = None) -> None:
         """`result` is what `complete` makes known; `source` is closed with this ticket."""
-        self._callbacks: list[Callback[T] | asyncio.Future[None]] | None = None
-        """What is called, and the futures of callers who wait."""
-        self._change: Callable[[Any], T] | None = None
-        """What makes the result of the source's."""
+        self._callbacks: list[Callback[T]] | None = None
+        self._waiters: list[asyncio.Future[None]] | None = None
+        self._changes: list[tuple[Change | None, Rescue | None]] | None = None
+        """What `map` and `recover` make of the result and of an error, in their order."""
         self._error: BaseException | None = None
-        self._result = result
+        self._result: Any = result
         self._source = source
         self._steps: Generator[Any, None, T] | None = None
         self.is_done = False
         self.is_closed = False
-        """Nobody waits for it any more."""
+        """No one waits for it any more."""
 
     # Making one -------------------------------------------------------------------------------------------
 
@@ -80,24 +82,45 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
         self._error = error
         self._end()
 
-    def follow(self, other: Ticket[T]) -> None:
+    def _follow(self, other: Ticket[T]) -> None:
         """Become what another ticket, which is done, has become."""
         self._result, self._error = other._result, other._error
         self._end()
 
     def _end(self) -> None:
-        self.is_done = True
         self._source = None
+        if self._changes is not None and not self._change():
+            return
+        self.is_done = True
+        waiters, self._waiters = self._waiters, None
         callbacks, self._callbacks = self._callbacks, None
-        if callbacks is not None:
-            for callback in callbacks:
-                if not isinstance(callback, asyncio.Future):
-                    self._call(callback)
-                elif not callback.done():
-                    callback.set_result(None)
+        for waiter in waiters or ():
+            if not waiter.done():
+                waiter.set_result(None)
+        for callback in callbacks or ():
+            self._call(callback)
+
+    def _change(self) -> bool:
+        """Carry out what `map` and `recover` asked for; False where that leads to another ticket, which is not done."""
+        changes, self._changes = self._changes or [], None
+        for number, (change, rescue) in enumerate(changes):
+            try:
+                if self._error is None:
+                    if change is not None:
+                        self._result = change(self._result)
+                elif rescue is not None:
+                    made, self._error = rescue(self._error), None
+                    if isinstance(made, Ticket):
+                        self._source, self._changes = made, changes[number + 1 :] or None
+                        made.then(self._follow)
+                        return False
+                    self._result = made
+            except BaseException as error:
+                self._error = error
+        return True
 
     def _call(self, callback: Callback[T]) -> None:
-        """One answer that cannot be given is no reason to give no other."""
+        """One callback that fails keeps no other from being called."""
         try:
             callback(self)
         except Exception as failure:
@@ -121,7 +144,7 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
 
     @property
     def in_order(self) -> bool:
-        """Whether only its commit is waited for, so that whatever is asked for later comes behind it.
+        """Whether it waits for its commit alone, so that a later operation comes behind it.
 
         Not where a task must wait for something else first: room, a lane that is loaded, another node.
         """
@@ -146,66 +169,58 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
             self._callbacks.append(callback)
 
     def map(self, change: Callable[[T], U]) -> Ticket[U]:
-        """A ticket of what `change` makes of the result; failed where this fails, or `change` does."""
-        derived: Ticket[U] = Ticket(source=self)
-        derived._change = change
-        self.then(derived._become)
-        return derived
+        """This ticket with what `change` makes of its result; failed where `change` fails.
 
-    def _become(self, source: Ticket[Any]) -> None:
-        try:
-            if source._error is not None:
-                self._error = source._error
-            else:
-                assert self._change is not None
-                self._result = self._change(source._result)
-        except BaseException as error:
-            self._error = error
-        self._end()
+        Use only what this returns: the ticket itself changes, so that a request needs one and not a chain.
+        """
+        return cast("Ticket[U]", self._changed(change, None))
 
-    def recover(self, change: Callable[[BaseException], T | Ticket[T]]) -> Ticket[T]:
-        """A ticket of the result or, where this fails, of what `change` makes of the error: a result, or its ticket."""
-        derived: Ticket[T] = Ticket(source=self)
+    def recover(self, rescue: Callable[[BaseException], T | Ticket[T]]) -> Ticket[T]:
+        """This ticket with, where it fails, what `rescue` makes of the error: a result, a ticket, or another error."""
+        return self._changed(None, rescue)
 
-        def become(ticket: Ticket[T]) -> None:
-            if ticket._error is None:
-                derived.follow(ticket)
-                return
-            made = change(ticket._error)
-            if isinstance(made, Ticket):
-                derived._source = made
-                made.then(derived.follow)
-            else:
-                derived.complete(made)
-
-        self.then(become)
-        return derived
+    def _changed(self, change: Change | None, rescue: Rescue | None) -> Ticket[T]:
+        if self._changes is None:
+            self._changes = [(change, rescue)]
+        else:
+            self._changes.append((change, rescue))
+        if self.is_done:
+            self.is_done = False
+            self._end()
+        return self
 
     # Waiting for it ---------------------------------------------------------------------------------------
 
     def __await__(self) -> Generator[Any, None, T]:
-        if not self.is_done:
+        while not self.is_done:
             source = self._source
-            if isinstance(source, asyncio.Future):
-                # A caller that is cancelled waits until the task has cleaned up.
-                return cast("T", (yield from source))
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            if self._callbacks is None:
-                self._callbacks = [waiter]
+            if isinstance(source, asyncio.Future) and not source.done():
+                try:
+                    yield from source  # a cancelled caller waits until the task has cleaned up
+                except BaseException:
+                    if not source.done():
+                        raise
             else:
-                self._callbacks.append(waiter)
-            try:
-                yield from waiter
-            except BaseException:
-                self._leave(waiter)
-                raise
+                yield from self._woken()
         return self.result()
 
+    def _woken(self) -> Generator[Any, None, None]:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._waiters is None:
+            self._waiters = [waiter]
+        else:
+            self._waiters.append(waiter)
+        try:
+            yield from waiter
+        except BaseException:
+            self._leave(waiter)
+            raise
+
     def _leave(self, waiter: asyncio.Future[None]) -> None:
-        """One waits no more; where it was the last, nobody does."""
-        if self._callbacks is not None:
-            self._callbacks.remove(waiter)
-            if not self._callbacks:
+        """A caller waits no more; where it was the last, the ticket is closed."""
+        if self._waiters is not None:
+            self._waiters.remove(waiter)
+            if not self._waiters and not self._callbacks:
                 self.close()
 
     # As a coroutine ---------------------------------------------------------------------------------------
@@ -232,8 +247,8 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
             raise
 
     def close(self) -> None:
-        """Nobody waits for it any more. What has only to be committed is committed all the same."""
-        self._callbacks = None
+        """No one waits for it any more. What has only to be committed is committed all the same."""
+        self._callbacks = self._waiters = None
         if self.is_done or self.is_closed:
             return
         self.is_closed = True

@@ -154,6 +154,36 @@ def test_what_failed_can_be_recovered_by_a_result_or_by_another_ticket() -> None
     assert not run(scenario)
 
 
+def test_changes_follow_in_their_order_also_behind_another_ticket() -> None:
+    first: Ticket[int] = Ticket()
+    second: Ticket[int] = Ticket()
+    changed = first.map(lambda _: 0).recover(lambda _: second).map(lambda number: number + 1).map(str)
+    first.fail(KeyError("x"))
+    assert not changed.is_done
+    second.complete(6)
+    assert changed.result() == "7"
+
+
+def test_an_error_in_a_rescue_is_the_tickets_error() -> None:
+    ticket: Ticket[int] = Ticket()
+    changed = ticket.recover(lambda error: 1 // int(str(error)))
+    ticket.fail(ValueError("0"))
+    assert isinstance(changed.error, ZeroDivisionError)
+
+
+def test_a_task_is_awaited_with_what_was_made_of_its_result() -> None:
+    async def scenario() -> None:
+        assert await Ticket.of(asyncio.sleep(0, 4)).map(str) == "4"
+        assert await Ticket.of(_raise(KeyError("x"))).recover(lambda _: 5) == 5
+        late: Ticket[int] = Ticket()
+        waiting = asyncio.create_task(Ticket.of(_raise(KeyError("x"))).recover(lambda _: late))
+        await asyncio.sleep(0.01)
+        late.complete(3)
+        assert await waiting == 3
+
+    assert not run(scenario)
+
+
 def test_closing_closes_what_was_recovered_to() -> None:
     first: Ticket[int] = Ticket()
     second: Ticket[int] = Ticket()
@@ -182,7 +212,7 @@ def test_of_a_ticket_it_is_the_same_and_of_anything_else_a_task() -> None:
     assert not run(scenario)
 
 
-async def _raise(error: Exception) -> None:
+async def _raise(error: Exception) -> int:
     raise error
 
 
@@ -225,14 +255,15 @@ async def _await(ticket: Ticket[int]) -> int:
 
 def test_when_the_last_caller_goes_the_ticket_and_its_source_are_closed() -> None:
     async def scenario() -> None:
-        source: Ticket[int] = Ticket()
-        for caller in (asyncio.create_task(_await(source.map(abs))), asyncio.create_task(source.map(abs))):
+        for wait in (_await, lambda ticket: ticket):
+            ticket: Ticket[int] = Ticket()
+            caller = asyncio.create_task(wait(ticket.map(abs)))
             await asyncio.sleep(0)
             caller.cancel()
             await asyncio.wait([caller])
-            assert source.is_closed
-        source.complete(1)
-        assert source.result() == 1
+            assert ticket.is_closed
+            ticket.complete(-1)
+            assert ticket.result() == 1
 
     assert not run(scenario)
 

@@ -91,7 +91,7 @@ class Ownership:
         """Raise unless this node owns the slot and knows that it still does."""
         if slot not in self._owned:
             raise self.not_owner(slot)
-        if self._now() > self._heard_until:
+        if not self.is_heard:
             raise Unavailable(
                 "this node has not heard from the store for its lease; others may own its queues; try again"
             )
@@ -104,7 +104,7 @@ class Ownership:
     @property
     def is_heard(self) -> bool:
         """Whether this node has heard from the store within its lease, so that nobody can have taken its slots."""
-        return self._now() <= self._heard_until
+        return self._heard_until == inf or self._now() <= self._heard_until
 
     # The other nodes --------------------------------------------------------------------------------------
 
