@@ -17,6 +17,7 @@ from penstock.model.rows import Commit, home_slot
 from penstock.node.broker.cluster import ClusterBroker
 from penstock.node.clock import SystemClock
 from penstock.node.cluster.membership import Cluster, ClusterOptions
+from penstock.node.cluster.peers import HttpPeers
 from penstock.store.memory.engine import MemoryStore
 from tests.nodes import node_of
 from tests.scenarios.rig import until
@@ -136,6 +137,68 @@ def test_a_consumer_that_waits_at_another_node_is_woken_and_when_cancelled_takes
         await second.publish(name, Message(b"2"))
         (message,) = await second.claim(name, wait=10)
         assert (message.message.payload, message.attempt) == (b"2", 1)
+
+    play(story)
+
+
+def test_a_claim_whose_queue_moves_waits_no_longer_than_it_was_asked_to() -> None:
+    async def story(first: ClusterBroker, one: Cluster, second: ClusterBroker, two: Cluster) -> None:
+        name = next(name for name in map(str, range(99)) if _slot(name) in one.ownership.owned)
+        await first.declare_queue(name)
+        began = asyncio.get_running_loop().time()
+        waiting = asyncio.ensure_future(first.claim(name, wait=3))
+        await asyncio.sleep(1.5)
+        to = one.ownership.node_of(two.ownership.incarnation)
+        assert to is not None
+        await one.give([_slot(name)], to.incarnation)
+        assert len(await waiting) == 0
+        assert 2.9 < asyncio.get_running_loop().time() - began < 4.2
+
+    play(story)
+
+
+def test_pages_of_another_node_are_those_that_it_gives_itself() -> None:
+    async def story(first: ClusterBroker, one: Cluster, second: ClusterBroker, two: Cluster) -> None:
+        name = next(name for name in map(str, range(99)) if _slot(name) in one.ownership.owned)
+        await first.declare_queue(name)
+        await first.publish_many(name, [Message(b"%d" % number) for number in range(5)])
+        await first.reject(await first.claim(name, max=5), error="bad")
+        for broker in (first, second):
+            found, after = [], None
+            while True:
+                page = await broker.dead_page(name, after=after, max=2)
+                assert len(page.dead) <= 2
+                found += [letter.received.payload for letter in page.dead]
+                if (after := page.next) is None:
+                    break
+            assert found == [b"0", b"1", b"2", b"3", b"4"]
+        for number in range(3):
+            await second.put_mark(f"m{number}", {"at": number})
+        for broker in (first, second):
+            marks = await broker.marks_page("m", max=2)
+            assert ([mark.name for mark in marks.marks], marks.next) == (["m0", "m1"], "m1")
+            rest = await broker.marks_page("m", after="m1")
+            assert [(mark.name, bytes(mark.value)) for mark in rest.marks] == [("m2", b'{"at":2}')]
+
+    play(story)
+
+
+def test_a_forwarded_request_needs_the_secret_and_is_not_forwarded_again() -> None:
+    async def story(first: ClusterBroker, one: Cluster, second: ClusterBroker, two: Cluster) -> None:
+        name = next(name for name in map(str, range(99)) if _slot(name) in one.ownership.owned)
+        await first.declare_queue(name)
+        right, wrong = HttpPeers(two.ownership, lambda: one.secret), HttpPeers(two.ownership, lambda: "guessed")
+        urls = {row.incarnation: row.url for row in one.ownership.view.nodes}
+        owner, other = urls[one.ownership.incarnation], urls[two.ownership.incarnation]
+        target = f"/v1/queues/{name}/stats".encode()
+        try:
+            assert (await right.send(owner, b"GET", target)).status == 200
+            assert (await right.send(other, b"GET", target)).status == 421
+            assert (await wrong.send(owner, b"GET", target)).status == 403
+            assert (await wrong.send(owner, b"POST", b"/v1/cluster/poke")).status == 403
+        finally:
+            right.close()
+            wrong.close()
 
     play(story)
 

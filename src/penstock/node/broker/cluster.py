@@ -45,7 +45,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Owner = LocalBroker | PeerClient
 Where = Callable[["ClusterBroker", tuple[Any, ...], dict[str, Any]], Place | None]
-"""From an operation's arguments to who must carry it out; None where the local broker finds out by itself."""
+"""From an operation's arguments to its owner; None where only the local broker can find that out."""
 
 
 # How the owner of an operation is found -------------------------------------------------------------------
@@ -82,14 +82,15 @@ def at(
     name = operation.__name__
 
     async def method(self: ClusterBroker, /, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
-        place = self.pinned or where(self, args, named)
+        began, place = asyncio.get_running_loop().time(), self.pinned or where(self, args, named)
         if place is None or self._forwarder.is_here(place):
             try:
                 result: Result = await getattr(self._local, name)(*args, **named)
                 return result
             except NotOwner as error:  # and nothing was done: it has moved, or the local broker has found its owner
                 place = Place(error.slot, error.incarnation)
-        forwarded: Result = await self._forward(place, _carried_out(name, args, named), declares=declares)
+        carried_out = _carried_out(name, args, named)
+        forwarded: Result = await self._forward(place, carried_out, began=began, declares=declares)
         return forwarded
 
     update_wrapper(method, operation, ("__name__", "__qualname__"), ())
@@ -134,10 +135,11 @@ def _carried_out(name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Cal
 class Attempt:
     """What an operation that is tried again keeps: since when, and under which id a publish is stored once."""
 
-    def __init__(self) -> None:
+    def __init__(self, began: float | None) -> None:
+        """`began`: when the operation was asked for, if it was tried here before."""
         self.now = asyncio.get_running_loop().time
-        self._began = self.now()
-        self._deadline = self._began + OWNER_WITHIN_S
+        self._began = self.now() if began is None else began
+        self._deadline = self.now() + OWNER_WITHIN_S
         self._publish_id = secrets.token_hex(12)
 
     def adapted(self, named: dict[str, Any], *, is_publish: bool) -> dict[str, Any]:
@@ -410,10 +412,15 @@ class ClusterBroker(FrontBroker):
         return peer
 
     async def _forward(
-        self, place: Place, carry_out: Callable[[Owner, Attempt], Awaitable[Result]], *, declares: bool = False
+        self,
+        place: Place,
+        carry_out: Callable[[Owner, Attempt], Awaitable[Result]],
+        *,
+        began: float | None = None,
+        declares: bool = False,
     ) -> Result:
-        """Have the owner carry it out, whoever that is by then."""
-        attempt, forwarder = Attempt(), self._forwarder
+        """Have the owner carry it out; if the owner changes meanwhile, the next one."""
+        attempt, forwarder = Attempt(began), self._forwarder
         reason: PenstockError = Unavailable("nobody owns it now")
         while True:
             began = attempt.now()

@@ -69,7 +69,7 @@ class Forwarder:
 
     def is_here(self, place: Place) -> bool:
         """Whether this node carries it out: it is the owner, or its spool keeps publishes while the store is away."""
-        return self.cluster.is_store_away or (place.slot >= 0 and self._ownership.owns(place.slot))
+        return place.slot >= 0 and (self._ownership.owns(place.slot) or self.cluster.is_store_away)
 
     async def look_again(self) -> None:
         """Until the store may have told who the owner is."""

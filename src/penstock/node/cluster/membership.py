@@ -3,8 +3,7 @@
 Every `heartbeat_ms` the node asks the store who is there and who owns what, in one round trip however many queues
 there are. It takes slots that nobody has up to its fair share, sheds what is above that, and lets go of what the
 store says is another's. What taking and letting go of slots means for lanes and timers is in `slots.py`, what others
-declared in `catalog_feed.py`. How a request finds the owner is the front's business: here it is only told that it is
-`NotOwner`.
+declared in `catalog_feed.py`. How an operation finds its owner is in `node/broker/cluster.py`.
 """
 
 from __future__ import annotations
@@ -69,10 +68,10 @@ class Peers(Protocol):
         """Let a node end what a session has there."""
 
     async def hand_over(self, url: str, slots: list[int], to: int) -> None:
-        """Ask a node for slots of its."""
+        """Ask a node to hand over slots that it owns."""
 
     async def landed(self, url: str, landings: list[Landing]) -> list[Landed]:
-        """Let a node carry out what was published to queues of its."""
+        """Let a node append what was published to its queues; where that went."""
 
 
 class NoPeers:
@@ -209,7 +208,7 @@ class Cluster:
         return [row for row in self.ownership.view.nodes if row.incarnation != self.ownership.incarnation]
 
     def _patience_s(self) -> float:
-        """How long those who are in the way may still be there although they are dead."""
+        """How long dead nodes that hold the slots may still count as live."""
         in_the_way = [row for row in self._other_rows() if self._is_alone or not row.url]
         if not in_the_way:
             return FIRST_SLOTS_WITHIN_S
@@ -245,7 +244,7 @@ class Cluster:
         await self.poke_all()
 
     async def _watch(self) -> None:
-        """Who owns what after this node has left: requests that still come are sent on until it stops."""
+        """Look who owns what after this node has left: operations that still come are forwarded until it stops."""
         while not self._lifecycle.closed:
             try:
                 self.ownership.saw(await self._store.heartbeat(0))
@@ -275,7 +274,7 @@ class Cluster:
             self._wanted.clear()
             beats += 1
             if beats % OUTBOX_EVERY == 0:
-                self._outbox.wake()  # whoever promised something to this node may have died before it said so
+                self._outbox.wake()  # a node that left a row here may have died before it told
 
     def look(self) -> None:
         """Look at the store soon: something may have changed."""
@@ -387,7 +386,7 @@ class Cluster:
         log.info("took slots %s", sorted(taken))
 
     async def _shed(self, excess: int, live: list[NodeRow]) -> None:
-        """Hand some on to whoever has the fewest."""
+        """Hand some on to the node that has the fewest."""
         counts = {row.incarnation: 0 for row in live}
         for row in self.ownership.view.slots:
             holder = row.node or row.meant_for
@@ -418,7 +417,7 @@ class Cluster:
     # What crosses owners ----------------------------------------------------------------------------------
 
     async def ask_for(self, slots: list[int]) -> None:
-        """Have slots handed to this node, by who owns them or from nobody, and keep them for a while."""
+        """Get these slots, from their owners or unowned, and keep them for a while."""
         self.ownership.keep(slots, KEPT_S)
         by_url: dict[str, list[int]] = {}
         free: list[int] = []
@@ -438,7 +437,7 @@ class Cluster:
         self.look()
 
     async def ask_landed(self, slot: int, landings: list[Landing]) -> list[Landed]:
-        """Where these went, from whoever owns their slot now."""
+        """Where these went, as the present owner of their slot knows."""
         if slot in self.ownership.owned:
             return await self._outbox.landed(landings)
         owner = self.ownership.owner(slot)
@@ -453,7 +452,7 @@ class Cluster:
     # Telling others ---------------------------------------------------------------------------------------
 
     async def declared(self) -> None:
-        """Something was declared here: let every node read it before whoever declared it goes on to use it."""
+        """Let every node read what was just declared here, before its client goes on to use it."""
         if self.ownership.others():
             await self.poke_all()
 

@@ -82,13 +82,13 @@ class Neighbours(Protocol):
         """Have slots handed to this node, and keep them for a while."""
 
     async def changed(self, seconds: float) -> None:
-        """Wait until the next look at who owns what, or so long."""
+        """Wait until the next view of the owners, at most this long."""
 
     def look(self) -> None:
         """Look soon who owns what."""
 
     async def ask_landed(self, slot: int, landings: list[Landing]) -> list[Landed]:
-        """Where these went, from whoever owns their slot now."""
+        """Where these went, as the present owner of their slot knows."""
 
 
 def is_remote_part(row: OutboxRow) -> bool:
