@@ -47,6 +47,13 @@ def test_no_seed_finds_a_violation_with_four_commits_under_way(chunk: int) -> No
     check_chunk(chunk, 4)
 
 
+@pytest.mark.parametrize("seed", [9059])
+def test_a_seed_that_found_something_finds_it_no_more(seed: int) -> None:
+    """9059: a fenced node loaded a lane with something due, failed to commit it, dropped and loaded it, without end."""
+    outcome = run_world(seed)
+    assert not outcome.violations, describe(outcome)
+
+
 @pytest.mark.parametrize("seed", [1, 2, 5, 54, 71, 394])
 def test_the_same_seed_is_the_same_world(seed: int) -> None:
     first, second = run_world(seed), run_world(seed)

@@ -18,6 +18,7 @@ from penstock.model.errors import NotFound, PenstockError, StoreCorrupt, Unavail
 from penstock.model.rows import LaneImage, slot_of
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
 from penstock.node.cluster.ownership import Ownership
+from penstock.node.lifecycle import Lifecycle
 from penstock.store.contract import Store
 
 PAGE_BATCHES = 256
@@ -39,12 +40,14 @@ class LaneSet:
         store: Store,
         memory: Store,
         ownership: Ownership,
+        lifecycle: Lifecycle,
         catalog_known: Callable[[], Awaitable[None]],
     ) -> None:
         """`ownership` says which lanes are this node's: what is loaded is changed by this node alone.
 
         `catalog_known` returns when it is known what is declared.
         """
+        self._lifecycle = lifecycle
         self._catalog = catalog
         self._store = store
         self._memory = memory
@@ -149,6 +152,9 @@ class LaneSet:
         if id not in self._catalog.by_lane:
             raise NotFound(f"there is no lane {id}: its queue was deleted")
         self._ownership.check_taken(slot_of(id))
+        if self._lifecycle.fenced is not None:
+            # A lane with something due would be loaded, fail to commit and be dropped, again and again.
+            raise self._lifecycle.fenced
         if id in self._loaded:
             return  # an image read meanwhile would be old by the time it is wanted
         future = self._loading.get(id)

@@ -120,7 +120,7 @@ class Node:
         self.ownership = ownership = Ownership(asyncio.get_running_loop().time)
         self.commits = commits = CommitLoop(store, memory, clock, ownership, self.counters)
         self.writer = CatalogWriter(catalog, store, commits, ownership, self.lifecycle)
-        self.lanes = LaneSet(catalog, store, memory, ownership, self.writer.known)
+        self.lanes = LaneSet(catalog, store, memory, ownership, self.lifecycle, self.writer.known)
         self.lane_timers = LaneTimers(store, catalog, self.lanes, commits, clock, self.timers, self.tasks)
 
     def _build_consuming(self) -> None:
