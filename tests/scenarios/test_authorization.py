@@ -156,9 +156,10 @@ OPERATIONS = [
 # What does nothing to a queue or the node, or is not a client's to ask for.
 EXEMPT = {
     *("in_namespace", "acting_as", "session", "begin_session", "new_session_name", "end_session"),  # views
+    *("in_session", "locate_session", "new_session_id", "renew_session"),  # sessions by id, which is a secret
     *("queue", "exchange", "transaction"),  # handles: their operations ask
     *("knows_queue", "knows_exchange"),  # by a front, before an operation that asks
-    *("flush", "close", "drain", "check_ready"),  # when, not what
+    *("flush", "close", "drain", "check_ready", "is_alive"),  # when, not what
 }
 ALSO = [
     op("bind", "declare", "queue", "q", "x", "q", "other"),

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import wraps
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast, final
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -20,6 +20,7 @@ Change = Callable[[Any], Any]
 Rescue = Callable[[BaseException], Any]
 
 
+@final
 class Ticket(Coroutine[Any, Any, T], Generic[T]):
     """The result of an operation that has begun.
 
@@ -48,7 +49,7 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
     @classmethod
     def of(cls, awaitable: Awaitable[U]) -> Ticket[U]:
         """A ticket as it is; anything else goes on in a task, which ends when the ticket is closed."""
-        if isinstance(awaitable, Ticket):
+        if type(awaitable) is Ticket:  # `isinstance` would ask the abstract base class
             return awaitable
         task = asyncio.ensure_future(awaitable)
         ticket: Ticket[U] = Ticket(source=task)
@@ -110,7 +111,7 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
                         self._result = change(self._result)
                 elif rescue is not None:
                     made, self._error = rescue(self._error), None
-                    if isinstance(made, Ticket):
+                    if type(made) is Ticket:
                         self._source, self._changes = made, changes[number + 1 :] or None
                         made.then(self._follow)
                         return False
@@ -200,21 +201,18 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
                 except BaseException:
                     if not source.done():
                         raise
+                continue
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            if self._waiters is None:
+                self._waiters = [waiter]
             else:
-                yield from self._woken()
+                self._waiters.append(waiter)
+            try:
+                yield from waiter
+            except BaseException:
+                self._leave(waiter)
+                raise
         return self.result()
-
-    def _woken(self) -> Generator[Any, None, None]:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._waiters is None:
-            self._waiters = [waiter]
-        else:
-            self._waiters.append(waiter)
-        try:
-            yield from waiter
-        except BaseException:
-            self._leave(waiter)
-            raise
 
     def _leave(self, waiter: asyncio.Future[None]) -> None:
         """A caller waits no more; where it was the last, the ticket is closed."""

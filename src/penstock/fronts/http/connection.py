@@ -56,7 +56,10 @@ class Host(Protocol):
         """The loop's time."""
 
     def answer(self, connection: Connection, request: Request) -> Ticket[Answer] | Coroutine[Any, Any, Answer | Stream]:
-        """Begin to answer a request: a ticket where that needs no task. Never fails but for cancellation."""
+        """Begin to answer a request: a ticket where that needs no task. A coroutine fails only by cancellation."""
+
+    def failed(self, request: Request, error: BaseException) -> Answer:
+        """The answer to a request whose ticket failed."""
 
     def answered(self, request: Request, answer: Answer | Stream) -> None:
         """The answer was written."""
@@ -310,7 +313,7 @@ class Connection(asyncio.Protocol):
         self._current = request
         self.deadline = 0.0
         answer = self._host.answer(self, request)
-        if isinstance(answer, Ticket):
+        if type(answer) is Ticket:
             self._ticket = answer
             answer.then(self._answer_begun)
         else:
@@ -335,8 +338,9 @@ class Connection(asyncio.Protocol):
 
     def _answer_begun(self, ticket: Ticket[Answer]) -> None:
         """Write the answer to the current request; then what came behind it. The rest is done behind the answer."""
-        request, answer = self._current, ticket.result()
+        request = self._current
         assert request is not None
+        answer = ticket.result() if ticket.error is None else self._host.failed(request, ticket.error)
         self._ticket = None
         keep = self._write(request, answer)
         if not keep:
@@ -406,7 +410,11 @@ class Connection(asyncio.Protocol):
 
     async def _answer(self, request: Request, answering: Awaitable[Answer | Stream]) -> bool:
         """Answer one request; whether the connection goes on."""
-        answer = await answering
+        answer: Answer | Stream
+        try:
+            answer = await answering
+        except Exception as error:
+            answer = self._host.failed(request, error)
         if isinstance(answer, Answer):
             keep = self._write(request, answer)
         else:

@@ -11,7 +11,6 @@ import logging
 import secrets
 from collections.abc import Awaitable, Coroutine, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -148,7 +147,7 @@ class HttpServer(Front):
     # Requests ---------------------------------------------------------------------------------------------
 
     def answer(self, connection: Connection, request: Request) -> Ticket[Answer] | Coroutine[Any, Any, Answer | Stream]:
-        """Begin to answer a request. Neither a ticket nor a coroutine fails: what goes wrong is an answer too.
+        """Begin to answer a request. The coroutine does not fail; where a ticket does, `failed` makes the answer.
 
         Most requests of a queue wait for a commit alone: a ticket is answered without the cost of a task.
         """
@@ -158,7 +157,7 @@ class HttpServer(Front):
         try:
             return self._begin(connection, request)
         except Exception as error:
-            return Ticket.done(self._failed(request, error))
+            return Ticket.done(self.failed(request, error))
         finally:
             request_id.reset(log_id)
 
@@ -172,8 +171,8 @@ class HttpServer(Front):
         if route.needs_task or telemetry.is_on() or session is not None:
             return self._in_task(connection, request, route, names, query, namespace, session)
         answer = route.call(self._call(connection, request, names, namespace), query)
-        assert isinstance(answer, Ticket)
-        return answer.recover(partial(self._failed, request))
+        assert type(answer) is Ticket, "a handler that is no coroutine gives a ticket"
+        return answer
 
     async def _in_task(
         self, connection: Connection, request: Request, route: Route, names: Mapping[str, str], query: dict[str, str],
@@ -186,7 +185,7 @@ class HttpServer(Front):
             with self.sessions.used(session, namespace, request.principal) as broker:
                 return await _answer(route, Call(self, broker, request, names, broker.consumer_name), query)
         except Exception as error:
-            return self._failed(request, error)
+            return self.failed(request, error)
 
     def answered(self, request: Request, answer: Answer | Stream) -> None:
         """An answer was written: count it, and log it where that is wanted."""
@@ -213,7 +212,7 @@ class HttpServer(Front):
         if request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise HttpError(MEDIA_TYPE, "the body is compressed; send it as it is")
 
-    def _failed(self, request: Request, error: BaseException) -> Answer:
+    def failed(self, request: Request, error: BaseException) -> Answer:
         """The answer to a request for which an error was raised."""
         if not isinstance(error, EXPECTED):
             log.error("%s failed (request %s)", request.route or request.method, request.id, exc_info=error)

@@ -27,6 +27,7 @@ class Names:
     ) -> None:
         self._services = services
         self._caller = caller
+        self._allow = caller.authorizer.authorize
         self._namespace = namespace
         self._session = session
         self.consumer_name = f"consumer-{next(_consumers)}" if session is None else session.name
@@ -38,13 +39,12 @@ class Names:
         """This node's place among others; None where it has its store for itself."""
 
     def authorize(self, action: Action, kind: Kind, name: str) -> None:
-        caller = self._caller
-        caller.authorizer.authorize(caller.principal, action, kind, self._namespace, name)
+        self._allow(self._caller.principal, action, kind, self._namespace, name)
 
     def _queue(self, name: str, action: Action) -> Queue:
         self._services.lifecycle.check_open()
         check_is_text(name, "a queue's name")
-        self.authorize(action, "queue", name)
+        self._allow(self._caller.principal, action, "queue", self._namespace, name)
         queue = self._owned_queue(name)
         if queue.session is not None and queue.session != self._session:
             raise ExclusiveQueue(f"queue {name!r} is exclusive to another session")
@@ -52,8 +52,11 @@ class Names:
 
     def _owned_queue(self, name: str) -> Queue:
         """A queue that this node owns. Of one that it does not know, the owner of its home slot knows the truth."""
-        self._services.ownership.check(self.slot_of_queue(name))
-        return self._services.catalog.queue(self._namespace, name)
+        queue = self._services.catalog.queues.get((self._namespace, name))
+        self._services.ownership.check(home_slot(self._namespace, name) if queue is None else queue.slot)
+        if queue is None or queue.deleting:
+            return self._services.catalog.queue(self._namespace, name)  # which says that there is none
+        return queue
 
     def slot_of_queue(self, name: str) -> int:
         """The slot of a queue; of one that this node does not know, the home slot of its name."""
@@ -64,7 +67,7 @@ class Names:
         """A queue to publish to. Anybody may answer into a session's own queue; reading it is the session's alone."""
         self._services.lifecycle.check_open()
         check_is_text(name, "a queue's name")
-        self.authorize("publish", "queue", name)
+        self._allow(self._caller.principal, "publish", "queue", self._namespace, name)
         queue = self._services.spool.taken_for(self._namespace, name)
         if queue is None:
             queue = self._owned_queue(name)

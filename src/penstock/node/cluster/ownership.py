@@ -30,7 +30,8 @@ class Ownership:
     def __init__(self, now: Callable[[], float]) -> None:
         """`now` is a monotonic clock in seconds, by which this node's lease on its slots runs out."""
         self._now = now
-        self._is_sole = False
+        self.is_sole = False
+        """Whether this node has the store for itself: there are no other nodes to ask."""
         self._epochs: dict[int, int] = {}
         self._arriving: set[int] = set()
         self._owned: set[int] = set()
@@ -47,11 +48,6 @@ class Ownership:
         """Whether there was ever another node since this one started: then there may be one again any time."""
 
     # Questions --------------------------------------------------------------------------------------------
-
-    @property
-    def is_sole(self) -> bool:
-        """Whether this node has the store for itself: there are no other nodes to ask."""
-        return self._is_sole
 
     @property
     def owned(self) -> Set[int]:
@@ -85,13 +81,13 @@ class Ownership:
 
     def queried(self) -> list[int] | None:
         """The owned slots as a query of the store names them; None for all."""
-        return None if self._is_sole else sorted(self._owned)
+        return None if self.is_sole else sorted(self._owned)
 
     def check(self, slot: int) -> None:
         """Raise unless this node owns the slot and knows that it still does."""
         if slot not in self._owned:
             raise self.not_owner(slot)
-        if not self.is_heard:
+        if self._heard_until != inf and not self.is_heard:
             raise Unavailable(
                 "this node has not heard from the store for its lease; others may own its queues; try again"
             )
@@ -104,7 +100,7 @@ class Ownership:
     @property
     def is_heard(self) -> bool:
         """Whether this node has heard from the store within its lease, so that nobody can have taken its slots."""
-        return self._heard_until == inf or self._now() <= self._heard_until
+        return self._now() <= self._heard_until
 
     # The other nodes --------------------------------------------------------------------------------------
 
@@ -140,7 +136,7 @@ class Ownership:
 
     def is_alive(self, incarnation: int) -> bool:
         """Whether the process with this number is there. One that joined after the last look is not taken for dead."""
-        if incarnation == 0 or self._is_sole:
+        if incarnation == 0 or self.is_sole:
             return incarnation == self.incarnation != 0
         if incarnation == self.incarnation:
             return True
@@ -152,7 +148,7 @@ class Ownership:
     def own_all(self, epochs: Mapping[int, int]) -> None:
         """This node has the store for itself, from now until it stops."""
         assert set(epochs) == EVERY_SLOT, "a single node has every slot"
-        self._is_sole = True
+        self.is_sole = True
         self._epochs.update(epochs)
         self._owned = {SPREAD, *epochs}
         self._check_invariants()
@@ -204,7 +200,7 @@ class Ownership:
         assert self._owned - {SPREAD} <= self._epochs.keys(), "a slot is served without an epoch"
         assert not self._owned & self._arriving, "a slot is served before it has arrived"
         assert self._unminded <= self._owned, "a slot is to be minded and is not served"
-        assert not self._is_sole or self._owned == EVERY_SLOT | {SPREAD}, "a single node gave a slot away"
+        assert not self.is_sole or self._owned == EVERY_SLOT | {SPREAD}, "a single node gave a slot away"
 
     # What the store told ----------------------------------------------------------------------------------
 

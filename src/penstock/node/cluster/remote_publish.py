@@ -138,7 +138,7 @@ class RemotePublish:
 
     def check_owners(self, parts: Sequence[Part]) -> None:
         """Raise `NotOwner` where all of it is another node's: that can do it in one commit."""
-        if self._ownership.is_sole or not parts or any(not self.is_elsewhere(part) for part in parts):
+        if not parts or any(not self.is_elsewhere(part) for part in parts):
             return
         slots = {slot_of(part.lane) for part in parts}
         if len(self._ownership.owners(slots)) == 1:

@@ -230,13 +230,12 @@ class CommitLoop:
 
     def _turn(self) -> None:
         """One turn of the event loop while a round is scheduled: wait for company, or begin."""
-        if not self._may_begin():
-            self._is_scheduled = False  # until a round that is under way ends
-            return
         if self._pacing.should_wait(self._pending):
             self._loop.call_soon(self._turn)
             return
         self._is_scheduled = False
+        if not self._may_begin():
+            return  # the end of a round that is under way schedules the next
         if self._lost is None:
             self._apply(self._seal())
         else:
