@@ -160,9 +160,17 @@ def result(
     peak = peak_mb()  # before the check itself takes memory
     lost, duplicated = checker.verdict(count if expected is None else expected)
     return Result(
-        name, count, count / meter.wall_s, count / max(meter.cpu_s, 1e-9),
-        checker.percentile(0.50), checker.percentile(0.99), peak, lost, duplicated, note,
-    )  # fmt: skip
+        name,
+        count,
+        count / meter.wall_s,
+        count / max(meter.cpu_s, 1e-9),
+        checker.percentile(0.50),
+        checker.percentile(0.99),
+        peak,
+        lost,
+        duplicated,
+        note,
+    )
 
 
 # Workloads -----------------------------------------------------------------------------------------------
@@ -281,10 +289,17 @@ class Backlog:
         await self._broker.close()
         filled = f"filled at {self.held / self._fill.wall_s:,.0f} msg/s"
         return Result(
-            f"backlog-{self.held // 1000}k", count, count / self._meter.wall_s, count / self._meter.cpu_s,
-            self._checker.percentile(0.5), self._checker.percentile(0.99), peak, lost, 0,
+            f"backlog-{self.held // 1000}k",
+            count,
+            count / self._meter.wall_s,
+            count / self._meter.cpu_s,
+            self._checker.percentile(0.5),
+            self._checker.percentile(0.99),
+            peak,
+            lost,
+            0,
             f"open+first claim {self._opened_s:.2f} s; {filled}",
-        )  # fmt: skip
+        )
 
 
 async def backlogs(options: Options) -> list[Result]:
@@ -501,11 +516,18 @@ async def _groups(options: Options, folder: Path, groups: int) -> list[Result]:
     rows = [("publish", published, publishing), ("deliver", published * groups, delivering)]
     return [
         Result(
-            f"{what}-{groups}-groups", count, count / meter.wall_s, count / meter.cpu_s, 0.0, 0.0, peak, lost,
+            f"{what}-{groups}-groups",
+            count,
+            count / meter.wall_s,
+            count / meter.cpu_s,
+            0.0,
+            0.0,
+            peak,
+            lost,
             duplicated,
         )
         for what, count, meter in rows
-    ]  # fmt: skip
+    ]
 
 
 WORKLOADS: dict[str, Callable[[Options], Coroutine[Any, Any, list[Result]]]] = {
@@ -550,9 +572,17 @@ def print_table(results: list[Result]) -> None:
     table = Table("workload", "messages", "msg/s", "msg/CPU-s", "p50 ms", "p99 ms", "peak MB", "lost", "dup", "note")
     for row in results:
         table.add_row(
-            row.workload, f"{row.msgs:,}", f"{row.msg_per_s:,.0f}", f"{row.msg_per_cpu_s:,.0f}", f"{row.p50_ms:.1f}",
-            f"{row.p99_ms:.1f}", f"{row.peak_mb:.0f}", str(row.lost), str(row.duplicated), row.note,
-        )  # fmt: skip
+            row.workload,
+            f"{row.msgs:,}",
+            f"{row.msg_per_s:,.0f}",
+            f"{row.msg_per_cpu_s:,.0f}",
+            f"{row.p50_ms:.1f}",
+            f"{row.p99_ms:.1f}",
+            f"{row.peak_mb:.0f}",
+            str(row.lost),
+            str(row.duplicated),
+            row.note,
+        )
     Console(width=160).print(table)
 
 

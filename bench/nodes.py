@@ -77,8 +77,20 @@ class Nodes:
 
     def start(self, index: int) -> None:
         store = f"postgresql://bench@127.0.0.1:{self._database.port}/postgres"
-        command = [sys.executable, "-m", "penstock.cli", "serve", "--port", str(self.ports[index]), "--store", store,
-                   "--no-amqp", "--no-mqtt", "--set", "log.level=warning"]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "penstock.cli",
+            "serve",
+            "--port",
+            str(self.ports[index]),
+            "--store",
+            store,
+            "--no-amqp",
+            "--no-mqtt",
+            "--set",
+            "log.level=warning",
+        ]
         environment = {"PYTHONPATH": str(ROOT / "src"), **library_path()}
         process = Process(command, self._folder / f"node-{index}.log", environment, self._folder)
         self.processes[index] = process
@@ -176,10 +188,14 @@ async def takeover(folder: Path, kills: int) -> dict[str, Any]:
     finally:
         await asyncio.to_thread(nodes.stop)
     return {
-        "workload": "takeover", "kills": kills, "p50_s": round(percentile(times, 0.5), 3),
-        "p99_s": round(percentile(times, 0.99), 3), "max_s": round(max(times), 3),
-        "lost": len(set(published) - set(stored)), "duplicated": len(stored) - len(set(stored)),
-    }  # fmt: skip
+        "workload": "takeover",
+        "kills": kills,
+        "p50_s": round(percentile(times, 0.5), 3),
+        "p99_s": round(percentile(times, 0.99), 3),
+        "max_s": round(max(times), 3),
+        "lost": len(set(published) - set(stored)),
+        "duplicated": len(stored) - len(set(stored)),
+    }
 
 
 # Throughput ------------------------------------------------------------------------------------------------
@@ -300,24 +316,36 @@ async def drive_prepared(
 
 
 def measured(
-    shape: Shape, flows: Sequence[Flow | prepared.PreparedFlow], spent: float, client_cpu: float,
-    before: Spent, after: Spent,
-) -> dict[str, Any]:  # fmt: skip
+    shape: Shape,
+    flows: Sequence[Flow | prepared.PreparedFlow],
+    spent: float,
+    client_cpu: float,
+    before: Spent,
+    after: Spent,
+) -> dict[str, Any]:
     nodes_cpu, database_cpu, machine_cpu = (now - then for now, then in zip(after, before, strict=True))
     all_cpu = nodes_cpu + database_cpu + client_cpu
     total = sum(flow.published for flow in flows)
     verdicts = [flow.lost_and_duplicated() for flow in flows]
     return {
-        "callers": shape.callers, "batch": shape.size, "partitions": shape.partitions,
-        "payload": shape.payload, "api": "json" if shape.is_json else "batches", "prepared": shape.is_prepared,
+        "callers": shape.callers,
+        "batch": shape.size,
+        "partitions": shape.partitions,
+        "payload": shape.payload,
+        "api": "json" if shape.is_json else "batches",
+        "prepared": shape.is_prepared,
         "msgs": total,
-        "msg_per_s": round(total / spent), "msg_per_server_cpu_s": round(total / (nodes_cpu + database_cpu)),
+        "msg_per_s": round(total / spent),
+        "msg_per_server_cpu_s": round(total / (nodes_cpu + database_cpu)),
         # Of each message, how many of the machine's cores all three kept busy, and how many were somebody else's.
-        "nodes_us": round(1e6 * nodes_cpu / total, 2), "database_us": round(1e6 * database_cpu / total, 2),
+        "nodes_us": round(1e6 * nodes_cpu / total, 2),
+        "database_us": round(1e6 * database_cpu / total, 2),
         "clients_us": round(1e6 * client_cpu / total, 2),
-        "cores": round(all_cpu / spent, 2), "others": round((machine_cpu - all_cpu) / spent, 2),
-        "lost": sum(lost for lost, _ in verdicts), "duplicated": sum(twice for _, twice in verdicts),
-    }  # fmt: skip
+        "cores": round(all_cpu / spent, 2),
+        "others": round((machine_cpu - all_cpu) / spent, 2),
+        "lost": sum(lost for lost, _ in verdicts),
+        "duplicated": sum(twice for _, twice in verdicts),
+    }
 
 
 async def steady(folder: Path, seconds: float, rate: int) -> dict[str, Any]:
@@ -353,11 +381,16 @@ async def steady(folder: Path, seconds: float, rate: int) -> dict[str, Any]:
     finally:
         await asyncio.to_thread(nodes.stop)
     return {
-        "workload": "steady", "msgs": sent, "msg_per_s": round(sent / seconds),
+        "workload": "steady",
+        "msgs": sent,
+        "msg_per_s": round(sent / seconds),
         "p50_ms": round(percentile(waits, 0.5), 1),
-        "p99_ms": round(percentile(waits, 0.99), 1), "p999_ms": round(percentile(waits, 0.999), 1),
-        "max_ms": round(max(waits), 1), "lost": sent - len(waits), "duplicated": 0,
-    }  # fmt: skip
+        "p99_ms": round(percentile(waits, 0.99), 1),
+        "p999_ms": round(percentile(waits, 0.999), 1),
+        "max_ms": round(max(waits), 1),
+        "lost": sent - len(waits),
+        "duplicated": 0,
+    }
 
 
 Work = Callable[[Path], Coroutine[Any, Any, dict[str, Any]]]

@@ -59,9 +59,11 @@ def argument_parser() -> argparse.ArgumentParser:
     listed = [f"  {name:<22}{peer.confirm}" for name, peer in PEERS.items()]
     listed += ["", "workloads:", *(f"  {name:<22}{what}" for name, what in WHAT.items())]
     parser = argparse.ArgumentParser(
-        prog="penstock bench peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="penstock bench peers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=EXAMPLES + "\n".join(listed),
-    )  # fmt: skip
+    )
     parser.add_argument("--setup", action="store_true", help="get the packages and the clients, run nothing")
     parser.add_argument("--peers", default="", metavar="A,B", help="only these")
     parser.add_argument("--workloads", default="", metavar="X,Y", help="only these")
@@ -96,9 +98,15 @@ def make_plan(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
     folder = arguments.folder or BENCH
     folder.mkdir(parents=True, exist_ok=True)
     plan = Plan(
-        present, tuple(workloads), arguments.runs, arguments.scale, arguments.seconds, arguments.payload,
-        folder.resolve(), python or Path(sys.executable),
-    )  # fmt: skip
+        present,
+        tuple(workloads),
+        arguments.runs,
+        arguments.scale,
+        arguments.seconds,
+        arguments.payload,
+        folder.resolve(),
+        python or Path(sys.executable),
+    )
     return plan, missing
 
 
@@ -160,8 +168,11 @@ def save(folder: Path, plan: Plan, rows: list[Row], failures: list[Failed], miss
         return
     drawn = subprocess.run(
         [str(plan.python), "-m", "bench.peers_lib.plot", str(path), str(path.with_suffix(".png"))],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if drawn.returncode == 0:
         say(f"written: {path.with_suffix('.png')}")
     elif "No module named 'matplotlib'" in drawn.stderr:

@@ -72,9 +72,11 @@ def stop_on_signal(number: int, frame: FrameType | None) -> NoReturn:
 def argument_parser() -> argparse.ArgumentParser:
     listed = {**WORKLOADS, **JDBC_WORKLOADS}
     parser = argparse.ArgumentParser(
-        prog="penstock bench spark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="penstock bench spark",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=EXAMPLES + "\n".join(f"  {name:<22}{work.__doc__}" for name, work in listed.items()),
-    )  # fmt: skip
+    )
     parser.add_argument("--workloads", default="", metavar="X,Y", help="only these")
     parser.add_argument("--store", choices=("both", *STORES), default="both", help="what the server stands on")
     parser.add_argument("--rows", type=int, default=2_000_000, help="messages in the queue (default 2,000,000)")
@@ -112,10 +114,11 @@ def run(names: Sequence[str], stores: Sequence[str], count: int, master: str, fo
     with tempfile.TemporaryDirectory(prefix="spark-", dir=folder) as place:
         driver = jar()
         spark = spark_session(
-            "penstock bench", master=master,
+            "penstock bench",
+            master=master,
             config={"spark.local.dir": place, "spark.sql.warehouse.dir": f"{place}/warehouse"}
             | ({"spark.jars": str(driver)} if driver else {}),
-        )  # fmt: skip
+        )
         rows: list[Row] = []
         try:
             Path(place).chmod(0o755)  # PostgreSQL may have to run as another user

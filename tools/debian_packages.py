@@ -29,9 +29,15 @@ def run(command: Sequence[str | Path], folder: Path) -> str:
     shown = " ".join(map(str, command))
     try:
         done = subprocess.run(
-            [str(part) for part in command], cwd=folder, env=settings, stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, check=False, timeout=SECONDS_MAX,
-        )  # fmt: skip
+            [str(part) for part in command],
+            cwd=folder,
+            env=settings,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SECONDS_MAX,
+        )
     except subprocess.TimeoutExpired:
         raise SetUpFailed(f"{shown}\ndid not end within {SECONDS_MAX} s") from None
     if done.returncode != 0:

@@ -73,12 +73,16 @@ class Fillers:
 
 def _document(chance: random.Random) -> bytes:
     order = {
-        "order": f"A-{chance.randrange(10**6):06d}", "customer": f"c-{chance.randrange(10**5):05d}",
-        "status": chance.choice(("paid", "open", "sent")), "currency": chance.choice(("EUR", "USD", "GBP")),
-        "amount": chance.randrange(10**6) / 100, "lines": chance.randrange(1, 10), "source": "web",
+        "order": f"A-{chance.randrange(10**6):06d}",
+        "customer": f"c-{chance.randrange(10**5):05d}",
+        "status": chance.choice(("paid", "open", "sent")),
+        "currency": chance.choice(("EUR", "USD", "GBP")),
+        "amount": chance.randrange(10**6) / 100,
+        "lines": chance.randrange(1, 10),
+        "source": "web",
         "region": chance.choice(("eu-central", "eu-west", "us-east")),
         "email": f"{chance.randbytes(6).hex()}@example.org",
-    }  # fmt: skip
+    }
     return json.dumps(order).encode().ljust(FILLER)[:FILLER]
 
 

@@ -132,9 +132,12 @@ class _Connection:
         self._answers: dict[int, asyncio.Future[None]] = {}
         self._batches: dict[int, _Batch] = {}
         client = self.client = paho.Client(
-            CallbackAPIVersion.VERSION2, client_id=client_id, protocol=MQTTProtocolVersion.MQTTv5,
-            reconnect_on_failure=False, manual_ack=True,
-        )  # fmt: skip
+            CallbackAPIVersion.VERSION2,
+            client_id=client_id,
+            protocol=MQTTProtocolVersion.MQTTv5,
+            reconnect_on_failure=False,
+            manual_ack=True,
+        )
         client.max_inflight_messages_set(IN_FLIGHT)
         client.on_socket_open = lambda _, __, sock: self._loop.add_reader(sock, client.loop_read)
         client.on_socket_close = self._closed_socket

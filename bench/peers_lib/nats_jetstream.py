@@ -118,10 +118,13 @@ class NatsClient(Client):
         await self._stream.add_consumer(
             stream,
             ConsumerConfig(
-                durable_name=name, filter_subject=subject, ack_policy=AckPolicy.EXPLICIT, ack_wait=LEASE_S,
+                durable_name=name,
+                filter_subject=subject,
+                ack_policy=AckPolicy.EXPLICIT,
+                ack_wait=LEASE_S,
                 max_ack_pending=-1,
             ),
-        )  # fmt: skip
+        )
 
     async def declare_many(self, queues: Sequence[str], goes_on: Callable[[], bool]) -> int:
         """One stream with a subject and a consumer for each queue: cheaper here than as many streams."""

@@ -170,9 +170,7 @@ class _Json:
         from penstock.client.transport.channel import NO_RETRY, Channel
 
         self._no_retry = NO_RETRY
-        self._channel = Channel(
-            url, token=None, timeout_s=60, connect_timeout_s=10, connections_max=1000, tls=None
-        )  # fmt: skip
+        self._channel = Channel(url, token=None, timeout_s=60, connect_timeout_s=10, connections_max=1000, tls=None)
 
     async def send(self, method: bytes, path: str, body: bytes) -> bytes:
         from penstock.client.transport.channel import Request

@@ -46,9 +46,12 @@ class Postgres(Peer):
 
     def version(self) -> str:
         printed = subprocess.run(
-            [str(self._program("postgres")), "--version"], env=library_path(), capture_output=True, text=True,
+            [str(self._program("postgres")), "--version"],
+            env=library_path(),
+            capture_output=True,
+            text=True,
             check=False,
-        )  # fmt: skip
+        )
         return next((word for word in printed.stdout.split() if word[0].isdigit()), "?")
 
     def start(self, folder: Path) -> None:
@@ -58,11 +61,25 @@ class Postgres(Peer):
         user = self._hand_over(folder)
         data = folder / "data"
         made = subprocess.run(
-            [str(initialise), "--pgdata", str(data), "--username=bench", "--auth=trust", "--no-sync", "--no-locale",
-             "--encoding=UTF8"],
-            env=os.environ | library_path(), cwd=folder, capture_output=True, text=True, check=False,
-            user=user, group=user, extra_groups=None if user is None else [],
-        )  # fmt: skip
+            [
+                str(initialise),
+                "--pgdata",
+                str(data),
+                "--username=bench",
+                "--auth=trust",
+                "--no-sync",
+                "--no-locale",
+                "--encoding=UTF8",
+            ],
+            env=os.environ | library_path(),
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
+        )
         if made.returncode != 0:
             raise StartFailed(f"initdb failed: {made.stdout}{made.stderr}")
         self.port = free_port()
@@ -135,9 +152,14 @@ class PostgresClient(Client):
 
         size = min(callers, POOL)
         self._pool: Any = await asyncpg.create_pool(
-            host="127.0.0.1", port=self._port, user="bench", database="postgres", ssl=False, min_size=size,
+            host="127.0.0.1",
+            port=self._port,
+            user="bench",
+            database="postgres",
+            ssl=False,
+            min_size=size,
             max_size=size + 16,
-        )  # fmt: skip
+        )
 
     async def close(self) -> None:
         self._pool.terminate()

@@ -123,10 +123,17 @@ class Process:
         self._output: IO[bytes] = log.open("ab")
         # A session of its own: Ctrl-C in the terminal reaches the harness alone, which then stops it in order.
         self._child = subprocess.Popen(
-            [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output,
-            env=None if environment is None else os.environ | dict(environment), cwd=folder, start_new_session=True,
-            user=user, group=user, extra_groups=None if user is None else [],
-        )  # fmt: skip
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=self._output,
+            env=None if environment is None else os.environ | dict(environment),
+            cwd=folder,
+            start_new_session=True,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
+        )
 
     @property
     def pid(self) -> int:

@@ -41,9 +41,14 @@ class Redis(Peer):
         assert server is not None
         self.port = free_port()
         settings = {
-            "bind": "127.0.0.1", "port": str(self.port), "dir": str(folder), "daemonize": "no", "save": "",
-            "appendonly": "yes", "appendfsync": "always",
-        }  # fmt: skip
+            "bind": "127.0.0.1",
+            "port": str(self.port),
+            "dir": str(folder),
+            "daemonize": "no",
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": "always",
+        }
         command = [str(server), *(part for name, value in settings.items() for part in (f"--{name}", value))]
         self.processes.append(Process(command, folder / "server.log", library_path(), folder))
         wait_for_port(self.port, self.processes[0])

@@ -29,10 +29,20 @@ def json_line(row: Row) -> str:
 def cells(row: Row) -> list[str]:
     mark = "" if PEERS[row.peer].synced else "*"
     return [
-        row.workload, row.peer + mark, f"{row.msgs:,}", f"{row.msg_per_s:,.0f}", f"{row.spread_percent:.0f}",
-        f"{row.msg_per_server_cpu_s:,.0f}", f"{row.msg_per_client_cpu_s:,.0f}", f"{row.p50_ms:.2f}",
-        f"{row.p99_ms:.2f}", f"{row.fsync_ms:.2f}", f"{row.peak_mb:,.0f}", str(row.lost), str(row.duplicated),
-    ]  # fmt: skip
+        row.workload,
+        row.peer + mark,
+        f"{row.msgs:,}",
+        f"{row.msg_per_s:,.0f}",
+        f"{row.spread_percent:.0f}",
+        f"{row.msg_per_server_cpu_s:,.0f}",
+        f"{row.msg_per_client_cpu_s:,.0f}",
+        f"{row.p50_ms:.2f}",
+        f"{row.p99_ms:.2f}",
+        f"{row.fsync_ms:.2f}",
+        f"{row.peak_mb:,.0f}",
+        str(row.lost),
+        str(row.duplicated),
+    ]
 
 
 def print_table(rows: Sequence[Row], failures: Sequence[Failed], missing: dict[str, str]) -> None:
@@ -73,13 +83,16 @@ def write_files(
     document = {
         "made": stamp,
         "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
-        "runs": plan.runs, "scale": plan.scale, "seconds": plan.seconds, "payload": plan.payload,
+        "runs": plan.runs,
+        "scale": plan.scale,
+        "seconds": plan.seconds,
+        "payload": plan.payload,
         "versions": {name: PEERS[name]().version() for name in plan.peers},
         "synced": {name: PEERS[name].synced for name in plan.peers},
         "rows": [json.loads(json_line(row)) for row in rows],
         "failed": [failure._asdict() for failure in failures],
         "missing": missing,
-    }  # fmt: skip
+    }
     path.write_text(json.dumps(document, indent=1) + "\n")
     path.with_suffix(".md").write_text(markdown(stamp, plan, rows, failures, missing))
     return path

@@ -112,9 +112,14 @@ def run_once(plan: Plan, peer_name: str, workload: str) -> Row | Failed:
     try:
         with serving(peer_name, plan.folder) as peer, MemoryWatch(peer.roots) as memory:
             order = {
-                "peer": peer_name, "workload": workload, "port": peer.port, "roots": peer.roots, "scale": plan.scale,
-                "seconds": plan.seconds, "payload": plan.payload,
-            }  # fmt: skip
+                "peer": peer_name,
+                "workload": workload,
+                "port": peer.port,
+                "roots": peer.roots,
+                "scale": plan.scale,
+                "seconds": plan.seconds,
+                "payload": plan.payload,
+            }
             result = run_client(plan.python, order)
     except StartFailed as failure:
         return Failed(workload, peer_name, f"the server did not start: {failure}")
@@ -122,10 +127,20 @@ def run_once(plan: Plan, peer_name: str, workload: str) -> Row | Failed:
         return Failed(workload, peer_name, str(failure))
     msgs, cpu = result["msgs"], max(result["server_cpu_s"], 0.01)
     return Row(
-        workload, peer_name, msgs, msgs / result["wall_s"], msgs / cpu, result["p50_ms"], result["p99_ms"],
-        memory.peak_mb, result["lost"], result["duplicated"], msgs / max(result["client_cpu_s"], 1e-6),
-        fsync_ms=disk_ms, note=result["note"],
-    )  # fmt: skip
+        workload,
+        peer_name,
+        msgs,
+        msgs / result["wall_s"],
+        msgs / cpu,
+        result["p50_ms"],
+        result["p99_ms"],
+        memory.peak_mb,
+        result["lost"],
+        result["duplicated"],
+        msgs / max(result["client_cpu_s"], 1e-6),
+        fsync_ms=disk_ms,
+        note=result["note"],
+    )
 
 
 class ClientFailed(Exception):
@@ -135,9 +150,14 @@ class ClientFailed(Exception):
 def run_client(python: Path, order: dict[str, Any]) -> dict[str, Any]:
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     client = subprocess.Popen(
-        [str(python), "-m", "bench.peers_lib.client", json.dumps(order)], stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT, start_new_session=True,
-    )  # fmt: skip
+        [str(python), "-m", "bench.peers_lib.client", json.dumps(order)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+        start_new_session=True,
+    )
     try:
         printed, problems = client.communicate(timeout=CLIENT_S_MAX)
     except subprocess.TimeoutExpired:

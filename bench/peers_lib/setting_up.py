@@ -92,11 +92,24 @@ def make_environment() -> None:
         run([sys.executable, "-m", "venv", "--without-pip", VENV], BENCH)
         # The pip of our own environment installs into the other one.
         run(
-            [sys.executable, "-m", "pip", "--python", VENV / "bin" / "python", "install", "--quiet", "--no-input",
-             "--disable-pip-version-check", "--require-hashes", "--only-binary=:all:", "--no-deps",
-             "--requirement", LOCK],
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "--python",
+                VENV / "bin" / "python",
+                "install",
+                "--quiet",
+                "--no-input",
+                "--disable-pip-version-check",
+                "--require-hashes",
+                "--only-binary=:all:",
+                "--no-deps",
+                "--requirement",
+                LOCK,
+            ],
             BENCH,
-        )  # fmt: skip
+        )
         MADE.write_text(LOCK.read_text())
 
 

@@ -105,9 +105,16 @@ def outcome(
 ) -> Outcome:
     verdicts = [checker.verdict(expected) for checker in checkers]
     return Outcome(
-        msgs, meter.wall_s, meter.server_cpu_s, meter.client_cpu_s, percentile(times_ms, 0.50),
-        percentile(times_ms, 0.99), sum(lost for lost, _ in verdicts), sum(twice for _, twice in verdicts), note,
-    )  # fmt: skip
+        msgs,
+        meter.wall_s,
+        meter.server_cpu_s,
+        meter.client_cpu_s,
+        percentile(times_ms, 0.50),
+        percentile(times_ms, 0.99),
+        sum(lost for lost, _ in verdicts),
+        sum(twice for _, twice in verdicts),
+        note,
+    )
 
 
 async def drain(client: Client, checker: Checker, expected: int, group: str | None = None) -> None:

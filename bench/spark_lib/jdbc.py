@@ -59,9 +59,15 @@ def jdbc(bench: Bench, database: Database) -> list[Row]:
         options = {"url": database.url, "dbtable": TABLE, "driver": DRIVER, "batchsize": BATCH, **columns}
         frame.write.format("jdbc").options(**options).mode("append").save()
     reader = bench.spark.read.format("jdbc").options(
-        url=database.url, dbtable=TABLE, driver=DRIVER, fetchsize=BATCH, partitionColumn="id", lowerBound="0",
-        upperBound=str(bench.count), numPartitions="2",
-    )  # fmt: skip
+        url=database.url,
+        dbtable=TABLE,
+        driver=DRIVER,
+        fetchsize=BATCH,
+        partitionColumn="id",
+        lowerBound="0",
+        upperBound=str(bench.count),
+        numPartitions="2",
+    )
     counting = reader.load()
     with timed("jdbc-read-count", bench.count, database.server.roots) as counted:
         found = counting.count()

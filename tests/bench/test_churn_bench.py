@@ -21,9 +21,13 @@ def test_it_counts_every_message_and_prints_sizes(engine: str) -> None:
         pytest.skip(f"there is no server for {engine} here")
     command = [sys.executable, str(ROOT / "bench" / "churn.py"), "--messages", "8000", "--reports", "2"]
     done = subprocess.run(
-        [*command, "--engine", engine], capture_output=True, text=True, check=False, timeout=100,
+        [*command, "--engine", engine],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
         env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert "8,000 messages, 0 lost, 0 twice" in done.stdout
     assert " batches " in done.stdout

@@ -14,9 +14,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(ROOT / "bench" / "connections.py"), *arguments], capture_output=True, text=True,
-        check=False, timeout=100, env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-    )  # fmt: skip
+        [sys.executable, str(ROOT / "bench" / "connections.py"), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+    )
 
 
 @pytest.mark.parametrize("kind", ["amqp", "amqp-consumer", "mqtt", "poll"])

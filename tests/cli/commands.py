@@ -86,9 +86,12 @@ class Cli:
     @contextmanager
     def child(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", *arguments], env=self.environment(), stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            [sys.executable, "-m", "penstock", *arguments],
+            env=self.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         with process:
             try:
                 yield process
@@ -100,9 +103,14 @@ class Cli:
     def on_terminal(self, *arguments: str, folder: Path | None = None) -> Iterator[Terminal]:
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", *arguments], env=self.environment() | {"TERM": "xterm-256color"},
-            stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, cwd=folder,
-        )  # fmt: skip
+            [sys.executable, "-m", "penstock", *arguments],
+            env=self.environment() | {"TERM": "xterm-256color"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            cwd=folder,
+        )
         os.close(theirs)
         with process:
             try:

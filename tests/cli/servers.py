@@ -35,9 +35,14 @@ def clean_environment(**variables: str) -> dict[str, str]:
 def penstock(*arguments: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
-        [sys.executable, "-m", "penstock", *arguments], cwd=folder, env=clean_environment(**variables),
-        capture_output=True, text=True, check=False, timeout=DEADLINE_SECONDS,
-    )  # fmt: skip
+        [sys.executable, "-m", "penstock", *arguments],
+        cwd=folder,
+        env=clean_environment(**variables),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_SECONDS,
+    )
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -64,9 +69,13 @@ class Server:
             soft, hard = (str(limit) if limit >= 0 else "unlimited" for limit in limits)
             command = ["bash", "-c", f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$@"', "bash", *command]
         self.process = subprocess.Popen(
-            command, cwd=folder, env=clean_environment(**{**FREE_PORTS, **variables}),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            command,
+            cwd=folder,
+            env=clean_environment(**{**FREE_PORTS, **variables}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         self.output: list[str] = []
         self.errors: list[str] = []
         assert self.process.stdout is not None

@@ -95,9 +95,13 @@ def test_programs_get_json(server: Server, tmp_path: Path) -> None:
     assert answer["applied"] is True
     first = answer["steps"][0]
     assert first == {
-        "action": "change", "kind": "queue", "namespace": "default", "name": "mail", "where": "queues.toml:2",
+        "action": "change",
+        "kind": "queue",
+        "namespace": "default",
+        "name": "mail",
+        "where": "queues.toml:2",
         "changes": [{"option": "max_attempts", "old": 7, "new": 8}],
-    }  # fmt: skip
+    }
     binding = next(step for step in answer["steps"] if step["kind"] == "binding")
     assert (binding["exchange"], binding["binding"]["pattern"]) == ("orders", "order.*")
 

@@ -33,9 +33,16 @@ def test_messages_are_printed_and_then_acknowledged(cli: Cli, queue: str) -> Non
     assert cli.stats(queue)["lag"] == 2
     assert [one["payload"] for one in cli.lines("consume", queue)] == ["a", "b"]
     assert cli.stats(queue) | {"oldest_offset": 0} == {
-        "group": "default", "kind": "work", "ready": 0, "leased": 0, "scheduled": 0, "dead": 0, "lag": 0,
-        "oldest_offset": 0, "paused": False,
-    }  # fmt: skip
+        "group": "default",
+        "kind": "work",
+        "ready": 0,
+        "leased": 0,
+        "scheduled": 0,
+        "dead": 0,
+        "lag": 0,
+        "oldest_offset": 0,
+        "paused": False,
+    }
     assert cli("consume", queue) == ""
 
 
@@ -58,8 +65,9 @@ def test_messages_are_nacked_or_rejected_with_a_reason(cli: Cli, queue: str) -> 
     cli("publish", queue, "b")
     cli("consume", queue, "--reject", "--error", "never")
     assert [(one["reason"], one["error"]) for one in cli.json("dead", "list", queue)] == [
-        ("attempts", "no luck"), ("rejected", "never"),
-    ]  # fmt: skip
+        ("attempts", "no luck"),
+        ("rejected", "never"),
+    ]
 
 
 def test_only_a_partition_and_a_group(cli: Cli, queue: str) -> None:

@@ -11,21 +11,45 @@ from tests.cli.commands import Cli
 
 def test_a_queue_is_created_with_flags_and_options_of_their_types(cli: Cli) -> None:
     text = cli(
-        "queue", "create", "orders", "--ordered", "--lanes", "2", "--lease-ms", "60000", "--rate", "2.5",
-        "--option", "expired=dead", "-o", "keep-done-ms=5", "-o", "debounce_ms=7", "--description", "all of them",
-    )  # fmt: skip
+        "queue",
+        "create",
+        "orders",
+        "--ordered",
+        "--lanes",
+        "2",
+        "--lease-ms",
+        "60000",
+        "--rate",
+        "2.5",
+        "--option",
+        "expired=dead",
+        "-o",
+        "keep-done-ms=5",
+        "-o",
+        "debounce_ms=7",
+        "--description",
+        "all of them",
+    )
     assert text.startswith("Queue orders created; its options: ")
     assert cli.request("GET", "/v1/queues/orders")["options"] == {
-        "lanes": 2, "ordered": True, "lease_ms": 60000, "rate": 2.5, "expired": "dead", "keep_done_ms": 5,
-        "debounce_ms": 7, "description": "all of them",
-    }  # fmt: skip
+        "lanes": 2,
+        "ordered": True,
+        "lease_ms": 60000,
+        "rate": 2.5,
+        "expired": "dead",
+        "keep_done_ms": 5,
+        "debounce_ms": 7,
+        "description": "all of them",
+    }
 
 
 def test_creating_again_changes_what_is_named_and_says_that_it_was_there(cli: Cli) -> None:
     assert cli.json("queue", "create", "a", "--ttl-ms", "9") == {"name": "a", "created": True, "options": {"ttl_ms": 9}}
     assert cli.json("queue", "create", "a", "--max-attempts", "2") == {
-        "name": "a", "created": False, "options": {"max_attempts": 2, "ttl_ms": 9},
-    }  # fmt: skip
+        "name": "a",
+        "created": False,
+        "options": {"max_attempts": 2, "ttl_ms": 9},
+    }
     assert cli("queue", "create", "a").startswith("Queue a was there; its options: max_attempts=2 ttl_ms=9")
 
 

@@ -48,8 +48,10 @@ def test_dead_letters_are_listed_counted_redriven_and_purged(cli: Cli, queue: st
     assert [(one["count"], one["error"]) for one in reasons] == [(2, "timeout after 5 s"), (1, "bad address")]
 
     assert cli.json("dead", "redrive", queue, "--error", "timeout", "--offsets", "0") == {
-        "queue": "mail", "group": "default", "redriven": 1,
-    }  # fmt: skip
+        "queue": "mail",
+        "group": "default",
+        "redriven": 1,
+    }
     assert cli("consume", queue, "--raw") == "a\n"
     assert "Let the chosen dead letters" in cli.fails("dead", "purge", queue, "--error", "bad")
     assert cli("dead", "purge", queue, "--error", "bad", "--yes") == "1 dead letter purged.\n"
@@ -126,9 +128,23 @@ def test_a_trace_is_a_timeline(cli: Cli, queue: str) -> None:
 def test_a_schedule_is_created_shown_paused_resumed_and_deleted(cli: Cli, queue: str) -> None:
     assert cli("schedule", "list") == "There are no schedules.\n"
     said = cli(
-        "schedule", "create", "nightly", "--queue", queue, "--cron", "0 3 * * *", "--timezone", "Europe/Berlin",
-        "digest", "--header", "n:=1", "--description", "the digest", "--key", "k",
-    )  # fmt: skip
+        "schedule",
+        "create",
+        "nightly",
+        "--queue",
+        queue,
+        "--cron",
+        "0 3 * * *",
+        "--timezone",
+        "Europe/Berlin",
+        "digest",
+        "--header",
+        "n:=1",
+        "--description",
+        "the digest",
+        "--key",
+        "k",
+    )
     assert re.match(r"Schedule nightly: fires in \d+ (h|min|s) \(", said)
     shown = cli.json("schedule", "show", "nightly")
     assert shown["message"] == {"payload": "digest", "headers": {"n": 1}, "key": "k"}

@@ -95,15 +95,45 @@ def asked(cli: Cli, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[s
 
 def test_flags_become_a_jobs_options(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     id, options = asked(
-        cli, monkeypatch, "archive", "orders", "--watch", "--interval", "2s", "--no-events", "--hold", "--lake", "/a",
-        "--storage-option", "key=value", "--rows-per-batch", "7", "--cursor", "c", "--allow-gaps", "--checkpoint", "p",
-        "--token", "secret",
-    )  # fmt: skip
+        cli,
+        monkeypatch,
+        "archive",
+        "orders",
+        "--watch",
+        "--interval",
+        "2s",
+        "--no-events",
+        "--hold",
+        "--lake",
+        "/a",
+        "--storage-option",
+        "key=value",
+        "--rows-per-batch",
+        "7",
+        "--cursor",
+        "c",
+        "--allow-gaps",
+        "--checkpoint",
+        "p",
+        "--token",
+        "secret",
+    )
     assert options == {
-        "url": cli.server.url, "lake": "/a", "queues": '["orders"]', "events": False, "token": "secret",
-        "namespace": cli.namespace, "storage_options": {"key": "value"}, "watch": True, "interval_seconds": 2.0,
-        "rows_per_batch": 7, "cursor": "c", "hold": True, "allow_gaps": True, "checkpoint": "p",
-    }  # fmt: skip
+        "url": cli.server.url,
+        "lake": "/a",
+        "queues": '["orders"]',
+        "events": False,
+        "token": "secret",
+        "namespace": cli.namespace,
+        "storage_options": {"key": "value"},
+        "watch": True,
+        "interval_seconds": 2.0,
+        "rows_per_batch": 7,
+        "cursor": "c",
+        "hold": True,
+        "allow_gaps": True,
+        "checkpoint": "p",
+    }
     assert asked(cli, monkeypatch, "archive", "orders", "--lake", "/a")[0] == id
     assert asked(cli, monkeypatch, "archive", "orders", "--lake", "/b")[0] != id
     _, options = asked(cli, monkeypatch, "archive", "a", "b.*")
@@ -116,17 +146,43 @@ def test_flags_become_a_jobs_options(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     assert asked(cli, monkeypatch, "compact")[1]["vacuum_hours"] == 7 * 24
 
     id, options = asked(
-        cli, monkeypatch, "replay", "again", "--from", "orders", "--to-queue", "q", "--start", "2024-01-01T00:00:00Z",
-        "--partition", "p", "--header", "a=b", "--where", "c = 1", "--no-live", "--rate", "5", "--dry-run",
-    )  # fmt: skip
+        cli,
+        monkeypatch,
+        "replay",
+        "again",
+        "--from",
+        "orders",
+        "--to-queue",
+        "q",
+        "--start",
+        "2024-01-01T00:00:00Z",
+        "--partition",
+        "p",
+        "--header",
+        "a=b",
+        "--where",
+        "c = 1",
+        "--no-live",
+        "--rate",
+        "5",
+        "--dry-run",
+    )
     assert id == "again"
     assert options["start"].isoformat() == "2024-01-01T00:00:00+00:00"
     assert (options["name"], options["queues"], options["to_queue"], options["partitions"], options["headers"]) == (
-        "again", '["orders"]', "q", ["p"], {"a": "b"},
-    )  # fmt: skip
+        "again",
+        '["orders"]',
+        "q",
+        ["p"],
+        {"a": "b"},
+    )
     assert (options["where"], options["live"], options["rate"], options["dry_run"], options["end"]) == (
-        "c = 1", False, 5.0, True, None,
-    )  # fmt: skip
+        "c = 1",
+        False,
+        5.0,
+        True,
+        None,
+    )
 
     _, options = asked(
         cli,
@@ -143,8 +199,11 @@ def test_flags_become_a_jobs_options(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
         "any",
     )
     assert (options["to_queue"], options["kind"], options["headers"], options["match"]) == (
-        "large", "headers", {"n": 1}, "any",
-    )  # fmt: skip
+        "large",
+        "headers",
+        {"n": 1},
+        "any",
+    )
 
 
 def test_queues_as_the_source_takes_them() -> None:
@@ -181,8 +240,10 @@ def test_status_of_jobs(cli: Cli, client: Client) -> None:
 
     found = {one["job"]: one for one in cli.json("pipeline", "status")}
     assert (found["archive"]["state"], found["archive"]["rows"], found["archive"]["details"]) == (
-        "done", 1_234, {"files": 2},
-    )  # fmt: skip
+        "done",
+        1_234,
+        {"files": 2},
+    )
     assert (found["verify"]["state"], found["verify"]["error"]) == ("failed", "broken\x1b[31m")
     assert set(found) == {"archive", "verify", "route"}
     table = cli("pipeline", "status")

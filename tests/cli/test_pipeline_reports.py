@@ -37,16 +37,41 @@ def asked(cli: Cli, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[r
 
 def test_flags_of_stats_become_options(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     job, options = asked(
-        cli, monkeypatch, "stats", "orders", "--group", "g", "--start", "2026-01-01T00:00:00Z", "--end",
-        "2026-01-02T00:00:00Z", "--by", "hour", "--no-update", "--reasons", "3", "--lookback-hours", "7", "--lake",
-        "/a", "--storage-option", "a=b",
-    )  # fmt: skip
+        cli,
+        monkeypatch,
+        "stats",
+        "orders",
+        "--group",
+        "g",
+        "--start",
+        "2026-01-01T00:00:00Z",
+        "--end",
+        "2026-01-02T00:00:00Z",
+        "--by",
+        "hour",
+        "--no-update",
+        "--reasons",
+        "3",
+        "--lookback-hours",
+        "7",
+        "--lake",
+        "/a",
+        "--storage-option",
+        "a=b",
+    )
     assert not job.needs_server
     assert {name: getattr(options, name) for name in options.__struct_fields__ if name != "unit_messages"} == {
-        "lake": "/a", "storage_options": {"a": "b"}, "queues": '["orders"]', "group": "g",
-        "start": dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "end": dt.datetime(2026, 1, 2, tzinfo=dt.UTC), "by": "hour",
-        "update": False, "reasons": 3, "lookback_hours": 7,
-    }  # fmt: skip
+        "lake": "/a",
+        "storage_options": {"a": "b"},
+        "queues": '["orders"]',
+        "group": "g",
+        "start": dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+        "end": dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
+        "by": "hour",
+        "update": False,
+        "reasons": 3,
+        "lookback_hours": 7,
+    }
     _, options = asked(cli, monkeypatch, "stats")
     assert (options.queues, options.update, options.by, options.start) == ("*", True, None, None)
 
@@ -54,15 +79,26 @@ def test_flags_of_stats_become_options(cli: Cli, monkeypatch: pytest.MonkeyPatch
 def test_a_redrive_shows_the_plan_and_asks(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     job, options = asked(cli, monkeypatch, "triage", "orders", "--group", "g", "--examples", "1")
     assert (options.queues, options.group, options.examples, options.redrive, options.url) == (
-        '["orders"]', "g", 1, [], cli.server.url,
-    )  # fmt: skip
+        '["orders"]',
+        "g",
+        1,
+        [],
+        cli.server.url,
+    )
     assert job.show is show_groups
     assert "give that too" in cli.fails("pipeline", "triage", "--rate", "5", code=2)
     assert "run the triage without --redrive first" in cli.fails("pipeline", "triage", "--redrive", "1", "--yes")
     plan = Plan(
-        number=1, queue="orders", queue_id=7, group="g", reason="attempts", error="no \x1b[31mroute", dead=1_200,
-        first_ms=1, last_ms=2,
-    )  # fmt: skip
+        number=1,
+        queue="orders",
+        queue_id=7,
+        group="g",
+        reason="attempts",
+        error="no \x1b[31mroute",
+        dead=1_200,
+        first_ms=1,
+        last_ms=2,
+    )
     with Client(cli.server.url, namespace=cli.namespace) as client:
         save_plans(client, plans_id('["orders"]', "g"), Plans(0, [plan]))
     told = cli.fails("pipeline", "triage", "orders", "--group", "g", "--redrive", "1")
@@ -86,9 +122,16 @@ def row(group: str | None, at: int = 0, **numbers: Any) -> dict[str, Any]:
 def stats_summary(totals: list[dict[str, Any]]) -> Summary:
     series = [row(None, published=8), row(None, at=2, published=4), row("g", at=1, dead=1)]
     reasons = [
-        {"queue": "orders", "group": "g", "reason": "attempts", "error": "no \x1b route", "dead": 7,
-         "first_ms": NOON_MS, "last_ms": NOON_MS}
-    ]  # fmt: skip
+        {
+            "queue": "orders",
+            "group": "g",
+            "reason": "attempts",
+            "error": "no \x1b route",
+            "dead": 7,
+            "first_ms": NOON_MS,
+            "last_ms": NOON_MS,
+        }
+    ]
     details = {"by": "minute", "totals": totals, "series": series, "reasons": reasons, "commits": 1, "messages": 12}
     return Summary("stats", 12, 1.0, {**details, "events": 3, "missed_events": 5})
 
@@ -119,8 +162,18 @@ def test_stats_where_only_ascii_can_be_printed(
 
 def test_triage_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     example = {"lane": 1, "offset": 7, "error": "no \x1b 7", "attempts": 3, "partition": "p", "payload": "{\x1b"}
-    plan = {"number": 1, "queue": "orders", "group": "g", "reason": "attempts", "error": "no <number>", "dead": 12,
-            "attempts": 3, "first_ms": 1, "last_ms": 2, "examples": [example]}  # fmt: skip
+    plan = {
+        "number": 1,
+        "queue": "orders",
+        "group": "g",
+        "reason": "attempts",
+        "error": "no <number>",
+        "dead": 12,
+        "attempts": 3,
+        "first_ms": 1,
+        "last_ms": 2,
+        "examples": [example],
+    }
     show_groups(Summary("triage", 12, 1.0, {"dead": 12, "groups": 2, "plans": [plan]}))
     printed = capsys.readouterr()
     assert "no <number>" in printed.out

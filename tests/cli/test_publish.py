@@ -21,19 +21,56 @@ def queue(cli: Cli) -> str:
 
 def test_a_message_has_every_field_that_a_flag_gives_it(cli: Cli, queue: str) -> None:
     said = cli(
-        "publish", queue, "hello", "--key", "k", "--partition", "p", "--header", "text=a=b", "--header", "n:=3",
-        "--header", "list:=[1,null]", "--priority", "7", "--delay", "1h30m", "--ttl", "2d", "--dedup-id", "d",
-        "--content-type", "text/plain", "--correlation-id", "c", "--trace-id", "t", "--at", "2999-01-01T00:00:00Z",
-    )  # fmt: skip
+        "publish",
+        queue,
+        "hello",
+        "--key",
+        "k",
+        "--partition",
+        "p",
+        "--header",
+        "text=a=b",
+        "--header",
+        "n:=3",
+        "--header",
+        "list:=[1,null]",
+        "--priority",
+        "7",
+        "--delay",
+        "1h30m",
+        "--ttl",
+        "2d",
+        "--dedup-id",
+        "d",
+        "--content-type",
+        "text/plain",
+        "--correlation-id",
+        "c",
+        "--trace-id",
+        "t",
+        "--at",
+        "2999-01-01T00:00:00Z",
+    )
     assert said == "Published to mail: offset 0 of lane 0.\n"
     [message] = cli.log(queue)
     del message["published_ms"]
     assert message == {
-        "queue": "mail", "lane": 0, "offset": 0, "payload": "hello", "partition": "p", "key": "k",
-        "headers": {"text": "a=b", "n": 3, "list": [1, None]}, "priority": 7, "delay_ms": 5_400_000,
-        "not_before_ms": 32_472_144_000_000, "ttl_ms": 172_800_000, "dedup_id": "d", "content_type": "text/plain",
-        "correlation_id": "c", "trace_id": "t",
-    }  # fmt: skip
+        "queue": "mail",
+        "lane": 0,
+        "offset": 0,
+        "payload": "hello",
+        "partition": "p",
+        "key": "k",
+        "headers": {"text": "a=b", "n": 3, "list": [1, None]},
+        "priority": 7,
+        "delay_ms": 5_400_000,
+        "not_before_ms": 32_472_144_000_000,
+        "ttl_ms": 172_800_000,
+        "dedup_id": "d",
+        "content_type": "text/plain",
+        "correlation_id": "c",
+        "trace_id": "t",
+    }
 
 
 def test_a_known_message_is_told_as_such(cli: Cli, queue: str) -> None:
@@ -87,8 +124,12 @@ def test_lines_are_published_in_batches_of_a_thousand_at_most(
 def test_every_line_counts_and_its_end_does_not(cli: Cli, queue: str, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"a\r\n\n b \n\xff")
     assert cli.json("publish", queue, "--lines", "--file", str(tmp_path / "lines"), "--key", "k") == {
-        "published": 4, "stored": 4, "duplicates": 0, "buffered": 0, "queues": ["mail"],
-    }  # fmt: skip
+        "published": 4,
+        "stored": 4,
+        "duplicates": 0,
+        "buffered": 0,
+        "queues": ["mail"],
+    }
     found = cli.log(queue)
     assert [one.get("payload") for one in found] == ["a", "", " b ", None]
     assert {one["key"] for one in found} == {"k"}

@@ -13,8 +13,19 @@ HEADER = Header("00000000000000aa", "store", 1)
 
 def letter(folder: Path, cli: Cli, number: int, *payloads: bytes, queue: str | None = "work") -> str:
     batch = encode([Message(payload) for payload in payloads])
-    record = Record(number, 1, cli.namespace, queue, 7, None if queue else "all", ("work",), None, batch.count,
-                    batch.meta, batch.body)  # fmt: skip
+    record = Record(
+        number,
+        1,
+        cli.namespace,
+        queue,
+        7,
+        None if queue else "all",
+        ("work",),
+        None,
+        batch.count,
+        batch.meta,
+        batch.body,
+    )
     name = f"dead-{HEADER.spool}-{number:012}.letter"
     (folder / name).write_bytes(packed_dead(DeadRecord(HEADER, record, "not_found: there is no queue 'work'", 2)))
     return name

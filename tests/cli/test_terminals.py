@@ -43,12 +43,19 @@ def test_a_completion_script_is_printed(cli: Cli, shell: str) -> None:
 def complete(cli: Cli, *words: str, **variables: str) -> list[str]:
     """What bash would offer for the last word."""
     done = subprocess.run(
-        [sys.executable, "-m", "penstock"], capture_output=True, text=True, check=True, timeout=DEADLINE_SECONDS,
-        env=cli.environment() | variables | {
-            "_PENSTOCK_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(["penstock", *words]),
+        [sys.executable, "-m", "penstock"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=DEADLINE_SECONDS,
+        env=cli.environment()
+        | variables
+        | {
+            "_PENSTOCK_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(["penstock", *words]),
             "COMP_CWORD": str(len(words)),
         },
-    )  # fmt: skip
+    )
     assert done.stderr == ""
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
@@ -132,21 +139,38 @@ def test_no_control_character_of_somebody_else_is_printed(cli: Cli, flags: tuple
     cli.request("POST", f"{queue}/messages", {"messages": [message]})
     cli.request("PUT", f"{queue}/groups/{HOSTILE_GROUP}", {})
     cli.request("PUT", "/v1/exchanges/ev%C2%9Bil", {"kind": "fanout", "description": ESCAPES})
-    cli.request("PUT", "/v1/schedules/ev%C2%9Bil", {"queue": HOSTILE, "interval_ms": 3_600_000, "message": message,
-                                                    "description": ESCAPES})  # fmt: skip
+    cli.request(
+        "PUT",
+        "/v1/schedules/ev%C2%9Bil",
+        {"queue": HOSTILE, "interval_ms": 3_600_000, "message": message, "description": ESCAPES},
+    )
     cli.request("POST", "/v1/traces/t/events", {"name": "n", "detail": ESCAPES, "consumer": "\u009bme"})
     claim = cli.request("POST", f"{queue}/claim", {"max": 1, "consumer": "\u009bme"})
     verdict = {"action": "reject", "error": ESCAPES}
     cli.request("POST", f"/v1/leases/{claim['lease']}/settle", {"verdicts": [verdict]})
     exports = [] if flags else [("dead", "export", HOSTILE)]
     for arguments in [
-        ("queue", "list"), ("queue", "show", HOSTILE), ("queue", "pause", HOSTILE), ("queue", "resume", HOSTILE),
-        ("group", "list", HOSTILE), ("group", "create", HOSTILE, "\u009bg"), ("exchange", "list"),
-        ("exchange", "show", "ev\u009bil"), ("schedule", "list"), ("schedule", "show", "ev\u009bil"),
-        ("trace", "show", "t"), ("dead", "list", HOSTILE), ("dead", "reasons", HOSTILE), *exports,
-        ("tail", HOSTILE, "--from", "first", "--no-follow"), ("dead", "redrive", HOSTILE),
-        ("consume", HOSTILE, "--no-ack"), ("stats",), ("stats", HOSTILE), ("top", "--once", "--interval", "100ms"),
-    ]:  # fmt: skip
+        ("queue", "list"),
+        ("queue", "show", HOSTILE),
+        ("queue", "pause", HOSTILE),
+        ("queue", "resume", HOSTILE),
+        ("group", "list", HOSTILE),
+        ("group", "create", HOSTILE, "\u009bg"),
+        ("exchange", "list"),
+        ("exchange", "show", "ev\u009bil"),
+        ("schedule", "list"),
+        ("schedule", "show", "ev\u009bil"),
+        ("trace", "show", "t"),
+        ("dead", "list", HOSTILE),
+        ("dead", "reasons", HOSTILE),
+        *exports,
+        ("tail", HOSTILE, "--from", "first", "--no-follow"),
+        ("dead", "redrive", HOSTILE),
+        ("consume", HOSTILE, "--no-ack"),
+        ("stats",),
+        ("stats", HOSTILE),
+        ("top", "--once", "--interval", "100ms"),
+    ]:
         done = cli.invoke(*arguments, *flags)
         assert done.exit_code == 0, (arguments, done.output, done.exception)
         assert done.stdout

@@ -47,9 +47,24 @@ async def ids(
 
 def test_a_row_comes_back_as_it_was_put(engine: Engine, tmp_path: Path) -> None:
     full = EnqueuedRow(
-        7, "büro", None, "orders", bytes(range(256)), "eu.new", "customer-42", '{"a": 1.0, "b": {"$base64": "AA=="}}',
-        9, 1_000, 1_700_000_000_123, 60_000, "id-1", "text/plain", "c-1", "t-1", False,
-    )  # fmt: skip
+        7,
+        "büro",
+        None,
+        "orders",
+        bytes(range(256)),
+        "eu.new",
+        "customer-42",
+        '{"a": 1.0, "b": {"$base64": "AA=="}}',
+        9,
+        1_000,
+        1_700_000_000_123,
+        60_000,
+        "id-1",
+        "text/plain",
+        "c-1",
+        "t-1",
+        False,
+    )
 
     async def scenario(store: Store) -> None:
         await put(engine, store, tmp_path, full, row(8, b""))
@@ -141,9 +156,15 @@ def test_rows_that_failed_are_passed_over_and_kept(engine: Engine, tmp_path: Pat
 def test_rows_for_some_targets_can_be_passed_over(engine: Engine, tmp_path: Path) -> None:
     async def scenario(store: Store) -> None:
         await put(
-            engine, store, tmp_path, row(1, queue="a"), row(2, queue="b"), row(3, queue="a", namespace="other"),
-            row(4, queue=None, exchange="a"), row(5, queue="b"),
-        )  # fmt: skip
+            engine,
+            store,
+            tmp_path,
+            row(1, queue="a"),
+            row(2, queue="b"),
+            row(3, queue="a", namespace="other"),
+            row(4, queue=None, exchange="a"),
+            row(5, queue="b"),
+        )
         assert await ids(store, passing=[EnqueuedTarget("default", "a", None)]) == [2, 3, 4, 5]
         assert await ids(store, passing=[EnqueuedTarget("default", None, "a")]) == [1, 2, 3, 5]
         both = [EnqueuedTarget("default", "b", None), EnqueuedTarget("other", "a", None)]

@@ -103,7 +103,7 @@ def test_a_commit_over_many_lanes_comes_into_force_as_one(engine: Engine, tmp_pa
 
 def test_a_commit_may_hold_lanes_and_groups_that_are_there_and_ones_that_are_not(
     engine: Engine, tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     async def scenario(store: Store) -> None:
         epochs = await own_all(store)
         await store.apply(commit(epochs, change(batches=batches(2), groups=[GroupRow(1, 1, 0)])))

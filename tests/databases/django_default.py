@@ -26,8 +26,11 @@ def django_default(url: str) -> Any:
     parts = conninfo_to_dict(url)
     connection.close()
     connection.settings_dict |= {
-        "NAME": parts["dbname"], "USER": parts["user"], "HOST": parts["host"], "PORT": parts["port"],
-    }  # fmt: skip
+        "NAME": parts["dbname"],
+        "USER": parts["user"],
+        "HOST": parts["host"],
+        "PORT": parts["port"],
+    }
     return connection
 
 
@@ -42,10 +45,16 @@ def django_mysql(url: str) -> Any:
     _set_up()
     address = StoreAddress.parse(url)
     made = connections.configure_settings(
-        {"default": {
-            "ENGINE": "django.db.backends.mysql", "NAME": address.database, "USER": address.user,
-            "PASSWORD": address.password, "HOST": address.host, "PORT": address.port,
-        }}
-    )  # fmt: skip
+        {
+            "default": {
+                "ENGINE": "django.db.backends.mysql",
+                "NAME": address.database,
+                "USER": address.user,
+                "PASSWORD": address.password,
+                "HOST": address.host,
+                "PORT": address.port,
+            }
+        }
+    )
     connections.settings["mysql"] = made["default"]
     return connections["mysql"]

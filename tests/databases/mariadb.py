@@ -86,9 +86,14 @@ class MariadbServer:
     def _command(self, *arguments: str) -> list[str]:
         share = self._root / "usr/share/mysql"
         return [
-            str(self._root / PROGRAM), "--no-defaults", f"--datadir={self._folder / 'data'}",
-            f"--lc-messages-dir={share}", f"--character-sets-dir={share / 'charsets'}", *self._user, *arguments,
-        ]  # fmt: skip
+            str(self._root / PROGRAM),
+            "--no-defaults",
+            f"--datadir={self._folder / 'data'}",
+            f"--lc-messages-dir={share}",
+            f"--character-sets-dir={share / 'charsets'}",
+            *self._user,
+            *arguments,
+        ]
 
     def _environment(self) -> dict[str, str]:
         return os.environ | (library_path(self._root) if self._root != Path("/") else {})
@@ -99,9 +104,14 @@ class MariadbServer:
         statements = "USE mysql;\n" + "".join((share / name).read_text() + "\n" for name in _TABLES)
         settings = [f"--innodb-log-file-size={self._settings['innodb-log-file-size']}"]
         done = subprocess.run(
-            self._command("--bootstrap", *settings), input=statements, cwd=self._folder, env=self._environment(),
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            self._command("--bootstrap", *settings),
+            input=statements,
+            cwd=self._folder,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, f"MariaDB's tables could not be made: {done.stdout[-2000:]}{done.stderr[-2000:]}"
 
     def start(self) -> None:
@@ -110,9 +120,13 @@ class MariadbServer:
         files = [f"--init-file={self._users}", f"--tmpdir={self._folder}", f"--pid-file={self._folder / 'pid'}"]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                self._command(*place, *files, *settings), cwd=self._folder, env=self._environment(),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+                self._command(*place, *files, *settings),
+                cwd=self._folder,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         deadline = time.monotonic() + PATIENCE_S
         while not self._accepts():
             assert self._process.poll() is None, f"MariaDB did not start: {self.log()}"
@@ -158,9 +172,13 @@ def connected(url: str, **options: Any) -> Iterator[Any]:
 
     address = StoreAddress.parse(url)
     session = pymysql.connect(
-        host=address.host, port=address.port, user=address.user, password=address.password, database=address.database,
+        host=address.host,
+        port=address.port,
+        user=address.user,
+        password=address.password,
+        database=address.database,
         **options,
-    )  # fmt: skip
+    )
     try:
         yield session
     finally:

@@ -70,9 +70,14 @@ logfile = {folder / "log"}
                 os.chown(path, user, user)
         environment = os.environ | (library_path(root) if root != Path("/") else {})
         process = subprocess.Popen(
-            [str(root / PGBOUNCER.program), "-q", str(folder / "settings")], env=environment, user=user, group=user,
-            extra_groups=None if user is None else [], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [str(root / PGBOUNCER.program), "-q", str(folder / "settings")],
+            env=environment,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         try:
             _wait(process, port, folder)
             yield f"postgresql://{parts.username}@127.0.0.1:{port}{parts.path}"

@@ -76,12 +76,25 @@ class PostgresServer:
             self.port: int = probe.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
         if copy_of is None:
-            self._run("initdb", "--pgdata", "data", "--username=penstock", "--auth=trust", "--no-locale",
-                      "--encoding=UTF8", "--no-sync")  # fmt: skip
+            self._run(
+                "initdb",
+                "--pgdata",
+                "data",
+                "--username=penstock",
+                "--auth=trust",
+                "--no-locale",
+                "--encoding=UTF8",
+                "--no-sync",
+            )
         else:
-            self._run("pg_basebackup", "--pgdata=data", "--write-recovery-conf", "--checkpoint=fast", "--no-sync",
-                      f"--dbname=host=127.0.0.1 port={copy_of.port} user=penstock application_name=standby",
-                      )  # fmt: skip
+            self._run(
+                "pg_basebackup",
+                "--pgdata=data",
+                "--write-recovery-conf",
+                "--checkpoint=fast",
+                "--no-sync",
+                f"--dbname=host=127.0.0.1 port={copy_of.port} user=penstock application_name=standby",
+            )
         self.start()
 
     @property
@@ -104,10 +117,15 @@ class PostgresServer:
         self._alive, inherited = os.pipe()
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [str(self._programs / "postgres"), "-D", "data", "-p", str(self.port), *settings], cwd=self._folder,
-                stdout=log, stderr=log, user=self._user, group=self._user, pass_fds=[inherited],
+                [str(self._programs / "postgres"), "-D", "data", "-p", str(self.port), *settings],
+                cwd=self._folder,
+                stdout=log,
+                stderr=log,
+                user=self._user,
+                group=self._user,
+                pass_fds=[inherited],
                 extra_groups=None if self._user is None else [],
-            )  # fmt: skip
+            )
         os.close(inherited)
         deadline = time.monotonic() + PATIENCE_S
         while not self._accepts():
@@ -150,9 +168,15 @@ class PostgresServer:
     def _run(self, program: str, *arguments: str) -> None:
         assert self._programs is not None
         done = subprocess.run(
-            [str(self._programs / program), *arguments], cwd=self._folder, capture_output=True, text=True, check=False,
-            user=self._user, group=self._user, extra_groups=None if self._user is None else [],
-        )  # fmt: skip
+            [str(self._programs / program), *arguments],
+            cwd=self._folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            user=self._user,
+            group=self._user,
+            extra_groups=None if self._user is None else [],
+        )
         assert done.returncode == 0, f"{program} failed: {done.stdout}{done.stderr}"
 
 

@@ -268,9 +268,15 @@ def test_messages_go_to_exchanges_and_namespaces(served: tuple[Place, penstock.C
     with place.connect() as connection:
         for key, payload in (("eu.new", b"1"), ("us.new", b"2"), ("eu.old", b"3")):
             enqueue(
-                connection, None, payload, exchange="orders", key=key, mandatory=False, namespace="büro",
+                connection,
+                None,
+                payload,
+                exchange="orders",
+                key=key,
+                mandatory=False,
+                namespace="büro",
                 schema=place.schema,
-            )  # fmt: skip
+            )
     assert received(other, "eu", 2) == ["1", "3"]
     assert client.enqueued_failed().failed == []
 

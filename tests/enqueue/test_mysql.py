@@ -163,9 +163,15 @@ def test_messages_go_to_exchanges_and_namespaces(served: tuple[str, penstock.Cli
     with mariadb.connected(url) as connection:
         for key, payload in (("eu.new", b"1"), ("us.new", b"2"), ("eu.old", b"3")):
             enqueue(
-                connection, None, payload, exchange="orders", key=key, mandatory=False, namespace="büro",
+                connection,
+                None,
+                payload,
+                exchange="orders",
+                key=key,
+                mandatory=False,
+                namespace="büro",
                 schema=schema_of(url),
-            )  # fmt: skip
+            )
         connection.commit()
     assert received(other, "eu", 2) == ["1", "3"]
     assert client.enqueued_failed().failed == []

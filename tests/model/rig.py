@@ -84,11 +84,17 @@ class DictStore:
     def image(self, dedup_most: int) -> LaneImage:
         ids = sorted(self.dedup.values(), key=lambda row: (row.expires_ms, row.key))
         return LaneImage(
-            lane=7, first=self.first, end=self.end, bytes_end=self.bytes_end,
-            groups=list(self.groups.values()), leases=list(self.leases.values()),
-            waiting=list(self.waiting.values()), dead=list(self.dead.values()),
-            dedup=ids[max(0, len(ids) - dedup_most) :], dedup_complete=len(ids) <= dedup_most,
-        )  # fmt: skip
+            lane=7,
+            first=self.first,
+            end=self.end,
+            bytes_end=self.bytes_end,
+            groups=list(self.groups.values()),
+            leases=list(self.leases.values()),
+            waiting=list(self.waiting.values()),
+            dead=list(self.dead.values()),
+            dedup=ids[max(0, len(ids) - dedup_most) :],
+            dedup_complete=len(ids) <= dedup_most,
+        )
 
     def heads(self, start: int, most: int) -> list[BatchHead]:
         return [self.batches[base].head() for base in sorted(self.batches) if self.batches[base].end > start][:most]

@@ -116,8 +116,9 @@ class LaneMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.limits.__exit__(None, None, None)
 
-    @initialize(data=st.data(), tail=one_of(1, 2, 1_024), pages=one_of(2, 3), ids=one_of(2, 1_000),
-                tight=maybe(st.just(2)))  # fmt: skip
+    @initialize(
+        data=st.data(), tail=one_of(1, 2, 1_024), pages=one_of(2, 3), ids=one_of(2, 1_000), tight=maybe(st.just(2))
+    )
     def declare(self, data: st.DataObject, tail: int, pages: int, ids: int, tight: int | None) -> None:
         self.limits.__exit__(None, None, None)
         self.limits = small_limits(tail, pages, ids, tight or 100_000)

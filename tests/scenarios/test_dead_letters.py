@@ -115,8 +115,12 @@ def test_dead_letters_are_copied_to_a_queue_with_their_history(home: Home) -> No
         (death,) = headers["x-death"]
         assert headers["a"] == 1
         assert {name: death[name] for name in ("queue", "group", "reason", "error", "attempts")} == {
-            "queue": "q", "group": "default", "reason": "attempts", "error": "boom", "attempts": 2,
-        }  # fmt: skip
+            "queue": "q",
+            "group": "default",
+            "reason": "attempts",
+            "error": "boom",
+            "attempts": 2,
+        }
         assert len(await broker.dead("q")) == 1  # the original stays
         await broker.reject(claim, error="again")
         await until(lambda: _holds(broker, "deeper", 1))

@@ -197,8 +197,11 @@ def test_a_poison_message_whose_consumer_always_dies_is_dead_after_its_attempts(
             await until(lambda broker=broker: _nothing_leased(broker))
         (dead,) = await broker.dead("q")
         assert (dead.received.payload, dead.reason, dead.attempts, dead.consumer) == (
-            b"poison", "attempts", 3, "victim-3",
-        )  # fmt: skip
+            b"poison",
+            "attempts",
+            3,
+            "victim-3",
+        )
         assert dead.error == "the lease expired"
         assert await claim_all(broker, "q") == ["fine"]
 
@@ -212,8 +215,9 @@ def test_backoff_grows_and_dies_after_the_last_attempt(home: Home) -> None:
     async def scenario(home: Home) -> None:
         home.hold_time()
         broker = await home.open()
-        await broker.declare_queue("q", max_attempts=4, backoff_ms=100, backoff_factor=3, backoff_max_ms=500,
-                                   backoff_jitter=0)  # fmt: skip
+        await broker.declare_queue(
+            "q", max_attempts=4, backoff_ms=100, backoff_factor=3, backoff_max_ms=500, backoff_jitter=0
+        )
         await broker.publish("q", Message(b"m"))
         for wait_ms in (100, 300, 500):
             await broker.nack(await broker.claim("q"), error="no")
@@ -606,8 +610,9 @@ def test_an_ordered_partition_goes_on_only_after_its_head(home: Home) -> None:
         home.hold_time()
         broker = await home.open()
         await broker.declare_queue("q", ordered=True, backoff_ms=1_000, backoff_jitter=0)
-        await broker.publish_many("q", [Message(b"%s%d" % (p, n), partition=p.decode()) for n in range(3)
-                                        for p in (b"a", b"b")])  # fmt: skip
+        await broker.publish_many(
+            "q", [Message(b"%s%d" % (p, n), partition=p.decode()) for n in range(3) for p in (b"a", b"b")]
+        )
         first = await broker.claim("q", max=1)
         assert texts(first) == ["a0"]
         assert texts(await broker.claim("q", max=1)) == ["b0"]

@@ -58,18 +58,39 @@ def test_rows_are_published_in_order_with_all_that_they_say() -> None:
     async def story(machine: Machine) -> None:
         broker, store = await opened(machine)
         store.enqueue(
-            row(2, headers='{"n": 1, "raw": {"$base64": "AP8="}}', partition="p", key="k", priority=3, ttl_ms=60_000,
-                dedup_id="d", content_type="text/plain", correlation_id="c", trace_id="t"),
-            row(1, delay_ms=5_000), row(3, not_before_ms=machine.now_ms() + 9_000),
-        )  # fmt: skip
+            row(
+                2,
+                headers='{"n": 1, "raw": {"$base64": "AP8="}}',
+                partition="p",
+                key="k",
+                priority=3,
+                ttl_ms=60_000,
+                dedup_id="d",
+                content_type="text/plain",
+                correlation_id="c",
+                trace_id="t",
+            ),
+            row(1, delay_ms=5_000),
+            row(3, not_before_ms=machine.now_ms() + 9_000),
+        )
         await settled(store)
         found = [received.message for received in (await broker.read_from("work", max=10)).messages]
         assert found == [
             Message(b"1", delay_ms=5_000),
-            Message(b"2", "p", "k", {"n": 1, "raw": b"\x00\xff"}, 3, ttl_ms=60_000, dedup_id="d",
-                    content_type="text/plain", correlation_id="c", trace_id="t"),
+            Message(
+                b"2",
+                "p",
+                "k",
+                {"n": 1, "raw": b"\x00\xff"},
+                3,
+                ttl_ms=60_000,
+                dedup_id="d",
+                content_type="text/plain",
+                correlation_id="c",
+                trace_id="t",
+            ),
             Message(b"3", not_before_ms=found[2].not_before_ms),
-        ]  # fmt: skip
+        ]
         assert node_of(broker).counters.enqueued_published == 3
         await broker.close()
 
@@ -121,22 +142,35 @@ def test_rows_that_cannot_be_published_are_kept_with_the_reason_and_block_nobody
         await broker.declare_queue("small", max_message_bytes=2)
         await broker.declare_exchange("orders", kind="topic")
         store.enqueue(
-            row(1), row(2, "nowhere"), row(3, "small", b"xxx"), row(4, headers="[1]"), row(5, "$events"),
-            row(6, None, exchange="orders", key="a"), row(7, None, exchange="gone"), row(8, priority=999),
-            row(9, headers='{"t": {"$time": "yesterday"}}'), row(10, None, exchange="orders", mandatory=False), row(11),
+            row(1),
+            row(2, "nowhere"),
+            row(3, "small", b"xxx"),
+            row(4, headers="[1]"),
+            row(5, "$events"),
+            row(6, None, exchange="orders", key="a"),
+            row(7, None, exchange="gone"),
+            row(8, priority=999),
+            row(9, headers='{"t": {"$time": "yesterday"}}'),
+            row(10, None, exchange="orders", mandatory=False),
+            row(11),
             row(12, "$events-5"),
-        )  # fmt: skip
+        )
         await settled(store)
         assert await published(broker) == ["1", "11"]
         page = await broker.enqueued_failed()
         assert page.next is None
         errors = {failed.id: failed.error for failed in page.failed}
         for id, text in {
-            2: "there is no queue 'nowhere'; declare it first", 3: "payload has 3 bytes; the limit of 'small' is 2",
-            4: "headers are a JSON list", 5: "written by the broker alone", 6: "no queue for key 'a'",
-            7: "no exchange 'gone'", 8: "priority is 999", 9: "'yesterday', which is not an ISO 8601 time",
+            2: "there is no queue 'nowhere'; declare it first",
+            3: "payload has 3 bytes; the limit of 'small' is 2",
+            4: "headers are a JSON list",
+            5: "written by the broker alone",
+            6: "no queue for key 'a'",
+            7: "no exchange 'gone'",
+            8: "priority is 999",
+            9: "'yesterday', which is not an ISO 8601 time",
             12: "written by the broker alone",
-        }.items():  # fmt: skip
+        }.items():
             assert text in errors.pop(id)
         assert errors == {}
         assert node_of(broker).enqueueing.failed == 9

@@ -78,9 +78,13 @@ def test_a_group_made_after_the_messages_begins_where_it_says(home: Home) -> Non
             await broker.publish("q", Message(b"%d" % number))
             home.pass_time(broker, 1_000)
         starts: dict[str, Start] = {
-            "first": "beginning", "last": "now", "at": times[2], "between": times[2] + 1, "zero": 0,
+            "first": "beginning",
+            "last": "now",
+            "at": times[2],
+            "between": times[2] + 1,
+            "zero": 0,
             "future": clock.time_ms + 1,
-        }  # fmt: skip
+        }
         for name, start in starts.items():
             await broker.declare_group("q", name, start=start)
         broker = await home.reopen(broker)

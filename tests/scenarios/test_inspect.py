@@ -32,9 +32,17 @@ def test_browse_by_offset_time_partition_state_and_filter(home: Home) -> None:
 
         page = await broker.browse("q")
         assert [(one.state, one.attempt) for one in page.messages] == [
-            ("done", 0), ("done", 0), ("waiting", 1), ("dead", 1), ("leased", 1), ("leased", 1),
-            ("ready", 0), ("ready", 0), ("ready", 0), ("ready", 0),
-        ]  # fmt: skip
+            ("done", 0),
+            ("done", 0),
+            ("waiting", 1),
+            ("dead", 1),
+            ("leased", 1),
+            ("leased", 1),
+            ("ready", 0),
+            ("ready", 0),
+            ("ready", 0),
+            ("ready", 0),
+        ]
         assert page.next is None
         assert await found(offset=7) == ["7", "8", "9"]
         assert await found(time_ms=clock.time_ms - 30) == ["7", "8", "9"]
@@ -126,15 +134,22 @@ def test_events_tell_the_life_of_every_message(home: Home) -> None:
         assert told == {
             0: [("claimed", "c1", 1, ""), ("acked", "c1", 1, "")],
             1: [
-                ("claimed", "c1", 1, ""), ("nacked", "c1", 1, "boom"), ("claimed", "c2", 2, ""),
-                ("nacked", "c2", 2, "boom again"), ("dead", "c2", 2, "attempts"), ("redriven", "", 0, "attempts"),
+                ("claimed", "c1", 1, ""),
+                ("nacked", "c1", 1, "boom"),
+                ("claimed", "c2", 2, ""),
+                ("nacked", "c2", 2, "boom again"),
+                ("dead", "c2", 2, "attempts"),
+                ("redriven", "", 0, "attempts"),
             ],
             2: [
-                ("claimed", "c1", 1, ""), ("expired", "c1", 1, "the lease expired"), ("claimed", "c2", 2, ""),
-                ("dead", "c2", 2, "rejected"), ("purged", "", 0, "dead"),
+                ("claimed", "c1", 1, ""),
+                ("expired", "c1", 1, "the lease expired"),
+                ("claimed", "c2", 2, ""),
+                ("dead", "c2", 2, "rejected"),
+                ("purged", "", 0, "dead"),
             ],
             3: [("claimed", "c1", 1, ""), ("released", "c1", 1, ""), ("claimed", "c2", 1, "")],
-        }  # fmt: skip
+        }
         history = await broker.history("q", 0)
         assert [(entry.kind, entry.consumer) for entry in history] == [("claimed", "c1"), ("acked", "c1")]
 

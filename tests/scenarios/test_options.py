@@ -78,8 +78,9 @@ GROUP: dict[str, tuple[list[Any], list[Any]]] = {
     **{name: values for name, values in QUEUE.items() if name in GroupConfig.__struct_fields__},
 }
 # In a group, None is the queue's value.
-GROUP = {name: ([None, *good] if getattr(GroupConfig(), name) is None else good, bad)
-         for name, (good, bad) in GROUP.items()}  # fmt: skip
+GROUP = {
+    name: ([None, *good] if getattr(GroupConfig(), name) is None else good, bad) for name, (good, bad) in GROUP.items()
+}
 CANNOT_DELIVER = {
     ("delay_ms", SPAN_MS_MAX), ("paused", True), ("ttl_ms", 0), ("start", TIME_MS_MAX), ("start", "now"),
     ("filter", FILTER), ("kind", "stream"),
@@ -210,9 +211,13 @@ def test_an_unknown_option_is_named_with_those_there_are(memory_home: Home) -> N
         known = {"kind", "alternate", "internal", "auto_delete", "ephemeral", "description"}
         assert set(ExchangeConfig.__struct_fields__) == known
         for bad in (
-            {"kind": "random"}, {"alternate": ""}, {"internal": 1}, {"description": "x" * 10_000},
-            {"auto_delete": "yes"}, {"ephemeral": 1},
-        ):  # fmt: skip
+            {"kind": "random"},
+            {"alternate": ""},
+            {"internal": 1},
+            {"description": "x" * 10_000},
+            {"auto_delete": "yes"},
+            {"ephemeral": 1},
+        ):
             with pytest.raises(InvalidArgument, match=next(iter(bad))):
                 await broker.declare_exchange("x", **bad)
         await broker.declare_exchange("x", alternate="y" * 255, description="x" * DESCRIPTION_CHARACTERS_MAX)

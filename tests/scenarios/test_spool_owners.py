@@ -107,9 +107,12 @@ class World:
     async def join(self, name: str, folder: MemoryFolder | None = None) -> tuple[LocalBroker, Way]:
         way = self.ways[name] = Way(self.disk)
         broker = await open_member(
-            way, self.clock, name=name, options=ClusterOptions(heartbeat_ms=60_000, lease_ms=600_000),
+            way,
+            self.clock,
+            name=name,
+            options=ClusterOptions(heartbeat_ms=60_000, lease_ms=600_000),
             spool=SpoolSettings(folder or MemoryFolder(), new_id=self._new_id),
-        )  # fmt: skip
+        )
         assert broker.cluster is not None
         broker.cluster.peers = Wires(self)
         self.clusters[name] = broker.cluster

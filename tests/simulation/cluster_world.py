@@ -307,9 +307,12 @@ class ClusterWorld:
     async def declare(self) -> None:
         for queue in ALL:
             options: dict[str, Any] = {
-                "ordered": queue in ORDERED, "lease_ms": int(LEASE_S * 1000), "lanes": 1 + (queue in "be"),
-                "max_attempts": 1_000, "keep_done_ms": 3_600_000,
-            }  # fmt: skip
+                "ordered": queue in ORDERED,
+                "lease_ms": int(LEASE_S * 1000),
+                "lanes": 1 + (queue in "be"),
+                "max_attempts": 1_000,
+                "keep_done_ms": 3_600_000,
+            }
             await self.insist(lambda broker, queue=queue, options=options: broker.declare_queue(queue, **options))  # type: ignore[misc]
         await self.insist(lambda broker: broker.declare_exchange("fan", kind="fanout"))
         for queue in FAN:

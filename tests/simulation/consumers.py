@@ -65,10 +65,16 @@ class Consumer:
         where = f"{self._queue.name}/{self._group.name}"
         world.trace(f"{self._called} claims {most} of {where} for {wait_ms} ms on node {process.index}")
         work = process.broker.claim(
-            self._queue.name, group=self._group.name, max=most, min=least, wait=wait_ms / 1000,
-            lease_seconds=None if lease_ms is None else lease_ms / 1000, partition=partition,
-            consumer=self._called, ack=settle,
-        )  # fmt: skip
+            self._queue.name,
+            group=self._group.name,
+            max=most,
+            min=least,
+            wait=wait_ms / 1000,
+            lease_seconds=None if lease_ms is None else lease_ms / 1000,
+            partition=partition,
+            consumer=self._called,
+            ack=settle,
+        )
         try:
             claim = await world.call(process, work, hang_up_ms)
         except PenstockError as error:
@@ -165,9 +171,7 @@ class Consumer:
         most = self._random.randint(1, 5)
         said = [(at, item.action) for at, item in verdicts.items()]
         world.trace(f"{self._called} settles {claim.lease}:{said} and claims {most} more")
-        work = process.broker.settle_and_claim(
-            claim, self._listed(claim, verdicts), max=most, consumer=self._called
-        )  # fmt: skip
+        work = process.broker.settle_and_claim(claim, self._listed(claim, verdicts), max=most, consumer=self._called)
         try:
             following = await world.call(process, work)
         except PenstockError as error:

@@ -197,9 +197,16 @@ class DeliveryChecker:
         alive = held is not None and all(held.covers(offset) for offset in verdicts)
         attempts = {received.offset: received.attempt for received in claim.messages}
         settling = Settling(
-            view, lane, claim.lease.group, claim.lease.id, verdicts, attempts,
-            self._court.next_seq(), self._court.now_ms(), alive,
-        )  # fmt: skip
+            view,
+            lane,
+            claim.lease.group,
+            claim.lease.id,
+            verdicts,
+            attempts,
+            self._court.next_seq(),
+            self._court.now_ms(),
+            alive,
+        )
         for offset, verdict in verdicts.items():
             fate = view.fate(lane, offset)
             fate.reasons.add(f"maybe {verdict.action}")

@@ -21,8 +21,10 @@ class Operator:
 
     async def run(self) -> None:
         world, random = self._world, self._random
-        actions = [random.choice((self._redrive, self._seek, self._pause, self._look, self._purge_dead))
-                   for _ in range(world.plan.operations)]  # fmt: skip
+        actions = [
+            random.choice((self._redrive, self._seek, self._pause, self._look, self._purge_dead))
+            for _ in range(world.plan.operations)
+        ]
         late = [(queue, group) for queue in world.plan.queues for group in queue.groups if group.late]
         for queue, group in late:
             await self._sleep()

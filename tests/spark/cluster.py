@@ -53,8 +53,11 @@ class Daemon:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), *command],
-                cwd=folder, env=_variables(folder), stdout=log, stderr=log,
-            )  # fmt: skip
+                cwd=folder,
+                env=_variables(folder),
+                stdout=log,
+                stderr=log,
+            )
 
     @property
     def pid(self) -> int:

@@ -31,9 +31,12 @@ def drawn(strategy: st.SearchStrategy[Drawn], count: int, start: int) -> list[Dr
 
     @seed(start)
     @settings(
-        max_examples=count, database=None, deadline=None, phases=[Phase.generate],
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     @given(strategy)
     def collect(value: Drawn) -> None:
         found.append(value)

@@ -81,9 +81,13 @@ class Server:
         command = [sys.executable, "-m", "penstock", "serve", "--store", "penstock.db", "--port", str(self.port)]
         variables = {name: value for name, value in script_environment().items() if not name.startswith("PENSTOCK_")}
         self._process = subprocess.Popen(
-            [*command, "--no-amqp", "--no-mqtt", *self._arguments], cwd=self._folder, env=variables,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+            [*command, "--no-amqp", "--no-mqtt", *self._arguments],
+            cwd=self._folder,
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         lines: list[str] = []
         # Read all along: a server must never wait for a full pipe.
         self._reader = threading.Thread(target=self._read, args=(self._process, lines), daemon=True)

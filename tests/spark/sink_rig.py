@@ -34,9 +34,9 @@ def enter_task(partition: int, attempt: int, query: str | None = None, batch: in
     context: TaskContext = object.__new__(TaskContext)
     context._partitionId = partition
     context._taskAttemptId = attempt
-    context._localProperties = {} if query is None else {
-        "sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)
-    }  # fmt: skip
+    context._localProperties = (
+        {} if query is None else {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
+    )
     TaskContext._taskContext = context
 
 

@@ -51,15 +51,26 @@ class HandMadeLake:
             for index, event in enumerate(commit):
                 rows.append(
                     {
-                        "queue": event["queue"], "event_queue_id": queue_id, "event_lane": 0,
-                        "event_offset": event_offset, "event_index": index, "range_index": 0,
-                        "namespace": "default", "queue_id": event["queue_id"], "lane": event["lane"],
-                        "group": event["group"], "kind": event["kind"], "start_offset": event["start"],
-                        "end_offset": event["end"], "messages": event["end"] - event["start"],
-                        "at": _time(event["at_ms"]), "consumer": "c", "attempt": event.get("attempt"),
+                        "queue": event["queue"],
+                        "event_queue_id": queue_id,
+                        "event_lane": 0,
+                        "event_offset": event_offset,
+                        "event_index": index,
+                        "range_index": 0,
+                        "namespace": "default",
+                        "queue_id": event["queue_id"],
+                        "lane": event["lane"],
+                        "group": event["group"],
+                        "kind": event["kind"],
+                        "start_offset": event["start"],
+                        "end_offset": event["end"],
+                        "messages": event["end"] - event["start"],
+                        "at": _time(event["at_ms"]),
+                        "consumer": "c",
+                        "attempt": event.get("attempt"),
                         "detail": event.get("detail"),
                     }
-                )  # fmt: skip
+                )
         self._append(EVENTS, rows, "at", {(queue_id, 0): end for queue_id, end in self._event_offsets.items()})
 
     def _append(self, name: str, rows: list[Row], time: str, marks: dict[tuple[int, int], int]) -> None:
@@ -104,9 +115,15 @@ class History:
         payload = bytes(self._random.randrange(30))
         queue = "orders" if queue_id == 7 else "mail"
         self.messages.append(
-            {"queue": queue, "queue_id": queue_id, "lane": lane, "offset": offset, "payload": payload,
-             "at_ms": self.now_ms}
-        )  # fmt: skip
+            {
+                "queue": queue,
+                "queue_id": queue_id,
+                "lane": lane,
+                "offset": offset,
+                "payload": payload,
+                "at_ms": self.now_ms,
+            }
+        )
 
     def _live(self, message: Row, group: str) -> None:
         at, attempt = message["at_ms"], 0
@@ -136,11 +153,19 @@ class History:
         offset = message["offset"]
         self.commits.append(
             [
-                {**place, "group": group, "kind": kind, "start": offset, "end": offset + 1, "at_ms": at_ms,
-                 "attempt": attempt, "detail": detail}
+                {
+                    **place,
+                    "group": group,
+                    "kind": kind,
+                    "start": offset,
+                    "end": offset + 1,
+                    "at_ms": at_ms,
+                    "attempt": attempt,
+                    "detail": detail,
+                }
                 for kind, attempt, detail in events
             ]
-        )  # fmt: skip
+        )
 
 
 # The same, one by one ----------------------------------------------------------------------------------------
@@ -158,10 +183,15 @@ class Expected:
     def totals(self) -> list[Row]:
         names = ("published", "bytes", "delivered", "acked", "retried", "dead")
         return [
-            {"queue": queue, "group": group, **{name: counts.get(name, 0) for name in names},
-             "waited_ms": quantiles(self.waited[queue, group]), "worked_ms": quantiles(self.worked[queue, group])}
+            {
+                "queue": queue,
+                "group": group,
+                **{name: counts.get(name, 0) for name in names},
+                "waited_ms": quantiles(self.waited[queue, group]),
+                "worked_ms": quantiles(self.worked[queue, group]),
+            }
             for (queue, group), counts in sorted(self.counts.items(), key=lambda item: (item[0][0], item[0][1] or ""))
-        ]  # fmt: skip
+        ]
 
 
 def expected(
@@ -188,9 +218,14 @@ def expected(
 
 
 def _count(
-    found: Expected, event: Row, offset: int, commit: Sequence[Row], published: dict[Any, int], handed: dict[Any, int],
+    found: Expected,
+    event: Row,
+    offset: int,
+    commit: Sequence[Row],
+    published: dict[Any, int],
+    handed: dict[Any, int],
     is_wanted: bool,
-) -> None:  # fmt: skip
+) -> None:
     message = event["queue_id"], event["lane"], offset
     key, place = (event["queue"], event["group"]), (*message, event["group"])
     add = {"claimed": "delivered", "acked": "acked", "dead": "dead"}.get(event["kind"])

@@ -44,9 +44,17 @@ def test_messages_and_events_land_whole_and_once(spark: SparkSession, server: Se
     client.declare_queue("archived", lanes=2)
     client.declare_group("archived", "work")
     rich = Message(
-        b"\x00\xff", "p", "key", {"n": 5, "text": "t", "flag": True, "none": None}, priority=3, ttl_ms=86_400_000,
-        dedup_id="d1", content_type="a/b", correlation_id="c", trace_id="t1",
-    )  # fmt: skip
+        b"\x00\xff",
+        "p",
+        "key",
+        {"n": 5, "text": "t", "flag": True, "none": None},
+        priority=3,
+        ttl_ms=86_400_000,
+        dedup_id="d1",
+        content_type="a/b",
+        correlation_id="c",
+        trace_id="t1",
+    )
     client.publish("archived", rich)
     publish(client, "archived", 0, 3_000)
     claim = client.claim("archived", group="work", max=10)
@@ -57,17 +65,37 @@ def test_messages_and_events_land_whole_and_once(spark: SparkSession, server: Se
 
     row = read_lake(spark, str(lake)).where("dedup_id = 'd1'").collect()[0].asDict(recursive=True)
     expected = {
-        "queue": "archived", "partition": "p", "key": "key", "payload": bytearray(b"\x00\xff"), "priority": 3,
-        "ttl_ms": 86_400_000, "content_type": "a/b", "correlation_id": "c", "trace_id": "t1",
+        "queue": "archived",
+        "partition": "p",
+        "key": "key",
+        "payload": bytearray(b"\x00\xff"),
+        "priority": 3,
+        "ttl_ms": 86_400_000,
+        "content_type": "a/b",
+        "correlation_id": "c",
+        "trace_id": "t1",
         "headers": {"n": "5", "text": "t", "flag": "true", "none": None},
-    }  # fmt: skip
+    }
     assert {name: row[name] for name in expected} == expected
     assert row["typed_headers"]["n"]["integer"] == 5
     assert row["date"] == row["published_at"].date()
 
     # Events: the same rows as the source's own flat table of them.
-    columns = ["event_lane", "event_offset", "event_index", "range_index", "queue", "kind", "start_offset",
-               "end_offset", "messages", "at", "consumer", "attempt", "detail"]  # fmt: skip
+    columns = [
+        "event_lane",
+        "event_offset",
+        "event_index",
+        "range_index",
+        "queue",
+        "kind",
+        "start_offset",
+        "end_offset",
+        "messages",
+        "at",
+        "consumer",
+        "attempt",
+        "detail",
+    ]
     end = lake_table(lake, EVENTS).mark(client.lanes("$events").queue_id, 0)
     source = delivery_events(spark, server.url).where(f"event_offset < {end}").select(columns)
     stored = read_lake(spark, str(lake), table=EVENTS).select(columns)

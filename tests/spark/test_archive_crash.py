@@ -50,8 +50,11 @@ def test_the_driver_is_killed_with_all_its_processes(
     for more in (2, 3):
         process = subprocess.Popen(
             [sys.executable, "-c", DRIVER, server.url, str(lake), queue],
-            env=script_environment(), start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            env=script_environment(),
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         try:
             until(has_entries(lake / "messages" / "_delta_log", seen + more), "commits", 3 * PATIENCE_S)
         finally:

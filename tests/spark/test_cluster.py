@@ -96,9 +96,14 @@ def test_archive_from_the_command_line(
     command = [sys.executable, "-m", "penstock", "pipeline", "archive", source, "--no-events", "--json"]
     place = ["--lake", str(lake), "--url", server.url, "--master", cluster.url, "--rows-per-batch", "8000"]
     done = subprocess.run(
-        [*command, *place, *flags], cwd=tmp_path, env=variables,
-        capture_output=True, text=True, check=False, timeout=ENDS_S,
-    )  # fmt: skip
+        [*command, *place, *flags],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=ENDS_S,
+    )
     assert done.returncode == 0, done.stderr + cluster.told()
     summary = json.loads(done.stdout)
     assert summary["rows"] == COUNT
@@ -122,9 +127,13 @@ def test_queue_to_queue_through_an_executor_that_is_killed(
 
     arguments = [cluster.url, server.url, source, queue, streamed, str(tmp_path / "checkpoint"), json.dumps(CONFIG)]
     driver = subprocess.Popen(
-        [sys.executable, "-c", COPY, *arguments], cwd=tmp_path, env=variables,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", COPY, *arguments],
+        cwd=tmp_path,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         until(lambda: end() > 0 or driver.poll() is not None, "the first batch is copied", ENDS_S)
         if driver.poll() is None:

@@ -118,28 +118,87 @@ def test_generated_conditions_on_generated_messages(spark: SparkSession, start: 
 def test_every_pair_of_values_under_every_operator(spark: SparkSession) -> None:
     messages = [Message(headers={"a": left, "b": right}) for left in EDGES for right in EDGES]
     conditions = parsed(
-        "a = b", "a <> b", "a < b", "a <= b", "a > b", "a >= b", "a BETWEEN b AND 2", "2 NOT BETWEEN a AND b",
-        "a + b IS NULL", "a - b IS NULL", "a * b IS NULL", "a / b IS NULL", "-a IS NULL", "+a IS NOT NULL",
-        "a + b > 0", "a - b = 0", "a * b >= 9007199254740992", "a / b < 0.5", "-a = b", "a - b = -(b - a)",
-        "(a + b) * 2 > a", "a AND b", "a OR NOT b",
-    )  # fmt: skip
+        "a = b",
+        "a <> b",
+        "a < b",
+        "a <= b",
+        "a > b",
+        "a >= b",
+        "a BETWEEN b AND 2",
+        "2 NOT BETWEEN a AND b",
+        "a + b IS NULL",
+        "a - b IS NULL",
+        "a * b IS NULL",
+        "a / b IS NULL",
+        "-a IS NULL",
+        "+a IS NOT NULL",
+        "a + b > 0",
+        "a - b = 0",
+        "a * b >= 9007199254740992",
+        "a / b < 0.5",
+        "-a = b",
+        "a - b = -(b - a)",
+        "(a + b) * 2 > a",
+        "a AND b",
+        "a OR NOT b",
+    )
     check(spark, conditions, messages)
 
 
 def test_every_value_against_literals_lists_and_patterns(spark: SparkSession) -> None:
-    literals = ["0", "1", "-1", "2.5", "-0.0", "9007199254740993", "9007199254740992.0", str(LOWEST), str(HIGHEST),
-                "1e308", "'a'", "''", "'\uffff'", "TRUE", "FALSE"]  # fmt: skip
+    literals = [
+        "0",
+        "1",
+        "-1",
+        "2.5",
+        "-0.0",
+        "9007199254740993",
+        "9007199254740992.0",
+        str(LOWEST),
+        str(HIGHEST),
+        "1e308",
+        "'a'",
+        "''",
+        "'\uffff'",
+        "TRUE",
+        "FALSE",
+    ]
     texts = [f"a {operator} {literal}" for operator in ("=", "<>", "<", ">=") for literal in literals]
     texts += [
-        "a IN (1, 2)", "a NOT IN (1, 2)", "a IN (1, 2.5)", "a IN (0.0)", "a IN (-0.0, 3)", "a IN (9007199254740993)",
-        "a IN (9007199254740992.0)", "a IN ('a', '')", "a NOT IN ('é')", "a IN (TRUE)", "a NOT IN (FALSE, TRUE)",
+        "a IN (1, 2)",
+        "a NOT IN (1, 2)",
+        "a IN (1, 2.5)",
+        "a IN (0.0)",
+        "a IN (-0.0, 3)",
+        "a IN (9007199254740993)",
+        "a IN (9007199254740992.0)",
+        "a IN ('a', '')",
+        "a NOT IN ('é')",
+        "a IN (TRUE)",
+        "a NOT IN (FALSE, TRUE)",
         f"a IN ({','.join('0123456789' * (filters.IN_ITEMS_MAX // 10))})",
         f"a IN ({','.join(f'{number}.' for number in range(800))})",
         f"a NOT IN ({', '.join(map(repr, map(str, range(500))))})",
-        "a LIKE '%'", "a LIKE ''", "a LIKE '_'", "a LIKE 'a%'", "a LIKE '%b'", "a LIKE 'a_b'", "a NOT LIKE '_%_'",
-        "a LIKE '\\%'", "a LIKE '!%' ESCAPE '!'", "a LIKE 'e_'", "a LIKE '\U00010000'", "$key LIKE '_'",
-        "a IS NULL", "a IS NOT NULL", "a", "NOT a", "a / 0 IS NULL", "a / -0.0 IS NULL", "missing IS NULL",
-    ]  # fmt: skip
+        "a LIKE '%'",
+        "a LIKE ''",
+        "a LIKE '_'",
+        "a LIKE 'a%'",
+        "a LIKE '%b'",
+        "a LIKE 'a_b'",
+        "a NOT LIKE '_%_'",
+        "a LIKE '\\%'",
+        "a LIKE '!%' ESCAPE '!'",
+        "a LIKE 'e_'",
+        "a LIKE '\U00010000'",
+        "$key LIKE '_'",
+        "a IS NULL",
+        "a IS NOT NULL",
+        "a",
+        "NOT a",
+        "a / 0 IS NULL",
+        "a / -0.0 IS NULL",
+        "missing IS NULL",
+    ]
     messages = [Message(headers={"a": value}, key="\U00010000") for value in EDGES]
     check(spark, parsed(*texts), [*messages, Message(), Message(headers={}), Message(headers={"A": 1})])
 

@@ -106,8 +106,15 @@ def test_headers_of_every_pair_of_values(spark: SparkSession) -> None:
 
 def test_headers_all_and_any(spark: SparkSession) -> None:
     asked: list[dict[str, Any] | None] = [
-        None, {}, {"a": 1}, {"a": 1, "b": None}, {"a": 1, "b": "x", "c": True}, {"x-a": 1}, {"x-a": 1, "a": 1}, {"": 1},
-    ]  # fmt: skip
+        None,
+        {},
+        {"a": 1},
+        {"a": 1, "b": None},
+        {"a": 1, "b": "x", "c": True},
+        {"x-a": 1},
+        {"x-a": 1, "a": 1},
+        {"": 1},
+    ]
     bindings = [
         Binding(exchange="x", target="q", headers=one, match=match) for one in asked for match in ("all", "any")
     ]

@@ -168,9 +168,14 @@ class Scene:
         arguments = [self.server.url, self.source, self.target, str(self.folder), str(rows)]
         with (self.folder / "driver.log").open("w") as log:
             return subprocess.Popen(
-                [sys.executable, "-c", DRIVER, *arguments], env=script_environment(), cwd=self.folder,
-                start_new_session=True, stdout=log, stderr=log, text=True,
-            )  # fmt: skip
+                [sys.executable, "-c", DRIVER, *arguments],
+                env=script_environment(),
+                cwd=self.folder,
+                start_new_session=True,
+                stdout=log,
+                stderr=log,
+                text=True,
+            )
 
     def start_copy(self, spark: SparkSession) -> StreamingQuery:
         rows = spark.readStream.format("penstock").options(url=self.server.url, queue=self.source)

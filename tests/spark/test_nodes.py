@@ -155,9 +155,13 @@ class Scene:
 
     def _run_archive(self) -> Summary:
         options = ArchiveOptions(
-            url=self.url, lake=str(self.lake), queues=self.source, watch=True, interval_seconds=0.2,
+            url=self.url,
+            lake=str(self.lake),
+            queues=self.source,
+            watch=True,
+            interval_seconds=0.2,
             rows_per_batch=BATCH,
-        )  # fmt: skip
+        )
         with self._progress:
             summary = archive.run(self._spark, options, self._progress)
             self._progress.finish(summary)

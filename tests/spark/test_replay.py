@@ -51,9 +51,17 @@ def test_lake_and_log_are_published_once_and_in_order(
     target = f"{queue}-target"
     client.declare_queue(target)
     rich = Message(
-        b"first", "p1", "key", {"region": "eu", "amount": 12, "at": dt.datetime(2026, 1, 2, tzinfo=dt.UTC)}, priority=2,
-        dedup_id="d1", content_type="a/b", correlation_id="c", trace_id="t", ttl_ms=86_400_000,
-    )  # fmt: skip
+        b"first",
+        "p1",
+        "key",
+        {"region": "eu", "amount": 12, "at": dt.datetime(2026, 1, 2, tzinfo=dt.UTC)},
+        priority=2,
+        dedup_id="d1",
+        content_type="a/b",
+        correlation_id="c",
+        trace_id="t",
+        ttl_ms=86_400_000,
+    )
     client.publish(queue, rich)
     publish(client, queue, 1, 300, 50)
     run_archive(spark, options(server, lake, queue))
@@ -73,11 +81,17 @@ def test_lake_and_log_are_published_once_and_in_order(
     first = found[0].message
     original = received(server, queue)[0]
     assert first.headers == {
-        "region": "eu", "amount": 12, "at": dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
-        "x-original-queue": queue, "x-original-queue-id": before.queue_id, "x-original-lane": 0, "x-original-offset": 0,
+        "region": "eu",
+        "amount": 12,
+        "at": dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
+        "x-original-queue": queue,
+        "x-original-queue-id": before.queue_id,
+        "x-original-lane": 0,
+        "x-original-offset": 0,
         "x-original-published-at": dt.datetime.fromtimestamp(original.published_ms / 1000, dt.UTC),
-        "x-original-dedup-id": "d1", "x-replay": f"of {queue}",
-    }  # fmt: skip
+        "x-original-dedup-id": "d1",
+        "x-replay": f"of {queue}",
+    }
     kept = ("partition", "key", "priority", "content_type", "correlation_id", "trace_id", "ttl_ms")
     assert {name: getattr(first, name) for name in kept} == {name: getattr(rich, name) for name in kept}
     assert first.dedup_id is None

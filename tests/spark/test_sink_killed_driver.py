@@ -41,9 +41,12 @@ def test_a_driver_that_is_killed(spark: SparkSession, server: Server, queue: str
     checkpoint = tmp_path / "checkpoint"
     arguments = [server.url, source, queue, str(checkpoint), str(tmp_path)]
     driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, *arguments], env=script_environment(), start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-c", DRIVER, *arguments],
+        env=script_environment(),
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         until(
             lambda: server.client.lanes(queue).lanes[0].end >= 2_000 or driver.poll() is not None, "some is copied", 240

@@ -73,16 +73,35 @@ def publish(client: Client, queue: str, messages: list[Message], seed: int = 2) 
 def test_every_column(spark: SparkSession, server: Server, queue: str) -> None:
     before = dt.datetime.now(UTC)
     full = Message(
-        b"\x00body", partition="customer-1", key="orders.new", headers={"a": "text", "b": 2, "c": None, "d": [1]},
-        priority=3, delay_ms=5, ttl_ms=60_000, dedup_id="d", content_type="text/plain", correlation_id="c",
+        b"\x00body",
+        partition="customer-1",
+        key="orders.new",
+        headers={"a": "text", "b": 2, "c": None, "d": [1]},
+        priority=3,
+        delay_ms=5,
+        ttl_ms=60_000,
+        dedup_id="d",
+        content_type="text/plain",
+        correlation_id="c",
         trace_id="t",
-    )  # fmt: skip
+    )
     server.client.publish_many(queue, [full, Message(b"")])
     df = read(spark, server, queue)
     assert df.columns == [
-        "queue", "lane", "offset", "partition", "payload", "headers", "content_type", "priority", "published_at",
-        "expires_at", "dedup_id", "trace_id", "correlation_id",
-    ]  # fmt: skip
+        "queue",
+        "lane",
+        "offset",
+        "partition",
+        "payload",
+        "headers",
+        "content_type",
+        "priority",
+        "published_at",
+        "expires_at",
+        "dedup_id",
+        "trace_id",
+        "correlation_id",
+    ]
     first, second = by_place(df)
     assert (first.queue, first.lane, first.offset, first.partition) == (queue, 0, 0, "customer-1")
     assert bytes(first.payload) == b"\x00body"
@@ -182,8 +201,10 @@ def test_the_delivery_state_of_a_group(spark: SparkSession, server: Server, queu
     client.nack(client.claim(queue, group="workers", max=10), error="no")
     states = read(spark, server, queue, group="workers").groupBy("state", "reason").count().collect()
     assert sorted((row.state, row.reason, row["count"]) for row in states) == [
-        ("dead", "attempts", 10), ("done", None, 10), ("ready", None, 10),
-    ]  # fmt: skip
+        ("dead", "attempts", 10),
+        ("done", None, 10),
+        ("ready", None, 10),
+    ]
 
 
 def test_a_dataframe_keeps_the_offsets_of_its_plan(spark: SparkSession, server: Server, queue: str) -> None:

@@ -68,9 +68,25 @@ def test_delivery_events_are_flat_rows(spark: SparkSession, server: Server, queu
     df = delivery_events(spark, server.url).where(f"queue = '{queue}'")
     assert df.columns == EVENT_COLUMNS
     assert [kind for _, kind in df.dtypes] == [
-        "string", "int", "bigint", "int", "int", "string", "string", "bigint", "int", "string", "string", "bigint",
-        "bigint", "bigint", "timestamp", "string", "int", "string",
-    ]  # fmt: skip
+        "string",
+        "int",
+        "bigint",
+        "int",
+        "int",
+        "string",
+        "string",
+        "bigint",
+        "int",
+        "string",
+        "string",
+        "bigint",
+        "bigint",
+        "bigint",
+        "timestamp",
+        "string",
+        "int",
+        "string",
+    ]
     rows = df.orderBy("event_offset", "event_index", "range_index").collect()
     seen = sorted((row.kind, row.start_offset, row.end_offset, row.messages, row.detail) for row in rows)
     assert seen == [

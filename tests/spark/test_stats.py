@@ -225,14 +225,16 @@ def test_ranges_of_many_offsets_and_a_commit_without_order(spark: SparkSession, 
     ]
     commits = [
         [{**place, "kind": "claimed", "start": 0, "end": 3_000, "at_ms": at + 10_000}],
-        [{**place, "kind": "acked", "start": 500, "end": 2_500, "at_ms": at + 10_400},
-         {**place, "kind": "acked", "start": 3_000, "end": 5_000, "at_ms": at + 10_400},
-         {**place, "kind": "claimed", "start": 3_000, "end": 5_000, "at_ms": at + 10_300},
-         {**place, "kind": "dead", "start": 0, "end": 10, "at_ms": at + 10_400, "detail": "attempts"},
-         {**place, "kind": "nacked", "start": 0, "end": 4, "at_ms": at + 10_400, "detail": "a 1"},
-         {**place, "kind": "nacked", "start": 4, "end": 9, "at_ms": at + 10_400, "detail": "b 2"}],
+        [
+            {**place, "kind": "acked", "start": 500, "end": 2_500, "at_ms": at + 10_400},
+            {**place, "kind": "acked", "start": 3_000, "end": 5_000, "at_ms": at + 10_400},
+            {**place, "kind": "claimed", "start": 3_000, "end": 5_000, "at_ms": at + 10_300},
+            {**place, "kind": "dead", "start": 0, "end": 10, "at_ms": at + 10_400, "detail": "attempts"},
+            {**place, "kind": "nacked", "start": 0, "end": 4, "at_ms": at + 10_400, "detail": "a 1"},
+            {**place, "kind": "nacked", "start": 4, "end": 9, "at_ms": at + 10_400, "detail": "b 2"},
+        ],
         [{**place, "kind": "committed", "start": 0, "end": 70, "at_ms": at + 11_000, "group": "s", "attempt": None}],
-    ]  # fmt: skip
+    ]
     lake.add_messages(messages)
     lake.add_events(commits)
     summary = run(spark, lake.path, unit_messages=2_000)

@@ -85,8 +85,9 @@ def test_groups_plans_and_redriving_one(spark: SparkSession, server: Server) -> 
     assert (summary.details["dead"], summary.details["groups"]) == (len(listed), 2)
     by_error = {plan["error"]: plan for plan in summary.details["plans"]}
     assert {error: plan["dead"] for error, plan in by_error.items()} == {
-        "timeout after <number> ms": len(timeouts), "no <text> here": len(others),
-    }  # fmt: skip
+        "timeout after <number> ms": len(timeouts),
+        "no <text> here": len(others),
+    }
     assert [plan["number"] for plan in summary.details["plans"]] == [1, 2]
     assert summary.details["plans"][0]["dead"] >= summary.details["plans"][1]["dead"]
     plan = by_error["timeout after <number> ms"]
@@ -96,9 +97,13 @@ def test_groups_plans_and_redriving_one(spark: SparkSession, server: Server) -> 
     first = min(timeouts, key=lambda one: (one.received.lane, one.received.offset))
     assert len(plan["examples"]) == 2
     assert plan["examples"][0] == {
-        "lane": first.received.lane, "offset": first.received.offset, "error": first.error, "attempts": 1,
-        "partition": first.received.message.partition, "payload": first.received.payload.decode(),
-    }  # fmt: skip
+        "lane": first.received.lane,
+        "offset": first.received.offset,
+        "error": first.error,
+        "attempts": 1,
+        "partition": first.received.message.partition,
+        "payload": first.received.payload.decode(),
+    }
 
     # Nothing but the plan's letters is redriven, for this group alone.
     mail_before = dead(client, "sick", "mail")

@@ -45,12 +45,17 @@ class Faults:
     async def run(self) -> None:
         """Until cancelled."""
         kinds: list[tuple[int, str, NodeFault]] = [
-            (5, "node killed", self._kill), (2, "node stopped in good order", self._stop),
-            (4, "node paused", self._pause), (3, "node cut off from the database", self._split_store),
-            (3, "connections to the database cut", self._cut_store), (2, "slow database", self._slow_store),
-            (3, "node cut off from the others", self._split_node), (2, "connections between nodes cut", self._cut_node),
-            (2, "node restarted an hour off", self._wrong_clock), (2, "clock of a node jumped", self._jump),
-        ]  # fmt: skip
+            (5, "node killed", self._kill),
+            (2, "node stopped in good order", self._stop),
+            (4, "node paused", self._pause),
+            (3, "node cut off from the database", self._split_store),
+            (3, "connections to the database cut", self._cut_store),
+            (2, "slow database", self._slow_store),
+            (3, "node cut off from the others", self._split_node),
+            (2, "connections between nodes cut", self._cut_node),
+            (2, "node restarted an hour off", self._wrong_clock),
+            (2, "clock of a node jumped", self._jump),
+        ]
         async with asyncio.TaskGroup() as group:
             while True:
                 await asyncio.sleep(self._chance.uniform(*BETWEEN_S))

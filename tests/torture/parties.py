@@ -40,9 +40,12 @@ class Parties:
         """Every log is kept whole: at the end it is compared with what was confirmed."""
         client = self._client
         options: dict[str, QueueOptions] = {
-            "ordered": {"ordered": True}, "risky": {"max_attempts": 3}, "revived": {"max_attempts": 2},
-            "brief": {"expired": "dead"}, "urgent": {"prioritized": True},
-        }  # fmt: skip
+            "ordered": {"ordered": True},
+            "risky": {"max_attempts": 3},
+            "revived": {"max_attempts": 2},
+            "brief": {"expired": "dead"},
+            "urgent": {"prioritized": True},
+        }
         for name in (*CONSUMED, STREAM, COPIES):
             usual: QueueOptions = {"max_attempts": 0, "backoff_ms": 5, "retain_ms": KEPT_MS}
             usual.update(options.get(name, {}))
@@ -63,11 +66,22 @@ class Parties:
         works: list[Callable[[], Awaitable[None]]] = [
             *(partial(make.in_order, f"p{number}") for number in range(PARTITIONS)),
             *(partial(make.plainly, queue) for queue in ("source", "risky", "revived")),
-            make.with_priorities, make.later, make.briefly, make.to_the_log, make.news, make.regional_news,
-            *(partial(take.consume, "ordered") for _ in range(3)), take.move, take.move, take.risk, take.revive,
+            make.with_priorities,
+            make.later,
+            make.briefly,
+            make.to_the_log,
+            make.news,
+            make.regional_news,
+            *(partial(take.consume, "ordered") for _ in range(3)),
+            take.move,
+            take.move,
+            take.risk,
+            take.revive,
             *(partial(take.consume, queue) for queue in ("moved", "echoed", "later", "urgent", "left", "right")),
-            partial(take.consume_some, "brief"), take.redrive, *(partial(take.follow, group) for group in READERS),
-        ]  # fmt: skip
+            partial(take.consume_some, "brief"),
+            take.redrive,
+            *(partial(take.follow, group) for group in READERS),
+        ]
         return [asyncio.ensure_future(work()) for work in works]
 
     def stop(self) -> None:

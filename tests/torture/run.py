@@ -41,9 +41,11 @@ KEPT: Final = "nothing lost, nothing twice, nothing after an answered ack, nothi
 def main() -> int:
     about, examples = __doc__.split("\n\n./", 1)
     parser = argparse.ArgumentParser(
-        prog="penstock torture", description=about, formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="penstock torture",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="examples:\n" + "".join(f"  {line}\n" for line in f"./{examples}".splitlines()),
-    )  # fmt: skip
+    )
     parser.add_argument("--minutes", type=float, default=5.0, help="how long faults are injected (default 5)")
     parser.add_argument("--nodes", type=int, default=3, help="how many nodes (default 3)")
     parser.add_argument("--seed", type=int, default=None, help="of faults and load; a random one is told")

@@ -22,8 +22,11 @@ RUN = Path(__file__).with_name("run.py")
 def test_two_nodes_survive_some_seconds() -> None:
     done = subprocess.run(
         [sys.executable, str(RUN), "--minutes", "0.1", "--nodes", "2", "--seed", "3", "--json"],
-        env=script_environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=script_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     assert report["verdict"] == "kept"
@@ -35,10 +38,17 @@ def test_two_nodes_survive_some_seconds() -> None:
 
 def test_the_report_tells_what_was_broken() -> None:
     report: dict[str, Any] = {
-        "verdict": "kept", "minutes": 1.5, "faults_injected": {"replica promoted": 2, "node killed": 1},
-        "confirmed": 1_000, "deliveries": 1_100, "deliveries_again": 100, "acks_answered": 990, "calls_failed": 7,
-        "broken_promises": 0, "broken": [],
-    }  # fmt: skip
+        "verdict": "kept",
+        "minutes": 1.5,
+        "faults_injected": {"replica promoted": 2, "node killed": 1},
+        "confirmed": 1_000,
+        "deliveries": 1_100,
+        "deliveries_again": 100,
+        "acks_answered": 990,
+        "calls_failed": 7,
+        "broken_promises": 0,
+        "broken": [],
+    }
     assert "1.5 minutes, 3 faults injected:\n      2  replica promoted\n" in written(report)
     assert "1,000 publishes confirmed, 1,100 deliveries (100 again), 990 acks answered" in written(report)
     assert "Verdict: nothing lost" in written(report)

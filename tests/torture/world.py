@@ -64,10 +64,26 @@ class TorturedNode:
         advertise = () if self._is_alone else ("--advertise", f"http://127.0.0.1:{self.to_node.port}")
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(NODE), str(self._clock), "serve", "--store", store, "--port", str(self.port),
-                 *advertise, "--no-amqp", "--no-mqtt", "--set", "log.level=warning"],
-                cwd=self._folder, env=script_environment(), stdout=log, stderr=log,
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    str(NODE),
+                    str(self._clock),
+                    "serve",
+                    "--store",
+                    store,
+                    "--port",
+                    str(self.port),
+                    *advertise,
+                    "--no-amqp",
+                    "--no-mqtt",
+                    "--set",
+                    "log.level=warning",
+                ],
+                cwd=self._folder,
+                env=script_environment(),
+                stdout=log,
+                stderr=log,
+            )
 
     def set_clock(self, seconds: float) -> None:
         """Make its wall clock so many seconds wrong."""

@@ -52,12 +52,16 @@ def test_headers_are_typed() -> None:
     [message] = json.loads(_document([Message(b"", headers=headers)], None, "orders", False, "büro"))
     message["headers"] = json.loads(message["headers"])
     assert message == {
-        "namespace": "büro", "exchange": "orders", "mandatory": False, "payload_base64": "",
+        "namespace": "büro",
+        "exchange": "orders",
+        "mandatory": False,
+        "payload_base64": "",
         "headers": {
-            "raw": {"$base64": "AA=="}, "at": {"$time": "2024-01-02T00:00:00+00:00"},
+            "raw": {"$base64": "AA=="},
+            "at": {"$time": "2024-01-02T00:00:00+00:00"},
             "$time": {"$object": {"$time": "mine"}},
         },
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

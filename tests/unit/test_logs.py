@@ -47,8 +47,12 @@ def test_a_line_for_programs() -> None:
     line = json.loads(stream.getvalue())
     assert line.pop("time").endswith("Z")
     assert line == {
-        "level": "info", "logger": "penstock.somewhere", "message": "done", "request_id": "abc-1", "status": 200,
-    }  # fmt: skip
+        "level": "info",
+        "logger": "penstock.somewhere",
+        "message": "done",
+        "request_id": "abc-1",
+        "status": 200,
+    }
 
 
 def test_a_request_can_be_passed_on() -> None:

@@ -96,10 +96,18 @@ def any_metadata(messages: Sequence[Message]) -> bool:
     # over a generator; one with metadata ends early.
     for m in messages:
         if (
-            m.partition is not None or m.key is not None or m.headers is not None or m.priority or m.delay_ms
-            or m.not_before_ms or m.ttl_ms is not None or m.dedup_id is not None or m.content_type is not None
-            or m.correlation_id is not None or m.trace_id is not None
-        ):  # fmt: skip
+            m.partition is not None
+            or m.key is not None
+            or m.headers is not None
+            or m.priority
+            or m.delay_ms
+            or m.not_before_ms
+            or m.ttl_ms is not None
+            or m.dedup_id is not None
+            or m.content_type is not None
+            or m.correlation_id is not None
+            or m.trace_id is not None
+        ):
             return True
     return False
 

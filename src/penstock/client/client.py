@@ -156,9 +156,17 @@ class AsyncClient(
         `in_flight` above 1 gives that up. `idempotent` is the client's unless given.
         """
         return Producer(
-            self, queue, exchange=exchange, mandatory=mandatory, linger_ms=linger_ms, batch_messages=batch_messages,
-            batch_bytes=batch_bytes, buffer_bytes=buffer_bytes, in_flight=in_flight, idempotent=idempotent,
-        )  # fmt: skip
+            self,
+            queue,
+            exchange=exchange,
+            mandatory=mandatory,
+            linger_ms=linger_ms,
+            batch_messages=batch_messages,
+            batch_bytes=batch_bytes,
+            buffer_bytes=buffer_bytes,
+            in_flight=in_flight,
+            idempotent=idempotent,
+        )
 
     def consumer(
         self,
@@ -186,10 +194,20 @@ class AsyncClient(
         out.
         """
         return Consumer(
-            self, queue, handler, group=group, concurrency=concurrency, batch=batch, prefetch=prefetch,
-            lease_seconds=lease_seconds, ack=ack, partition=partition, consumer=consumer, settle_ms=settle_ms,
+            self,
+            queue,
+            handler,
+            group=group,
+            concurrency=concurrency,
+            batch=batch,
+            prefetch=prefetch,
+            lease_seconds=lease_seconds,
+            ack=ack,
+            partition=partition,
+            consumer=consumer,
+            settle_ms=settle_ms,
             poll_seconds=poll_seconds,
-        )  # fmt: skip
+        )
 
     async def consume(
         self,
@@ -209,10 +227,19 @@ class AsyncClient(
     ) -> None:
         """Run a handler over a group's messages until SIGTERM or Ctrl-C, and stop with care; see `consumer`."""
         runner = self.consumer(
-            queue, handler, group=group, concurrency=concurrency, batch=batch, prefetch=prefetch,
-            lease_seconds=lease_seconds, ack=ack, partition=partition, consumer=consumer, settle_ms=settle_ms,
+            queue,
+            handler,
+            group=group,
+            concurrency=concurrency,
+            batch=batch,
+            prefetch=prefetch,
+            lease_seconds=lease_seconds,
+            ack=ack,
+            partition=partition,
+            consumer=consumer,
+            settle_ms=settle_ms,
             poll_seconds=poll_seconds,
-        )  # fmt: skip
+        )
         await runner.run_forever()
 
     def stream(

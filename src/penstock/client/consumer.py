@@ -187,10 +187,16 @@ class Consumer:
         """One claim; None when stopped before there was an answer."""
         claiming = asyncio.ensure_future(
             self._client.claim(
-                self._queue, group=self._group, max=most, wait=self._poll_s, lease_seconds=self._lease_s,
-                partition=self._partition, consumer=self._name, ack=self._ack,
+                self._queue,
+                group=self._group,
+                max=most,
+                wait=self._poll_s,
+                lease_seconds=self._lease_s,
+                partition=self._partition,
+                consumer=self._name,
+                ack=self._ack,
             )
-        )  # fmt: skip
+        )
         stopped = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((claiming, stopped), return_when=asyncio.FIRST_COMPLETED)

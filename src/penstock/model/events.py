@@ -11,9 +11,20 @@ from typing import Final, Literal
 import msgspec
 
 Kind = Literal[
-    "claimed", "acked", "nacked", "released", "postponed", "expired", "left", "dead", "dropped", "redriven", "purged",
-    "sought", "committed",
-]  # fmt: skip
+    "claimed",
+    "acked",
+    "nacked",
+    "released",
+    "postponed",
+    "expired",
+    "left",
+    "dead",
+    "dropped",
+    "redriven",
+    "purged",
+    "sought",
+    "committed",
+]
 
 
 class Event(msgspec.Struct, omit_defaults=True):

@@ -44,9 +44,14 @@ def _lanes_of(queue: Queue) -> str:
 
 
 def choice_of(
-    queue: Queue, reason: str | None, error: str | None, offsets: tuple[int, int] | None, condition: str | None,
-    lane: int | None, until_ms: int | None,
-) -> Choice:  # fmt: skip
+    queue: Queue,
+    reason: str | None,
+    error: str | None,
+    offsets: tuple[int, int] | None,
+    condition: str | None,
+    lane: int | None,
+    until_ms: int | None,
+) -> Choice:
     check_text(reason, "reason", 255)
     check_text(error, "error", ERROR_CHARACTERS_MAX)
     if offsets is not None:

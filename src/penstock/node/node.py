@@ -127,9 +127,17 @@ class Node:
         catalog, lanes, commits, clock = self.catalog, self.lanes, self.commits, self.clock
         lifecycle, tasks, limits = self.lifecycle, self.tasks, self.limits
         self.waiters = waiters = Waiters(
-            catalog, lanes, commits, clock, self.timers, self.lane_timers, tasks, lifecycle, self.numbers,
+            catalog,
+            lanes,
+            commits,
+            clock,
+            self.timers,
+            self.lane_timers,
+            tasks,
+            lifecycle,
+            self.numbers,
             self.ownership,
-        )  # fmt: skip
+        )
         bodies = Bodies(self.cache, lanes, tasks)
         self.claims = Claims(catalog, lanes, commits, clock, lifecycle, waiters, bodies)
         self.streams = Streams(lanes, commits, clock, lifecycle, waiters, bodies, self.counters)
@@ -161,9 +169,20 @@ class Node:
         )
         self.spool_state = state = SpoolState()
         replay = Replay(
-            state, store, catalog, self.writer, commits, publisher, remote, positions, outbox, clock, tasks, lifecycle,
+            state,
+            store,
+            catalog,
+            self.writer,
+            commits,
+            publisher,
+            remote,
+            positions,
+            outbox,
+            clock,
+            tasks,
+            lifecycle,
             ownership,
-        )  # fmt: skip
+        )
         self.spool = Spool(settings, state, replay, catalog, commits, publisher, remote, clock, ownership)
         self.transactions = Transactions(lanes, commits, clock, self.claims, publisher, remote, self.spool.check_free)
 
@@ -175,9 +194,22 @@ class Node:
         ledger = Ledger(self.store, catalog, writer, commits, clock, timers, tasks, ownership)
         finisher = Finisher(catalog, writer, publisher, chunks, ledger, tasks, self.lifecycle, ownership, check_free)
         self.staging = Staging(
-            catalog, writer, commits, publisher, self.marks, chunks, ledger, finisher, clock, timers, tasks, ownership,
-            check_free, bytes_max=limits.staging_bytes, ttl_ms=round(limits.staging_ttl * 1000),
-        )  # fmt: skip
+            catalog,
+            writer,
+            commits,
+            publisher,
+            self.marks,
+            chunks,
+            ledger,
+            finisher,
+            clock,
+            timers,
+            tasks,
+            ownership,
+            check_free,
+            bytes_max=limits.staging_bytes,
+            ttl_ms=round(limits.staging_ttl * 1000),
+        )
 
     def _build_background(self, enqueue_poll: float) -> None:
         catalog, writer, commits, publisher = self.catalog, self.writer, self.commits, self.publisher
@@ -203,30 +235,70 @@ class Node:
         self.traces = Traces(store, lanes, commits, clock, self.timers, self.tasks, self.numbers, self.histories)
         self.readiness = Readiness(commits, self.spool, lifecycle, ownership)
         self.survey = Survey(
-            catalog, lanes, self.cache, self.counters, self.waiters, commits, self.enqueueing, self.spool, clock,
+            catalog,
+            lanes,
+            self.cache,
+            self.counters,
+            self.waiters,
+            commits,
+            self.enqueueing,
+            self.spool,
+            clock,
             lifecycle,
-        )  # fmt: skip
+        )
 
     def _build_commit_host(self) -> None:
         catalog, lanes, cache, lane_timers = self.catalog, self.lanes, self.cache, self.lane_timers
         waiters, outbox, spool, tasks = self.waiters, self.outbox, self.spool, self.tasks
         self.slots = Slots(catalog, self.memory, self.commits, outbox, self.events, tasks, self.ownership)
         self.recovery = Recovery(
-            catalog, self.writer, lanes, cache, lane_timers, waiters, outbox, self.positions, spool, tasks,
-            self.lifecycle, self.ownership,
-        )  # fmt: skip
+            catalog,
+            self.writer,
+            lanes,
+            cache,
+            lane_timers,
+            waiters,
+            outbox,
+            self.positions,
+            spool,
+            tasks,
+            self.lifecycle,
+            self.ownership,
+        )
         host = CommitHost(
-            catalog, lanes, cache, self.counters, waiters, lane_timers, self.lane_retention, outbox, self.events,
-            self.traces, spool, self.recovery,
-        )  # fmt: skip
+            catalog,
+            lanes,
+            cache,
+            self.counters,
+            waiters,
+            lane_timers,
+            self.lane_retention,
+            outbox,
+            self.events,
+            self.traces,
+            spool,
+            self.recovery,
+        )
         self.commits.attach(host)
 
     def _build_cluster(self, name: str, options: ClusterOptions, is_alone: bool) -> Cluster:
         feed = CatalogFeed(self.store, self.catalog, self.exchanges, self.ownership)
         cluster = Cluster(
-            self.store, feed, self.slots, self.sessions, self.outbox, self.spool, self.clock, self.tasks, self.numbers,
-            self.lifecycle, self.ownership, name, options, is_alone=is_alone,
-        )  # fmt: skip
+            self.store,
+            feed,
+            self.slots,
+            self.sessions,
+            self.outbox,
+            self.spool,
+            self.clock,
+            self.tasks,
+            self.numbers,
+            self.lifecycle,
+            self.ownership,
+            name,
+            options,
+            is_alone=is_alone,
+        )
         self.catalog.on_replaced.append(feed.forget)  # what others declared since is not in it
         self.writer.announce = cluster.declared
         self.remote.neighbours = cluster
@@ -265,8 +337,11 @@ class Node:
         ]
         self.slots.on_shed += [waiters.slots_shed, self.schedules.slots_shed]
         self.slots.on_lost += [
-            self.positions.slots_lost, self.lane_timers.slots_lost, lanes.slots_lost, self.cache.slots_lost,
-        ]  # fmt: skip
+            self.positions.slots_lost,
+            self.lane_timers.slots_lost,
+            lanes.slots_lost,
+            self.cache.slots_lost,
+        ]
 
     # Starting and stopping --------------------------------------------------------------------------------
 

@@ -23,9 +23,13 @@ class Program:
     def __init__(self, *arguments: str, folder: Path, **variables: str) -> None:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))} | variables
         self.process = subprocess.Popen(
-            [sys.executable, *arguments], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [sys.executable, *arguments],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-        )  # fmt: skip
+        )
         self.lines: list[str] = []
         assert self.process.stdout is not None
         self._reader = threading.Thread(target=self._read)

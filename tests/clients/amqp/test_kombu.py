@@ -30,9 +30,13 @@ def test_producers_and_consumers(connection: Connection) -> None:
     producer = Producer(connection, serializer="json")
     for number in range(20):
         producer.publish(
-            {"number": number}, exchange=exchange, routing_key="video.new", declare=[queue], headers={"n": number},
+            {"number": number},
+            exchange=exchange,
+            routing_key="video.new",
+            declare=[queue],
+            headers={"n": number},
             retry=True,
-        )  # fmt: skip
+        )
     found: list[Any] = []
 
     def on_message(body: Any, message: Any) -> None:

@@ -325,8 +325,12 @@ def test_exchanges(channel: BlockingChannel) -> None:
     ]:
         assert get(channel, queues[kind], auto_ack=True)[2] == body
         assert count(channel, queues[kind]) == 0
-        channel.queue_unbind(queues[kind], names[kind], {"direct": "red", "topic": "*.red.#"}.get(kind, ""),
-                             matching if kind == "headers" else None)  # fmt: skip
+        channel.queue_unbind(
+            queues[kind],
+            names[kind],
+            {"direct": "red", "topic": "*.red.#"}.get(kind, ""),
+            matching if kind == "headers" else None,
+        )
     # Their last binding is gone, and so are they.
     refused(404, lambda: channel.exchange_declare(names["direct"], passive=True))
 

@@ -175,8 +175,10 @@ class ServerProcess:
         script = Path(__file__).with_name("server_process.py")
         self._process = subprocess.Popen(
             [sys.executable, str(script), str(self._path), str(self.port)],
-            stdout=subprocess.PIPE, text=True, env=script_environment(),
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            text=True,
+            env=script_environment(),
+        )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line.strip() == "ready", f"the server said {line!r}"

@@ -77,8 +77,11 @@ def test_what_returns_is_acked(kind: str) -> None:
 
             loop = asyncio.get_running_loop()
             handlers: dict[str, Callable[[Received], Any]] = {
-                "coroutine": coroutine, "plain": note, "object": Object(), "returns awaitable": returning,
-            }  # fmt: skip
+                "coroutine": coroutine,
+                "plain": note,
+                "object": Object(),
+                "returns awaitable": returning,
+            }
             consumer = client.consumer("q", handlers[kind], concurrency=8, **QUICK)
             await consumer.run()
             assert Counter(received.offset for received in seen) == Counter(range(200))
@@ -179,11 +182,21 @@ def test_verdicts_go_out_together() -> None:
 
 
 def test_verdicts_are_merged_to_ranges() -> None:
-    verdicts = [Verdict("ack", 3, 4), Verdict("ack", 1, 2), Verdict("ack", 2, 3), Verdict("nack", 4, 5, None, "x"),
-                Verdict("nack", 5, 6, None, "x"), Verdict("nack", 6, 7, None, "y"), Verdict("ack", 9, 10)]  # fmt: skip
+    verdicts = [
+        Verdict("ack", 3, 4),
+        Verdict("ack", 1, 2),
+        Verdict("ack", 2, 3),
+        Verdict("nack", 4, 5, None, "x"),
+        Verdict("nack", 5, 6, None, "x"),
+        Verdict("nack", 6, 7, None, "y"),
+        Verdict("ack", 9, 10),
+    ]
     assert merged(verdicts) == [
-        Verdict("ack", 1, 4), Verdict("nack", 4, 6, None, "x"), Verdict("nack", 6, 7, None, "y"), Verdict("ack", 9, 10)
-    ]  # fmt: skip
+        Verdict("ack", 1, 4),
+        Verdict("nack", 4, 6, None, "x"),
+        Verdict("nack", 6, 7, None, "y"),
+        Verdict("ack", 9, 10),
+    ]
 
 
 def test_at_most_once() -> None:
@@ -481,9 +494,14 @@ def test_options_are_checked() -> None:
     async def main() -> None:
         async with AsyncClient() as client:
             wrong: list[dict[str, Any]] = [
-                {"concurrency": 0}, {"batch": 0}, {"prefetch": 0}, {"lease_seconds": 0.05}, {"settle_ms": -1},
-                {"poll_seconds": 0}, {"handler": 5},
-            ]  # fmt: skip
+                {"concurrency": 0},
+                {"batch": 0},
+                {"prefetch": 0},
+                {"lease_seconds": 0.05},
+                {"settle_ms": -1},
+                {"poll_seconds": 0},
+                {"handler": 5},
+            ]
             for options in wrong:
                 with pytest.raises(InvalidArgument):
                     client.consumer("q", **({"handler": print} | options))

@@ -276,10 +276,16 @@ def test_options_are_checked() -> None:
     async def main() -> None:
         async with AsyncClient() as client:
             wrong: list[dict[str, Any]] = [
-                {}, {"queue": "a", "exchange": "b"}, {"queue": "a", "mandatory": True}, {"queue": "a", "linger_ms": -1},
-                {"queue": "a", "batch_messages": 0}, {"queue": "a", "batch_messages": 100_001},
-                {"queue": "a", "batch_bytes": 0}, {"queue": "a", "buffer_bytes": 0}, {"queue": "a", "in_flight": 0},
-            ]  # fmt: skip
+                {},
+                {"queue": "a", "exchange": "b"},
+                {"queue": "a", "mandatory": True},
+                {"queue": "a", "linger_ms": -1},
+                {"queue": "a", "batch_messages": 0},
+                {"queue": "a", "batch_messages": 100_001},
+                {"queue": "a", "batch_bytes": 0},
+                {"queue": "a", "buffer_bytes": 0},
+                {"queue": "a", "in_flight": 0},
+            ]
             for options in wrong:
                 with pytest.raises(InvalidArgument):
                     client.producer(**options)

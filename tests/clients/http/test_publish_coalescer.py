@@ -282,8 +282,14 @@ def test_publishes_of_many_share_requests_too_and_each_is_told_its_own_places() 
             held.gate.set()
             receipts = await asyncio.gather(*many)
             await asyncio.gather(*alone)
-            assert payloads(server.asked[-1]) == [b"0 0", b"0 1", b"0 2", b"1 0", *(b"2 %d" % at for at in range(5)),
-                                                  b"single"]  # fmt: skip
+            assert payloads(server.asked[-1]) == [
+                b"0 0",
+                b"0 1",
+                b"0 2",
+                b"1 0",
+                *(b"2 %d" % at for at in range(5)),
+                b"single",
+            ]
             begins = [UNDER_WAY_MAX, UNDER_WAY_MAX + 3, UNDER_WAY_MAX + 4]
             for receipt, count, start in zip(receipts, (3, 1, 5), begins, strict=True):
                 assert len(receipt) == receipt.stored == count

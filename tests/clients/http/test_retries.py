@@ -343,9 +343,15 @@ def test_the_token_is_sent_and_a_bad_one_refused() -> None:
 
 def test_options_are_checked() -> None:
     wrong: list[dict[str, Any]] = [
-        {"timeout": 0}, {"timeout": True}, {"connect_timeout": "1"}, {"connections": 0}, {"namespace": ""},
-        {"consumer": "a\n"}, {"retry": Retry(attempts=0)}, {"retry": Retry(seconds=-1)},
-    ]  # fmt: skip
+        {"timeout": 0},
+        {"timeout": True},
+        {"connect_timeout": "1"},
+        {"connections": 0},
+        {"namespace": ""},
+        {"consumer": "a\n"},
+        {"retry": Retry(attempts=0)},
+        {"retry": Retry(seconds=-1)},
+    ]
     for options in wrong:
         with pytest.raises(errors.InvalidArgument):
             AsyncClient(**options)

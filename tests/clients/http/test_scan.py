@@ -20,8 +20,10 @@ async def fill(client: AsyncClient, *sizes: int) -> list[Message]:
     await client.declare_queue("log", retain_messages=1_000_000)
     held: list[Message] = []
     for size in sizes:
-        batch = [Message(b"%d" % number, partition=f"p{number % 3}", headers={"n": number, "b": b"\xff"})
-                 for number in range(len(held), len(held) + size)]  # fmt: skip
+        batch = [
+            Message(b"%d" % number, partition=f"p{number % 3}", headers={"n": number, "b": b"\xff"})
+            for number in range(len(held), len(held) + size)
+        ]
         await client.publish_batch("log", encode(batch))
         held += batch
     return held
@@ -39,8 +41,11 @@ def test_the_client_gives_what_the_broker_gives(tmp_path: Path) -> None:
             await client.claim("log", max=3)
             assert await client.scan("log", 0, 0, 15) == await broker.scan("log", 0, 0, 15)
             options: list[dict[str, Any]] = [
-                {"payload": False}, {"where": "n > 7 OR n = 1"}, {"group": "default"}, {"max_bytes": 1},
-            ]  # fmt: skip
+                {"payload": False},
+                {"where": "n > 7 OR n = 1"},
+                {"group": "default"},
+                {"max_bytes": 1},
+            ]
             for option in options:
                 found = await client.scan("log", 0, 2, 14, **option)
                 assert found == await broker.scan("log", 0, 2, 14, **option), option

@@ -194,8 +194,11 @@ def test_a_signal_ends_a_consumer_with_care(client: Client, server: ServerProces
     client.publish_many("q", [Message(b"%d" % i) for i in range(30)])
     process = subprocess.Popen(
         [sys.executable, "-W", "error", "-c", CONSUME, server.url],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=script_environment(),
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=script_environment(),
+    )
     assert process.stdout is not None
     assert process.stderr is not None
     with process.stdout, process.stderr:
@@ -217,7 +220,11 @@ def test_an_exit_without_close_neither_hangs_nor_loses(client: Client, server: S
     client.declare_queue("empty")
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", EXIT_WITHOUT_CLOSE, server.url],
-        env=script_environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+        env=script_environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert client.claim("q").payloads() == [b"last"]

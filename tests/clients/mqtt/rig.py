@@ -64,8 +64,11 @@ class MqttServerProcess:
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
                 [sys.executable, str(script), str(self._path), json.dumps(options), str(self.http_port), self._token],
-                stdout=subprocess.PIPE, stderr=log, text=True, env=script_environment(),
-            )  # fmt: skip
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=script_environment(),
+            )
         assert self._process.stdout is not None
         said = self._process.stdout.readline().split()
         assert said, f"the server ended before it listened: {self.log}"

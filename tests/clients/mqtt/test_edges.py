@@ -194,9 +194,12 @@ def test_what_other_protocols_publish_stops_no_subscriber(
 
 def _with_key(message: Message, topic: str) -> Message:
     return Message(
-        message.payload, key=f"{topic}/x", headers=message.headers, content_type=message.content_type,
+        message.payload,
+        key=f"{topic}/x",
+        headers=message.headers,
+        content_type=message.content_type,
         correlation_id=message.correlation_id,
-    )  # fmt: skip
+    )
 
 
 def test_shared_subscriptions_get_no_retained_messages(server: MqttServerProcess) -> None:

@@ -36,9 +36,14 @@ def environment() -> dict[str, str]:
 
 def publish(server: MqttServerProcess, version: str, *arguments: str, given: str | None = None) -> str:
     done = subprocess.run(
-        command("mosquitto_pub", server, version, *arguments), input=given, env=environment(), capture_output=True,
-        text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+        command("mosquitto_pub", server, version, *arguments),
+        input=given,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -47,9 +52,12 @@ def publish(server: MqttServerProcess, version: str, *arguments: str, given: str
 def subscribed(server: MqttServerProcess, version: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A mosquitto_sub that has its subscription: it says so with -d, line by line."""
     process = subprocess.Popen(
-        ["stdbuf", "-oL", *command("mosquitto_sub", server, version, "-d", *arguments)], env=environment(),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        ["stdbuf", "-oL", *command("mosquitto_sub", server, version, "-d", *arguments)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     try:
         assert process.stdout is not None
         for line in process.stdout:
@@ -89,8 +97,12 @@ def test_retained_and_removed(server: MqttServerProcess, version: str) -> None:
     publish(server, version, "-t", f"{topic}/b", "-n", "-q", "1", "-r")
     done = subprocess.run(
         command("mosquitto_sub", server, version, "-t", f"{topic}/#", "-C", "1", "-W", "10", "-F", "%t %r %p"),
-        env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (0, f"{topic}/a 1 stays\n"), done.stderr
 
 
@@ -102,15 +114,23 @@ def test_a_lasting_session(server: MqttServerProcess, version: str) -> None:
         session += ["-x", "300"]
     done = subprocess.run(
         command("mosquitto_sub", server, version, *session, "-E"),
-        env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     for number in range(3):
         publish(server, version, "-t", topic, "-m", f"{number}", "-q", "1")
     done = subprocess.run(
         command("mosquitto_sub", server, version, *session, "-C", "3"),
-        env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert (done.returncode, done.stdout.split()) == (0, ["0", "1", "2"]), done.stderr
 
 
@@ -118,11 +138,36 @@ def test_properties_of_version_5(server: MqttServerProcess) -> None:
     topic = unique("properties")
     with subscribed(server, "mqttv5", "-t", topic, "-q", "1", "-C", "1", "-F", "%j") as process:
         publish(
-            server, "mqttv5", "-t", topic, "-m", "x", "-q", "1",
-            "-D", "publish", "content-type", "text/plain", "-D", "publish", "user-property", "a", "b",
-            "-D", "publish", "response-topic", "answers", "-D", "publish", "correlation-data", "c1",
-            "-D", "publish", "message-expiry-interval", "100",
-        )  # fmt: skip
+            server,
+            "mqttv5",
+            "-t",
+            topic,
+            "-m",
+            "x",
+            "-q",
+            "1",
+            "-D",
+            "publish",
+            "content-type",
+            "text/plain",
+            "-D",
+            "publish",
+            "user-property",
+            "a",
+            "b",
+            "-D",
+            "publish",
+            "response-topic",
+            "answers",
+            "-D",
+            "publish",
+            "correlation-data",
+            "c1",
+            "-D",
+            "publish",
+            "message-expiry-interval",
+            "100",
+        )
         found = json.loads(printed(process)[0])["properties"]
         assert found["content-type"] == "text/plain"
         assert found["user-properties"] == {"a": "b"}
@@ -156,11 +201,24 @@ def test_the_request_and_response_client(server: MqttServerProcess) -> None:
         answering.subscribe(f"{topic}/questions", qos=1)
         process = subprocess.Popen(
             command(
-                "mosquitto_rr", server, "mqttv5", "-t", f"{topic}/questions", "-e", f"{topic}/answers", "-m", "6*7",
-                "-q", "1", "-W", "10",
+                "mosquitto_rr",
+                server,
+                "mqttv5",
+                "-t",
+                f"{topic}/questions",
+                "-e",
+                f"{topic}/answers",
+                "-m",
+                "6*7",
+                "-q",
+                "1",
+                "-W",
+                "10",
             ),
-            env=environment(), stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         asked = answering.next()
         answering.publish(asked.properties.ResponseTopic, b"42")
         output, _ = process.communicate(timeout=PATIENCE_S)

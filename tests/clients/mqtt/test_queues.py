@@ -205,9 +205,12 @@ def test_http_to_mqtt_and_back(server: MqttServerProcess, http: penstock.Client)
         http.declare_queue(f"{topic}-captured")
         http.bind("mqtt", f"{topic}-captured", f"{topic}/+/temperature")
         peer.publish(
-            f"{topic}/kitchen/temperature", b"21.5", UserProperty=("unit", "C"), ContentType="text/plain",
+            f"{topic}/kitchen/temperature",
+            b"21.5",
+            UserProperty=("unit", "C"),
+            ContentType="text/plain",
             CorrelationData=b"c1",
-        )  # fmt: skip
+        )
         claim = http.claim(f"{topic}-captured", wait=10)
         captured = claim.messages[0].message
         assert (captured.payload, captured.key) == (b"21.5", f"{topic}/kitchen/temperature")

@@ -303,9 +303,13 @@ def mixed_commit(epochs: dict[int, int], number: int, lanes: range, turn: int) -
         changes.append(whole)
     id = turn * 100 + number
     made = commit(
-        epochs, *changes, lanes_deleted=[lanes[-1] + 64 * (turn + 1)], outbox=[OutboxRow(id, lanes[0], 0, b"x")],
-        outbox_deleted=[id - 100], traces=[TraceRow("default", "t", turn, id, "event")],
-    )  # fmt: skip
+        epochs,
+        *changes,
+        lanes_deleted=[lanes[-1] + 64 * (turn + 1)],
+        outbox=[OutboxRow(id, lanes[0], 0, b"x")],
+        outbox_deleted=[id - 100],
+        traces=[TraceRow("default", "t", turn, id, "event")],
+    )
     # Who changes what belongs to no lane does so alone: not always, or nobody would be at work at the same time.
     if turn % 8 == number:
         made.catalog, made.catalog_deleted = [CatalogRow("queue", id, 0, "default", f"q{id}", b"{}")], [("queue", 1)]

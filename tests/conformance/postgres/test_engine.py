@@ -46,8 +46,10 @@ async def backends(url: str, schema: str, end: bool = False, states: tuple[str, 
         what = "pg_terminate_backend(pid)" if end else "pid"
         rows = await connection.fetch(
             f"SELECT {what} FROM pg_stat_activity WHERE query LIKE '%' || $1 || '%' AND pid <> pg_backend_pid() "
-            "AND state = ANY ($2)", schema, states,
-        )  # fmt: skip
+            "AND state = ANY ($2)",
+            schema,
+            states,
+        )
         return len(rows)
     finally:
         await connection.close()

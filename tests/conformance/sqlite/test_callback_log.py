@@ -112,8 +112,9 @@ def test_a_small_commit_that_cannot_be_synced_is_void(path: Path, monkeypatch: p
                 await begun(store, commit(epochs, change(batches=batches(1, base=1), first=0)))
         await store.apply(commit(epochs, change(batches=batches(2, base=1), first=0)))
         assert [(row.base, row.count) for row in await all_batches(store)] == [
-            (0, 1), *((row.base, row.count) for row in batches(2, base=1))
-        ]  # fmt: skip
+            (0, 1),
+            *((row.base, row.count) for row in batches(2, base=1)),
+        ]
 
     use(path, scenario)
 

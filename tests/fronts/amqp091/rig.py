@@ -97,9 +97,13 @@ class Served:
 
     def parameters(self, **options: Any) -> pika.ConnectionParameters:
         return pika.ConnectionParameters(
-            "127.0.0.1", self.server.port, connection_attempts=1, socket_timeout=PATIENCE_S,
-            blocked_connection_timeout=PATIENCE_S, **options,
-        )  # fmt: skip
+            "127.0.0.1",
+            self.server.port,
+            connection_attempts=1,
+            socket_timeout=PATIENCE_S,
+            blocked_connection_timeout=PATIENCE_S,
+            **options,
+        )
 
     def connect(self, **options: Any) -> pika.BlockingConnection:
         connection = pika.BlockingConnection(self.parameters(**options))

@@ -526,8 +526,12 @@ def test_dead_letters_tell_their_history() -> None:
         assert headers["own"] == 1
         [death] = headers["x-death"]
         assert {name: death[name] for name in ("count", "reason", "queue", "exchange", "routing-keys")} == {
-            "count": 1, "reason": "rejected", "queue": "q", "exchange": "amq.direct", "routing-keys": ["k"],
-        }  # fmt: skip
+            "count": 1,
+            "reason": "rejected",
+            "queue": "q",
+            "exchange": "amq.direct",
+            "routing-keys": ["k"],
+        }
         assert death["time"] is not None
         for name, value in (("reason", "rejected"), ("queue", "q"), ("exchange", "amq.direct")):
             assert headers[f"x-first-death-{name}"] == headers[f"x-last-death-{name}"] == value

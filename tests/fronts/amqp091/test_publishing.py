@@ -286,9 +286,14 @@ def test_a_message_as_other_protocols_see_it() -> None:
 
 def test_a_message_of_another_protocol() -> None:
     message = Message(
-        b"body", key="a/b", headers={"n": 5, "amqp-reply-to": "there", "amqp": b"\x05garbage", "s": ["x", {"y": None}]},
-        content_type="text/plain", correlation_id="c", priority=3, ttl_ms=60_000,
-    )  # fmt: skip
+        b"body",
+        key="a/b",
+        headers={"n": 5, "amqp-reply-to": "there", "amqp": b"\x05garbage", "s": ["x", {"y": None}]},
+        content_type="text/plain",
+        correlation_id="c",
+        priority=3,
+        ttl_ms=60_000,
+    )
     with served() as place:
         channel = place.channel()
         channel.queue_declare("q")

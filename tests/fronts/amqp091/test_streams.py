@@ -230,8 +230,9 @@ def test_publishing_to_and_consuming_from_a_queues_address() -> None:
         inbox = Inbox(channel, "$queue/orders/#")
         inbox.wait(2)
         assert [(body, method.routing_key) for method, _, body in inbox.deliveries] == [
-            (b"root", ""), (b"with a key", "eu/images"),
-        ]  # fmt: skip
+            (b"root", ""),
+            (b"with a key", "eu/images"),
+        ]
         assert channel.queue_declare("$queue/orders", durable=True).method.consumer_count == 1
         assert channel.queue_purge("$queue/orders").method.message_count == 0
         with closes(403, "basic.ack"):
@@ -253,8 +254,16 @@ def test_filters_after_a_queues_name(kind: str) -> None:
             "it's/100%": ["it's/100%"],
         }
         inboxes = {text: reader(place, f"$queue/orders/{text}", x_consumer_group="g") for text in groups}
-        keys = ["eu", "eu/images", "eu/images/png", "us/images", "us/x/images/y", "us/images/images/x", "it's/100%",
-                "it's/100x"]  # fmt: skip
+        keys = [
+            "eu",
+            "eu/images",
+            "eu/images/png",
+            "us/images",
+            "us/x/images/y",
+            "us/images/images/x",
+            "it's/100%",
+            "it's/100x",
+        ]
         for key in keys:
             channel.basic_publish("", f"$queue/orders/{key}", key.encode())
         for text, expected in groups.items():

@@ -42,8 +42,17 @@ async def test_a_token_is_wanted_everywhere_but_where_it_says_so(front: Front) -
 
 @over_http(token="correct horse")
 async def test_tokens_that_are_right_and_wrong(front: Front) -> None:
-    for value in ("Bearer wrong", "Bearer", "Bearer ", "Basic correct horse", "correct horse", "Bearer correct horse2",
-                  "Bearer correct hors", "bearer\tcorrect horse", "Bearer caf\u00e9"):  # fmt: skip
+    for value in (
+        "Bearer wrong",
+        "Bearer",
+        "Bearer ",
+        "Basic correct horse",
+        "correct horse",
+        "Bearer correct horse2",
+        "Bearer correct hors",
+        "bearer\tcorrect horse",
+        "Bearer caf\u00e9",
+    ):
         reply = await front.call("GET", "/v1/queues", headers={"Authorization": value})
         assert (reply.status, reply.code) == (401, "unauthorized"), value
     for value in ("Bearer correct horse", "bearer correct horse", "BEARER   correct horse"):

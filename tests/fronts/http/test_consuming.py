@@ -24,12 +24,14 @@ async def test_any_mix_of_verdicts(front: Front) -> None:
     assert [one["offset"] for one in claim["messages"]] == list(range(8))
     assert all(one["attempt"] == 1 and one["queue"] == "mail" for one in claim["messages"])
     reply = await settle(
-        front, claim["lease"], {"action": "ack", "offsets": [0, 2]}, {"action": "reject", "start": 3, "end": 5,
-        "error": "bad"},
-        {"action": "nack", "offsets": [1], "delay": 0, "error": "once more"}, {"action": "postpone", "offsets": [5],
-        "delay": 600},
+        front,
+        claim["lease"],
+        {"action": "ack", "offsets": [0, 2]},
+        {"action": "reject", "start": 3, "end": 5, "error": "bad"},
+        {"action": "nack", "offsets": [1], "delay": 0, "error": "once more"},
+        {"action": "postpone", "offsets": [5], "delay": 600},
         {"action": "release", "offsets": [6]},
-    )  # fmt: skip
+    )
     assert reply.status == 204
     assert reply.body == b""
     states = {one.offset: one.state for one in (await front.broker.browse("mail", group="default")).messages}
@@ -57,9 +59,12 @@ async def test_a_settle_that_claims(front: Front) -> None:
     empty = await front.ok("POST", f"/v1/leases/{last['lease']}/next", {})
     assert (empty["messages"], empty["lease"]) == ([], None)
     for body, status, code in (
-        ({}, 409, "lease_lost"), ({"verdicts": []}, 400, "invalid_argument"), ({"max": 0}, 400, "invalid_argument"),
-        ({"wait": 5}, 400, "invalid_argument"), ({"lease_seconds": 0}, 400, "invalid_argument"),
-    ):  # fmt: skip
+        ({}, 409, "lease_lost"),
+        ({"verdicts": []}, 400, "invalid_argument"),
+        ({"max": 0}, 400, "invalid_argument"),
+        ({"wait": 5}, 400, "invalid_argument"),
+        ({"lease_seconds": 0}, 400, "invalid_argument"),
+    ):
         reply = await front.call("POST", f"/v1/leases/{last['lease']}/next", body)
         assert (reply.status, reply.code) == (status, code), body
 
@@ -289,14 +294,18 @@ async def test_dead_letters(front: Front) -> None:
     await front.publish("mail", *"abcd")
     claim = await front.claim("mail", max=4)
     await settle(
-        front, claim["lease"], {"action": "reject", "offsets": [0, 1, 2], "error": "no address"},
+        front,
+        claim["lease"],
+        {"action": "reject", "offsets": [0, 1, 2], "error": "no address"},
         {"action": "reject", "offsets": [3], "error": "too old"},
-    )  # fmt: skip
+    )
     dead = (await front.ok("GET", f"{GROUP}/dead"))["dead"]
     assert [(one["message"]["payload"], one["reason"], one["error"], one["attempts"]) for one in dead] == [
-        ("a", "rejected", "no address", 1), ("b", "rejected", "no address", 1), ("c", "rejected", "no address", 1),
+        ("a", "rejected", "no address", 1),
+        ("b", "rejected", "no address", 1),
+        ("c", "rejected", "no address", 1),
         ("d", "rejected", "too old", 1),
-    ]  # fmt: skip
+    ]
     assert len((await front.ok("GET", f"{GROUP}/dead", error="old"))["dead"]) == 1
     assert len((await front.ok("GET", f"{GROUP}/dead", start=1, end=3, reason="rejected"))["dead"]) == 2
     assert len((await front.ok("GET", f"{GROUP}/dead", max=3))["dead"]) == 3

@@ -152,9 +152,15 @@ async def test_media_types(front: Front) -> None:
     good = ("application/json", "application/json; charset=utf-8", "APPLICATION/JSON", "application/json;x=y")
     for media_type in good:
         assert (await front.call("POST", MESSAGES, body, headers={"Content-Type": media_type})).status == 200
-    bad = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/jsonx",
-    "",
-           "application/vnd.penstock.batches+msgpack", "*/*")  # fmt: skip
+    bad = (
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/jsonx",
+        "",
+        "application/vnd.penstock.batches+msgpack",
+        "*/*",
+    )
     for media_type in bad:
         reply = await front.call("POST", MESSAGES, body, headers={"Content-Type": media_type})
         assert (reply.status, reply.code) == (415, "unsupported_media_type"), media_type
@@ -245,9 +251,22 @@ async def test_half_an_escape_is_text(front: Front) -> None:
 
 @over_http()
 async def test_paths_that_lead_nowhere(front: Front) -> None:
-    for path in ("/", "//", "/v1", "/v1/", "/v1/queues/", "/v1/queue", "/v1/queues/a/b", "/v2/queues", "/V1/queues",
-    "/healthz/",
-                 "/v1/queues//messages", "/../etc/passwd", "/%2e%2e/etc/passwd", "/v1/queues/../../etc"):  # fmt: skip
+    for path in (
+        "/",
+        "//",
+        "/v1",
+        "/v1/",
+        "/v1/queues/",
+        "/v1/queue",
+        "/v1/queues/a/b",
+        "/v2/queues",
+        "/V1/queues",
+        "/healthz/",
+        "/v1/queues//messages",
+        "/../etc/passwd",
+        "/%2e%2e/etc/passwd",
+        "/v1/queues/../../etc",
+    ):
         reply = await front.call("GET", path)
         assert reply.status == 404, path
         assert reply.code in ("no_such_path", "not_found"), path

@@ -214,9 +214,20 @@ def tamed(case: Case[Any], lease: str, session: str, is_known: bool) -> Case[Any
     if isinstance(case.body, dict) and isinstance(wait, int | float):
         case.body["wait"] = min(wait, WAIT_S_MAX)
     if is_known:
-        names = {"queue": "mail", "group": "default", "exchange": "all", "schedule": "nightly", "trace": "trace",
-                 "lease": lease, "session": session, "lane": 0, "offset": 0,
-                 "mark": "ledger", "transaction": "open", "chunk": "a"}  # fmt: skip
+        names = {
+            "queue": "mail",
+            "group": "default",
+            "exchange": "all",
+            "schedule": "nightly",
+            "trace": "trace",
+            "lease": lease,
+            "session": session,
+            "lane": 0,
+            "offset": 0,
+            "mark": "ledger",
+            "transaction": "open",
+            "chunk": "a",
+        }
         if "/read" in case.path or "/commit" in case.path:
             names["group"] = "watch"
         case.path_parameters = {name: names[name] for name in case.path_parameters or {}}

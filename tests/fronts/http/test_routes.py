@@ -108,10 +108,18 @@ async def test_stats_are_the_broker_s(front: Front) -> None:
     assert body["published"] == stats.published == 2
     assert body["bytes_published"] == stats.bytes_published
     assert body["groups"] == [
-        {"group": "default", "kind": "work", "ready": 1, "leased": 1, "scheduled": 0, "dead": 0,
-        "lag": body["groups"][0]["lag"],
-         "oldest_offset": stats.groups[0].oldest_offset, "paused": False}
-    ]  # fmt: skip
+        {
+            "group": "default",
+            "kind": "work",
+            "ready": 1,
+            "leased": 1,
+            "scheduled": 0,
+            "dead": 0,
+            "lag": body["groups"][0]["lag"],
+            "oldest_offset": stats.groups[0].oldest_offset,
+            "paused": False,
+        }
+    ]
     assert (await front.ok("GET", "/v1/stats", prefix="mail"))["queues"] == [body]
 
 
@@ -134,16 +142,31 @@ async def test_namespaces_are_apart(front: Front) -> None:
 async def test_a_message_with_everything(front: Front) -> None:
     await front.broker.declare_queue("mail")
     full = {
-        "payload": "text \u2713", "partition": "customer-1", "key": "orders.new", "priority": 7, "delay_ms": 0,
+        "payload": "text \u2713",
+        "partition": "customer-1",
+        "key": "orders.new",
+        "priority": 7,
+        "delay_ms": 0,
         "not_before_ms": 1,
-        "ttl_ms": 3_600_000, "dedup_id": "once", "content_type": "text/plain", "correlation_id": "c-1",
+        "ttl_ms": 3_600_000,
+        "dedup_id": "once",
+        "content_type": "text/plain",
+        "correlation_id": "c-1",
         "trace_id": "t-1",
-        "headers": {"none": None, "yes": True, "int": -5, "big": 2**63 - 1, "float": 1.5, "text": "caf\u00e9",
-        "list": [1, "a", None],
-                    "bytes": {"$base64": "AP8="}, "time": {"$time": "2026-01-31T12:00:00+00:00"},
-                    "nested": {"deep": [{"$base64": ""}, {"a": {"$time": "2026-01-31T13:00:00+01:00"}}]},
-                    "looks like bytes": {"$object": {"$base64": "hello"}}},
-    }  # fmt: skip
+        "headers": {
+            "none": None,
+            "yes": True,
+            "int": -5,
+            "big": 2**63 - 1,
+            "float": 1.5,
+            "text": "caf\u00e9",
+            "list": [1, "a", None],
+            "bytes": {"$base64": "AP8="},
+            "time": {"$time": "2026-01-31T12:00:00+00:00"},
+            "nested": {"deep": [{"$base64": ""}, {"a": {"$time": "2026-01-31T13:00:00+01:00"}}]},
+            "looks like bytes": {"$object": {"$base64": "hello"}},
+        },
+    }
     answer = await front.ok("POST", "/v1/queues/mail/messages", {"messages": [full]})
     assert answer == {
         "count": 1,
@@ -281,8 +304,14 @@ async def test_traces(front: Front) -> None:
     kinds = [(one["kind"], one.get("name", "")) for one in trace["entries"]]
     assert kinds == [("published", ""), ("event", "packed"), ("event", "sent")]
     assert trace["entries"][2] | {"at_ms": 0} == {
-        "at_ms": 0, "kind": "event", "queue": "mail", "lane": 0, "offset": 0, "consumer": "me", "name": "sent",
-    }  # fmt: skip
+        "at_ms": 0,
+        "kind": "event",
+        "queue": "mail",
+        "lane": 0,
+        "offset": 0,
+        "consumer": "me",
+        "name": "sent",
+    }
     assert (await front.ok("GET", "/v1/traces/unknown"))["entries"] == []
     assert len((await front.ok("GET", "/v1/traces/order-1", max=1))["entries"]) == 1
 
@@ -291,9 +320,13 @@ async def test_traces(front: Front) -> None:
 async def test_schedules(front: Front) -> None:
     await front.broker.declare_queue("mail")
     wanted = {
-        "queue": "mail", "cron": "0 3 * * *", "timezone": "Europe/Berlin", "description": "nightly", "paused": True,
+        "queue": "mail",
+        "cron": "0 3 * * *",
+        "timezone": "Europe/Berlin",
+        "description": "nightly",
+        "paused": True,
         "message": {"payload": "go", "headers": {"raw": {"$base64": "AA=="}}, "priority": 3},
-    }  # fmt: skip
+    }
     reply = await front.call("PUT", "/v1/schedules/nightly", wanted)
     assert reply.status == 201
     assert reply.json() == {"name": "nightly", **wanted}

@@ -35,8 +35,10 @@ async def filled(front: Front, *sizes: int, queue: str = "log", **options: Any) 
     await front.broker.declare_queue(queue, retain_messages=1_000_000, **options)
     held: list[Message] = []
     for size in sizes:
-        batch = [Message(b"payload %d" % number, partition=f"p{number % 3}", headers={"n": number})
-                 for number in range(len(held), len(held) + size)]  # fmt: skip
+        batch = [
+            Message(b"payload %d" % number, partition=f"p{number % 3}", headers={"n": number})
+            for number in range(len(held), len(held) + size)
+        ]
         await front.broker.publish_batch(queue, encode(batch))
         held += batch
     return held
@@ -154,8 +156,9 @@ async def test_lanes_are_apart(front: Front) -> None:
 async def test_a_condition_chooses_places(front: Front) -> None:
     held = await filled(front, 4, 4, 4)
     found = await scan(front, 1, 11, where="n IN (0, 1, 2, 3, 9, 11)")
-    assert [None if part.rows is None else struct.unpack(f"<{len(part.rows) // 4}I", part.rows)
-            for part in found.slices] == [None, (), (1,)]  # fmt: skip
+    assert [
+        None if part.rows is None else struct.unpack(f"<{len(part.rows) // 4}I", part.rows) for part in found.slices
+    ] == [None, (), (1,)]
     assert (found.slices[1].meta, found.slices[1].body) == (None, None), "nobody wants it"
     assert [one.message for one in found.messages()] == [*held[1:4], held[9]]
     assert (spans(found), found.next_offset) == ([(1, 4), (4, 8), (8, 11)], 11)
@@ -224,8 +227,10 @@ async def test_the_same_rows_as_an_arrow_stream(front: Front) -> None:
     assert reply.headers[NEXT_OFFSET_HEADER.lower()] == "30"
     table = pa.ipc.open_stream(reply.body).read_all()
     assert table.schema.metadata == {
-        b"penstock.queue": b"log", b"penstock.lane": b"0", b"penstock.next_offset": b"30",
-    }  # fmt: skip
+        b"penstock.queue": b"log",
+        b"penstock.lane": b"0",
+        b"penstock.next_offset": b"30",
+    }
     assert table.replace_schema_metadata() == expected
 
 
@@ -235,12 +240,14 @@ async def test_arrow_with_columns_a_condition_and_a_group(front: Front) -> None:
     await front.broker.claim("log", max=2)
     reply = await reply_of(
         front, start=0, end=10, headers=ARROW, columns="state,offset", where="n < 3", group="default"
-    )  # fmt: skip
+    )
     table = pa.ipc.open_stream(reply.body).read_all()
     assert table.replace_schema_metadata().schema == schema_of(["state", "offset"])
     assert table.to_pylist() == [
-        {"state": "leased", "offset": 0}, {"state": "leased", "offset": 1}, {"state": "ready", "offset": 2},
-    ]  # fmt: skip
+        {"state": "leased", "offset": 0},
+        {"state": "leased", "offset": 1},
+        {"state": "ready", "offset": 2},
+    ]
 
 
 @over_http(engine="sqlite")
@@ -456,8 +463,10 @@ async def test_how_far_a_read_may_go(front: Front) -> None:
             )
             if count > 1:
                 assert await extent(start=3, max_bytes=sum(sizes[:count]) - 1) == (
-                    (count - 1) * 10, (count - 1) * 10 - 3, sum(sizes[: count - 1]),
-                )  # fmt: skip
+                    (count - 1) * 10,
+                    (count - 1) * 10 - 3,
+                    sum(sizes[: count - 1]),
+                )
         assert await extent(start=0, max_rows=12, max_bytes=sum(sizes[:5])) == (12, 12, sum(sizes[:2]))
 
 

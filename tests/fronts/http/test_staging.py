@@ -103,8 +103,13 @@ async def test_chunks_are_staged_and_committed(front: Front) -> None:
     assert (shown["transaction"], shown["state"], shown["published"]) == ("t/1", "open", 0)
     assert shown["expires_ms"] > 0
     assert [part["chunk"] for part in shown["chunks"]] == ["b", "a", "c"]
-    assert shown["chunks"][2] == {"chunk": "c", "exchange": "x", "routing_key": "k", "messages": 1,
-                                  "bytes": shown["chunks"][2]["bytes"]}  # fmt: skip
+    assert shown["chunks"][2] == {
+        "chunk": "c",
+        "exchange": "x",
+        "routing_key": "k",
+        "messages": 1,
+        "bytes": shown["chunks"][2]["bytes"],
+    }
     body = {"chunks": ["a", "b", "c"], "marks": [{"name": "m", "value": {"x": 1}, "expected_version": 0}]}
     reply = await front.call("POST", "/v1/staged/t%2F1/commit", body)
     assert (reply.status, reply.json()) == (200, {"published": 5, "repeated": False})

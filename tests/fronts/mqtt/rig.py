@@ -129,9 +129,12 @@ class Client:
         return self._packet_id
 
     async def subscribe(
-        self, *filters: str | TopicFilter, qos: int = 2, subscription_id: int | None = None,
+        self,
+        *filters: str | TopicFilter,
+        qos: int = 2,
+        subscription_id: int | None = None,
         properties: dict[str, str] | None = None,
-    ) -> list[int]:  # fmt: skip
+    ) -> list[int]:
         """The codes of the answer; nothing else may come before it."""
         wanted = [TopicFilter(one, max_qos=QoS(qos)) if isinstance(one, str) else one for one in filters]
         self.send(
@@ -170,10 +173,14 @@ class Client:
         packet_id = self.next_id() if qos else None
         self.send(
             mqtt5.PublishPacket(
-                topic, payload, qos=QoS(qos), packet_id=packet_id, user_properties=list((properties or {}).items()),
+                topic,
+                payload,
+                qos=QoS(qos),
+                packet_id=packet_id,
+                user_properties=list((properties or {}).items()),
                 **fields,
             )
-        )  # fmt: skip
+        )
         if qos == 0:
             return 0
         if qos == 1:

@@ -102,11 +102,17 @@ async def test_every_property_reaches_the_subscriber(tmp_path: Path) -> None:
         properties = [("b", "1"), ("a", "2"), ("b", "3"), ("mqtt", "x"), ("amqp-type", "y")]
         client.send(
             mqtt5.PublishPacket(
-                "a", b"\xc3\xa9", qos=QoS.AT_MOST_ONCE, payload_format_indicator=1, message_expiry_interval=60,
-                content_type="text/plain", response_topic="answers/1", correlation_data=b"\xff\x00",
+                "a",
+                b"\xc3\xa9",
+                qos=QoS.AT_MOST_ONCE,
+                payload_format_indicator=1,
+                message_expiry_interval=60,
+                content_type="text/plain",
+                response_topic="answers/1",
+                correlation_data=b"\xff\x00",
                 user_properties=properties,
             )
-        )  # fmt: skip
+        )
         message = await client.message()
         assert message.payload_format_indicator == 1
         assert 1 <= message.message_expiry_interval <= 60

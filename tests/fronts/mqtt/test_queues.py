@@ -63,8 +63,10 @@ async def test_a_delivery_says_what_it_is_and_is_settled_by_publishing(tmp_path:
         assert first.subscription_ids == [2]
         properties = given(first)
         assert {name: properties[name] for name in ("group-id", "queue", "offset")} == {
-            "group-id": "workers", "queue": "orders", "offset": "0"
-        }  # fmt: skip
+            "group-id": "workers",
+            "queue": "orders",
+            "offset": "0",
+        }
         # PUBACK says that the packet has arrived, no more.
         assert (await group_of(front, "orders", "workers")).leased == 3
         assert await settle(client, first, "$ack") == 0
@@ -76,8 +78,9 @@ async def test_a_delivery_says_what_it_is_and_is_settled_by_publishing(tmp_path:
         assert await settle(client, again, "$nack") == 0
         dead = await front.broker.dead("orders", "workers")
         assert [(one.received.payload, one.reason, one.error) for one in dead] == [
-            (b"1", "attempts", "because"), (b"2", "rejected", "because")
-        ]  # fmt: skip
+            (b"1", "attempts", "because"),
+            (b"2", "rejected", "because"),
+        ]
         assert (await group_of(front, "orders", "workers")).lag == 0
 
 

@@ -25,8 +25,10 @@ async def test_the_last_retained_message_of_each_topic_comes_with_a_subscription
         await client.subscribe("a/#", qos=2, subscription_id=3)
         found = [await client.message() for _ in range(3)]
         assert {(one.topic, one.payload, int(one.qos)) for one in found} == {
-            ("a/0", b"new", 0), ("a/1", b"new", 1), ("a/2", b"new", 2)
-        }  # fmt: skip
+            ("a/0", b"new", 0),
+            ("a/1", b"new", 1),
+            ("a/2", b"new", 2),
+        }
         assert all(one.retain and one.subscription_ids == [3] for one in found)
         assert all(one.user_properties == [("n", "1")] for one in found)
         await publisher.publish("a/1", b"live", retain=False)
@@ -133,9 +135,13 @@ async def test_a_will_is_published_when_the_connection_is_lost(tmp_path: Path) -
     async with opened(tmp_path) as front:
         watching = await watcher(front)
         will = Will(
-            "wills/1", payload=b"gone", qos=QoS.AT_LEAST_ONCE, retain=True, content_type="text/plain",
+            "wills/1",
+            payload=b"gone",
+            qos=QoS.AT_LEAST_ONCE,
+            retain=True,
+            content_type="text/plain",
             user_properties=[("a", "b")],
-        )  # fmt: skip
+        )
         client = await front.connect("client", will=will)
         client.cut()
         message = await watching.message()

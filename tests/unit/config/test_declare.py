@@ -178,8 +178,16 @@ def test_a_fixed_option_of_a_group_is_a_conflict() -> None:
 
 
 def test_a_pause_that_the_file_does_not_speak_of_stays() -> None:
-    schedule = {"queue": "q", "exchange": None, "cron": None, "interval_ms": 1000, "timezone": "UTC",
-                "description": "", "message": Message(b""), "paused": True}  # fmt: skip
+    schedule = {
+        "queue": "q",
+        "exchange": None,
+        "cron": None,
+        "interval_ms": 1000,
+        "timezone": "UTC",
+        "description": "",
+        "message": Message(b""),
+        "paused": True,
+    }
     text = "[schedules.s]\nqueue = 'q'\ninterval_ms = 1000\nmessage = {}\n"
     [step] = plan("default", declarations(text)["default"], Present(schedules={"s": schedule}))
     assert step.action == "unchanged"

@@ -43,7 +43,7 @@ from penstock.core.filters import (
     Value,
     parse,
     to_text,
-)  # fmt: skip
+)
 from penstock.model import Message
 from penstock.model.errors import InvalidFilter
 
@@ -503,9 +503,15 @@ def test_a_hostile_like_does_not_backtrack() -> None:
 
 def test_properties_are_read_from_the_message_and_no_header_stands_in() -> None:
     message = Message(
-        partition="p", key="k", priority=7, content_type="c", correlation_id="o", trace_id="t", dedup_id="d",
+        partition="p",
+        key="k",
+        priority=7,
+        content_type="c",
+        correlation_id="o",
+        trace_id="t",
+        dedup_id="d",
         headers={"$key": "wrong", "key": "header"},
-    )  # fmt: skip
+    )
     everything = (
         "$partition = 'p' AND $key = 'k' AND $priority = 7 AND $content_type = 'c' AND $correlation_id = 'o'"
         " AND $trace_id = 't' AND $dedup_id = 'd' AND key = 'header' AND \"$key\" = 'wrong'"
@@ -590,9 +596,14 @@ conditions: st.SearchStrategy[Condition] = st.recursive(
     max_leaves=6,
 )
 header_values = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 3), st.integers(LOWEST, HIGHEST), st.floats(),
-    st.text("ab'%_", max_size=3), st.sampled_from([b"a", NOW, [1], {"a": 1}]),
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.integers(LOWEST, HIGHEST),
+    st.floats(),
+    st.text("ab'%_", max_size=3),
+    st.sampled_from([b"a", NOW, [1], {"a": 1}]),
+)
 messages = st.builds(
     Message,
     headers=st.one_of(st.none(), st.dictionaries(names, header_values, max_size=7)),
@@ -710,10 +721,16 @@ def compared(name: str, left: Any, right: Any) -> bool | None:
         return None
     if kind == "number" and float in (type(left), type(right)):
         left, right = float(left), float(right)
-    return bool({
-        "=": left == right, "<>": left != right, "<": left < right, "<=": left <= right, ">": left > right,
-        ">=": left >= right,
-    }[name])  # fmt: skip
+    return bool(
+        {
+            "=": left == right,
+            "<>": left != right,
+            "<": left < right,
+            "<=": left <= right,
+            ">": left > right,
+            ">=": left >= right,
+        }[name]
+    )
 
 
 def expected_value(node: Value, message: Message) -> Any:

@@ -39,9 +39,11 @@ def routed(router: Router, exchange: str, key: str = "", message: Message = NOTH
     """By one message and by a batch of three: the two ways must agree."""
     route = router.route(exchange, key, message.headers, message)
     meta = Meta(
-        3, key=[key] * 3, headers=None if message.headers is None else [message.headers] * 3,
+        3,
+        key=[key] * 3,
+        headers=None if message.headers is None else [message.headers] * 3,
         priority=[message.priority] * 3,
-    )  # fmt: skip
+    )
     batch = router.route_batch(exchange, meta, 3)
     assert tuple(batch.queues) == route
     assert all(list(indexes) == [0, 1, 2] for indexes in batch.queues.values())

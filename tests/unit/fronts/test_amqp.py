@@ -98,10 +98,15 @@ def test_headers_are_added_and_the_others_stay(table: dict[str, Any]) -> None:
 
 def test_a_message_of_another_protocol_keeps_what_amqp_can_say() -> None:
     headers = {
-        "amqp-reply-to": "there", "amqp-type": 5, "amqp-timestamp": dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
-        "amqp-delivery-mode": 1, "time": dt.datetime(2021, 1, 1, tzinfo=dt.UTC), "ü" * 200: "too long a name",
-        "mqtt": b"\x01", "list": [1, None],
-    }  # fmt: skip
+        "amqp-reply-to": "there",
+        "amqp-type": 5,
+        "amqp-timestamp": dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
+        "amqp-delivery-mode": 1,
+        "time": dt.datetime(2021, 1, 1, tzinfo=dt.UTC),
+        "ü" * 200: "too long a name",
+        "mqtt": b"\x01",
+        "list": [1, None],
+    }
     message = Message(b"", headers=headers, content_type="x" * 255, correlation_id="ü" * 200, ttl_ms=5)
     found = Properties(outgoing(message, 1_600_000_000_000).properties)
     assert (found.reply_to, found.delivery_mode, found.content_type) == ("there", 1, "x" * 255)
@@ -111,8 +116,16 @@ def test_a_message_of_another_protocol_keeps_what_amqp_can_say() -> None:
 
 
 def death(queue: str, reason: str, target: str = "exchange:dead", key: str | None = "k") -> dict[str, Any]:
-    return {"queue": queue, "group": "default", "reason": reason, "error": "", "attempts": 1, "time": 5_000, "key": key,
-            "target": target}  # fmt: skip
+    return {
+        "queue": queue,
+        "group": "default",
+        "reason": reason,
+        "error": "",
+        "attempts": 1,
+        "time": 5_000,
+        "key": key,
+        "target": target,
+    }
 
 
 def told(history: list[Any], **properties: Any) -> tuple[str, dict[str, Any]]:
@@ -123,13 +136,18 @@ def told(history: list[Any], **properties: Any) -> tuple[str, dict[str, Any]]:
 
 def test_deaths_are_counted_by_queue_and_reason_the_newest_first() -> None:
     history = [
-        death("a", "rejected"), death("b", "expired", "exchange:back"), death("a", "rejected"), death("c", "overflow"),
-    ]  # fmt: skip
+        death("a", "rejected"),
+        death("b", "expired", "exchange:back"),
+        death("a", "rejected"),
+        death("c", "overflow"),
+    ]
     exchange, headers = told(history, headers={"own": 1})
     assert exchange == "dead"
     assert [(one["queue"], one["reason"], one["count"]) for one in headers["x-death"]] == [
-        ("a", "rejected", 2), ("b", "expired", 1), ("c", "maxlen", 1),
-    ]  # fmt: skip
+        ("a", "rejected", 2),
+        ("b", "expired", 1),
+        ("c", "maxlen", 1),
+    ]
     assert [one["exchange"] for one in headers["x-death"]] == ["dead", "dead", "first"]
     assert (headers["x-first-death-queue"], headers["x-last-death-queue"], headers["own"]) == ("c", "a", 1)
     assert headers["x-last-death-exchange"] == "dead"
@@ -194,9 +212,7 @@ def test_names() -> None:
 
 def options(durable: bool = True, **arguments: Any) -> dict[str, Any]:
     given = {name.replace("_", "-"): value for name, value in arguments.items()}
-    return queue_options(
-        durable=durable, exclusive=False, auto_delete=False, arguments=given, keeps_transient=False
-    )  # fmt: skip
+    return queue_options(durable=durable, exclusive=False, auto_delete=False, arguments=given, keeps_transient=False)
 
 
 def test_arguments_become_options() -> None:
@@ -220,10 +236,16 @@ def test_arguments_become_options() -> None:
 
 def test_where_a_stream_is_read_from() -> None:
     for value, expected in (
-        ("first", Start("first")), ("last", Start("last")), ("next", Start("last")), (5, Start(offset=5)),
-        (tables.Long(5), Start(offset=5)), ("offset=7", Start(offset=7)), ("timestamp=9", Start(time_ms=9)),
-        (tables.Timestamp(3), Start(time_ms=3_000)), ("1h", Start(time_ms=6_400_000)),
-    ):  # fmt: skip
+        ("first", Start("first")),
+        ("last", Start("last")),
+        ("next", Start("last")),
+        (5, Start(offset=5)),
+        (tables.Long(5), Start(offset=5)),
+        ("offset=7", Start(offset=7)),
+        ("timestamp=9", Start(time_ms=9)),
+        (tables.Timestamp(3), Start(time_ms=3_000)),
+        ("1h", Start(time_ms=6_400_000)),
+    ):
         assert start_of(value, 10_000_000) == expected
     for wrong in (-1, True, "x", "offset=", None, 1.5, ""):
         with pytest.raises(ChannelFault, match="x-stream-offset"):

@@ -33,8 +33,10 @@ def test_paths_are_remembered_within_limits() -> None:
     for number in range(3 * PATHS_KEPT):
         route, names, query = router.find_target("POST", b"/v1/queues/q%d/messages?a=%d" % (number, number))
         assert (route.name, names, query) == (
-            "POST /v1/queues/{queue}/messages", {"queue": f"q{number}"}, {"a": str(number)}
-        )  # fmt: skip
+            "POST /v1/queues/{queue}/messages",
+            {"queue": f"q{number}"},
+            {"a": str(number)},
+        )
         assert len(router._found) <= PATHS_KEPT
     assert router.find_target("POST", b"/v1/queues/q1/messages")[1] == {"queue": "q1"}
     before = len(router._found)

@@ -89,8 +89,10 @@ def test_a_folder_belongs_to_one_process_at_a_time(tmp_path: Path) -> None:
         await folder.truncate("a", 4)
         await folder.append("a", b"!")
         assert (await folder.names(), await folder.read("a"), await folder.read("a", 1, 2)) == (
-            ["a", "b", "lock"], b"onet!", b"ne",
-        )  # fmt: skip
+            ["a", "b", "lock"],
+            b"onet!",
+            b"ne",
+        )
         await folder.remove("a")
         await folder.remove("a")
         assert await folder.names() == ["b", "lock"]

@@ -34,6 +34,8 @@ def test_with_watch_it_is_what_comes_too() -> None:
 def test_with_watch_names_of_any_kind_stay_names() -> None:
     odd = ["[x]", "a,b", "c*"]
     assert asked('["a,b", "c*", "[x]"]', [*odd, "$events"], ["x", "a", "b", "cc", "$events-1"], watch=True) == [
-        "$events", "$events-1", *odd,
-    ]  # fmt: skip
+        "$events",
+        "$events-1",
+        *odd,
+    ]
     assert asked("y, [bc]*", ["b1", "c1", "y"], ["b2"], watch=True) == ["b1", "b2", "c1", "y"]

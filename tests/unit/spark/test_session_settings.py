@@ -35,8 +35,10 @@ def test_a_cluster_keeps_its_own_settings(master: str) -> None:
     assert not is_local(master)
     chosen = settings(master, quick_start=True)
     assert chosen.keys() == {
-        "spark.sql.session.timeZone", "spark.ui.showConsoleProgress", "spark.driver.extraJavaOptions",
-    }  # fmt: skip
+        "spark.sql.session.timeZone",
+        "spark.ui.showConsoleProgress",
+        "spark.driver.extraJavaOptions",
+    }
     assert "-XX" not in chosen["spark.driver.extraJavaOptions"]
 
 
@@ -106,9 +108,13 @@ def test_the_archive_is_the_whole_package_and_can_be_imported(tmp_path: Path) ->
     assert not [name for name in names if "__pycache__" in name or name.startswith(("/", ".."))]
     program = "import penstock, penstock.spark.session as session; print(penstock.__file__, session.__file__)"
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(archive)},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(archive)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.split() == [f"{archive}/penstock/__init__.py", f"{archive}/penstock/spark/session.py"]
 
 
@@ -121,9 +127,12 @@ HEAVY = ("pyspark", "py4j", "pyarrow", "numpy", "deltalake", "pyroaring", "jdk4p
 def test_who_needs_no_spark_does_not_wait_for_it(module: str) -> None:
     program = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
     done = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(session.SOURCES)},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(session.SOURCES)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     imported = done.stdout.split()
     assert "penstock" in imported
     assert not set(HEAVY) & set(imported)
@@ -137,7 +146,10 @@ def test_the_package_for_spark_is_not_imported_with_the_package() -> None:
         "try:\n    spark_session('a')\nexcept ImportError as failure:\n    print(failure)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(session.SOURCES)},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(session.SOURCES)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "pip install 'penstock[spark]'" in done.stdout

@@ -29,13 +29,31 @@ def messages(rows: pa.RecordBatch, of: ColumnPlan) -> list[Message]:
 
 def test_every_column_is_taken() -> None:
     columns = {
-        "payload": "binary", "exchange": "string", "routing_key": "string", "partition": "string", "key": "string",
-        "headers": "map<string,string>", "typed_headers": TYPED, "priority": "int", "delay": "double",
-        "not_before": "timestamp", "ttl": "interval day to second", "dedup_id": "string", "content_type": "string",
-        "correlation_id": "string", "trace_id": "string", "published_at": "timestamp", "expires_at": "timestamp",
-        "queue_id": "bigint", "source_queue": "string", "source_lane": "int", "source_offset": "bigint",
-        "state": "string", "attempts": "int", "reason": "string",
-    }  # fmt: skip
+        "payload": "binary",
+        "exchange": "string",
+        "routing_key": "string",
+        "partition": "string",
+        "key": "string",
+        "headers": "map<string,string>",
+        "typed_headers": TYPED,
+        "priority": "int",
+        "delay": "double",
+        "not_before": "timestamp",
+        "ttl": "interval day to second",
+        "dedup_id": "string",
+        "content_type": "string",
+        "correlation_id": "string",
+        "trace_id": "string",
+        "published_at": "timestamp",
+        "expires_at": "timestamp",
+        "queue_id": "bigint",
+        "source_queue": "string",
+        "source_lane": "int",
+        "source_offset": "bigint",
+        "state": "string",
+        "attempts": "int",
+        "reason": "string",
+    }
     made = plan(columns)
     assert made.columns == tuple(columns)
     assert made.source is not None
@@ -134,16 +152,36 @@ def test_messages_of_all_columns() -> None:
         }
     )
     types = {
-        "payload": "string", "partition": "string", "key": "string", "routing_key": "string",
-        "headers": "map<string,string>", "priority": "int", "delay": "double", "not_before": "timestamp",
-        "ttl": "interval day to second", "dedup_id": "string", "content_type": "string", "correlation_id": "string",
+        "payload": "string",
+        "partition": "string",
+        "key": "string",
+        "routing_key": "string",
+        "headers": "map<string,string>",
+        "priority": "int",
+        "delay": "double",
+        "not_before": "timestamp",
+        "ttl": "interval day to second",
+        "dedup_id": "string",
+        "content_type": "string",
+        "correlation_id": "string",
         "trace_id": "string",
-    }  # fmt: skip
+    }
     assert messages(rows, plan(types, exchange="e")) == [
-        Message(b"ein", partition="p", key="k", headers={"a": "1", "b": None}, priority=3, delay_ms=1_234,
-                ttl_ms=120_000, dedup_id="d", content_type="text/plain", correlation_id="c", trace_id="t"),
+        Message(
+            b"ein",
+            partition="p",
+            key="k",
+            headers={"a": "1", "b": None},
+            priority=3,
+            delay_ms=1_234,
+            ttl_ms=120_000,
+            dedup_id="d",
+            content_type="text/plain",
+            correlation_id="c",
+            trace_id="t",
+        ),
         Message(b"zwei", key="r", not_before_ms=int(moment.timestamp() * 1_000)),
-    ]  # fmt: skip
+    ]
 
 
 def test_milliseconds_and_the_option_for_the_key() -> None:

@@ -21,15 +21,30 @@ class ClientDeadLetters(Requests, DeadLetters):
     """Lists, redrives and purges dead letters."""
 
     async def dead(
-        self, queue: str, group: str = DEFAULT_GROUP, *, max: int = 100, reason: str | None = None,
-        error: str | None = None, offsets: tuple[int, int] | None = None, filter: str | None = None,
-        lane: int | None = None, until_ms: int | None = None,
-    ) -> list[DeadMessage]:  # fmt: skip
+        self,
+        queue: str,
+        group: str = DEFAULT_GROUP,
+        *,
+        max: int = 100,
+        reason: str | None = None,
+        error: str | None = None,
+        offsets: tuple[int, int] | None = None,
+        filter: str | None = None,
+        lane: int | None = None,
+        until_ms: int | None = None,
+    ) -> list[DeadMessage]:
         start, end = (None, None) if offsets is None else span_of(offsets)
         path = with_query(
-            self._dead(queue, group), max=max, reason=reason, error=error, start=start, end=end, filter=filter,
-            lane=lane, until_ms=until_ms,
-        )  # fmt: skip
+            self._dead(queue, group),
+            max=max,
+            reason=reason,
+            error=error,
+            start=start,
+            end=end,
+            filter=filter,
+            lane=lane,
+            until_ms=until_ms,
+        )
         answer = await self._get(DeadAnswer, path)
         return [
             DeadMessage(received_of(body.message), body.reason, body.error, body.attempts, body.consumer, body.dead_ms)
@@ -51,10 +66,17 @@ class ClientDeadLetters(Requests, DeadLetters):
         return [msgspec.convert(body, DeadReason, from_attributes=True) for body in answer.reasons]
 
     async def redrive(
-        self, queue: str, group: str = DEFAULT_GROUP, *, reason: str | None = None, error: str | None = None,
-        offsets: tuple[int, int] | None = None, filter: str | None = None, lane: int | None = None,
+        self,
+        queue: str,
+        group: str = DEFAULT_GROUP,
+        *,
+        reason: str | None = None,
+        error: str | None = None,
+        offsets: tuple[int, int] | None = None,
+        filter: str | None = None,
+        lane: int | None = None,
         until_ms: int | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         choice = DeadChoice(
             reason=reason,
             error=error,
@@ -66,10 +88,17 @@ class ClientDeadLetters(Requests, DeadLetters):
         return await self._count(self._dead(queue, group, "redrive"), choice)
 
     async def purge_dead(
-        self, queue: str, group: str = DEFAULT_GROUP, *, reason: str | None = None, error: str | None = None,
-        offsets: tuple[int, int] | None = None, filter: str | None = None, lane: int | None = None,
+        self,
+        queue: str,
+        group: str = DEFAULT_GROUP,
+        *,
+        reason: str | None = None,
+        error: str | None = None,
+        offsets: tuple[int, int] | None = None,
+        filter: str | None = None,
+        lane: int | None = None,
         until_ms: int | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         choice = DeadChoice(
             reason=reason,
             error=error,

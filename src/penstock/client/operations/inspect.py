@@ -35,9 +35,17 @@ class ClientInspection(Requests, Inspection):
         after: tuple[int, int] | None = None,
     ) -> Page:
         path = with_query(
-            self._target("queues", queue, "messages"), group=group, offset=offset, time_ms=time_ms, lane=lane,
-            partition=partition, state=state, filter=filter, max=max, after=None if after is None else _place(after),
-        )  # fmt: skip
+            self._target("queues", queue, "messages"),
+            group=group,
+            offset=offset,
+            time_ms=time_ms,
+            lane=lane,
+            partition=partition,
+            state=state,
+            filter=filter,
+            max=max,
+            after=None if after is None else _place(after),
+        )
         answer = await self._get(PageAnswer, path)
         following: tuple[int, int] | None = None
         if answer.next is not None:

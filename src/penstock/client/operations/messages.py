@@ -193,9 +193,16 @@ class ClientMessages(Requests, Messages):
     ) -> Claim:
         name = self.consumer_name if consumer is None else consumer
         body = ClaimRequest(
-            group=group, max=max, min=min, wait=wait, lease_seconds=lease_seconds, partition=partition, consumer=name,
-            ack=ack, priority=priority,
-        )  # fmt: skip
+            group=group,
+            max=max,
+            min=min,
+            wait=wait,
+            lease_seconds=lease_seconds,
+            partition=partition,
+            consumer=name,
+            ack=ack,
+            priority=priority,
+        )
         # A claim that acknowledges is done when it is sent: repeated, it would lose what the first one took.
         request = self._waiting(self._target("queues", queue, "claim"), body, wait, is_repeatable=not ack)
         while True:
@@ -288,9 +295,15 @@ class ClientMessages(Requests, Messages):
         await self._send(b"POST", self._target("queues", queue, "groups", group, "commit"), body)
 
     async def read_from(
-        self, queue: str, offset: int | None = None, *, time_ms: int | None = None, max: int = 100,
-        lane: int | None = None, wait: float = 0.0,
-    ) -> StreamRead:  # fmt: skip
+        self,
+        queue: str,
+        offset: int | None = None,
+        *,
+        time_ms: int | None = None,
+        max: int = 100,
+        lane: int | None = None,
+        wait: float = 0.0,
+    ) -> StreamRead:
         check_number(wait, "wait", 0, WAIT_SECONDS_MAX)
         path = with_query(
             self._target("queues", queue, "log"), offset=offset, time_ms=time_ms, max=max, lane=lane, wait=wait or None

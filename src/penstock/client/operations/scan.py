@@ -48,10 +48,15 @@ class ClientScans(Requests, Scans):
         if isinstance(columns, str):
             raise InvalidArgument(f"columns is {columns!r}; it must be a list of names")
         path = with_query(
-            self._target("queues", queue, "lanes", str(lane), "scan"), start=start, end=end,
-            payload=None if payload else 0, columns=None if columns is None else ",".join(columns), where=where,
-            group=group, max_bytes=max_bytes,
-        )  # fmt: skip
+            self._target("queues", queue, "lanes", str(lane), "scan"),
+            start=start,
+            end=end,
+            payload=None if payload else 0,
+            columns=None if columns is None else ",".join(columns),
+            where=where,
+            group=group,
+            max_bytes=max_bytes,
+        )
         reply = await self._channel.send(Request(b"GET", path, b"", _TAKES_BATCHES), self._retry)
         try:
             return _decode_scan(reply.body)
@@ -62,8 +67,10 @@ class ClientScans(Requests, Scans):
         self, queue: str, lane: int, start: int, *, max_rows: int | None = None, max_bytes: int | None = None
     ) -> Extent:
         path = with_query(
-            self._target("queues", queue, "lanes", str(lane), "extent"), start=start, max_rows=max_rows,
+            self._target("queues", queue, "lanes", str(lane), "extent"),
+            start=start,
+            max_rows=max_rows,
             max_bytes=max_bytes,
-        )  # fmt: skip
+        )
         answer = await self._get(ExtentAnswer, path)
         return Extent(answer.end, answer.rows, answer.bytes)

@@ -30,9 +30,15 @@ class ClientSchedules(Requests, Schedules):
         description: str = "",
     ) -> Schedule:
         body = ScheduleRequest(
-            queue=queue, exchange=exchange, cron=cron, interval_ms=interval_ms, timezone=timezone,
-            message=message_body(message), paused=paused, description=description,
-        )  # fmt: skip
+            queue=queue,
+            exchange=exchange,
+            cron=cron,
+            interval_ms=interval_ms,
+            timezone=timezone,
+            message=message_body(message),
+            paused=paused,
+            description=description,
+        )
         return _schedule(decoded(ScheduleBody, await self._send(b"PUT", self._target("schedules", name), body)))
 
     async def delete_schedule(self, name: str) -> None:

@@ -17,9 +17,16 @@ class ClientTraces(Requests, Traces):
     """Notes and shows events of a trace."""
 
     async def trace_event(
-        self, trace_id: str, name: str, *, detail: str = "", queue: str | None = None, lane: int | None = None,
-        offset: int | None = None, consumer: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        trace_id: str,
+        name: str,
+        *,
+        detail: str = "",
+        queue: str | None = None,
+        lane: int | None = None,
+        offset: int | None = None,
+        consumer: str | None = None,
+    ) -> None:
         by = self.consumer_name if consumer is None else consumer
         body = TraceEventRequest(name=name, detail=detail, queue=queue, lane=lane, offset=offset, consumer=by)
         await self._send(b"POST", self._target("traces", trace_id, "events"), body)

@@ -80,9 +80,12 @@ class ClientTransaction(Transaction):
         )
         # Publishes have ids, and a lease is settled once: what was carried out is not carried out again.
         request = Request(
-            b"POST", self._client._target("transactions"), encode_json(body), TAKES_JSON,
+            b"POST",
+            self._client._target("transactions"),
+            encode_json(body),
+            TAKES_JSON,
             is_repeatable=self._is_repeatable or bool(self._settles),
-        )  # fmt: skip
+        )
         try:
             return receipt_of((await self._client._channel.send(request, self._client._retry)).body)
         except LeaseLost as error:

@@ -162,9 +162,17 @@ class Channel:
     def _once(self, pool: NodePool, request: Request, *, fresh: bool) -> Awaitable[Answer]:
         begun, body = (request.body, request.more) if request.more else (b"", request.body)
         head = b"".join(
-            (request.method, b" ", pool.prefix, request.target, pool.headers, request.headers,
-             b"content-length: %d\r\n\r\n" % (len(begun) + len(body)), begun)
-        )  # fmt: skip
+            (
+                request.method,
+                b" ",
+                pool.prefix,
+                request.target,
+                pool.headers,
+                request.headers,
+                b"content-length: %d\r\n\r\n" % (len(begun) + len(body)),
+                begun,
+            )
+        )
         return pool.request(head, body, request.timeout_s or self.timeout_s, fresh=fresh)
 
 

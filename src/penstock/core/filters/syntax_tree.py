@@ -18,9 +18,7 @@ INTEGER_MIN: Final = -INTEGER_MAX - 1
 
 CompareOperator = Literal["=", "<>", "<", "<=", ">", ">="]
 ArithmeticOperator = Literal["+", "-", "*", "/"]
-PropertyName = Literal[
-    "partition", "key", "priority", "content_type", "correlation_id", "trace_id", "dedup_id"
-]  # fmt: skip
+PropertyName = Literal["partition", "key", "priority", "content_type", "correlation_id", "trace_id", "dedup_id"]
 PROPERTY_NAMES: Final[tuple[PropertyName, ...]] = (
     "partition", "key", "priority", "content_type", "correlation_id", "trace_id", "dedup_id",
 )  # fmt: skip

@@ -69,9 +69,12 @@ def queue_options(
     if kind not in ("classic", "quorum", "stream"):
         raise precondition(f"invalid arg 'x-queue-type': {kind!r} must be classic, quorum or stream")
     options: dict[str, Any] = {
-        "ephemeral": not durable and not keeps_transient, "exclusive": exclusive, "auto_delete": auto_delete,
-        "max_attempts": 0, "backoff_ms": 0,
-    }  # fmt: skip
+        "ephemeral": not durable and not keeps_transient,
+        "exclusive": exclusive,
+        "auto_delete": auto_delete,
+        "max_attempts": 0,
+        "backoff_ms": 0,
+    }
     if kind != "classic" and (not durable or exclusive or auto_delete):
         raise precondition(f"a {kind} queue must be durable, not exclusive and not auto-delete")
     if kind == "stream":
@@ -223,8 +226,11 @@ def exchange_options(
         raise ConnectionFault(codes.COMMAND_INVALID, f"unknown exchange type '{kind}'; there are {there}")
     left = dict(arguments)
     options: dict[str, Any] = {
-        "kind": kind, "ephemeral": not durable, "auto_delete": auto_delete, "internal": internal,
-    }  # fmt: skip
+        "kind": kind,
+        "ephemeral": not durable,
+        "auto_delete": auto_delete,
+        "internal": internal,
+    }
     if "alternate-exchange" in left:
         options["alternate"] = text("alternate-exchange", left.pop("alternate-exchange"))
     if left:

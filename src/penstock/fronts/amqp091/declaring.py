@@ -57,9 +57,12 @@ async def declare_exchange(channel: Channel, method: Exchange.Declare) -> Frame 
     if not name:
         raise ChannelFault(codes.ACCESS_REFUSED, "operation not permitted on the default exchange")
     options = exchange_options(
-        method.exchange_type, durable=method.durable, auto_delete=method.auto_delete, internal=method.internal,
+        method.exchange_type,
+        durable=method.durable,
+        auto_delete=method.auto_delete,
+        internal=method.internal,
         arguments=_arguments(method.arguments),
-    )  # fmt: skip
+    )
     if existing is None:
         check_not_reserved("exchange", name)
         with suppress(AlreadyExists):  # by another connection, a moment ago: compared below
@@ -150,9 +153,12 @@ async def declare_queue(channel: Channel, method: Queue.Declare) -> Frame | None
         await channel.check_queue(name)
         return await _declared(channel, method, name)
     options = queue_options(
-        durable=method.durable, exclusive=method.exclusive, auto_delete=method.auto_delete,
-        arguments=_arguments(method.arguments), keeps_transient=broker.is_shared,
-    )  # fmt: skip
+        durable=method.durable,
+        exclusive=method.exclusive,
+        auto_delete=method.auto_delete,
+        arguments=_arguments(method.arguments),
+        keeps_transient=broker.is_shared,
+    )
     if not name:
         name = new_queue_name()
     else:

@@ -101,9 +101,16 @@ class _Reader(Standing):
     """What both kinds have in common: a read that waits, and deliveries that say where they are in the stream."""
 
     def __init__(
-        self, channel: Channel, tag: str, place: Place, *, no_ack: bool, prefetch: int, wanted: Filter | None,
+        self,
+        channel: Channel,
+        tag: str,
+        place: Place,
+        *,
+        no_ack: bool,
+        prefetch: int,
+        wanted: Filter | None,
         primary: str | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(channel, tag, place, no_ack=no_ack, prefetch=prefetch)
         self._filter = wanted
         self._primary = primary
@@ -158,9 +165,15 @@ class _Reader(Standing):
             exchange, properties = outgoing(one.message, one.published_ms)
             channel.delivery_tag += 1
             channel.connection.wire.deliver(
-                channel.number, self.tag_bytes, channel.delivery_tag, False, exchange, routing_key(one.key),
-                with_headers(properties, self._marks(one, read)), one.payload,
-            )  # fmt: skip
+                channel.number,
+                self.tag_bytes,
+                channel.delivery_tag,
+                False,
+                exchange,
+                routing_key(one.key),
+                with_headers(properties, self._marks(one, read)),
+                one.payload,
+            )
             if not self.no_ack:
                 channel.settling.unacked[channel.delivery_tag] = (holder, one.offset)
         channel.connection.host.measures.delivered += len(chosen)

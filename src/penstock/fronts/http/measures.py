@@ -51,9 +51,10 @@ class HttpMeasures:
         """The numbers as `/metrics` shows them."""
         requests = CounterMetricFamily("penstock_http_requests", "Requests answered.", labels=["route", "status"])
         seconds = HistogramMetricFamily(
-            "penstock_http_request_seconds", "Time from a request to its answer, long polls with their wait.",
+            "penstock_http_request_seconds",
+            "Time from a request to its answer, long polls with their wait.",
             labels=["route"],
-        )  # fmt: skip
+        )
         for name, route in list(self.routes.items()):
             for digit, count in enumerate(route.statuses):
                 if count:

@@ -145,9 +145,12 @@ class Stream:
     def head(self, request_id: str, keep_alive: bool, is_old: bool = False) -> bytes:
         """The status line and headers."""
         parts = [
-            b"HTTP/1.1 200 OK\r\nX-Request-Id: ", request_id.encode("latin-1"), b"\r\nContent-Type: ",
-            self.content_type.encode(), b"\r\nCache-Control: no-store",
-        ]  # fmt: skip
+            b"HTTP/1.1 200 OK\r\nX-Request-Id: ",
+            request_id.encode("latin-1"),
+            b"\r\nContent-Type: ",
+            self.content_type.encode(),
+            b"\r\nCache-Control: no-store",
+        ]
         if not is_old:
             parts.append(b"\r\nTransfer-Encoding: chunked")
         return _ended(parts, (), keep_alive, is_old)

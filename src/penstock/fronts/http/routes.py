@@ -203,8 +203,9 @@ class Router:
             if not branch.routes:
                 raise HttpError(NO_SUCH_PATH, f"there is nothing at {path[:200]!r}; see /docs for what there is")
             allowed = ", ".join(sorted(branch.routes))
-            raise HttpError(METHOD_NOT_ALLOWED, f"{method} is not for {path[:200]!r}; it takes {allowed}",
-                            (("Allow", allowed),))  # fmt: skip
+            raise HttpError(
+                METHOD_NOT_ALLOWED, f"{method} is not for {path[:200]!r}; it takes {allowed}", (("Allow", allowed),)
+            )
         return route, dict(zip(route.parameters, values, strict=True))
 
 

@@ -175,9 +175,15 @@ class HttpServer(Front):
         return answer
 
     async def _in_task(
-        self, connection: Connection, request: Request, route: Route, names: Mapping[str, str], query: dict[str, str],
-        namespace: str, session: str | None,
-    ) -> Answer | Stream:  # fmt: skip
+        self,
+        connection: Connection,
+        request: Request,
+        route: Route,
+        names: Mapping[str, str],
+        query: dict[str, str],
+        namespace: str,
+        session: str | None,
+    ) -> Answer | Stream:
         request_id.set(request.id)
         try:
             if session is None:

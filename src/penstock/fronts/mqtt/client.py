@@ -284,9 +284,15 @@ class Client:
             session = self.session
             assert session is not None
             source = SessionSource(
-                self.server.broker, session.queue, session.token, session.client_id, self.connection, self.window,
-                self.settling, session.subscriptions,
-            )  # fmt: skip
+                self.server.broker,
+                session.queue,
+                session.token,
+                session.client_id,
+                self.connection,
+                self.window,
+                self.settling,
+                session.subscriptions,
+            )
             self.sources[""] = source
         return source
 

@@ -42,9 +42,18 @@ class Outgoing(Protocol):
     """What deliveries need of a connection."""
 
     def deliver(
-        self, message: Message, topic: str, published_ms: int, *, qos: int, retain: bool, dup: bool, packet_id: int,
-        ids: tuple[int, ...], extra: UserProperties = (),
-    ) -> bool:  # fmt: skip
+        self,
+        message: Message,
+        topic: str,
+        published_ms: int,
+        *,
+        qos: int,
+        retain: bool,
+        dup: bool,
+        packet_id: int,
+        ids: tuple[int, ...],
+        extra: UserProperties = (),
+    ) -> bool:
         """Write a PUBLISH; False where the client does not take one so large."""
 
     def flush(self) -> None:
@@ -196,9 +205,15 @@ class Source:
         headers = message.headers or {}
         retain = STORED in headers or (plan.retain_as_published and origin.retain)
         is_sent = self.out.deliver(
-            message, message.key or "", received.published_ms, qos=qos, retain=retain,
-            dup=qos > 0 and received.attempt > 1, packet_id=packet_id if qos else 0, ids=plan.ids,
-        )  # fmt: skip
+            message,
+            message.key or "",
+            received.published_ms,
+            qos=qos,
+            retain=retain,
+            dup=qos > 0 and received.attempt > 1,
+            packet_id=packet_id if qos else 0,
+            ids=plan.ids,
+        )
         if lease is None:
             return True
         if qos and is_sent:
@@ -212,10 +227,16 @@ class SessionSource(Source):
     """A session's own queue."""
 
     def __init__(
-        self, broker: FrontBroker, queue: str, token: str, client_id: str, out: Outgoing, window: Window,
+        self,
+        broker: FrontBroker,
+        queue: str,
+        token: str,
+        client_id: str,
+        out: Outgoing,
+        window: Window,
         settling: Settling,
         subscriptions: Subscriptions,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(broker, queue, token, client_id, out, window, settling)
         self._subscriptions = subscriptions
 
@@ -255,10 +276,18 @@ class SharedSource(Source):
     """
 
     def __init__(
-        self, broker: FrontBroker, queue: str, token: str, client_id: str, out: Outgoing, window: Window,
+        self,
+        broker: FrontBroker,
+        queue: str,
+        token: str,
+        client_id: str,
+        out: Outgoing,
+        window: Window,
         settling: Settling,
-        subscription: Subscription, own_queue: str, now_ms: Callable[[], int],
-    ) -> None:  # fmt: skip
+        subscription: Subscription,
+        own_queue: str,
+        now_ms: Callable[[], int],
+    ) -> None:
         super().__init__(broker, queue, token, client_id, out, window, settling)
         self.subscription = subscription
         self._own_queue = own_queue
@@ -266,9 +295,13 @@ class SharedSource(Source):
 
     async def claim(self, most: int) -> None:
         claim = await self.broker.claim(
-            self.queue, max=most, wait=WAIT_SECONDS, lease_seconds=LEASE_SECONDS, consumer=self.token,
+            self.queue,
+            max=most,
+            wait=WAIT_SECONDS,
+            lease_seconds=LEASE_SECONDS,
+            consumer=self.token,
             ack=self.subscription.qos == 0,
-        )  # fmt: skip
+        )
         if claim.lease is None or self.subscription.qos < 2:
             self.keep(claim.lease, claim.messages)
             return

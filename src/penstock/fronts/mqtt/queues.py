@@ -51,9 +51,20 @@ class QueueSource(Source):
     """One subscription to a queue: a consumer of a work group."""
 
     def __init__(
-        self, broker: FrontBroker, token: str, client_id: str, out: Outgoing, window: Window, settling: Settling,
-        subscription: Subscription, pattern: KeyFilter, *, version: int, most: int, unsettled: Unsettled,
-    ) -> None:  # fmt: skip
+        self,
+        broker: FrontBroker,
+        token: str,
+        client_id: str,
+        out: Outgoing,
+        window: Window,
+        settling: Settling,
+        subscription: Subscription,
+        pattern: KeyFilter,
+        *,
+        version: int,
+        most: int,
+        unsettled: Unsettled,
+    ) -> None:
         super().__init__(broker, subscription.queue, token, client_id, out, window, settling)
         self.subscription = subscription
         self.pattern = pattern
@@ -68,9 +79,14 @@ class QueueSource(Source):
 
     async def claim(self, most: int) -> None:
         claim = await self.broker.claim(
-            self.queue, group=self.subscription.group, max=most, wait=WAIT_SECONDS, lease_seconds=LEASE_SECONDS,
-            consumer=self.token, ack=self.subscription.qos == 0,
-        )  # fmt: skip
+            self.queue,
+            group=self.subscription.group,
+            max=most,
+            wait=WAIT_SECONDS,
+            lease_seconds=LEASE_SECONDS,
+            consumer=self.token,
+            ack=self.subscription.qos == 0,
+        )
         self.keep(claim.lease, claim.messages)
 
     def send(self, lease: Lease | None, received: Received) -> bool:
@@ -85,10 +101,16 @@ class QueueSource(Source):
         topic, extra = _topic(self.queue, received.message.key or "")
         subscription_id = self.subscription.id
         is_sent = self.out.deliver(
-            received.message, topic, received.published_ms, qos=qos, retain=False, dup=qos > 0 and received.attempt > 1,
-            packet_id=packet_id, ids=() if subscription_id is None else (subscription_id,),
+            received.message,
+            topic,
+            received.published_ms,
+            qos=qos,
+            retain=False,
+            dup=qos > 0 and received.attempt > 1,
+            packet_id=packet_id,
+            ids=() if subscription_id is None else (subscription_id,),
             extra=self.properties(message_id, received) + extra,
-        )  # fmt: skip
+        )
         if not qos:
             return True
         if not is_sent:

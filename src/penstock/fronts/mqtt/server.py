@@ -61,9 +61,12 @@ class MqttServer(Front):
         )
         self.sessions = Sessions(self.broker, self.options, lambda: self.publishing, self.now_ms)
         self.publishing = Publishing(
-            self.broker, self.retained, self.sessions.documents.table.queue, self.measures,
+            self.broker,
+            self.retained,
+            self.sessions.documents.table.queue,
+            self.measures,
             declare=self.options.declare_queues,
-        )  # fmt: skip
+        )
         self.connections: set[Connection] = set()
         self._loop = asyncio.get_running_loop()
         self._servers: list[asyncio.Server] = []

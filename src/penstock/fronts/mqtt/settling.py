@@ -113,8 +113,9 @@ class Settling:
         except Closed:
             pass  # they come again after the restart
         except PenstockError as error:
-            log.warning("%d messages to %r could not be acknowledged and come again: %s", len(offsets),
-                        self._client_id, error)  # fmt: skip
+            log.warning(
+                "%d messages to %r could not be acknowledged and come again: %s", len(offsets), self._client_id, error
+            )
 
     async def _carry_out(self, action: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -343,9 +343,19 @@ def message_of(row: EnqueuedRow) -> Message:
             raise InvalidArgument(f"headers are a JSON {type(decoded).__name__}; they must be an object")
         headers = plain_headers(decoded)
     return Message(
-        row.payload, row.partition, row.key, headers, row.priority, row.delay_ms, row.not_before_ms, row.ttl_ms,
-        row.dedup_id, row.content_type, row.correlation_id, row.trace_id,
-    )  # fmt: skip
+        row.payload,
+        row.partition,
+        row.key,
+        headers,
+        row.priority,
+        row.delay_ms,
+        row.not_before_ms,
+        row.ttl_ms,
+        row.dedup_id,
+        row.content_type,
+        row.correlation_id,
+        row.trace_id,
+    )
 
 
 def _name(row: EnqueuedRow) -> str:

@@ -162,10 +162,20 @@ class Schedules:
             raise NotFound(f"there is no schedule {name!r}")
         document = stored.document
         return Schedule(
-            name, document.message, document.queue, document.exchange, document.cron, document.interval_ms,
-            document.timezone, document.paused, document.description, self._next.get((namespace, name)),
-            document.last_ms, document.fired, document.last_error,
-        )  # fmt: skip
+            name,
+            document.message,
+            document.queue,
+            document.exchange,
+            document.cron,
+            document.interval_ms,
+            document.timezone,
+            document.paused,
+            document.description,
+            self._next.get((namespace, name)),
+            document.last_ms,
+            document.fired,
+            document.last_error,
+        )
 
     def all(self, namespace: str) -> list[Schedule]:
         """The schedules of a namespace by name."""

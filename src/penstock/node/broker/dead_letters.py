@@ -16,10 +16,18 @@ class LocalDeadLetters(Names, DeadLetters):
     """Lists, redrives and purges dead letters."""
 
     async def dead(
-        self, queue: str, group: str = DEFAULT_GROUP, *, max: int = 100, reason: str | None = None,
-        error: str | None = None, offsets: tuple[int, int] | None = None, filter: str | None = None,
-        lane: int | None = None, until_ms: int | None = None,
-    ) -> list[DeadMessage]:  # fmt: skip
+        self,
+        queue: str,
+        group: str = DEFAULT_GROUP,
+        *,
+        max: int = 100,
+        reason: str | None = None,
+        error: str | None = None,
+        offsets: tuple[int, int] | None = None,
+        filter: str | None = None,
+        lane: int | None = None,
+        until_ms: int | None = None,
+    ) -> list[DeadMessage]:
         home = self._queue(queue, "browse")
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
@@ -46,19 +54,33 @@ class LocalDeadLetters(Names, DeadLetters):
         return await self._services.dead_letters.reasons(home, self._group(home, group))
 
     async def redrive(
-        self, queue: str, group: str = DEFAULT_GROUP, *, reason: str | None = None, error: str | None = None,
-        offsets: tuple[int, int] | None = None, filter: str | None = None, lane: int | None = None,
+        self,
+        queue: str,
+        group: str = DEFAULT_GROUP,
+        *,
+        reason: str | None = None,
+        error: str | None = None,
+        offsets: tuple[int, int] | None = None,
+        filter: str | None = None,
+        lane: int | None = None,
         until_ms: int | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         home = self._queue(queue, "manage")
         choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
         return await self._services.dead_letters.redrive(home, self._group(home, group), choice)
 
     async def purge_dead(
-        self, queue: str, group: str = DEFAULT_GROUP, *, reason: str | None = None, error: str | None = None,
-        offsets: tuple[int, int] | None = None, filter: str | None = None, lane: int | None = None,
+        self,
+        queue: str,
+        group: str = DEFAULT_GROUP,
+        *,
+        reason: str | None = None,
+        error: str | None = None,
+        offsets: tuple[int, int] | None = None,
+        filter: str | None = None,
+        lane: int | None = None,
         until_ms: int | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         home = self._queue(queue, "manage")
         choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
         return await self._services.dead_letters.purge(home, self._group(home, group), choice)

@@ -245,9 +245,15 @@ class LocalMessages(Names, Messages):
         await self._services.streams.commit_group(self._group(home, group), place, offset, only_forward=only_forward)
 
     async def read_from(
-        self, queue: str, offset: int | None = None, *, time_ms: int | None = None, max: int = 100,
-        lane: int | None = None, wait: float = 0.0,
-    ) -> StreamRead:  # fmt: skip
+        self,
+        queue: str,
+        offset: int | None = None,
+        *,
+        time_ms: int | None = None,
+        max: int = 100,
+        lane: int | None = None,
+        wait: float = 0.0,
+    ) -> StreamRead:
         home = self._queue(queue, "consume")
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         wait_ms = milliseconds(wait, "wait", 0, WAIT_SECONDS_MAX * 1000)

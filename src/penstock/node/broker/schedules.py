@@ -28,9 +28,18 @@ class LocalSchedules(Names, Schedules):
         self._check_named("schedule", name, "declare")
         self._check_registrar()
         document = schedules.check_schedule(
-            self._namespace, name, message, queue=queue, exchange=exchange, cron=cron, interval_ms=interval_ms,
-            timezone=timezone, paused=paused, description=description, now_ms=self._services.clock.now_ms(),
-        )  # fmt: skip
+            self._namespace,
+            name,
+            message,
+            queue=queue,
+            exchange=exchange,
+            cron=cron,
+            interval_ms=interval_ms,
+            timezone=timezone,
+            paused=paused,
+            description=description,
+            now_ms=self._services.clock.now_ms(),
+        )
         if queue is not None and self._known_target(queue).session is not None:
             raise Forbidden(f"queue {queue!r} is exclusive and goes with its session; a schedule needs one that stays")
         if exchange is not None:

@@ -19,9 +19,16 @@ class LocalTraces(Names, Traces):
     """Notes and shows events of a trace."""
 
     async def trace_event(
-        self, trace_id: str, name: str, *, detail: str = "", queue: str | None = None, lane: int | None = None,
-        offset: int | None = None, consumer: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        trace_id: str,
+        name: str,
+        *,
+        detail: str = "",
+        queue: str | None = None,
+        lane: int | None = None,
+        offset: int | None = None,
+        consumer: str | None = None,
+    ) -> None:
         self._services.lifecycle.check_open()
         self.authorize("publish", "trace", traces.check_trace_id(trace_id))
         check_name(name, "an event's name")

@@ -359,16 +359,20 @@ class Cluster:
         known = {row.slot: row for row in view.slots}
         # Also those whose taking or giving broke off: for the store they are this node's, so nobody else can take them.
         meant = {
-            slot for slot, row in known.items()
+            slot
+            for slot, row in known.items()
             if slot not in ownership.epochs and ownership.incarnation == (row.node or row.meant_for)
-        }  # fmt: skip
+        }
         free = [
-            slot for slot in range(SLOTS)
-            if slot not in ownership.epochs and slot not in meant and (
+            slot
+            for slot in range(SLOTS)
+            if slot not in ownership.epochs
+            and slot not in meant
+            and (
                 slot not in known
                 or (known[slot].node not in incarnations and known[slot].meant_for not in incarnations)
             )
-        ]  # fmt: skip
+        ]
         wanted = [*meant, *free[: max(0, share - len(ownership.epochs) - len(meant))]]
         if wanted:
             await self.take(wanted)

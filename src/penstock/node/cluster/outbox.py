@@ -112,9 +112,15 @@ class Outbox:
             if group is None or group.settings.dead_letter_to is None:
                 continue
             letter = DeadLetter(
-                queue.namespace, queue.name, group.name, group.settings.dead_letter_to,
-                dead.reason, dead.error, dead.attempts, dead.dead_ms,  # type: ignore[arg-type]
-            )  # fmt: skip
+                queue.namespace,
+                queue.name,
+                group.name,
+                group.settings.dead_letter_to,
+                dead.reason,
+                dead.error,
+                dead.attempts,
+                dead.dead_ms,  # type: ignore[arg-type]
+            )
             document = msgspec.json.encode(letter)
             slot = slot_of(lane)
             rows += [
@@ -336,8 +342,14 @@ def _with_death(message: Message, letter: DeadLetter) -> Message:
     deaths = headers.get("x-death")
     history = deaths if isinstance(deaths, list) else []
     death = {
-        "queue": letter.queue, "group": letter.group, "reason": letter.reason, "error": letter.error[:512],
-        "attempts": letter.attempts, "time": letter.dead_ms, "key": message.key, "target": letter.target,
-    }  # fmt: skip
+        "queue": letter.queue,
+        "group": letter.group,
+        "reason": letter.reason,
+        "error": letter.error[:512],
+        "attempts": letter.attempts,
+        "time": letter.dead_ms,
+        "key": message.key,
+        "target": letter.target,
+    }
     headers["x-death"] = [death, *history[: DEATHS_MAX - 1]]
     return msgspec.structs.replace(message, headers=headers, delay_ms=0, not_before_ms=0, ttl_ms=None, dedup_id=None)

@@ -168,9 +168,17 @@ class RemotePublish:
         queue = part.queue
         spool, sequence = part.origin or ("", 0)
         remote = RemotePart(
-            queue.namespace, queue.name, queue.id, batch.count, batch.meta, batch.body, publish_id,
-            part.asked_ms, spool, sequence,
-        )  # fmt: skip
+            queue.namespace,
+            queue.name,
+            queue.id,
+            batch.count,
+            batch.meta,
+            batch.body,
+            publish_id,
+            part.asked_ms,
+            spool,
+            sequence,
+        )
         row = OutboxRow(id, part.lane, 0, msgspec.msgpack.encode(remote), slot_of(part.lane))
         self._commits.amend().outbox.append(row)
         return Sent(-1, batch.count, landing=Landing(id, part.lane, batch.count, publish_id))

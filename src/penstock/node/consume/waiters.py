@@ -119,10 +119,16 @@ class Waiters:
         lease_id = self._numbers.next()
         now_ms = self._clock.now_ms()
         entries = group.claim(
-            now_ms, request.most, request.consumer, lease_id,
-            lease_ms=request.lease_ms, partition=request.partition, settle=request.settle,
-            minimum=request.minimum if patient else 1, session=request.session,
-        )  # fmt: skip
+            now_ms,
+            request.most,
+            request.consumer,
+            lease_id,
+            lease_ms=request.lease_ms,
+            partition=request.partition,
+            settle=request.settle,
+            minimum=request.minimum if patient else 1,
+            session=request.session,
+        )
         if not entries:
             self._rearm(lane, group, now_ms)
             return None

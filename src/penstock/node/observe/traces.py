@@ -83,10 +83,17 @@ class Traces:
                 if trace_id:
                     rows.append(
                         TraceRow(
-                            queue.namespace, trace_id, batch.published_ms, self._numbers.next(), "published",
-                            queue.name, queue.id, index, offset,
+                            queue.namespace,
+                            trace_id,
+                            batch.published_ms,
+                            self._numbers.next(),
+                            "published",
+                            queue.name,
+                            queue.id,
+                            index,
+                            offset,
                         )
-                    )  # fmt: skip
+                    )
         if rows:
             self._expire_at(rows[0].at_ms + TRACE_RETAIN_MS)
         return rows
@@ -98,7 +105,7 @@ class Traces:
         at_ms = self._clock.now_ms()
         row = TraceRow(
             namespace, trace_id, at_ms, self._numbers.next(), "event", name=name, detail=detail, consumer=consumer
-        )  # fmt: skip
+        )
         if place is not None:
             queue, lane_id, offset = place
             end = await self._lanes.run(lane_id, lambda lane: lane.visible_end)
@@ -137,11 +144,17 @@ class Traces:
         rows = await self._store.find_trace(namespace, trace_id, most)
         entries = [
             TraceEntry(
-                row.at_ms, row.kind, row.queue, row.lane, row.offset, consumer=row.consumer, name=row.name,
+                row.at_ms,
+                row.kind,
+                row.queue,
+                row.lane,
+                row.offset,
+                consumer=row.consumer,
+                name=row.name,
                 detail=row.detail,
             )
             for row in rows
-        ]  # fmt: skip
+        ]
         entries += await self._deliveries(rows)
         # Of one millisecond: where a message went, who got it, what they noted about it, how it ended.
         entries.sort(key=lambda entry: (entry.at_ms, _RANK.get(entry.kind, 4)))
@@ -159,11 +172,18 @@ class Traces:
             return []
         return [
             TraceEntry(
-                entry.at_ms, entry.kind, names[key], key[1], key[2], entry.group, entry.consumer, entry.attempt,
+                entry.at_ms,
+                entry.kind,
+                names[key],
+                key[1],
+                key[2],
+                entry.group,
+                entry.consumer,
+                entry.attempt,
                 detail=entry.detail,
             )
             for key, entry in await self._histories.of_messages(names, min(times))
-        ]  # fmt: skip
+        ]
 
 
 def check_trace_id(trace_id: object) -> str:

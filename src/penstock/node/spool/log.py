@@ -130,8 +130,12 @@ class SpoolLog:
             self.torn_bytes = len(data) - end
             log.warning(
                 "%s/%s ended in the middle of a record: %d bytes, which nobody was answered for, are cut and kept in "
-                "%s.torn", self._folder.label, name, self.torn_bytes, name,
-            )  # fmt: skip
+                "%s.torn",
+                self._folder.label,
+                name,
+                self.torn_bytes,
+                name,
+            )
             await self._folder.append(f"{name}.torn", data[end:])
             await self._folder.truncate(name, end)
         if end == start[1]:

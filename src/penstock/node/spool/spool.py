@@ -237,9 +237,19 @@ class Spool:
 
         def make(sequence: int) -> Record:
             return Record(
-                sequence, now_ms, unit.namespace, unit.queue, queue_id, unit.exchange, reached, unit.publish_id,
-                batch.count, batch.meta, batch.body, doubt,
-            )  # fmt: skip
+                sequence,
+                now_ms,
+                unit.namespace,
+                unit.queue,
+                queue_id,
+                unit.exchange,
+                reached,
+                unit.publish_id,
+                batch.count,
+                batch.meta,
+                batch.body,
+                doubt,
+            )
 
         record, stored = self._state.log.add(make)
         self._state.held.hold((self._state.id, record.sequence), record)

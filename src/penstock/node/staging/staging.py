@@ -172,9 +172,14 @@ class Staging:
         self._check_limits(transaction, batch.size)
         key = (transaction.namespace, transaction.name)
         document = ChunkDocument(
-            base=transaction.end, count=batch.count, size=batch.size, staged_ms=now_ms,
-            queue=target.queue, exchange=target.exchange, routing_key=target.routing_key,
-        )  # fmt: skip
+            base=transaction.end,
+            count=batch.count,
+            size=batch.size,
+            staged_ms=now_ms,
+            queue=target.queue,
+            exchange=target.exchange,
+            routing_key=target.routing_key,
+        )
         rows = [chunk_row(self._catalog.new_id(), transaction, target.chunk, document)]
         if key not in self._catalog.stages.by_key:
             rows.append(transaction_row(transaction.id, key, transaction.document))
@@ -281,9 +286,12 @@ class Staging:
         queues = await self._chunks.check_room(transaction, chunks, publish_id)
         self._check_same(key, transaction)
         decided = msgspec.structs.replace(
-            transaction.document, order=tuple(chunks), queues=queues, publish_id=publish_id,
+            transaction.document,
+            order=tuple(chunks),
+            queues=queues,
+            publish_id=publish_id,
             marks=tuple(put.name for put, _ in puts),
-        )  # fmt: skip
+        )
         rows = [transaction_row(transaction.id, key, decided), *self._marks.rows_of(key[0], puts)]
         dropped = set(transaction.chunks) - set(chunks)
 

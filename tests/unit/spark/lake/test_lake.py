@@ -554,14 +554,19 @@ def test_events_land_by_the_queue_that_they_are_about(tmp_path: Path) -> None:
     landed = landing.commit(lake, [lander.finish()], lambda *_: 10)
     assert landed.table.mark(1, 0) == 12
     found = [
-        row for file in landed.table.files() for part in read_file(storage, file, EVENTS_SCHEMA, Choice(time="at"))
+        row
+        for file in landed.table.files()
+        for part in read_file(storage, file, EVENTS_SCHEMA, Choice(time="at"))
         for row in part.to_pylist()
-    ]  # fmt: skip
+    ]
     short = [(row["queue"], row["event_offset"], row["range_index"], row["messages"], row["attempt"]) for row in found]
     assert short == [("a/b", 10, 0, 5, 2), ("a/b", 10, 1, 2, 2), ("orders", 11, 0, 1, None)]
     assert (found[2]["at"], found[2]["date"], found[2]["consumer"], found[2]["detail"]) == (
-        DAY + dt.timedelta(days=1), (DAY + dt.timedelta(days=1)).date(), None, "boom",
-    )  # fmt: skip
+        DAY + dt.timedelta(days=1),
+        (DAY + dt.timedelta(days=1)).date(),
+        None,
+        "boom",
+    )
     assert [file.offsets for file in landed.table.files()] == [(10, 10), (11, 11)]
     assert [file.event_queue_ids for file in landed.table.files()] == [(1, 1), (1, 1)]
     again = Lander(storage, EVENTS_SCHEMA, landed.table.mark, flatten)

@@ -129,11 +129,18 @@ def dead_body(dead: DeadMessage) -> DeadBody:
 def stats_body(stats: QueueStats) -> QueueStatsBody:
     groups = [
         GroupStatsBody(
-            group.group, group.kind, group.ready, group.leased, group.scheduled, group.dead, group.lag,
-            group.oldest_offset, group.paused,
+            group.group,
+            group.kind,
+            group.ready,
+            group.leased,
+            group.scheduled,
+            group.dead,
+            group.lag,
+            group.oldest_offset,
+            group.paused,
         )
         for group in stats.groups
-    ]  # fmt: skip
+    ]
     return QueueStatsBody(
         stats.queue,
         stats.namespace,

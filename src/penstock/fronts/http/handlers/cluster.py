@@ -35,12 +35,17 @@ async def show_cluster(call: Call) -> Answer:
     owners = {row.slot: row for row in view.slots}
     nodes = [
         NodeBody(
-            name=row.name, url=row.url, incarnation=row.incarnation, age_ms=row.age_ms, is_live=row.is_live,
-            is_here=row.incarnation == peering.incarnation, version=row.version,
+            name=row.name,
+            url=row.url,
+            incarnation=row.incarnation,
+            age_ms=row.age_ms,
+            is_live=row.is_live,
+            is_here=row.incarnation == peering.incarnation,
+            version=row.version,
             slots=sum(slot.node == row.incarnation for slot in view.slots),
         )
         for row in view.nodes
-    ]  # fmt: skip
+    ]
     slots: list[SlotBody] = []
     for slot in range(SLOTS):
         row = owners.get(slot)
@@ -48,10 +53,14 @@ async def show_cluster(call: Call) -> Answer:
         state = "free" if node is None else "owned" if node.is_live else "stale"
         slots.append(
             SlotBody(
-                slot=slot, owner="" if node is None else node.name, epoch=0 if row is None else row.epoch, state=state,
-                why="nobody has taken it yet" if row is None else row.why, since_ms=0 if row is None else row.since_ms,
+                slot=slot,
+                owner="" if node is None else node.name,
+                epoch=0 if row is None else row.epoch,
+                state=state,
+                why="nobody has taken it yet" if row is None else row.why,
+                since_ms=0 if row is None else row.since_ms,
             )
-        )  # fmt: skip
+        )
     return json_answer(ClusterAnswer(is_clustered=True, nodes=nodes, slots=slots))
 
 

@@ -75,9 +75,12 @@ class SessionDocuments:
         self._inbound: dict[str, set[int]] = {}
         self._outbound: dict[str, set[int]] = {}
         self.table = Table(
-            broker, QUEUE, "Sessions of MQTT clients: subscriptions, wills and packet ids.", self._heard,
+            broker,
+            QUEUE,
+            "Sessions of MQTT clients: subscriptions, wills and packet ids.",
+            self._heard,
             compact_after=compact_after,
-        )  # fmt: skip
+        )
 
     def inbound(self, client_id: str) -> set[int]:
         """Packet ids of QoS 2 publishes that were taken and not released."""

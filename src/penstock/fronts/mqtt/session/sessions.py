@@ -142,9 +142,13 @@ class Sessions:
 
     def _document(self, session: Session) -> SessionDocument:
         return SessionDocument(
-            client_id=session.client_id, token=session.token, node=self.node, expiry=session.expiry, will=session.will,
+            client_id=session.client_id,
+            token=session.token,
+            node=self.node,
+            expiry=session.expiry,
+            will=session.will,
             subscriptions=tuple(session.subscriptions) if session.is_stored else (),
-        )  # fmt: skip
+        )
 
     # Closing ------------------------------------------------------------------------------------------------
 
@@ -154,9 +158,11 @@ class Sessions:
             if session.has_queue and session.is_stored:
                 await self._broker.detach(session.queue, DEFAULT_GROUP, consumer=session.token)
             document = msgspec.structs.replace(
-                self._document(session), is_connected=False, left_ms=self._now_ms(),
+                self._document(session),
+                is_connected=False,
+                left_ms=self._now_ms(),
                 will=session.will if has_will else None,
-            )  # fmt: skip
+            )
             if not session.has_document:
                 await self._forget_queue(session.client_id)
             elif _is_due(document.due_ms(), self._now_ms()):

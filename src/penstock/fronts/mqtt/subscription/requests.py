@@ -120,9 +120,17 @@ class SubscriptionRequests:
                 await self._need_queue()
             await self._subscribing.join(session.client_id, session.token, subscription, is_stored=session.is_stored)
             source: SharedSource | QueueSource = SharedSource(
-                server.broker, share_queue(subscription), session.token, session.client_id, client.connection,
-                client.window, client.settling, subscription, session.queue, server.now_ms,
-            )  # fmt: skip
+                server.broker,
+                share_queue(subscription),
+                session.token,
+                session.client_id,
+                client.connection,
+                client.window,
+                client.settling,
+                subscription,
+                session.queue,
+                server.now_ms,
+            )
         else:
             pattern, kind = await prepare(
                 self._broker, subscription, declare=server.options.declare_queues, is_new=is_new
@@ -130,10 +138,18 @@ class SubscriptionRequests:
             await self._broker.attach(subscription.queue, subscription.group, consumer=session.token)
             make = StreamSource if kind == "stream" else QueueSource
             source = make(
-                self._broker, session.token, session.client_id, client.connection, client.window, client.settling,
-                subscription, pattern, version=client.engine.version, most=server.options.max_unsettled,
+                self._broker,
+                session.token,
+                session.client_id,
+                client.connection,
+                client.window,
+                client.settling,
+                subscription,
+                pattern,
+                version=client.engine.version,
+                most=server.options.max_unsettled,
                 unsettled=server.unsettled,
-            )  # fmt: skip
+            )
             if isinstance(source, StreamSource):
                 options = await self._broker.queue_options(subscription.queue)
                 source.primary_group = options.get("primary_group") or ""

@@ -39,9 +39,13 @@ class Subscribing:
         self._broker = broker
         self._documents = documents
         self._limits: dict[str, Any] = {
-            "max_attempts": 0, "backoff_ms": 0, "dedup_window_ms": 0, "max_length": options.max_queued,
-            "max_bytes": options.max_queued_bytes, "overflow": "drop_oldest",
-        }  # fmt: skip
+            "max_attempts": 0,
+            "backoff_ms": 0,
+            "dedup_window_ms": 0,
+            "max_length": options.max_queued,
+            "max_bytes": options.max_queued_bytes,
+            "overflow": "drop_oldest",
+        }
         self._members: dict[str, set[str]] = {}
         """Shared filter → clients that are connected here and have it."""
 
