@@ -84,7 +84,7 @@ INHERITED: Final = frozenset({"in_namespace", "session", "transaction"})
 API_TEMPLATE: Final = '''"""The API without asyncio: any broker, run on an event loop in a thread of its own.
 
 Any number of threads may share one; each call returns when what it did is durable. Ctrl-C while a call waits cancels
-the call. Made by `python -m tools.make_sync` from the modules beside this one: change those, and make this anew.
+the call. Made by `python -m tools.make_sync` from the modules beside this one: change those, and make this again.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ CLIENT_TEMPLATE: Final = '''"""The client without asyncio: the asynchronous one,
 
 Any number of threads may share one client. Ctrl-C while a call waits cancels the call. Asyncio and sockets are
 imported by the first client. Made by `python -m tools.make_sync` from the modules beside this one: change those, and
-make this anew.
+make this again.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ CLASSES: Final = {"QueueConfig": "QueueOptions", "GroupConfig": "GroupOptions", 
 
 TEMPLATE: Final = '''"""Options of `declare_queue`, `declare_group` and `declare_exchange`, for type checkers.
 
-Made by `python -m tools.make_typed_options` from `model/options.py`: change that, and make this anew. Defaults and
+Made by `python -m tools.make_typed_options` from `model/options.py`: change that, and make this again. Defaults and
 limits are there; at run time an unknown name or a wrong type raises `UnknownOption` or `InvalidArgument`.
 """
 

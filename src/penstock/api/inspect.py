@@ -58,7 +58,7 @@ class QueueStats(msgspec.Struct, frozen=True):
     bytes_published: int
     groups: list[GroupStats]
     consumers: int = 0
-    """Attached: those that said they are there."""
+    """Attached consumers."""
 
 
 class Inspection(Protocol):

@@ -1,6 +1,6 @@
 """Options of `declare_queue`, `declare_group` and `declare_exchange`, for type checkers.
 
-Made by `python -m tools.make_typed_options` from `model/options.py`: change that, and make this anew. Defaults and
+Made by `python -m tools.make_typed_options` from `model/options.py`: change that, and make this again. Defaults and
 limits are there; at run time an unknown name or a wrong type raises `UnknownOption` or `InvalidArgument`.
 """
 
@@ -42,7 +42,7 @@ class QueueOptions(TypedDict, total=False):
     backoff_ms: int
     """Pause after the first failed attempt; 0 = again at once."""
     backoff_factor: float
-    """Each further pause is so many times as long."""
+    """The factor by which each further pause grows."""
     backoff_max_ms: int
     """No pause is longer than this."""
     backoff_jitter: float
@@ -133,6 +133,6 @@ class ExchangeOptions(TypedDict, total=False):
     auto_delete: bool
     """Deleted when the last of its bindings goes."""
     ephemeral: bool
-    """Gone when the broker starts anew. Among several nodes it stays until it is deleted."""
+    """Gone when the broker restarts. Among several nodes it stays until it is deleted."""
     description: str
     """For people; Penstock does not read it."""

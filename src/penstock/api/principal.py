@@ -60,4 +60,4 @@ class Caller(NamedTuple):
 
 
 ANYONE: Final = Caller(ANONYMOUS, ALLOW_ALL)
-"""Whoever has the broker itself, as a program that opened it does."""
+"""The caller of a program that opened the broker itself."""

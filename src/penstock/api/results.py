@@ -128,7 +128,7 @@ class Scan(msgspec.Struct, frozen=True, array_like=True):
 
     queue: str
     queue_id: int
-    """A number that the queue keeps for life: one deleted and declared anew has another."""
+    """The queue's id: a queue that is deleted and declared again gets another one."""
     lane: int
     """The lane's place in its queue, from 0 on."""
     first: int

@@ -44,7 +44,7 @@ class LanePlace(msgspec.Struct, frozen=True):
 class QueueLanes(msgspec.Struct, frozen=True):
     queue: str
     queue_id: int
-    """A number that the queue keeps for life: one deleted and declared anew has another."""
+    """The queue's id: a queue that is deleted and declared again gets another one."""
     lanes: list[LanePlace]
 
 

@@ -1,7 +1,7 @@
 """The API without asyncio: any broker, run on an event loop in a thread of its own.
 
 Any number of threads may share one; each call returns when what it did is durable. Ctrl-C while a call waits cancels
-the call. Made by `python -m tools.make_sync` from the modules beside this one: change those, and make this anew.
+the call. Made by `python -m tools.make_sync` from the modules beside this one: change those, and make this again.
 """
 
 from __future__ import annotations

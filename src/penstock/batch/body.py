@@ -35,7 +35,7 @@ COMPRESS_BYTES_MIN: Final = 512
 _SAMPLE_PIECE_BYTES: Final = 1024
 _SAMPLE_PIECES: Final = 4
 LARGE_PIECE_BYTES: Final = 2048
-"""Payloads of so many bytes on average are looked at one by one, and copied once; smaller ones are sooner joined."""
+"""Average bytes from which payloads are handled one by one and copied once; smaller ones are joined first."""
 
 
 class _Zstandard(threading.local):

@@ -255,7 +255,7 @@ class AsyncClient(
         """A stream group's messages, one after the other: `async for received in client.stream("events", "audit")`.
 
         With `auto_commit`, a batch is committed when the message after it is asked for; without, call
-        `reader.commit(received)`. `wait` seconds without a message end the loop; None goes on for ever.
+        `reader.commit(received)`. `wait` seconds without a message end the loop; None never ends it.
         """
         return StreamReader(self, queue, group, batch=batch, auto_commit=auto_commit, wait=wait, consumer=consumer)
 

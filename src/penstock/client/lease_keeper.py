@@ -2,7 +2,7 @@
 
 Verdicts are collected for a few milliseconds and sent as one request. Until the server has them all, the lease is
 extended every third of its span. Where the connection is lost, both go on trying until the lease must have ended; after
-that, or when the server says so, what is left of the claim is somebody else's.
+that, or when the server says so, the rest of the claim is lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
 
 VERDICTS_MAX: Final = 10_000
-"""So many verdicts are not waited with."""
+"""Verdicts that are sent at once, without waiting for more."""
 
 log = logging.getLogger("penstock.consumer")
 

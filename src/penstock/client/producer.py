@@ -127,7 +127,7 @@ class Producer:
         self._waiting_bytes = 0
         self._held_bytes = 0
         self._senders = 0
-        """Those who wait for room; the one whose turn it is waits for `_room`."""
+        """Sends that wait for room, in order; the first one waits for `_room`."""
         self._turn = asyncio.Lock()
         self._room: asyncio.Future[None] | None = None
         self._flights: set[asyncio.Task[None]] = set()
@@ -167,7 +167,7 @@ class Producer:
         return self._held_bytes == 0 or self._held_bytes + size <= self._buffer_bytes
 
     async def _wait_for_room(self, size: int) -> None:
-        """Until there is room for so many bytes; those who came first go first."""
+        """Wait until there is room for these bytes, first come, first served."""
         self._senders += 1
         try:
             async with self._turn:
@@ -238,7 +238,7 @@ class Producer:
             raise
         except PenstockError as error:
             self._fail(batch, error)
-        except Exception as error:  # a fault of ours must reach whoever sent the messages, not the loop's log
+        except Exception as error:  # a bug of ours must reach the caller, not the loop's log
             self._fail(batch, error)
         else:
             for sent, places in zip(batch, places_of(receipt), strict=True):

@@ -86,7 +86,7 @@ class Way:
         """Of the messages that wait."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_leaving = False
-        """Those who wait go at the end of this turn of the loop."""
+        """Flush at the end of this turn of the loop."""
 
     @property
     def is_used(self) -> bool:
@@ -120,11 +120,11 @@ class Way:
         return receipt
 
     def _look(self) -> None:
-        """Those who wait go now, unless more are under way, who will soon come again and could go with them."""
+        """Flush now, unless a larger group is in flight and will be back soon."""
         is_time = self._under_way < UNDER_WAY_MAX and max(self._groups.values(), default=0) <= len(self._waiting)
         if is_time and not self._is_leaving:
             self._is_leaving = True
-            # After all that is ready to run: whoever was just answered comes again in this very turn.
+            # After all that is ready to run: a caller that was just answered publishes again in this very turn.
             asyncio.get_running_loop().call_soon(self._leave_now)
 
     def _leave_now(self) -> None:
@@ -132,7 +132,7 @@ class Way:
             self._depart()
 
     def _depart(self) -> None:
-        """Send those who wait, but for those who have gone away."""
+        """Send the waiting publishes, except those of callers that were cancelled."""
         self._is_leaving = False
         if self._timer is not None:
             self._timer.cancel()

@@ -43,7 +43,7 @@ class StreamReader:
         wait: float | None = None,
         consumer: str | None = None,
     ) -> None:
-        """`wait` is how many seconds without a message end the loop; None goes on for ever."""
+        """`wait` is how many seconds without a message end the loop; None never ends it."""
         check_integer(batch, "batch", 1, BATCH_MESSAGES_MAX)
         if wait is not None:
             check_number(wait, "wait", 0, math.inf)

@@ -5,7 +5,7 @@
 
 Any number of threads may share one client. Ctrl-C while a call waits cancels the call. Asyncio and sockets are
 imported by the first client. Made by `python -m tools.make_sync` from the modules beside this one: change those, and
-make this anew.
+make this again.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class Client(SyncBroker):
         """A stream group's messages, one after the other: `for received in client.stream("events", "audit")`.
 
         With `auto_commit`, a batch is committed when the message after it is asked for; without, call
-        `reader.commit(received)`. `wait` seconds without a message end the loop; None goes on for ever.
+        `reader.commit(received)`. `wait` seconds without a message end the loop; None never ends it.
         """
         return SyncStreamReader(
             self._thread.do(

@@ -2,7 +2,7 @@
 
 Names and help texts of the node's numbers are here, and how a queue becomes a label; counting is done elsewhere
 (`node/observe/counters.py`, and the fronts' own `measures.py`). No registry is shared: every scrape makes its families
-anew. It may not know lanes, stores or sockets.
+again. It may not know lanes, stores or sockets.
 
 Queues past the cap are one sum, labelled queue="(other)" with an empty namespace, which no user's queue can have. Only
 gauges have it: which queues it stands for changes from scrape to scrape, and a counter that falls would be read as a

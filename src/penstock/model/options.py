@@ -64,7 +64,7 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     backoff_ms: int = 1_000
     """Pause after the first failed attempt; 0 = again at once."""
     backoff_factor: float = 2.0
-    """Each further pause is so many times as long."""
+    """The factor by which each further pause grows."""
     backoff_max_ms: int = 300_000
     """No pause is longer than this."""
     backoff_jitter: float = 0.2
@@ -157,7 +157,7 @@ class ExchangeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     auto_delete: bool = False
     """Deleted when the last of its bindings goes."""
     ephemeral: bool = False
-    """Gone when the broker starts anew. Among several nodes it stays until it is deleted."""
+    """Gone when the broker restarts. Among several nodes it stays until it is deleted."""
     description: str = ""
     """For people; Penstock does not read it."""
 

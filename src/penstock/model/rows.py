@@ -63,7 +63,7 @@ class BatchRow(msgspec.Struct, frozen=True, gc=False):
     meta: bytes
     body: bytes
     is_intact: bool = False
-    """The engine that read it has looked at the body's checksum; otherwise whoever opens the body does."""
+    """The engine that read it has looked at the body's checksum; otherwise the reader of the body does."""
 
     @property
     def end(self) -> int:
@@ -351,7 +351,7 @@ class SlotRow(msgspec.Struct, frozen=True):
     node: int
     """The owner's incarnation; 0 while nobody owns it."""
     meant_for: int
-    """The incarnation that it was released to; 0 for whoever comes first."""
+    """The incarnation that it was released to; 0 for any."""
     since_ms: int
     why: str
 

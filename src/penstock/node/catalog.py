@@ -212,7 +212,7 @@ class Catalog:
         self.on_queue_removed: list[Callable[[Queue], None]] = []
         self.on_group_removed: list[Callable[[Queue, Group], None]] = []
         self.on_replaced: list[Callable[[], None]] = []
-        """Told that everything was read anew from the store, after a failed commit."""
+        """Told that everything was read again from the store, after a failed commit."""
 
     # Ids --------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Declarations on their way into the catalog: one at a time for a name, durable first, then known.
 
-A commit that fails may have happened all the same. Then nobody knows what is declared until the catalog is read anew;
-until it is, nothing new is declared and no lane is loaded. What is declared is the business of `declarations.py`,
+A commit that fails may have happened all the same. Then it is unknown what is declared until the catalog is read again;
+until then, nothing new is declared and no lane is loaded. What is declared is the business of `declarations.py`,
 `exchanges.py`, `marks.py`, `background/schedules.py` and `staging/`. Next stop: `commit/loop.py`.
 """
 
@@ -52,7 +52,7 @@ class CatalogWriter:
         self._reserving = asyncio.Lock()
         self._reload: asyncio.Task[None] | None = None
         self.announce: Callable[[], Awaitable[None]] = _nobody
-        """Returns when the other nodes have read what was declared; set by whoever knows them."""
+        """Returns when the other nodes have read what was declared; set by the cluster."""
 
     # Before a declaration ---------------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ class CatalogWriter:
     def check_known(self) -> None:
         """Raise while it is not known what a failed commit has left declared."""
         if self._reload is not None:
-            raise Unavailable("what is declared is being read anew after a failed commit; try again")
+            raise Unavailable("what is declared is being read again after a failed commit; try again")
 
     async def known(self) -> None:
         """Wait until it is known what is declared."""

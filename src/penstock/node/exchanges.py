@@ -68,7 +68,7 @@ class Exchanges:
         for name in names:
             config = router.exchanges().get(name)
             if config is not None and config.auto_delete and not router.bindings(name):
-                with suppress(NotFound):  # or somebody else has deleted it meanwhile
+                with suppress(NotFound):  # or it was deleted meanwhile
                     await self.delete(namespace, name, only_unbound=True)
 
     async def drop_ephemeral(self) -> None:

@@ -60,7 +60,7 @@ class LaneSet:
         self._loaded: dict[int, Lane] = {}
         self._loading: dict[int, asyncio.Future[None]] = {}
         self._pins: dict[int, dict[int, int]] = {}
-        """Pins of lanes that were given up: those who read from them go on reading."""
+        """Pins of lanes that were given up: their readers go on."""
         self._wanted: list[int] = []
         self._loader: asyncio.Task[None] | None = None
 
@@ -142,7 +142,7 @@ class LaneSet:
         heads = await self.store_of(id).heads(id, start, PAGE_BATCHES, PAGE_BYTES)
         lane = self._loaded.get(id)
         if lane is None or start < lane.first:
-            return  # given up or trimmed meanwhile: whoever asked looks again
+            return  # given up or trimmed meanwhile: the caller looks again
         if not heads or not heads[0].base <= start < heads[0].end:
             raise StoreCorrupt(f"offset {start} of lane {id} should be in the store, but is not")
         lane.log.feed(heads)
@@ -184,7 +184,7 @@ class LaneSet:
                     image.lane in self._catalog.by_lane
                     and image.lane not in self._loaded
                     and self._ownership.has_taken(slot_of(image.lane))
-                    # Otherwise another node may have had it since it was read: whoever wants it asks again.
+                    # Otherwise another node may have had it since it was read: the caller asks again.
                     and self._epoch_of(image.lane) == epochs[image.lane]
                 ):
                     lane = self._loaded[image.lane] = self._make(image)
@@ -209,7 +209,7 @@ class LaneSet:
         return Lane(image, queue.config, queue.settings())
 
     def catalog_replaced(self) -> None:
-        """The catalog was read anew: lanes of queues that are gone go, the others follow their options."""
+        """The catalog was read again: lanes of queues that are gone go, the others follow their options."""
         self.drop(self._loaded.keys() - self._catalog.by_lane.keys())
         self.configure(tuple(self._loaded))
 

@@ -1,6 +1,6 @@
 """Marks: small durable documents by name, each with a version that its writers may insist on.
 
-How far a job has come, what a sink has written, where an archive stands: whoever keeps such a thing puts it here,
+How far a job has come, what a sink has written, where an archive stands: such things are kept here,
 alone or in the very commit that publishes what it tells of (`node/staging/staging.py`). A mark's value is JSON text
 and stays as it was written; this module never looks into it. Marks are few and small: all of them are in memory, in
 the catalog.
@@ -126,7 +126,7 @@ def _check_version(put: MarkPut, version: int) -> None:
     if put.expected_version is not None and put.expected_version != version:
         found = f"is at version {version}" if version else "does not exist"
         raise MarkMoved(
-            f"mark {put.name!r} {found}, not at {put.expected_version}: somebody else has changed it; read it again"
+            f"mark {put.name!r} {found}, not at {put.expected_version}: it was changed meanwhile; read it again"
         )
 
 

@@ -125,7 +125,7 @@ class Coordination(Protocol):
     """Members, slots and ids. May be called at any time, also while commits are under way."""
 
     async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
-        """Take the slots, whoever owns them: raise and return their epochs. Never while an `apply` is under way."""
+        """Take the slots from any owner: raise and return their epochs. Never while an `apply` is under way."""
 
     async def join(self, member: Member) -> Joined:
         """Become a member, without any slots."""
@@ -134,7 +134,7 @@ class Coordination(Protocol):
         """Renew this member's lease, and see all members and slots. 0 only looks."""
 
     async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
-        """Own those of these slots that are free: raise and return their epochs. Nothing for one who is no member.
+        """Own those of these slots that are free: raise and return their epochs. Nothing for a node that is no member.
 
         Before that, members whose lease has run out lose their membership and their slots.
         """

@@ -82,7 +82,7 @@ def encode_checked(messages: Sequence[Message]) -> EncodedBatch:
     except PenstockError:
         raise
     except Exception:
-        # Who is to blame is worth another look, message by message.
+        # Look message by message for the one to blame.
         for message in messages:
             check_message(message)
         raise

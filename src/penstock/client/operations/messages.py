@@ -215,7 +215,7 @@ class ClientMessages(Requests, Messages):
         """Whether the messages of a claim are this consumer's, however long its answer took."""
         if claim.lease is None or time.monotonic() - began < wait + _late_s(lease_seconds):
             return True
-        # It was held up on its way: its lease may be over, and somebody else be done with the messages already.
+        # It was held up on its way: its lease may be over, and another consumer be done with the messages.
         with suppress(LeaseLost):
             claim.deadline_ms = await self.extend(claim, lease_seconds)
             return True

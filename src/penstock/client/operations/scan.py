@@ -1,4 +1,4 @@
-"""Scans from a client: a queue's log by offset, as it is stored, for whoever reads much of it.
+"""Scans from a client: a queue's log by offset, as it is stored, for bulk readers.
 
 No group and no lease: a scan changes nothing. Next stop of its batches: `penstock.arrow`, which makes columns of them.
 """

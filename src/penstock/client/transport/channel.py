@@ -243,7 +243,7 @@ class _Attempts:
         failure = self._failure
         pause = self._retry.pause(attempt)
         if isinstance(failure, _Refused):
-            # Those who were turned away together should not come back together.
+            # Clients turned away together should not come back together.
             pause = failure.pause_s + pause
         elif self._channel._nodes.has_another():
             pause = 0.0

@@ -51,7 +51,7 @@ def trim(lane: LaneState, now_ms: int) -> None:
 
 
 def _kept_long_enough(lane: LaneState, now_ms: int, done_to: int) -> int:
-    """Up to where all was done `keep_done_ms` ago. A restart begins anew: kept longer, never shorter.
+    """Up to where all was done `keep_done_ms` ago. A restart begins again: kept longer, never shorter.
 
     Progress within one part in DONE_MARKS_MAX of that span is one mark, of its latest time.
     """

@@ -42,7 +42,7 @@ COUNT_MAX: Final = 2**32 - 1
 async def have_exchange(channel: Channel, name: str) -> None:
     """The exchanges that are always there, are: made when one is first named."""
     if name in BUILT_IN and name not in await channel.broker.exchanges():
-        with suppress(AlreadyExists):  # by somebody else, just now, or long ago with other options
+        with suppress(AlreadyExists):  # by another client just now, or long ago with other options
             await channel.broker.declare_exchange(name, kind=BUILT_IN[name])
 
 
@@ -178,7 +178,7 @@ async def declare_queue(channel: Channel, method: Queue.Declare) -> Frame | None
 async def _make_queue(channel: Channel, name: str, options: dict[str, Any]) -> None:
     await channel.broker.declare_queue(name, **options)
     if not options.get("stream"):
-        # From now on messages wait for somebody: they expire, are counted and dead-lettered before anybody comes.
+        # From now on messages wait for a consumer: they expire, are counted and dead-lettered before anybody comes.
         await channel.broker.declare_group(name, DEFAULT_GROUP)
 
 
@@ -194,7 +194,7 @@ async def make_reply_queue(channel: Channel) -> str:
 
 
 def _reply_queue_declared(channel: Channel, method: Queue.Declare) -> Frame | None:
-    """Whoever answers may ask so whether anybody still waits, although the queue is another's."""
+    """A replier may ask this way whether anybody still waits, although the queue belongs to another."""
     name = method.queue
     if name != replies.REPLY_TO and not channel.broker.knows_queue(name):
         raise not_found("queue", name, channel.vhost)

@@ -76,7 +76,7 @@ class Reader:
         )
 
     def forget(self) -> None:
-        """Make everything anew: `local` has changed."""
+        """Make everything again: `local` has changed."""
         self._known.clear()
 
     def _prepare(self, exchange: bytes, raw: bytes) -> Prepared:

@@ -1,4 +1,4 @@
-"""The AMQP server: listens, keeps its connections within their limits, and ends them in good order.
+"""The AMQP server: listens, keeps its connections within their limits, and closes them cleanly.
 
 Next stop of what a client says: `connection.py`, then its `channel.py`, then the broker.
 """
@@ -57,7 +57,7 @@ class AmqpServer(Front):
         return [Address("amqp", self.options.host, self.port)]
 
     async def stop(self) -> None:
-        """Take no more connections; finish what those that are there have asked for, tell them, and let them go."""
+        """Take no more connections; finish what clients have asked for, tell them, and close."""
         if self._server is None or self.is_stopping:
             return
         self.is_stopping = True

@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 class Holder(Protocol):
-    """Who is told what became of a delivery."""
+    """Told what became of a delivery."""
 
     def settled(self, action: Action, offset: int) -> None: ...
 
@@ -231,7 +231,7 @@ class Settling:
             self._wake()
 
     def _wake(self) -> None:
-        """Those who wait for the round look again."""
+        """Wake the callers that wait for this round."""
         self._telling = []
         self._told.set()
         self._told = asyncio.Event()
@@ -239,7 +239,7 @@ class Settling:
     async def _tell(self, held: Held) -> bool:
         """Settle what is to be settled of one lease; whether the broker took it, or never will."""
         gathered = held.acks, held.nacks, held.rejects
-        # AMQP never answers an ack: it can wait for a commit that somebody else needs.
+        # AMQP never answers an ack: it can ride with a commit that others need.
         deferred = not (self._awaited or held.nacks or held.rejects)
         verdicts = held.take()
         try:

@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
         self._current: Request | None = None
         """The request that is being answered."""
         self._task: asyncio.Task[None] | None = None
-        """What answers, from the first request on: it waits for the next one rather than being made anew for it."""
+        """What answers, from the first request on: one task for all requests, not one each."""
         self._idle: asyncio.Future[None] | None = None
         """What it waits for."""
         self._ticket: Ticket[Answer] | None = None
@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
         if self._parsed_bytes > self._head_bytes_max:
             raise self._head_too_large()
         if not self._is_head:
-            return  # behind a chunked body: whoever looked at the headers before this server has not seen it
+            return  # behind a chunked body: a proxy that checked the headers has not seen it
         name = name.lower()
         if name in WANTED:
             if name not in self._headers:

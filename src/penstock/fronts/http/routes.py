@@ -27,7 +27,7 @@ QUERY_BYTES_MAX: Final = 16 * 1024
 QUERY_FIELDS_MAX: Final = 100
 PATHS_KEPT: Final = 1_024
 PATH_KEPT_BYTES: Final = 512
-"""A client chooses its paths: so many are remembered, and none that is longer."""
+"""Paths remembered, and the longest: clients choose them, so both are bounded."""
 NAMESPACE: Final = "namespace"
 SESSION: Final = "session"
 

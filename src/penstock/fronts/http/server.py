@@ -318,7 +318,7 @@ async def _traced(route: Route, call: Call, query: dict[str, str]) -> Answer | S
 
 
 def _check_origin(request: Request) -> None:
-    """Without a token, a page of another site that is open in somebody's browser could change things here."""
+    """Without a token, a page of another site in a user's browser could change things here."""
     origin = request.headers.get(b"origin")
     if origin is None or request.method in ("GET", "HEAD"):
         return

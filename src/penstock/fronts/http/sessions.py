@@ -1,4 +1,4 @@
-"""Sessions of clients that have no connection of their own: named by a random id, alive as long as somebody uses it.
+"""Sessions of clients that have no connection of their own: named by a random id, alive as long as it is used.
 
 A session's exclusive queues, its consumers' presence and its leases end with it: when it is told to, or when no request
 has named it for its time. A restart ends all of them. Next stop: `FrontBroker.begin_session`.
@@ -60,11 +60,11 @@ class Sessions:
         return len(self._sessions)
 
     def begin(self, seconds: float) -> Session:
-        """A new session that ends when nobody has named it for so many seconds."""
+        """A new session that ends after `seconds` without a request."""
         if len(self._sessions) >= self._most:
             raise Overloaded(f"there are {self._most} sessions already, as many as http.max_sessions allows")
         id = self._broker.new_session_id()
-        # Its name as a consumer is another one: everybody sees that, and whoever knows the id may use the session.
+        # Its name as a consumer is another one: everybody sees that, and anyone who knows the id may use the session.
         session = Session(id, self._broker.begin_session(self._broker.new_session_name()), seconds)
         session.deadline = self._now() + seconds
         self._sessions[id] = session

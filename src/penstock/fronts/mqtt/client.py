@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from penstock.fronts.mqtt.server import MqttServer
 
 LINE_EVENTS: Final = 2_000
-"""So many things may stand in line before the socket is read no more,"""
+"""Queued packets at which reading from the socket pauses,"""
 LINE_BYTES: Final = 4 * 1024 * 1024
-"""or so many bytes of payloads."""
+"""and queued bytes of payloads."""
 SHOWN_MAX: Final = 100
 """Characters of a stranger's name in the log."""
 

@@ -114,7 +114,7 @@ class Source:
                 log.debug("messages of %r were not released: %s", self.client_id, error)
 
     async def restart(self) -> None:
-        """Claim anew: how, has changed."""
+        """Claim again, on changed terms."""
         if self._task is not None:
             await self.stop()
             self.start()
@@ -175,7 +175,7 @@ class Source:
                 log.info("a lease of %r could not be renewed: %s", self.client_id, error)
 
     def lost(self, lease: Lease) -> None:
-        """Somebody else has what this lease held."""
+        """The lease was lost: others have its messages."""
 
     def answered(self, flight: Flight, reason: int) -> None:  # noqa: ARG002 - who refuses a message has had it
         """The client has answered a delivery of QoS 1."""

@@ -27,7 +27,7 @@ from penstock.wire.mqtt.reasons import Reason
 
 EXCHANGE: Final = "mqtt"
 ENCODE_FROM: Final = 50
-"""So many messages are routed faster as an encoded batch: 1.5 µs each instead of 4 at 500 of them."""
+"""From this many messages on an encoded batch is routed faster: 1.5 µs each instead of 4 at 500 of them."""
 
 
 class Wanted(msgspec.Struct):

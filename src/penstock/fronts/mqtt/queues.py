@@ -125,7 +125,7 @@ class QueueSource(Source):
     # What differs by the kind of group ------------------------------------------------------------------------
 
     def message_id(self, lease: Lease | None, received: Received) -> str:
-        """What names the message when it is settled: all that the broker needs, whoever asks it."""
+        """What names the message when it is settled: all that the broker needs, on any node."""
         return f"{lease}-{received.offset}" if lease is not None else f"{received.lane}-{received.offset}"
 
     def properties(self, message_id: str, received: Received) -> UserProperties:
@@ -142,7 +142,7 @@ class QueueSource(Source):
             self.settling.ack(lease, received.offset)
 
     def too_large(self, lease: Lease | None, received: Received) -> None:
-        """The client takes no packet so large: dead, where somebody may see it."""
+        """The packet is too large for the client: dead, so that an operator may see it."""
         if lease is not None:
             self.settling.reject(lease, received.offset, "larger than the MQTT client's maximum packet size")
 

@@ -4,7 +4,7 @@ A row is a message with the key as its `key`; one with an empty payload says tha
 the log with `put`, or are published to `queue` in a transaction with anything else, after `make`. What was written that
 way is known after `catch_up`, which reads on from where it stopped: there is no follower to fall behind.
 
-The log is kept short by writing what still holds anew, and letting go of all before that (`compact`). Such a copy says
+The log is kept short by rewriting what still holds and dropping all before that (`compact`). Such a copy says
 in the header `mqtt-copied` where its original was, so that one which comes after a newer word changes nothing.
 """
 
@@ -27,7 +27,7 @@ COPIED: Final = "mqtt-copied"
 PAGE: Final = 1_000
 COPY_BYTES: Final = 4 * 1024 * 1024
 COMPACT_AFTER: Final = 5_000
-"""Words on keys that hold no more, before the log is written anew; and no fewer than there are that hold."""
+"""Words on keys that hold no more, before the log is written again; and no fewer than there are that hold."""
 
 
 class Row(NamedTuple):
@@ -170,7 +170,7 @@ class Table:
             task.exception()  # the log is longer than it need be, and tried again with the next word
 
     async def compact(self) -> None:
-        """Write anew what holds, and let go of all before."""
+        """Rewrite what holds, and drop all before."""
         await self.catch_up()
         await self._compact()
 

@@ -129,7 +129,7 @@ class Enqueueing:
         self.wake()
 
     def catalog_replaced(self) -> None:
-        """The catalog was read anew: anything in it may be what a row has waited for."""
+        """The catalog was read again: anything in it may be what a row has waited for."""
         self.declared(list(self._catalog.rows()))
 
     def lag_seconds(self) -> float:

@@ -114,7 +114,7 @@ class Schedules:
             self._due.clear()
 
     def reloaded(self) -> None:
-        """The catalog was read anew after a failed commit: which ticks were fired is known only now."""
+        """The catalog was read again after a failed commit: which ticks were fired is known only now."""
         if not self._ownership.is_registrar:
             return
         self._next.clear()

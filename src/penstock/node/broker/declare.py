@@ -137,7 +137,7 @@ class LocalDeclarations(Names, Declarations):
     ) -> str:
         home = self._queue(queue, "consume")
         name = self.consumer_name if consumer is None else check_name(consumer, "consumer")
-        if group:  # '' is none: who reads from an offset on needs none
+        if group:  # '' is none: a reader from an offset on needs none
             await self._work_group(home, group)
         place = (group, name)
         if home.only_consumer not in (None, place):

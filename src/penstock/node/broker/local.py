@@ -89,7 +89,7 @@ class LocalBroker(
             await self._services.cluster.session_ended(session)
 
     async def renew_session(self) -> None:
-        pass  # whoever has a session of this process knows its client
+        pass  # the holder of a session of this process knows its client
 
     def new_session_id(self) -> str:
         return secrets.token_urlsafe(24)

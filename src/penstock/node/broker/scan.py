@@ -1,4 +1,4 @@
-"""The log as it is stored, for whoever reads a queue as a table. Next stop: `node/consume/scans.py`."""
+"""The log as it is stored, for readers of a queue as a table. Next stop: `node/consume/scans.py`."""
 
 from __future__ import annotations
 

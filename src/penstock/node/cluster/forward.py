@@ -1,6 +1,6 @@
 """Where an operation is carried out, and one attempt to have another node do it.
 
-The owner may be changing: the caller tries again until somebody is the owner or the time is over. What was sent and
+The owner may be changing: the caller tries again until there is an owner or the time is over. What was sent and
 not answered may have been done: it is sent again only where doing it twice is the same as doing it once. Knows no
 operation; `node/broker/cluster.py` has those. Next stop: `peers.py`.
 """

@@ -226,7 +226,7 @@ class Cluster:
         log.info("%s joined as node %d", self._name, self.ownership.incarnation)
 
     async def leave(self) -> None:
-        """Let go of everything in good order; requests are somebody else's from then on."""
+        """Release everything gracefully; other nodes get the requests from then on."""
         if self._is_leaving:
             return
         self._is_leaving = True

@@ -116,10 +116,10 @@ class Outbox:
                 queue.name,
                 group.name,
                 group.settings.dead_letter_to,
-                dead.reason,
+                dead.reason,  # type: ignore[arg-type]
                 dead.error,
                 dead.attempts,
-                dead.dead_ms,  # type: ignore[arg-type]
+                dead.dead_ms,
             )
             document = msgspec.json.encode(letter)
             slot = slot_of(lane)

@@ -6,8 +6,8 @@ engine can do that. A round reads from top to bottom: `_turn`, `_seal`, `_apply`
 begins on the event loop only, never from within another.
 
 If a commit fails, its callers and those behind it are told, and every lane that had changed is given up, to be loaded
-anew: what is in the store is the truth. Next stop of a message: `store/contract.py`, and after it back up through
-`node/consume/waiters.py` to whoever waits for it.
+again: what is in the store is the truth. Next stop of a message: `store/contract.py`, and after it back up through
+`node/consume/waiters.py` to the consumers that wait for it.
 """
 
 from __future__ import annotations
@@ -192,15 +192,15 @@ class CommitLoop:
             self._schedule()
 
     def has_room(self, size: int) -> bool:
-        """Whether so many more bytes may be pending now; the first may always."""
+        """Whether `size` more bytes may be pending now; the first may always."""
         return not self._pending.bytes or self._pending.bytes + size <= PENDING_BYTES_MAX
 
     def take_room(self, size: int) -> None:
-        """So many more bytes are pending, for which there is room."""
+        """Count `size` more pending bytes, for which there is room."""
         self._pending.bytes += size
 
     async def room(self, size: int) -> None:
-        """Wait until so many more bytes may be pending: the back-pressure on publishers."""
+        """Wait until `size` more bytes may be pending: the back-pressure on publishers."""
         while not self.has_room(size):
             future = self._loop.create_future()
             self._room.append(future)
@@ -336,7 +336,7 @@ class CommitLoop:
         self._next()
 
     def _next(self) -> None:
-        """The round is over: another one, where somebody wants it."""
+        """The round is over: begin another one, where a caller wants it."""
         if (self._pending.is_wanted and self._pending.has_callers) or self._room or self._lost is not None:
             self._schedule()
         rests, self._rests = self._rests, []
@@ -371,7 +371,7 @@ class CommitLoop:
         self._next()
 
     async def _probe(self, probes: list[Ticket[None]]) -> None:
-        """An empty commit. If it fails nothing is in doubt, so nobody is told but those who asked."""
+        """An empty commit. If it fails nothing is in doubt, so only the callers of `probe` are told."""
         error = await self._try(self._store, Commit(epochs=any_epoch(self._ownership.epochs)))
         if isinstance(error, Fenced):
             self._host.lost(set(), False, error)

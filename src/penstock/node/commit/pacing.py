@@ -11,15 +11,15 @@ from typing import Final
 from penstock.node.commit.pending import Pending
 
 COMPANY_MAX: Final = 16
-"""Up to so many callers in step are waited for: with more, the commit is large anyway."""
+"""Callers in step that a commit waits for: with more, it is large anyway."""
 TURNS: Final = 80
 """Turns of the event loop, of some microseconds each, that a commit waits for company."""
 TURNS_REMOTE: Final = 400
 """The same where a commit takes a database a millisecond: a caller that misses one waits for two."""
 PLENTY_BYTES: Final = 768 * 1024
-"""With so much to write nobody is waited for: that takes the disk longer than a sync, and the others come meanwhile."""
+"""Bytes from which a commit waits for no one: writing takes longer than a sync, and others arrive meanwhile."""
 DEFERRED_SECONDS: Final = 0.005
-"""So long a deferred change waits for a commit that others need, before it gets one of its own."""
+"""How long a deferred change waits for another commit, before it gets one of its own."""
 
 
 class Pacing:
@@ -48,5 +48,5 @@ class Pacing:
         return False
 
     def answered(self, callers: int) -> None:
-        """So many callers were answered, or wait for the next commit already: they are expected in it."""
+        """These callers were answered, or wait for the next commit already: they are expected in it."""
         self._company = callers

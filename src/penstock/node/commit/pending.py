@@ -40,7 +40,7 @@ class Pending:
         self.callers = 0
         """How many of the tickets are of callers who are likely to ask again when they are answered."""
         self.is_wanted = False
-        """Somebody wants this commit soon."""
+        """A caller wants this commit soon."""
         self.is_plain = True
         """It holds changes of lanes and nothing else: nobody has asked to amend it."""
         self.is_barrier = False

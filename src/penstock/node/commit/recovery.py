@@ -1,6 +1,6 @@
 """After a failed commit: nothing in memory of what it changed can be trusted, so it is read again from the store.
 
-Lanes are dropped and loaded anew, the catalog too where it was to be changed. A node that was refused because another
+Lanes are dropped and loaded again, the catalog too where it was to be changed. A node that was refused because another
 owns its slots asks who owns what; one that had the store for itself never recovers.
 """
 
@@ -63,7 +63,7 @@ class Recovery:
 
     def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
         """A commit failed: these lanes (and the catalog) must be loaded again."""
-        log.warning("a commit failed, %d lanes are loaded anew: %s", len(lanes), error)
+        log.warning("a commit failed, %d lanes are loaded again: %s", len(lanes), error)
         if isinstance(error, Fenced):
             self._fenced(error)
         self._lanes.drop(lanes)
@@ -89,7 +89,7 @@ class Recovery:
             self._waiters.close(error)
 
     async def _reload(self, id: int) -> None:
-        """Bring a lane back that somebody waits on, as soon as the store answers."""
+        """Bring a lane back that has waiting consumers, as soon as the store answers."""
         pause_s = 0.05
         if id >= EPHEMERAL_FROM:
             # Memory answers at once. What is due on it, and failed because the store is away, would fail without end.

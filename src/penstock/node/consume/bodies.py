@@ -21,7 +21,7 @@ READ_BYTES: Final = 2 * 1024 * 1024
 LAG_TO_READ_AHEAD: Final = 1_000
 BATCHES_READ: Final = 16
 BATCHES_AHEAD: Final = 8
-"""So many batches before a group that lags runs out of what is in memory, more is read."""
+"""Batches left in memory at which more are read ahead for a lagging group."""
 
 
 class Bodies:
@@ -88,7 +88,7 @@ class Bodies:
                 return
 
     async def _fill(self, lane: int, start: int, end: int) -> None:
-        with suppress(PenstockError):  # who needs it reads it then, and is told
+        with suppress(PenstockError):  # the reader that needs it reads it then, and gets the error
             await self._read(lane, start, end)
         self._reading_ahead.discard(lane)
 

@@ -1,4 +1,4 @@
-"""Where the lanes of a queue begin and end, and how far a read of one may go: what whoever plans scans asks first.
+"""Where the lanes of a queue begin and end, and how far a read of one may go: what a scan is planned from.
 
 Answered from heads of batches, in memory where they are, else with a look or two at the store; no body is read and
 nothing is changed. Next stop: `node/consume/scans.py`.
@@ -16,7 +16,7 @@ from penstock.node.catalog import Queue
 from penstock.node.lanes import LaneSet
 
 LANES_REMEMBERED_MAX: Final = 10_000
-"""Lanes of which is remembered how many bytes were there before those that are kept."""
+"""Lanes for which the bytes before their first kept batch are remembered."""
 
 
 class Extents:

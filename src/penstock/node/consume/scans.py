@@ -1,4 +1,4 @@
-"""Scans: a lane's log by offset, batches as they are stored, for whoever reads much of it. No group and no lease.
+"""Scans: a lane's log by offset, batches as they are stored, for bulk readers. No group and no lease.
 
 A scan takes what the cache has and reads the rest past it: what consumers who keep up are served from stays. What it
 reads is pinned while it does, and one answer is bounded. How fast it may go on is for `node/consume/scan_limit.py` to

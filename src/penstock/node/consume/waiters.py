@@ -77,7 +77,7 @@ class Waiter:
 
 
 class Waiters:
-    """Who waits, by queue and group."""
+    """Waiting consumers, by queue and group."""
 
     def __init__(
         self,
@@ -297,9 +297,9 @@ class Waiters:
     # What was claimed for nobody --------------------------------------------------------------------------
 
     def give_back(self, claimed: Claimed) -> None:
-        """Release what was claimed for somebody who is gone, without spending an attempt.
+        """Release what was claimed for a consumer that is gone, without spending an attempt.
 
-        Its commit need not be waited for: if that fails, the lane is loaded anew, without the lease.
+        Its commit need not be waited for: if that fails, the lane is loaded again, without the lease.
         """
         group = self._group_of(claimed)
         if not self._lifecycle.closed and group is not None and self._lanes.get(claimed.lane.id) is claimed.lane:
@@ -329,7 +329,7 @@ class Waiters:
         self._end(queue.id, NotFound(f"the queue {queue.name!r} was deleted"))
 
     def slots_shed(self, slots: Set[int]) -> None:
-        """Another node owns these slots from now on: whoever waits for their queues waits there."""
+        """Another node owns these slots from now on: their waiting consumers wait there."""
         for queue in self._catalog.in_slots(slots):
             self._end(queue.id, self._ownership.not_owner(queue.slot))
 

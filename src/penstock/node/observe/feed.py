@@ -1,4 +1,4 @@
-"""Live delivery events: `$events` followed from its end, for whoever watches. Nothing is kept for a slow watcher."""
+"""Live delivery events: `$events` followed from its end, for live views. Nothing is kept for a slow watcher."""
 
 from __future__ import annotations
 

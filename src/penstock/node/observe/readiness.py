@@ -18,7 +18,7 @@ from penstock.node.spool.spool import Spool
 READY_WITHIN_S: Final = 2.0
 """A commit that takes longer than this, with those before it, counts as none."""
 SHARED_S: Final = 1.0
-"""How long an answer holds for those who ask after it."""
+"""How long an answer is reused."""
 
 
 class Readiness:
@@ -66,7 +66,7 @@ class Readiness:
             self._probe = asyncio.create_task(self._commits.probe())
             self._probe.add_done_callback(self._answered)
         probe = self._probe
-        # One that is late already is not waited for again: whoever asks is told at once.
+        # One that is late already is not waited for again: the caller is told at once.
         await asyncio.wait([probe], timeout=max(0.0, self._asked_at + READY_WITHIN_S - now))
         if not probe.done():
             late = asyncio.get_running_loop().time() - self._asked_at
@@ -82,6 +82,6 @@ class Readiness:
 
 
 def _as_unavailable(error: BaseException) -> PenstockError:
-    """A new error each time: those who share an answer must not share a traceback."""
+    """A new error each time: callers that share an answer must not share a traceback."""
     kind = Fenced if isinstance(error, Fenced) else Unavailable
     return kind(f"not ready: {error}")

@@ -43,7 +43,7 @@ def _parts_of_few(
 
 
 def _encode_checked(queue: Queue, messages: Sequence[Message]) -> tuple[EncodedBatch, Meta]:
-    """Encode first, since that checks most at the speed of C; look message by message only for who is to blame."""
+    """Encode first, since that checks most at the speed of C; look message by message only to find the culprit."""
     if len(messages) > BATCH_MESSAGES_MAX:
         raise MessageTooLarge(f"{len(messages)} messages in one call; the limit is {BATCH_MESSAGES_MAX}")
     try:

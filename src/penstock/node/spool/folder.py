@@ -32,7 +32,7 @@ class Folder(Protocol):
         """The names of all files, sorted."""
 
     async def read(self, name: str, start: int = 0, size: int = -1) -> bytes:
-        """A file from a place on, so many bytes of it at the most."""
+        """At most `size` bytes of a file from `start` on."""
 
     async def append(self, name: str, data: bytes) -> None:
         """Add to a file, made where it is missing; durable, with its name, when this returns."""

@@ -73,7 +73,7 @@ class SpoolLog:
         self._dead: set[tuple[str, int]] = set()
         self.torn_bytes = 0
         self.messages = 0
-        """Durable here; who reads them takes them off."""
+        """Durable here; the reader takes them off."""
         self.messages_added = 0
 
     @classmethod
@@ -209,7 +209,7 @@ class SpoolLog:
                     if not future.done():
                         future.set_result(None) if error is None else future.set_exception(error)
                         if error is not None:
-                            future.exception()  # seen: whoever wanted to know may be gone
+                            future.exception()  # seen: the caller may be gone
         finally:
             self._writing = None
 

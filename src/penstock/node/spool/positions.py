@@ -60,7 +60,7 @@ class Positions:
         """Raise unless it is known that a record is not in a lane; asked in the step that appends it."""
         known = self._known.get((origin.spool, lane))
         if known is None or known >= origin.sequence:
-            raise Unavailable("how far a spool has come was read anew meanwhile; it is tried again")
+            raise Unavailable("how far a spool has come was read again meanwhile; it is tried again")
 
     def write(self, origin: Origin, lane: int) -> None:
         """A record was appended: its position goes into the same commit."""

@@ -83,7 +83,7 @@ class Replay:
         self._lifecycle = lifecycle
         self._ownership = ownership
         self.check_serving: Callable[[], None] = _always
-        """Raises until this node has its share of the slots; set by whoever knows the other nodes."""
+        """Raises until this node has its share of the slots; set by the cluster."""
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._place: LogPosition | None = None
@@ -298,7 +298,7 @@ class Replay:
         if record.queue is not None:
             queue = self._catalog.queue(record.namespace, record.queue)
             if queue.id != record.queue_id:
-                raise NotFound(f"the queue {record.queue!r} was deleted, and declared anew")
+                raise NotFound(f"the queue {record.queue!r} was deleted, and declared again")
             parts = parts_of_batch(queue, record.batch, None, name)
         else:
             exchange = record.exchange or ""

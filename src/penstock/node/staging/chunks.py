@@ -71,7 +71,7 @@ class Chunks:
     def _queue(self, transaction: StoredTransaction, name: str) -> Queue:
         queue = self._catalog.queue(transaction.namespace, name)
         if transaction.is_decided and queue.id != transaction.document.queues[name]:
-            raise NotFound(f"the queue {name!r} was deleted, and declared anew")
+            raise NotFound(f"the queue {name!r} was deleted, and declared again")
         if queue.session is not None:
             raise Forbidden(f"queue {name!r} is exclusive and goes with its session; staged chunks need one that stays")
         return queue

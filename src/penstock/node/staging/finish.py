@@ -124,7 +124,7 @@ class Finisher:
             self._writer.check()
             self._check_free(parts)
             if self._catalog.stages.by_key.get(key) is not transaction:
-                raise Unavailable("how far it came was read anew after a failed commit")
+                raise Unavailable("how far it came was read again after a failed commit")
 
         # Nothing waits between the step that appends and the one that adds the progress: it is one commit.
         self._publisher.nudge(await self._publisher.append_in_room(parts, check_still_true))

@@ -46,7 +46,7 @@ class TransactionDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_on
     lane: int = 0
     """Where its chunks are; 0 in those of older builds: the lane of the row's own id."""
     marks: tuple[str, ...] = ()
-    """The names of those that it put: who puts one of them next waits until all is published."""
+    """The names of its marks: the next writer of one waits until all is published."""
 
 
 class StoredChunk(NamedTuple):
@@ -55,7 +55,7 @@ class StoredChunk(NamedTuple):
 
 
 class StoredTransaction:
-    """A transaction in memory. Read anew after a failed commit, it is another object: what is true is in the store."""
+    """A transaction in memory. Read again after a failed commit, it is another object: what is true is in the store."""
 
     __slots__ = ("bytes", "chunks", "coming", "document", "end", "id", "name", "namespace", "touched_ms")
 

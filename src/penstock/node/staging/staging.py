@@ -155,7 +155,7 @@ class Staging:
             if name not in transaction.coming:
                 await self._keep(transaction, target, batch)
                 return
-            await self._commits.commit()  # somebody else brings the same chunk; whether it got there is known after it
+            await self._commits.commit()  # another caller brings the same chunk; whether it got there is known after it
 
     def _new(self, key: TransactionKey) -> StoredTransaction:
         count = len(self._catalog.stages.by_key)
@@ -369,9 +369,11 @@ class Staging:
                 self._ending.discard(key)
 
     def _check_same(self, key: TransactionKey, transaction: StoredTransaction | None) -> None:
-        """Raise if the catalog was read anew meanwhile: what was known of a transaction may not be true any more."""
+        """Raise if the catalog was read again meanwhile: what was known of a transaction may not be true any more."""
         if self._catalog.stages.by_key.get(key) is not transaction:
-            raise Unavailable(f"what is known of transaction {key[1]!r} was read anew after a failed commit; try again")
+            raise Unavailable(
+                f"what is known of transaction {key[1]!r} was read again after a failed commit; try again"
+            )
 
 
 def _sizes(key: TransactionKey, transaction: StoredTransaction | None, chunks: Sequence[str]) -> list[int]:

@@ -143,11 +143,11 @@ def shall_write(head: Head, batch: int, report: Report, policy: ChangedBatch) ->
     )
     raise SinkConflict(
         f"batch {batch} of this query {before} and has {report.rows} rows (checksum {report.checksum}) now. Either "
-        "Spark's checkpoint lost files and planned the batch anew, with other data, or the rows hold something that is "
-        "different each time (a random value, the current time). Nothing was published: what is new in it cannot be "
-        "told from what is not. Ways out: changedBatch=skip (keep what was written under this number, for queries with "
-        "random values), changedBatch=write (publish all of it again, rows may come twice), or rows that carry the "
-        "source's queue, lane and offset, with identity=source and a new sinkName"
+        "Spark's checkpoint lost files and planned the batch again, with other data, or the rows hold something "
+        "that is different each time (a random value, the current time). Nothing was published: what is new in it "
+        "cannot be told from what is not. Ways out: changedBatch=skip (keep what was written under this number, for"
+        " queries with random values), changedBatch=write (publish all of it again, rows may come twice), or rows "
+        "that carry the source's queue, lane and offset, with identity=source and a new sinkName"
     )
 
 

@@ -127,7 +127,7 @@ def _delete(statement: str, keys: Sequence[Row]) -> Iterator[bytes]:
 
 
 def _deleted_lanes(commit: Commit) -> Iterator[bytes]:
-    """Lanes that go leave their many rows to be swept, unless they start anew in the same commit."""
+    """Lanes that go leave their many rows to be swept, unless they start again in the same commit."""
     changed = {lane.lane for lane in commit.lanes}
     gone = [(lane,) for lane in commit.lanes_deleted]
     for statement in _DELETE_LANES:

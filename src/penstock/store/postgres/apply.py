@@ -166,4 +166,4 @@ def _put(raw: Queries, name: str, columns: Sequence[str], key: int) -> str:
 
 QUERIES: Final = _filled_queries()
 FUNCTIONS: Final = _functions()
-"""Made anew after any migration: they are always those of the newest version."""
+"""Made again after any migration: they are always those of the newest version."""

@@ -1,4 +1,4 @@
--- What the nodes call. All but the parts are made anew after any migration, in this order: they are always those of the
+-- What the nodes call. All but the parts are made again after any migration, in this order: they are always those of the
 -- newest version. `{…}` stands for a part; `apply.py` fills in the tables' columns.
 
 -- name: drop_functions
@@ -84,7 +84,7 @@ END $$;
 --
 -- Every row that it touches is found by its key. A plan that is made while a table is small would read all of it, and
 -- is kept while the table grows; a plan that looks expensive, as all do in a large table, would be compiled each time,
--- for milliseconds; and a plan for the values at hand is made anew for each: the fence took a tenth of a commit that way.
+-- for milliseconds; and a plan for the values at hand is made again for each: the fence took a tenth of a commit that way.
 CREATE FUNCTION penstock.apply_commit(
     writer text, generation bigint, fence_slots integer[], fence_epochs bigint[],
     gone_lanes bigint[], gone_groups bigint[][], gone_leases bigint[][], gone_waiting bigint[][],
@@ -99,7 +99,7 @@ SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     {fence_variables}
-    anew bigint[];
+    again bigint[];
     removed bigint;
     updated bigint;
     has_left boolean := false;
@@ -126,16 +126,16 @@ BEGIN
         DELETE FROM penstock.leases WHERE lane = ANY (gone_lanes);
         DELETE FROM penstock.waiting WHERE lane = ANY (gone_lanes);
         DELETE FROM penstock.outbox WHERE lane = ANY (gone_lanes);
-        -- The many rows of a lane are left to be swept, unless it starts anew in the same commit.
+        -- The many rows of a lane are left to be swept, unless it starts again in the same commit.
         INSERT INTO penstock.leftovers SELECT DISTINCT gone, 0, 9223372036854775807 FROM unnest(gone_lanes) AS gone
         ON CONFLICT (lane) DO UPDATE SET below = excluded.below;
         has_left := true;
-        anew := ARRAY(SELECT n.lane FROM unnest(new_lanes) AS n WHERE n.lane = ANY (gone_lanes));
-        IF cardinality(anew) > 0 THEN
-            DELETE FROM penstock.batches WHERE lane = ANY (anew);
-            DELETE FROM penstock.dead WHERE lane = ANY (anew);
-            DELETE FROM penstock.dedup WHERE lane = ANY (anew);
-            DELETE FROM penstock.leftovers WHERE lane = ANY (anew);
+        again := ARRAY(SELECT n.lane FROM unnest(new_lanes) AS n WHERE n.lane = ANY (gone_lanes));
+        IF cardinality(again) > 0 THEN
+            DELETE FROM penstock.batches WHERE lane = ANY (again);
+            DELETE FROM penstock.dead WHERE lane = ANY (again);
+            DELETE FROM penstock.dedup WHERE lane = ANY (again);
+            DELETE FROM penstock.leftovers WHERE lane = ANY (again);
         END IF;
     END IF;
     IF cardinality(gone_groups) > 0 THEN

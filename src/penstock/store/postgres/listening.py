@@ -25,7 +25,7 @@ log = logging.getLogger("penstock.store.postgres")
 
 
 class Listener:
-    """Calls `wake` for each notification of a schema, and whenever the connection is made anew."""
+    """Calls `wake` for each notification of a schema, and whenever the connection is made again."""
 
     def __init__(self, address: StoreAddress, seconds: float, wake: Callable[[], object]) -> None:
         self._address = address

@@ -49,7 +49,7 @@ BUSY_MS: Final = 5000
 """How long a write of the tables waits for another process's before it fails."""
 READERS: Final = 2
 TRIES: Final = 5
-"""How often a read begins anew because a segment it wanted was given back meanwhile."""
+"""How often a read begins again because a segment it wanted was given back meanwhile."""
 
 Result = TypeVar("Result")
 

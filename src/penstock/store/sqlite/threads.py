@@ -35,7 +35,7 @@ _log = logging.getLogger("penstock.store.sqlite")
 
 
 class Threads:
-    """Threads of one kind, each with a connection that is made anew after an error that leaves it in doubt."""
+    """Threads of one kind, each with a connection that is made again after an error that leaves it in doubt."""
 
     def __init__(self, name: str, count: int, file: File) -> None:
         self._file = file

@@ -1,6 +1,6 @@
 """Read whole logs: where lanes begin and end, and their batches by offset, as they are stored or as Arrow.
 
-Nothing here is JSON but the small answers: who reads this much does not want it message by message. Arrow is made on
+Nothing here is JSON but the small answers: a bulk reader does not want it message by message. Arrow is made on
 a thread, where pyarrow is installed.
 """
 
