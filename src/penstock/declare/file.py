@@ -24,7 +24,7 @@ from penstock.model import (
     check_name,
     make_config,
 )
-from penstock.model.errors import PenstockError
+from penstock.model.errors import InvalidArgument, PenstockError
 from penstock.node.background.schedules import check_schedule
 from penstock.toml_file import FileProblems, KeyPath, TomlFile
 from penstock.wire.http.shapes import ScheduleRequest
@@ -265,8 +265,8 @@ class _Reader:
         except msgspec.ValidationError as error:
             self._complain((*path, *_inner_path(str(error))), _sentence("a schedule", str(error)))
             return None
-        except PenstockError as error:
-            self._complain((*path, *_named_first(str(error), table)), str(error))
+        except InvalidArgument as error:
+            self._complain((*path, error.argument) if error.argument in table else path, str(error))
             return None
         # As it will be kept: what is written in another way is no difference.
         return Wanted({option: getattr(checked, option) for option in table}, self._toml.place(path))
@@ -306,11 +306,6 @@ def _sentence(name: str, error: str) -> str:
 def _inner_path(error: str) -> list[str]:
     found = _AT.search(error)
     return re.findall(r"\w+", found[1]) if found else []
-
-
-def _named_first(error: str, options: Collection[str]) -> list[str]:
-    """The option that an error is about, where it begins with one."""
-    return [option for option in options if re.match(rf"(the )?{option}\b", error)][:1]
 
 
 def _with_raw_json(table: dict[str, Any]) -> dict[str, Any]:

@@ -123,6 +123,11 @@ class InvalidArgument(PenstockError, ValueError):
 
     code = "invalid_argument"
 
+    def __init__(self, message: str = "", argument: str = "") -> None:
+        super().__init__(message)
+        self.argument = argument
+        """The name of the argument or option, where the check knows it."""
+
 
 class UnknownOption(InvalidArgument):
     """No queue, group or exchange has an option of this name. The message suggests the nearest."""

@@ -56,7 +56,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     """What an engine can do. The commit loop follows it."""
 
     spans_slots: bool = True
-    """One commit may change lanes of several slots. Otherwise each commit names one epoch at the most."""
+    """One commit may change lanes of several slots. A node refuses an engine that cannot do that."""
     commits_under_way: int = 1
     """How many `apply` calls may run at once. Those of one slot never overlap."""
     is_remote: bool = False

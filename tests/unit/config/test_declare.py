@@ -118,6 +118,8 @@ def test_the_servers_own_sections_are_let_be() -> None:
          "q.toml:4: timezone"),
         ("[schedules.s]\nqueue = 'q'\ninterval_ms = 1000\nmessage = { playload = 1 }\n",
          "q.toml:4: a schedule: object contains unknown field playload"),
+        ("[schedules.s]\nqueue = 'q'\ninterval_ms = 1000\nmessage = { dedup_id = 'x' }\n",
+         "q.toml:4: the message has dedup_id"),
         ("[schedules.s]\nqeue = 'q'\n", "q.toml:2: unknown option 'qeue'; did you mean queue?"),
         ("[namespaces.x.users.a]\n", "q.toml:1: unknown table 'users'"),
         ("[queues.a]\n[namespaces.default.queues.b]\n", "q.toml:2: namespace 'default' is where"),

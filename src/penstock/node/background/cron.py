@@ -61,10 +61,14 @@ def check_timing(cron: object, interval_ms: object, timezone: object, now_ms: in
     if (cron is None) == (interval_ms is None):
         raise InvalidArgument(f"a schedule needs one of cron and interval_ms, not {'both' if cron else 'neither'}")
     if not isinstance(timezone, str):
-        raise InvalidArgument(f"timezone must be a string, not {timezone!r} of type {type(timezone).__name__}")
+        raise InvalidArgument(
+            f"timezone must be a string, not {timezone!r} of type {type(timezone).__name__}", "timezone"
+        )
     if interval_ms is not None:
         if timezone != "UTC":
-            raise InvalidArgument(f"timezone is {timezone!r}, but an interval has none; leave it out, or use cron")
+            raise InvalidArgument(
+                f"timezone is {timezone!r}, but an interval has none; leave it out, or use cron", "timezone"
+            )
         return Timing(None, check_integer(interval_ms, "interval_ms", INTERVAL_MS_MIN, SPAN_MS_MAX), timezone)
     check_text(cron, "cron", NAME_CHARACTERS_MAX)
     _zone(timezone)
@@ -72,9 +76,10 @@ def check_timing(cron: object, interval_ms: object, timezone: object, now_ms: in
     try:
         next_ms = timing.after(now_ms)
     except CronSimError as error:
-        raise InvalidArgument(f"cron {cron!r} cannot be read: {str(error)[:1].lower()}{str(error)[1:]}") from None
+        reason = f"{str(error)[:1].lower()}{str(error)[1:]}"
+        raise InvalidArgument(f"cron {cron!r} cannot be read: {reason}", "cron") from None
     if next_ms is None:
-        raise InvalidArgument(f"cron {cron!r} has no time in the next fifty years")
+        raise InvalidArgument(f"cron {cron!r} has no time in the next fifty years", "cron")
     return timing
 
 
@@ -85,7 +90,7 @@ def _zone(name: str) -> dt.tzinfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise InvalidArgument(
-            f"timezone is {name[:40]!r}; it must be a name like UTC, Europe/Berlin or America/New_York"
+            f"timezone is {name[:40]!r}; it must be a name like UTC, Europe/Berlin or America/New_York", "timezone"
         ) from None
 
 

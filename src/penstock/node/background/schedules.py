@@ -312,16 +312,19 @@ def check_schedule(
         given = "neither" if queue is None else "both"
         raise InvalidArgument(f"a schedule needs one of queue and exchange to publish to, not {given}")
     if not isinstance(paused, bool):
-        raise InvalidArgument(f"paused must be True or False, not {paused!r} of type {type(paused).__name__}")
+        raise InvalidArgument(f"paused must be True or False, not {paused!r} of type {type(paused).__name__}", "paused")
     check_text(0 if description is None else description, "description", DESCRIPTION_CHARACTERS_MAX)
     check_message(message, PAYLOAD_BYTES_MAX)
     if message.dedup_id is not None:
         raise InvalidArgument(
-            f"the message has dedup_id {message.dedup_id!r}; a schedule gives each message its own, leave it out"
+            f"the message has dedup_id {message.dedup_id!r}; a schedule gives each message its own, leave it out",
+            "message",
         )
     for header in (NAME_HEADER, TICK_HEADER):
         if header in (message.headers or {}):
-            raise InvalidArgument(f"the message has a header {header!r}, which the schedule sets itself; leave it out")
+            raise InvalidArgument(
+                f"the message has a header {header!r}, which the schedule sets itself; leave it out", "message"
+            )
     check_message(message_at(message, namespace, name, INTEGER_MAX))  # with what is added, it must be within limits
     timing = check_timing(cron, interval_ms, timezone, now_ms)
     return ScheduleDocument(

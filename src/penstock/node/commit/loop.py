@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar, overload
 
 from penstock.api.ticket import Ticket
 from penstock.core.lane import Lane, Sealed
-from penstock.model.errors import Closed, Fenced, PenstockError, Unavailable
+from penstock.model.errors import Closed, Fenced, InvalidArgument, PenstockError, Unavailable
 from penstock.model.rows import Commit, OutboxRow, TraceRow
 from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
@@ -74,6 +74,8 @@ class CommitLoop:
     """Seals, applies, answers; as many commits at a time as the engine can do, one in each slot."""
 
     def __init__(self, store: Store, memory: Store, clock: Clock, ownership: Ownership, counters: Counters) -> None:
+        if not store.capabilities.spans_slots:
+            raise InvalidArgument("this engine commits one slot at a time; the node needs commits that span slots")
         self._counters = counters
         self._store = store
         self._callback_log = store.callback_log
