@@ -149,7 +149,7 @@ class Claims:
     async def settle_and_claim(
         self, lease: Lease, verdicts: Sequence[Verdict], queue: Queue, group: Group, request: Request
     ) -> Claim:
-        """Carry out verdicts on a lease and claim what is there then, in one commit unless a lane must be read first.
+        """Settle a lease and claim the next messages, in one commit unless a lane must be read first.
 
         Whether the settle succeeded is what the caller must know: where only the claim fails, it is empty, and the next
         one tells why.
