@@ -39,16 +39,16 @@ def server() -> Iterator[PostgresServer]:
     made.close()
 
 
-async def backends(url: str, schema: str, end: bool = False, states: tuple[str, ...] = ("active", "idle")) -> int:
-    """The connections whose last statement was about a schema; ended where that is asked for."""
+async def backends(url: str, schema: str, end: bool = False, waits: bool = False) -> int:
+    """The connections whose last statement was about a schema; only those that wait for a lock, ended, where asked."""
     connection = await asyncpg.connect(url.partition("?")[0])
     try:
         what = "pg_terminate_backend(pid)" if end else "pid"
         rows = await connection.fetch(
             f"SELECT {what} FROM pg_stat_activity WHERE query LIKE '%' || $1 || '%' AND pid <> pg_backend_pid() "
-            "AND state = ANY ($2)",
+            "AND state IN ('active', 'idle') AND (NOT $2 OR wait_event_type = 'Lock')",
             schema,
-            states,
+            waits,
         )
         return len(rows)
     finally:
@@ -56,9 +56,9 @@ async def backends(url: str, schema: str, end: bool = False, states: tuple[str, 
 
 
 async def under_way(url: str) -> None:
-    """Wait until the database works on a commit."""
+    """Wait until a commit holds its slots and stands at the lock that a test has taken on its rows."""
     deadline = asyncio.get_running_loop().time() + 30
-    while not await backends(url, f'"{schema_of(url)}".apply_commit', states=("active",)):
+    while not await backends(url, f'"{schema_of(url)}".apply_commit', waits=True):
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.01)
 
