@@ -26,8 +26,7 @@ from penstock.fronts.http.openapi import COMMON, tag
 from penstock.fronts.http.routes import Route
 from penstock.model import ExchangeConfig, GroupConfig, QueueConfig
 from penstock.model.errors import CLASSES, NotOwner, PenstockError, UnknownError
-from penstock.wire.http.scans import ARROW_TYPE, NEXT_OFFSET_HEADER
-from penstock.wire.http.shapes import BATCH_TYPE, BATCHES_TYPE, JSON_TYPE, ErrorAnswer
+from penstock.wire.http.shapes import ARROW_TYPE, BATCH_TYPE, BATCHES_TYPE, JSON_TYPE, NEXT_OFFSET_HEADER, ErrorAnswer
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULT: Final = ROOT / "docs" / "http.md"

@@ -73,7 +73,8 @@ LAYERS: Final = {
     "telemetry": Layer(DATA | {"api"}),
     "embedded": Layer(BELOW_NODE | {"node"}),
     "loop_thread": Layer(DATA),
-    "wire": Layer(DATA),
+    # What the HTTP API carries are results of the API, as they are.
+    "wire": Layer(DATA | {"api"}),
     "arrow": Layer(DATA | {"batch", "api", "wire"}),
     # Arrow only where somebody asks for it: `test_penstock_does_not_import_arrow` holds it to that.
     # A front knows the broker's interface, and neither the node behind it nor that there may be several.

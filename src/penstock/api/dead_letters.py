@@ -28,8 +28,8 @@ class DeadPage(msgspec.Struct, frozen=True):
     next: tuple[int, int] | None
 
 
-class DeadRange(msgspec.Struct, frozen=True):
-    """Consecutive offsets [start, end) of a lane that died together."""
+class DeadRange(msgspec.Struct, frozen=True, array_like=True):
+    """Consecutive offsets [start, end) of a lane that died together. In JSON an array of the fields in this order."""
 
     lane: int
     start: int

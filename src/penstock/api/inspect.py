@@ -22,10 +22,12 @@ class HistoryEntry(msgspec.Struct, frozen=True):
 
     group: str
     kind: Kind
+    """claimed, acked, nacked, expired, dead, …: see [events](events.md)."""
     at_ms: int
     consumer: str
     attempt: int
     detail: str
+    """A word or an error."""
 
 
 class GroupStats(msgspec.Struct, frozen=True):

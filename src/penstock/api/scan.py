@@ -26,7 +26,7 @@ DEFAULT_COLUMNS: Final = (
 _ALL_COLUMNS: Final = (*PLACE_COLUMNS, *META_COLUMNS, *STATE_COLUMNS)
 
 
-class LanePlace(msgspec.Struct, frozen=True):
+class LanePlace(msgspec.Struct, frozen=True, omit_defaults=True):
     """The ends of one lane's log."""
 
     lane: int
@@ -42,6 +42,8 @@ class LanePlace(msgspec.Struct, frozen=True):
 
 
 class QueueLanes(msgspec.Struct, frozen=True):
+    """The lanes of a queue, in order."""
+
     queue: str
     queue_id: int
     """The queue's id: a queue that is deleted and declared again gets another one."""
@@ -49,11 +51,14 @@ class QueueLanes(msgspec.Struct, frozen=True):
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """How far a read may go."""
+    """How far a read may go: whole batches, one at least where there is one."""
 
     end: int
+    """One past the last offset; `start` itself where nothing is there yet."""
     rows: int
+    """Messages from `start` to `end`."""
     bytes: int
+    """Bytes of their batches, as stored."""
 
 
 def check_columns(columns: Sequence[str] | None, payload: bool, group: str | None) -> list[str]:

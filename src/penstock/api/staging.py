@@ -15,13 +15,13 @@ from penstock.model.errors import InvalidArgument
 State = Literal["open", "committing", "committed", "unknown"]
 
 
-class StagedChunk(msgspec.Struct, frozen=True):
+class StagedChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A chunk that waits for its commit."""
 
     chunk: str
-    queue: str | None
-    exchange: str | None
-    routing_key: str | None
+    queue: str | None = None
+    exchange: str | None = None
+    routing_key: str | None = None
     messages: int
     bytes: int
     """As stored."""

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 
-class TraceEntry(msgspec.Struct, frozen=True):
+class TraceEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that happened: `kind` is published, event, or what became of a delivery (claimed, acked, nacked …)."""
 
     at_ms: int

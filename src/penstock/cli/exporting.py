@@ -15,7 +15,7 @@ import msgspec
 from penstock.cli.commands.dead import OFFSET_END, Choice
 from penstock.cli.connection import ServerAddress
 from penstock.cli.output import console, counted, json_line_of, printable_lines
-from penstock.client.operations.codec import received_of, target
+from penstock.client.operations.codec import target
 from penstock.client.operations.errors import error_of
 from penstock.client.transport.connection import Answer
 from penstock.client.transport.pool import Address, addresses_of
@@ -78,7 +78,7 @@ def wanted(choice: Choice) -> Callable[[bytes], bool]:
             (choice.reason is None or body.reason == choice.reason)
             and (choice.error is None or choice.error in body.error)
             and start <= body.message.offset < end
-            and (condition is None or condition.matches(received_of(body.message).message))
+            and (condition is None or condition.matches(body.message.received().message))
         )
 
     return is_wanted

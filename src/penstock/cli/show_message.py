@@ -46,9 +46,9 @@ def _show_bytes(messages: Iterable[Received]) -> None:
 
 
 def _json(received: Received) -> str:
-    from penstock.fronts.http.handlers.bodies import body_of
+    from penstock.wire.http.shapes import received_body
 
-    return json_line(body_of(received))
+    return json_line(received_body(received))
 
 
 def _payload(received: Received) -> str:

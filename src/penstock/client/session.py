@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from penstock.client.operations.requests import Requests, decoded
 from penstock.model.errors import NotFound, PenstockError
-from penstock.wire.http.sessions import SessionAnswer, SessionRequest
+from penstock.wire.http.shapes import SessionAnswer, SessionRequest
 
 log = logging.getLogger("penstock.client")
 

@@ -21,8 +21,7 @@ from penstock.batch import encode
 from penstock.model.events import decode_delivery
 from penstock.node.clock import SystemClock
 from penstock.store.sqlite.engine import SqliteStore
-from penstock.wire.http.scans import ARROW_TYPE, NEXT_OFFSET_HEADER
-from penstock.wire.http.shapes import BATCHES_TYPE
+from penstock.wire.http.shapes import ARROW_TYPE, BATCHES_TYPE, NEXT_OFFSET_HEADER
 from tests.fronts.http.rig import Front, Reply, front_on, over_http, soon
 from tests.nodes import node_of
 

@@ -10,10 +10,7 @@ from penstock.api.admin import Administration
 from penstock.client.operations.requests import Requests
 from penstock.client.transport.channel import NO_RETRY, Request
 from penstock.model import DEFAULT_GROUP
-from penstock.wire.http.shapes import (
-    SeekRequest,
-    Status,
-)
+from penstock.wire.http.shapes import SeekRequest, Status
 
 
 class ClientAdministration(Requests, Administration):

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from penstock.api.results import Claim, Lease, Published, Receipt, Received, Slice, StreamRead
+from penstock.api.results import Claim, Lease, Published, Receipt, Slice, StreamRead
 from penstock.batch import EncodedBatch, Reader, encode, to_bytes, to_parts
 from penstock.model import BATCH_MESSAGES_MAX, Message, check_message
 from penstock.model.appended import Appended
@@ -28,7 +28,6 @@ from penstock.wire.http.shapes import (
     PartBody,
     PublishAnswer,
     PublishedBody,
-    ReceivedBody,
     VerdictBody,
 )
 
@@ -157,19 +156,6 @@ def read_of(body: bytes) -> StreamRead:
     answer = _decode_read(body)
     slices = [_slice(part) for part in answer.slices]
     return StreamRead(answer.queue, answer.lane, slices, answer.next_offset, answer.primary_committed, answer.done)
-
-
-def received_of(body: ReceivedBody) -> Received:
-    return Received(
-        body.message(),
-        body.queue,
-        body.lane,
-        body.offset,
-        body.published_ms,
-        body.attempt,
-        body.state,
-        body.done,
-    )
 
 
 # Verdicts ------------------------------------------------------------------------------------------------

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from penstock.api.arguments import span_of
 from penstock.api.dead_letters import DeadLetters, DeadMessage, DeadRanges, DeadReason
-from penstock.client.operations.codec import received_of, with_query
+from penstock.client.operations.codec import with_query
 from penstock.client.operations.requests import Requests
 from penstock.model import DEFAULT_GROUP
 from penstock.wire.http.shapes import (
     DeadAnswer,
     DeadChoice,
-    DeadRangesAnswer,
     ReasonsAnswer,
 )
 
@@ -47,7 +44,7 @@ class ClientDeadLetters(Requests, DeadLetters):
         )
         answer = await self._get(DeadAnswer, path)
         return [
-            DeadMessage(received_of(body.message), body.reason, body.error, body.attempts, body.consumer, body.dead_ms)
+            DeadMessage(body.message.received(), body.reason, body.error, body.attempts, body.consumer, body.dead_ms)
             for body in answer.dead
         ]
 
@@ -59,11 +56,10 @@ class ClientDeadLetters(Requests, DeadLetters):
     ) -> DeadRanges:
         lane, offset = (None, None) if after is None else after
         path = with_query(self._dead(queue, group, "ranges"), lane=lane, offset=offset, max=max)
-        return msgspec.convert(await self._get(DeadRangesAnswer, path), DeadRanges, from_attributes=True)
+        return await self._get(DeadRanges, path)
 
     async def dead_reasons(self, queue: str, group: str = DEFAULT_GROUP) -> list[DeadReason]:
-        answer = await self._get(ReasonsAnswer, self._dead(queue, group, "reasons"))
-        return [msgspec.convert(body, DeadReason, from_attributes=True) for body in answer.reasons]
+        return (await self._get(ReasonsAnswer, self._dead(queue, group, "reasons"))).reasons
 
     async def redrive(
         self,

@@ -1,4 +1,4 @@
-"""Queues, groups, exchanges, bindings and schedules, from a client: declare, change, delete, list.
+"""Queues, groups, exchanges and bindings, from a client: declare, change, delete, list.
 
 Every one of these may be sent twice without harm, so all of them are tried again after a lost connection.
 """
@@ -144,8 +144,6 @@ class ClientDeclarations(Requests, Declarations):
         name = self.consumer_name if consumer is None else consumer
         body = ConsumerRequest(consumer=name)
         await self._send(b"POST", self._target("queues", queue, "groups", group, "stop-waiting"), body)
-
-    # Schedules --------------------------------------------------------------------------------------------
 
 
 def _binding(

@@ -12,7 +12,7 @@ import msgspec
 from penstock.api.enqueued import Enqueued, FailedPage
 from penstock.client.operations.codec import with_query
 from penstock.client.operations.requests import Requests
-from penstock.wire.http.enqueued import EnqueuedChoice, FailedAnswer
+from penstock.wire.http.shapes import EnqueuedChoice, FailedAnswer
 
 
 class ClientEnqueued(Requests, Enqueued):

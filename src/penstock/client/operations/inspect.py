@@ -1,20 +1,14 @@
-"""Looking and administration from a client: browse, history, traces, dead letters, seek, purge, pause, numbers."""
+"""Looking at messages and at what became of them, over HTTP."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-import msgspec
-
-from penstock.api.inspect import GroupStats, HistoryEntry, Inspection, Page, QueueStats
-from penstock.client.operations.codec import received_of, with_query
+from penstock.api.inspect import HistoryEntry, Inspection, Page, QueueStats
+from penstock.client.operations.codec import with_query
 from penstock.client.operations.requests import Requests
 from penstock.model.errors import InvalidArgument
-from penstock.wire.http.shapes import (
-    HistoryAnswer,
-    PageAnswer,
-    QueueStatsBody,
-)
+from penstock.wire.http.shapes import HistoryAnswer, PageAnswer
 
 
 class ClientInspection(Requests, Inspection):
@@ -51,7 +45,7 @@ class ClientInspection(Requests, Inspection):
         if answer.next is not None:
             place, _, start = answer.next.partition(":")
             following = (int(place), int(start))
-        return Page([received_of(body) for body in answer.messages], following)
+        return Page([body.received() for body in answer.messages], following)
 
     async def history(self, queue: str, offset: int, *, lane: int | None = None) -> list[HistoryEntry]:
         if lane is None:
@@ -60,20 +54,10 @@ class ClientInspection(Requests, Inspection):
                 raise InvalidArgument(f"queue {queue!r} has lanes 0 to {lanes - 1}: say which one with lane=")
             lane = 0
         path = self._target("queues", queue, "messages", str(lane), str(offset), "history")
-        answer = await self._get(HistoryAnswer, path)
-        return [msgspec.convert(body, HistoryEntry, from_attributes=True) for body in answer.history]
-
-    # Traces -----------------------------------------------------------------------------------------------
-
-    # Dead letters -----------------------------------------------------------------------------------------
-
-    # Administration ---------------------------------------------------------------------------------------
+        return (await self._get(HistoryAnswer, path)).history
 
     async def stats(self, queue: str) -> QueueStats:
-        body = await self._get(QueueStatsBody, self._target("queues", queue, "stats"))
-        groups = [msgspec.convert(group, GroupStats, from_attributes=True) for group in body.groups]
-        fields: dict[str, Any] = msgspec.structs.asdict(body) | {"groups": groups}
-        return QueueStats(**fields)
+        return await self._get(QueueStats, self._target("queues", queue, "stats"))
 
 
 def _place(after: object) -> str:

@@ -11,7 +11,7 @@ from penstock.client.operations.codec import with_query
 from penstock.client.operations.requests import Requests, decoded
 from penstock.client.transport.channel import is_repeat
 from penstock.model.errors import MarkMoved
-from penstock.wire.http.staging import MarkBody, MarksAnswer, PutMarkRequest
+from penstock.wire.http.shapes import MarkBody, MarksAnswer, PutMarkRequest
 
 
 class ClientMarks(Requests, Marks):

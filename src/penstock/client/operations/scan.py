@@ -11,12 +11,11 @@ from typing import Final
 import msgspec
 
 from penstock.api.results import Scan
-from penstock.api.scan import Extent, LanePlace, QueueLanes, Scans
+from penstock.api.scan import Extent, QueueLanes, Scans
 from penstock.client.operations.codec import with_query
 from penstock.client.operations.requests import Requests
 from penstock.client.transport.channel import Request
 from penstock.model.errors import InvalidArgument, PenstockError
-from penstock.wire.http.scans import ExtentAnswer, LanesAnswer
 from penstock.wire.http.shapes import BATCHES_TYPE
 
 _TAKES_BATCHES: Final = f"accept: {BATCHES_TYPE}\r\n".encode()
@@ -28,9 +27,7 @@ class ClientScans(Requests, Scans):
 
     async def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
         path = with_query(self._target("queues", queue, "lanes"), time_ms=time_ms)
-        answer = await self._get(LanesAnswer, path)
-        places = [LanePlace(one.lane, one.first, one.end, one.bytes, one.at_time) for one in answer.lanes]
-        return QueueLanes(answer.queue, answer.queue_id, places)
+        return await self._get(QueueLanes, path)
 
     async def scan(
         self,
@@ -72,5 +69,4 @@ class ClientScans(Requests, Scans):
             max_rows=max_rows,
             max_bytes=max_bytes,
         )
-        answer = await self._get(ExtentAnswer, path)
-        return Extent(answer.end, answer.rows, answer.bytes)
+        return await self._get(Extent, path)

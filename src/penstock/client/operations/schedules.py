@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.api.schedules import Schedule, Schedules
 from penstock.client.operations.requests import Requests, decoded
 from penstock.model import Message
-from penstock.wire.http.shapes import (
-    ScheduleBody,
-    ScheduleRequest,
-    SchedulesAnswer,
-    message_body,
-)
+from penstock.wire.http.shapes import ScheduleBody, ScheduleRequest, SchedulesAnswer, message_body
 
 
 class ClientSchedules(Requests, Schedules):
@@ -53,18 +50,4 @@ class ClientSchedules(Requests, Schedules):
 
 
 def _schedule(body: ScheduleBody) -> Schedule:
-    return Schedule(
-        name=body.name,
-        message=body.message.message(),
-        queue=body.queue,
-        exchange=body.exchange,
-        cron=body.cron,
-        interval_ms=body.interval_ms,
-        timezone=body.timezone,
-        paused=body.paused,
-        description=body.description,
-        next_ms=body.next_ms,
-        last_ms=body.last_ms,
-        fired=body.fired,
-        last_error=body.last_error,
-    )
+    return Schedule(**{**msgspec.structs.asdict(body), "message": body.message.message()})

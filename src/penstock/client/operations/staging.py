@@ -11,13 +11,12 @@ from typing import Final
 import msgspec
 
 from penstock.api.marks import MarkPut, check_puts
-from penstock.api.staging import Committed, Staged, StagedChunk, Staging, check_target
+from penstock.api.staging import Committed, Staged, Staging, check_target
 from penstock.batch import EncodedBatch
 from penstock.client.operations.codec import frame, with_query
 from penstock.client.operations.requests import SENDS_BATCH, TAKES_JSON, Requests, decoded
 from penstock.client.transport.channel import Request
-from penstock.wire.http.shapes import encode_json
-from penstock.wire.http.staging import CommitStagedRequest, CommittedBody, MarkPutBody, StagedBody
+from penstock.wire.http.shapes import CommitStagedRequest, MarkPutBody, encode_json
 
 COMMIT_SECONDS: Final = 600.0
 """A large commit is answered when all of it is published."""
@@ -60,16 +59,10 @@ class ClientStaging(Requests, Staging):
         )
         path = self._target("staged", transaction, "commit")
         request = Request(b"POST", path, encode_json(body), TAKES_JSON, max(COMMIT_SECONDS, self._channel.timeout_s))
-        answer = decoded(CommittedBody, (await self._channel.send(request, self._retry)).body)
-        return Committed(answer.published, answer.repeated)
+        return decoded(Committed, (await self._channel.send(request, self._retry)).body)
 
     async def abort_staged(self, transaction: str) -> None:
         await self._send(b"DELETE", self._target("staged", transaction))
 
     async def staged(self, transaction: str) -> Staged:
-        body = await self._get(StagedBody, self._target("staged", transaction))
-        chunks = [
-            StagedChunk(chunk.chunk, chunk.queue, chunk.exchange, chunk.routing_key, chunk.messages, chunk.bytes)
-            for chunk in body.chunks
-        ]
-        return Staged(body.transaction, body.state, chunks, body.published, body.expires_ms)
+        return await self._get(Staged, self._target("staged", transaction))

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from penstock.api.traces import Trace, TraceEntry, Traces
+from penstock.api.traces import Trace, Traces
 from penstock.client.operations.codec import with_query
 from penstock.client.operations.requests import Requests
-from penstock.wire.http.shapes import (
-    TraceAnswer,
-    TraceEventRequest,
-)
+from penstock.wire.http.shapes import TraceEventRequest
 
 
 class ClientTraces(Requests, Traces):
@@ -32,7 +27,4 @@ class ClientTraces(Requests, Traces):
         await self._send(b"POST", self._target("traces", trace_id, "events"), body)
 
     async def trace(self, trace_id: str, *, max: int = 1_000) -> Trace:
-        answer = await self._get(TraceAnswer, with_query(self._target("traces", trace_id), max=max))
-        return Trace(
-            answer.trace_id, [msgspec.convert(body, TraceEntry, from_attributes=True) for body in answer.entries]
-        )
+        return await self._get(Trace, with_query(self._target("traces", trace_id), max=max))

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from penstock.fronts.http.routes import Route
+from penstock.fronts.http.routes import NUMBERS, Route
 from penstock.model.errors import (
     Closed,
     Forbidden,
@@ -130,7 +130,7 @@ def _parameters(route: Route, components: dict[str, Any]) -> list[Schema]:
     parameters: list[Schema] = []
     for name in route.parameters:
         schema: Schema = {"type": "string", "minLength": 1}
-        if name in ("lane", "offset"):
+        if name in NUMBERS:
             schema = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
         parameters.append({"name": name, "in": "path", "required": True, "schema": schema})
     if route.path.startswith("/v1/"):

@@ -19,7 +19,7 @@ from penstock.client.operations.requests import PublishIds
 from penstock.client.transport.channel import NO_RETRY, Sender
 from penstock.model import DEFAULT_GROUP, INTEGER_MAX
 from penstock.model.verdict import Verdict
-from penstock.wire.http.staging import MarksAnswer
+from penstock.wire.http.shapes import MarksAnswer
 
 
 class PeerClient(AsyncClient):

@@ -45,7 +45,14 @@ class LocalStaging(Names, Staging):
         if queue is None and exchange not in self._services.catalog.router(self._namespace).exchanges():
             raise NotFound(f"there is no exchange {exchange!r}; declare it first")
         self._services.publisher.check_size(batch.count, batch.size)
-        target = StagedChunk(chunk, queue, exchange, routing_key, batch.count, batch.size)
+        target = StagedChunk(
+            chunk=chunk,
+            queue=queue,
+            exchange=exchange,
+            routing_key=routing_key,
+            messages=batch.count,
+            bytes=batch.size,
+        )
         await self._services.staging.stage(place, target, batch, payload_most)
 
     def _staged(self, transaction: str, action: Action) -> tuple[str, str]:

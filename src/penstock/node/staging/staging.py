@@ -348,7 +348,14 @@ class Staging:
             published = await self._ledger.committed(key)
             return Staged(key[1], "unknown" if published is None else "committed", [], published or 0, None)
         chunks = [
-            StagedChunk(name, chunk.queue, chunk.exchange, chunk.routing_key, chunk.count, chunk.size)
+            StagedChunk(
+                chunk=name,
+                queue=chunk.queue,
+                exchange=chunk.exchange,
+                routing_key=chunk.routing_key,
+                messages=chunk.count,
+                bytes=chunk.size,
+            )
             for name, (_, chunk) in transaction.chunks.items()
         ]
         if transaction.is_decided:

@@ -1,8 +1,9 @@
 """The HTTP API's shapes: what client and server say to each other in JSON and MessagePack.
 
-Plain data, shared by `fronts/http` and `client`; the OpenAPI document is made from it. No socket, no broker. Two media
-types besides JSON keep messages encoded: a publish may carry a batch frame (`batch.to_bytes`), which is stored as it
-is, and a claim or read may be answered with `BATCHES_TYPE`, MessagePack around batches as they are stored.
+Plain data, shared by `fronts/http` and `client`; the OpenAPI document is made from it. Results of `api/` that JSON can
+carry as they are have no shape of their own. No socket, no broker. Two media types besides JSON keep messages encoded:
+a publish may carry a batch frame (`batch.to_bytes`), which is stored as it is, and a claim or read may be answered with
+`BATCHES_TYPE`, MessagePack around batches as they are stored.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from penstock.api.dead_letters import DeadReason
+from penstock.api.inspect import HistoryEntry, QueueStats
+from penstock.api.results import Received
 from penstock.model import Message
 from penstock.model.errors import InvalidArgument
+from penstock.model.limits import SESSION_SECONDS_MAX, SESSION_SECONDS_MIN
 from penstock.model.typed_headers import json_headers as json_headers  # noqa: PLC0414 - clients and fronts take it from here
 from penstock.model.typed_headers import plain_headers as plain_headers  # noqa: PLC0414
 
@@ -23,21 +28,24 @@ BATCH_TYPE: Final = "application/vnd.penstock.batch"
 BATCHES_TYPE: Final = "application/vnd.penstock.batches+msgpack"
 """An answer: encoded batches with their places, in MessagePack arrays."""
 
+ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
+"""An answer: a scan as an Arrow IPC stream."""
+NEXT_OFFSET_HEADER: Final = "X-Penstock-Next-Offset"
+"""Where the next scan goes on, of an Arrow stream; the other form says it by itself."""
+
 BUFFERED: Final = 202
 """The status of a publish that is in the server's spool: a `BufferedAnswer`."""
 
 # Messages ------------------------------------------------------------------------------------------------
 
 
-class MessageBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A message to publish. Its payload is text, bytes in base64, or any JSON value, stored as it is written."""
+class PlainMessage(Struct, kw_only=True, omit_defaults=True):
+    """What a message has in JSON on its way in and on its way out."""
 
     payload: str | None = None
-    """The payload as text."""
+    """The payload as text: UTF-8."""
     payload_base64: bytes | None = None
     """The payload as bytes."""
-    payload_json: Raw | UnsetType = UNSET
-    """The payload as any JSON value; `content_type` is then `application/json` unless given."""
     partition: str | None = None
     """Messages of one partition keep their order and stay in one lane."""
     key: str | None = None
@@ -61,8 +69,15 @@ class MessageBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_default
     trace_id: str | None = None
     """The timeline that it belongs to: see traces."""
 
+
+class MessageBody(PlainMessage, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A message to publish. Its payload is text, bytes in base64, or any JSON value, stored as it is written."""
+
+    payload_json: Raw | UnsetType = UNSET
+    """The payload as any JSON value; `content_type` is then `application/json` unless given."""
+
     def message(self) -> Message:
-        """As the broker takes it."""
+        """The message as the broker takes it."""
         given = (self.payload is not None) + (self.payload_base64 is not None) + (self.payload_json is not UNSET)
         if given > 1:
             raise InvalidArgument("a message has one of payload, payload_base64 and payload_json, not several")
@@ -92,25 +107,13 @@ class MessageBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_default
 
 def message_body(message: Message) -> MessageBody:
     """A message as JSON carries it: its payload as text where it is UTF-8, in base64 otherwise."""
-    text, data = text_or_bytes(message.payload)
-    return MessageBody(
-        payload=text,
-        payload_base64=data,
-        partition=message.partition,
-        key=message.key,
-        headers=None if message.headers is None else json_headers(message.headers),
-        priority=message.priority,
-        delay_ms=message.delay_ms,
-        not_before_ms=message.not_before_ms,
-        ttl_ms=message.ttl_ms,
-        dedup_id=message.dedup_id,
-        content_type=message.content_type,
-        correlation_id=message.correlation_id,
-        trace_id=message.trace_id,
-    )
+    fields = msgspec.structs.asdict(message)
+    fields["payload"], fields["payload_base64"] = text_or_bytes(message.payload)
+    fields["headers"] = None if message.headers is None else json_headers(message.headers)
+    return MessageBody(**fields)
 
 
-class ReceivedBody(Struct, kw_only=True, omit_defaults=True):
+class ReceivedBody(PlainMessage, kw_only=True, omit_defaults=True):
     """A message as it is handed out or looked at: what was published, its place and its history."""
 
     queue: str
@@ -127,60 +130,36 @@ class ReceivedBody(Struct, kw_only=True, omit_defaults=True):
     """Browse only: ready, leased, waiting, dead or done for the group."""
     done: bool | None = None
     """Stream reads of a queue with a `primary_group`: whether that group is done with it."""
-    payload: str | None = None
-    """The payload where it is UTF-8."""
-    payload_base64: bytes | None = None
-    """The payload where it is not."""
-    partition: str | None = None
-    key: str | None = None
-    headers: dict[str, Any] | None = None
-    priority: int = 0
-    delay_ms: int = 0
-    not_before_ms: int = 0
-    ttl_ms: int | None = None
-    dedup_id: str | None = None
-    content_type: str | None = None
-    correlation_id: str | None = None
-    trace_id: str | None = None
 
-    def message(self) -> Message:
-        """What was published."""
-        return Message(
-            self.payload.encode() if self.payload is not None else self.payload_base64 or b"",
-            self.partition,
-            self.key,
-            None if self.headers is None else plain_headers(self.headers),
-            self.priority,
-            self.delay_ms,
-            self.not_before_ms,
-            self.ttl_ms,
-            self.dedup_id,
-            self.content_type,
-            self.correlation_id,
-            self.trace_id,
+    def received(self) -> Received:
+        """The message as a caller gets it."""
+        fields = {name: getattr(self, name) for name in Message.__struct_fields__}
+        fields["payload"] = self.payload_base64 or b"" if self.payload is None else self.payload.encode()
+        fields["headers"] = None if self.headers is None else plain_headers(self.headers)
+        return Received(
+            Message(**fields),
+            self.queue,
+            self.lane,
+            self.offset,
+            self.published_ms,
+            self.attempt,
+            self.state,
+            self.done,
         )
 
 
-def received_body(
-    message: Message,
-    queue: str,
-    lane: int,
-    offset: int,
-    published_ms: int,
-    attempt: int,
-    state: str,
-    done: bool | None,
-) -> ReceivedBody:
+def received_body(received: Received) -> ReceivedBody:
     """A message with its place and history as JSON carries it."""
+    message = received.message
     text, data = text_or_bytes(message.payload)
     return ReceivedBody(
-        queue=queue,
-        lane=lane,
-        offset=offset,
-        published_ms=published_ms,
-        attempt=attempt,
-        state=state,
-        done=done,
+        queue=received.queue,
+        lane=received.lane,
+        offset=received.offset,
+        published_ms=received.published_ms,
+        attempt=received.attempt,
+        state=received.state,
+        done=received.done,
         payload=text,
         payload_base64=data,
         partition=message.partition,
@@ -480,19 +459,8 @@ class PageAnswer(Struct, kw_only=True):
     next: str | None
 
 
-class HistoryBody(Struct):
-    group: str
-    kind: str
-    """claimed, acked, nacked, expired, dead, …: see [events](events.md)."""
-    at_ms: int
-    consumer: str
-    attempt: int
-    detail: str
-    """A word or an error."""
-
-
 class HistoryAnswer(Struct):
-    history: list[HistoryBody]
+    history: list[HistoryEntry]
 
 
 # Dead letters --------------------------------------------------------------------------------------------
@@ -533,35 +501,8 @@ class DeadAnswer(Struct):
     dead: list[DeadBody]
 
 
-class DeadRangeBody(Struct, array_like=True):
-    """`[lane, start, end, reason, error, attempts, consumer, dead_ms]`: offsets [start, end) that died together."""
-
-    lane: int
-    start: int
-    end: int
-    reason: str
-    error: str
-    attempts: int
-    consumer: str
-    dead_ms: int
-
-
-class DeadRangesAnswer(Struct):
-    ranges: list[DeadRangeBody]
-    next: tuple[int, int] | None
-    """(lane, offset) to go on from; null at the end."""
-
-
-class ReasonBody(Struct):
-    reason: str
-    error: str
-    count: int
-    oldest_ms: int
-    newest_ms: int
-
-
 class ReasonsAnswer(Struct):
-    reasons: list[ReasonBody]
+    reasons: list[DeadReason]
 
 
 class CountAnswer(Struct):
@@ -631,36 +572,8 @@ class DetachRequest(ConsumerRequest, forbid_unknown_fields=True, kw_only=True, o
 # Statistics ----------------------------------------------------------------------------------------------
 
 
-class GroupStatsBody(Struct):
-    group: str
-    kind: str
-    ready: int
-    """Could be claimed now."""
-    leased: int
-    """Leased to a consumer."""
-    scheduled: int
-    """Wait for a delay, a backoff or their partition."""
-    dead: int
-    lag: int
-    """Not done yet, the dead left out."""
-    oldest_offset: int
-    paused: bool
-
-
-class QueueStatsBody(Struct):
-    queue: str
-    namespace: str
-    lanes: int
-    messages: int
-    published: int
-    bytes_published: int
-    groups: list[GroupStatsBody]
-    consumers: int = 0
-    """Attached consumers."""
-
-
 class StatsAnswer(Struct, kw_only=True):
-    queues: list[QueueStatsBody]
+    queues: list[QueueStats]
     next: str | None
 
 
@@ -682,26 +595,6 @@ class TraceEventRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_d
     """With `queue`."""
     consumer: str | None = None
     """Who notes it; without it, the connection's address."""
-
-
-class TraceEntryBody(Struct, kw_only=True, omit_defaults=True):
-    """`kind` is published, event, or what happened to a delivery: claimed, acked, nacked…"""
-
-    at_ms: int
-    kind: str
-    queue: str | None = None
-    lane: int | None = None
-    offset: int | None = None
-    group: str = ""
-    consumer: str = ""
-    attempt: int = 0
-    name: str = ""
-    detail: str = ""
-
-
-class TraceAnswer(Struct, kw_only=True):
-    trace_id: str
-    entries: list[TraceEntryBody]
 
 
 # Schedules -----------------------------------------------------------------------------------------------
@@ -728,16 +621,8 @@ class ScheduleRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_def
     """For people."""
 
 
-class ScheduleBody(Struct, kw_only=True, omit_defaults=True):
+class ScheduleBody(ScheduleRequest, forbid_unknown_fields=False, kw_only=True, omit_defaults=True):
     name: str
-    queue: str | None = None
-    exchange: str | None = None
-    cron: str | None = None
-    interval_ms: int | None = None
-    timezone: str = "UTC"
-    message: MessageBody
-    paused: bool = False
-    description: str = ""
     next_ms: int | None = None
     """The tick it waits for; none while paused."""
     last_ms: int | None = None
@@ -750,6 +635,101 @@ class ScheduleBody(Struct, kw_only=True, omit_defaults=True):
 
 class SchedulesAnswer(Struct):
     schedules: list[ScheduleBody]
+
+
+# Marks and staging -----------------------------------------------------------------------------------------
+
+
+class PutMarkRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A mark's new value."""
+
+    value: Raw
+    """Any JSON value, kept as it is written; up to 1 MiB."""
+    expected_version: int | None = None
+    """Only if the mark has this version now; 0: only if there is no such mark. Left out: whatever is there."""
+
+
+class MarkBody(Struct, kw_only=True):
+    """A mark as it stands."""
+
+    name: str
+    version: int
+    """1 when it was made, one more with every change."""
+    value: Raw
+    updated_ms: int
+
+
+class MarksAnswer(Struct, kw_only=True):
+    marks: list[MarkBody]
+    next: str | None
+    """The `after` of the next page, null at the end."""
+
+
+class MarkPutBody(PutMarkRequest, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A mark to be put in the same commit."""
+
+    name: str
+
+
+class CommitStagedRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What becomes of a transaction: these chunks are published in this order, and the marks are put."""
+
+    chunks: list[str]
+    """Names of staged chunks, in the order of publication; chunks not named are dropped. May be empty."""
+    marks: list[MarkPutBody] = []
+    """Marks that are put together with the publication, or not at all."""
+    publish_id: str | None = None
+    """Names the publication in its queues: chunks of the same names, published before under the same id within the
+    queues' dedup windows (in whatever transaction), are not published again."""
+
+
+# Enqueued messages -----------------------------------------------------------------------------------------
+
+
+class FailedBody(Struct, kw_only=True, omit_defaults=True):
+    """An enqueued message that cannot be published, without its payload."""
+
+    id: int
+    """Of its row in the database."""
+    namespace: str
+    queue: str | None = None
+    exchange: str | None = None
+    key: str | None = None
+    size: int
+    """Bytes of the payload."""
+    enqueued_ms: int
+    error: str
+    """Why it cannot be published."""
+    failed_ms: int
+
+
+class FailedAnswer(Struct, kw_only=True):
+    failed: list[FailedBody]
+    next: int | None
+    """Where to go on, as `after`; null at the end."""
+
+
+class EnqueuedChoice(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which of the enqueued messages that cannot be published."""
+
+    ids: list[int] | None = None
+    """Of their rows; all of the namespace unless given."""
+
+
+# Sessions --------------------------------------------------------------------------------------------------
+
+
+class SessionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    seconds: Annotated[float, Meta(ge=SESSION_SECONDS_MIN, le=SESSION_SECONDS_MAX)] = 30.0
+    """The session ends when no request has named it for so long."""
+
+
+class SessionAnswer(Struct, frozen=True, kw_only=True):
+    id: str
+    """What requests name as `session`. Anyone who knows it may use the session: keep it secret."""
+    consumer: str
+    """The name under which the session claims, for everybody to see."""
+    seconds: float
 
 
 # Errors --------------------------------------------------------------------------------------------------

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from penstock.api.arguments import milliseconds, verdicts_of
 from penstock.api.dead_letters import DeadMessage
-from penstock.api.inspect import QueueStats
-from penstock.api.results import Claim, Receipt, Received, Slice
+from penstock.api.results import Claim, Receipt, Slice
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.model import SPAN_MS_MAX
 from penstock.model.errors import InvalidArgument
@@ -20,28 +19,12 @@ from penstock.wire.http.shapes import (
     DeadBody,
     EncodedClaim,
     EncodedSlice,
-    GroupStatsBody,
     PartBody,
     PublishAnswer,
     PublishedBody,
-    QueueStatsBody,
-    ReceivedBody,
     VerdictBody,
     received_body,
 )
-
-
-def body_of(received: Received) -> ReceivedBody:
-    return received_body(
-        received.message,
-        received.queue,
-        received.lane,
-        received.offset,
-        received.published_ms,
-        received.attempt,
-        received.state,
-        received.done,
-    )
 
 
 def results_answer(receipt: Receipt) -> Answer:
@@ -75,7 +58,7 @@ def claim_answer(claim: Claim) -> ClaimAnswer:
         lane=claim.lane,
         lease=None if claim.lease is None else str(claim.lease),
         deadline_ms=claim.deadline_ms,
-        messages=[body_of(received) for received in claim.messages],
+        messages=[received_body(received) for received in claim.messages],
     )
 
 
@@ -117,37 +100,10 @@ def _verdicts(body: VerdictBody) -> list[Verdict]:
 
 def dead_body(dead: DeadMessage) -> DeadBody:
     return DeadBody(
-        message=body_of(dead.received),
+        message=received_body(dead.received),
         reason=dead.reason,
         error=dead.error,
         attempts=dead.attempts,
         consumer=dead.consumer,
         dead_ms=dead.dead_ms,
-    )
-
-
-def stats_body(stats: QueueStats) -> QueueStatsBody:
-    groups = [
-        GroupStatsBody(
-            group.group,
-            group.kind,
-            group.ready,
-            group.leased,
-            group.scheduled,
-            group.dead,
-            group.lag,
-            group.oldest_offset,
-            group.paused,
-        )
-        for group in stats.groups
-    ]
-    return QueueStatsBody(
-        stats.queue,
-        stats.namespace,
-        stats.lanes,
-        stats.messages,
-        stats.published,
-        stats.bytes_published,
-        groups,
-        stats.consumers,
     )

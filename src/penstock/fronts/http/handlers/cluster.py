@@ -20,7 +20,7 @@ from penstock.wire.http.cluster import (
     SlotBody,
 )
 
-ROUTES = Routes()
+ROUTES = Routes(__name__)
 
 
 @ROUTES.add("GET", "/v1/cluster", {200: ClusterAnswer})

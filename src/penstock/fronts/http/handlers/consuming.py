@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.api.broker import Broker
 from penstock.api.results import Claim
 from penstock.api.ticket import Ticket
 from penstock.fronts.http.handlers import Routes
@@ -20,7 +21,7 @@ from penstock.wire.http.shapes import (
     SettleRequest,
 )
 
-ROUTES = Routes()
+ROUTES = Routes(__name__)
 
 
 @ROUTES.add(
@@ -87,7 +88,4 @@ def _claim_answer(call: Call, claimed: Claim) -> Answer:
     return json_answer(claim_answer(claimed))
 
 
-@ROUTES.add("POST", "/v1/leases/{lease}/extend", {200: ExtendAnswer}, errors=[LeaseLost])
-async def extend(call: Call, body: ExtendRequest) -> Answer:
-    """Keep a lease for another span from now."""
-    return json_answer(ExtendAnswer(await call.broker.extend(call.names["lease"], body.seconds)))
+ROUTES.forward("POST", "/v1/leases/{lease}/extend", Broker.extend, ExtendAnswer, body=ExtendRequest, errors=[LeaseLost])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from msgspec import Struct, convert
+from msgspec import Struct
 
+from penstock.api.broker import Broker
+from penstock.api.dead_letters import DeadRanges
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import dead_body
 from penstock.fronts.http.handlers.groups import GROUP
@@ -16,14 +18,11 @@ from penstock.wire.http.shapes import (
     CountAnswer,
     DeadAnswer,
     DeadChoice,
-    DeadRangeBody,
-    DeadRangesAnswer,
-    ReasonBody,
     ReasonsAnswer,
     encode_json,
 )
 
-ROUTES = Routes()
+ROUTES = Routes(__name__)
 NDJSON_TYPE = "application/x-ndjson"
 EXPORT_AT_ONCE = 500
 
@@ -49,11 +48,7 @@ class DeadQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """Only what died then or before, in milliseconds since the epoch."""
 
     def offsets(self) -> tuple[int, int] | None:
-        if self.start is None and self.end is None:
-            return None
-        if self.start is None or self.end is None:
-            raise InvalidArgument("start and end go together")
-        return self.start, self.end
+        return _both(self.start, self.end, "start and end")
 
 
 @ROUTES.add("GET", GROUP + "/dead", {200: DeadAnswer}, errors=[WrongKind])
@@ -84,61 +79,27 @@ class RangesQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """1 to 100 000 ranges."""
 
     def after(self) -> tuple[int, int] | None:
-        if self.lane is None and self.offset is None:
-            return None
-        if self.lane is None or self.offset is None:
-            raise InvalidArgument("lane and offset go together")
-        return self.lane, self.offset
+        return _both(self.lane, self.offset, "lane and offset")
 
 
-@ROUTES.add("GET", GROUP + "/dead/ranges", {200: DeadRangesAnswer}, errors=[WrongKind])
+def _both(first: int | None, second: int | None, what: str) -> tuple[int, int] | None:
+    if first is None and second is None:
+        return None
+    if first is None or second is None:
+        raise InvalidArgument(f"{what} go together")
+    return first, second
+
+
+@ROUTES.add("GET", GROUP + "/dead/ranges", {200: DeadRanges}, errors=[WrongKind])
 async def ranges(call: Call, query: RangesQuery) -> Answer:
     """Where dead letters are and why they died, page by page, without the messages themselves."""
-    page = await call.broker.dead_ranges(call.names["queue"], call.names["group"], after=query.after(), max=query.max)
-    return json_answer(
-        DeadRangesAnswer([convert(one, DeadRangeBody, from_attributes=True) for one in page.ranges], page.next)
-    )
+    queue, group = call.names["queue"], call.names["group"]
+    return json_answer(await call.broker.dead_ranges(queue, group, after=query.after(), max=query.max))
 
 
-@ROUTES.add("GET", GROUP + "/dead/reasons", {200: ReasonsAnswer}, errors=[WrongKind])
-async def reasons(call: Call) -> Answer:
-    """How many dead letters there are of each reason and error."""
-    found = await call.broker.dead_reasons(call.names["queue"], call.names["group"])
-    return json_answer(
-        ReasonsAnswer([ReasonBody(one.reason, one.error, one.count, one.oldest_ms, one.newest_ms) for one in found])
-    )
-
-
-@ROUTES.add("POST", GROUP + "/dead/redrive", {200: CountAnswer}, errors=[WrongKind])
-async def redrive(call: Call, body: DeadChoice) -> Answer:
-    """Give the chosen dead letters to their group again, with all attempts; how many."""
-    count = await call.broker.redrive(
-        call.names["queue"],
-        call.names["group"],
-        reason=body.reason,
-        error=body.error,
-        offsets=body.offsets,
-        filter=body.filter,
-        lane=body.lane,
-        until_ms=body.until_ms,
-    )
-    return json_answer(CountAnswer(count))
-
-
-@ROUTES.add("POST", GROUP + "/dead/purge", {200: CountAnswer}, errors=[WrongKind])
-async def purge_dead(call: Call, body: DeadChoice) -> Answer:
-    """Let the chosen dead letters go for good; how many."""
-    count = await call.broker.purge_dead(
-        call.names["queue"],
-        call.names["group"],
-        reason=body.reason,
-        error=body.error,
-        offsets=body.offsets,
-        filter=body.filter,
-        lane=body.lane,
-        until_ms=body.until_ms,
-    )
-    return json_answer(CountAnswer(count))
+ROUTES.forward("GET", GROUP + "/dead/reasons", Broker.dead_reasons, ReasonsAnswer, name="reasons", errors=[WrongKind])
+ROUTES.forward("POST", GROUP + "/dead/redrive", Broker.redrive, CountAnswer, body=DeadChoice, errors=[WrongKind])
+ROUTES.forward("POST", GROUP + "/dead/purge", Broker.purge_dead, CountAnswer, body=DeadChoice, errors=[WrongKind])
 
 
 @ROUTES.add("GET", GROUP + "/dead/export", {200: str}, gives=NDJSON_TYPE, errors=[WrongKind])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from msgspec import Struct, convert
 
+from penstock.api.broker import Broker
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
-from penstock.wire.http.enqueued import EnqueuedChoice, FailedAnswer
-from penstock.wire.http.shapes import CountAnswer
+from penstock.wire.http.shapes import CountAnswer, EnqueuedChoice, FailedAnswer
 
-ROUTES = Routes()
+ROUTES = Routes(__name__)
+FAILED = "/v1/enqueued/failed"
 
 
 class FailedQuery(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -22,20 +23,12 @@ class FailedQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """1 to 10 000 messages."""
 
 
-@ROUTES.add("GET", "/v1/enqueued/failed", {200: FailedAnswer})
+@ROUTES.add("GET", FAILED, {200: FailedAnswer})
 async def list_failed(call: Call, query: FailedQuery) -> Answer:
     """Enqueued messages that cannot be published, by rising id, with the reason."""
     page = await call.broker.enqueued_failed(after=query.after, max=query.max)
     return json_answer(convert(page, FailedAnswer, from_attributes=True))
 
 
-@ROUTES.add("POST", "/v1/enqueued/failed/retry", {200: CountAnswer})
-async def retry_failed(call: Call, body: EnqueuedChoice) -> Answer:
-    """Try enqueued messages again that could not be published; how many."""
-    return json_answer(CountAnswer(await call.broker.retry_enqueued(body.ids)))
-
-
-@ROUTES.add("POST", "/v1/enqueued/failed/purge", {200: CountAnswer})
-async def purge_failed(call: Call, body: EnqueuedChoice) -> Answer:
-    """Let enqueued messages go that could not be published; how many."""
-    return json_answer(CountAnswer(await call.broker.purge_enqueued(body.ids)))
+ROUTES.forward("POST", FAILED + "/retry", Broker.retry_enqueued, CountAnswer, body=EnqueuedChoice, name="retry_failed")
+ROUTES.forward("POST", FAILED + "/purge", Broker.purge_enqueued, CountAnswer, body=EnqueuedChoice, name="purge_failed")

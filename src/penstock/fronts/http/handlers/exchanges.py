@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
+from penstock.api.broker import Broker
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.queues import Options, known
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
@@ -17,7 +20,7 @@ from penstock.wire.http.shapes import (
     plain_headers,
 )
 
-ROUTES = Routes()
+ROUTES = Routes(__name__)
 EXCHANGE = "/v1/exchanges/{exchange}"
 
 
@@ -51,11 +54,7 @@ async def _exchange(call: Call) -> QueueBody:
     return QueueBody(name=name, options=options)
 
 
-@ROUTES.add("DELETE", EXCHANGE, {204: None})
-async def delete_exchange(call: Call) -> Answer:
-    """Delete an exchange with the bindings from and to it."""
-    await call.broker.delete_exchange(call.names["exchange"])
-    return NOTHING
+ROUTES.forward("DELETE", EXCHANGE, Broker.delete_exchange)
 
 
 @ROUTES.add("GET", EXCHANGE + "/bindings", {200: BindingsAnswer})
@@ -77,26 +76,17 @@ async def list_bindings(call: Call) -> Answer:
 @ROUTES.add("POST", EXCHANGE + "/bind", {204: None}, errors=[AlreadyExists])
 async def bind(call: Call, body: BindingBody) -> Answer:
     """Bind a queue or another exchange to an exchange."""
-    await call.broker.bind(
-        call.names["exchange"],
-        body.target,
-        body.pattern,
-        target_kind=body.target_kind,
-        headers=None if body.headers is None else plain_headers(body.headers),
-        match=body.match,
-    )
-    return NOTHING
+    return await _change(call.broker.bind, call, body)
 
 
 @ROUTES.add("POST", EXCHANGE + "/unbind", {204: None})
 async def unbind(call: Call, body: BindingBody) -> Answer:
     """Remove a binding."""
-    await call.broker.unbind(
-        call.names["exchange"],
-        body.target,
-        body.pattern,
-        target_kind=body.target_kind,
-        headers=None if body.headers is None else plain_headers(body.headers),
-        match=body.match,
-    )
+    return await _change(call.broker.unbind, call, body)
+
+
+async def _change(change: Callable[..., Awaitable[None]], call: Call, body: BindingBody) -> Answer:
+    headers = None if body.headers is None else plain_headers(body.headers)
+    exchange = call.names["exchange"]
+    await change(exchange, body.target, body.pattern, target_kind=body.target_kind, headers=headers, match=body.match)
     return NOTHING

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from penstock.api.broker import Broker
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.queues import Options, known
-from penstock.fronts.http.request import NOTHING, Answer, json_answer
+from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import GroupConfig
 from penstock.model.errors import AlreadyExists, NotFound, WrongKind
@@ -18,7 +19,7 @@ from penstock.wire.http.shapes import (
     SeekRequest,
 )
 
-ROUTES = Routes()
+ROUTES = Routes(__name__)
 GROUP = "/v1/queues/{queue}/groups/{group}"
 
 
@@ -60,58 +61,11 @@ async def _group(call: Call) -> QueueBody:
     return QueueBody(name=group, options=options)
 
 
-@ROUTES.add("DELETE", GROUP, {204: None})
-async def delete_group(call: Call) -> Answer:
-    """Delete a group with its leases, waiting and dead messages."""
-    await call.broker.delete_group(call.names["queue"], call.names["group"])
-    return NOTHING
-
-
-@ROUTES.add("POST", GROUP + "/seek", {204: None})
-async def seek(call: Call, body: SeekRequest) -> Answer:
-    """Move a group: everything before the place is done, everything from it on is new again."""
-    await call.broker.seek(
-        call.names["queue"], call.names["group"], to=body.to, offset=body.offset, time_ms=body.time_ms, lane=body.lane
-    )
-    return NOTHING
-
-
-@ROUTES.add("POST", GROUP + "/pause", {204: None})
-async def pause_group(call: Call) -> Answer:
-    """Hand out nothing more to a group."""
-    await call.broker.pause(call.names["queue"], call.names["group"])
-    return NOTHING
-
-
-@ROUTES.add("POST", GROUP + "/resume", {204: None})
-async def resume_group(call: Call) -> Answer:
-    """Undo a pause."""
-    await call.broker.resume(call.names["queue"], call.names["group"])
-    return NOTHING
-
-
-@ROUTES.add("POST", GROUP + "/purge", {200: CountAnswer}, errors=[WrongKind])
-async def purge(call: Call) -> Answer:
-    """Everything that is neither leased nor dead is done for a group; how many messages."""
-    return json_answer(CountAnswer(await call.broker.purge(call.names["queue"], call.names["group"])))
-
-
-@ROUTES.add("POST", GROUP + "/attach", {204: None})
-async def attach(call: Call, body: AttachRequest) -> Answer:
-    """Say that a consumer is there: queues with `auto_delete` live as long as one is."""
-    await call.broker.attach(call.names["queue"], call.names["group"], consumer=body.consumer, exclusive=body.exclusive)
-    return NOTHING
-
-
-@ROUTES.add("POST", GROUP + "/detach", {204: None})
-async def detach(call: Call, body: DetachRequest) -> Answer:
-    """Say that a consumer has gone: what it holds returns at once, counted as an attempt."""
-    await call.broker.detach(call.names["queue"], call.names["group"], consumer=body.consumer, keep=body.keep)
-    return NOTHING
-
-
-@ROUTES.add("POST", GROUP + "/stop-waiting", {204: None})
-async def stop_waiting(call: Call, body: ConsumerRequest) -> Answer:
-    """Answer the claims that wait for this consumer now: with nothing, unless messages were on their way to it."""
-    await call.broker.stop_waiting(call.names["queue"], call.names["group"], consumer=body.consumer)
-    return NOTHING
+ROUTES.forward("DELETE", GROUP, Broker.delete_group)
+ROUTES.forward("POST", GROUP + "/seek", Broker.seek, body=SeekRequest)
+ROUTES.forward("POST", GROUP + "/pause", Broker.pause, name="pause_group")
+ROUTES.forward("POST", GROUP + "/resume", Broker.resume, name="resume_group")
+ROUTES.forward("POST", GROUP + "/purge", Broker.purge, CountAnswer, errors=[WrongKind])
+ROUTES.forward("POST", GROUP + "/attach", Broker.attach, body=AttachRequest)
+ROUTES.forward("POST", GROUP + "/detach", Broker.detach, body=DetachRequest)
+ROUTES.forward("POST", GROUP + "/stop-waiting", Broker.stop_waiting, body=ConsumerRequest)

@@ -6,14 +6,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from penstock.fronts.http.handlers import Routes
-from penstock.fronts.http.handlers.bodies import body_of
+from penstock.fronts.http.handlers import Routes, number, path_number
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import InvalidArgument, NotFound, OffsetGone
-from penstock.wire.http.shapes import HistoryAnswer, HistoryBody, PageAnswer, ReceivedBody
+from penstock.wire.http.shapes import HistoryAnswer, PageAnswer, ReceivedBody, received_body
 
-ROUTES = Routes()
+ROUTES = Routes(__name__)
 MESSAGE = "/v1/queues/{queue}/messages/{lane}/{offset}"
 
 
@@ -54,25 +53,14 @@ async def browse(call: Call, query: BrowseQuery) -> Answer:
         after=None if query.after is None else _place(query.after),
     )
     following = None if page.next is None else f"{page.next[0]}:{page.next[1]}"
-    return json_answer(PageAnswer(messages=[body_of(received) for received in page.messages], next=following))
+    return json_answer(PageAnswer(messages=[received_body(received) for received in page.messages], next=following))
 
 
 def _place(text: str) -> tuple[int, int]:
     lane, colon, offset = text.partition(":")
     if not colon:
         raise InvalidArgument(f"after is {text[:40]!r}; it must be a page's next")
-    return _number(lane, "after's lane"), _number(offset, "after's offset")
-
-
-def path_number(call: Call, name: str) -> int:
-    """A number that is a part of the path."""
-    return _number(call.names[name], f"the path's {name}")
-
-
-def _number(text: str, what: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 19:
-        raise InvalidArgument(f"{what} is {text[:40]!r}; it must be a whole number")
-    return int(text)
+    return number(lane, "after's lane"), number(offset, "after's offset")
 
 
 @ROUTES.add("GET", MESSAGE, {200: ReceivedBody}, errors=[OffsetGone])
@@ -82,19 +70,14 @@ async def show_message(call: Call) -> Answer:
     page = await call.broker.browse(queue, lane=lane, offset=offset, max=1)
     if not page.messages or (page.messages[0].lane, page.messages[0].offset) != (lane, offset):
         raise NotFound(f"queue {queue!r} has no message at offset {offset} of lane {lane}, or has it no more")
-    return json_answer(body_of(page.messages[0]))
+    return json_answer(received_body(page.messages[0]))
 
 
 @ROUTES.add("GET", MESSAGE + "/history", {200: HistoryAnswer})
 async def history(call: Call) -> Answer:
     """What happened to one message: each hand-out and how it ended."""
     queue, lane, offset = _message(call)
-    entries = await call.broker.history(queue, offset, lane=lane)
-    return json_answer(
-        HistoryAnswer(
-            [HistoryBody(one.group, one.kind, one.at_ms, one.consumer, one.attempt, one.detail) for one in entries]
-        )
-    )
+    return json_answer(HistoryAnswer(await call.broker.history(queue, offset, lane=lane)))
 
 
 def _message(call: Call) -> tuple[str, int, int]:

@@ -6,14 +6,15 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
+from penstock.api.broker import Broker
 from penstock.api.marks import Mark
 from penstock.fronts.http.handlers import Routes
-from penstock.fronts.http.request import NOTHING, Answer, json_answer
+from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import MarkMoved, MessageTooLarge
-from penstock.wire.http.staging import MarkBody, MarksAnswer, PutMarkRequest
+from penstock.wire.http.shapes import MarkBody, MarksAnswer, PutMarkRequest
 
-ROUTES = Routes()
+ROUTES = Routes(__name__)
 MARK = "/v1/marks/{mark}"
 
 
@@ -54,8 +55,4 @@ async def put_mark(call: Call, body: PutMarkRequest) -> Answer:
     return json_answer(_body(mark, body.value))
 
 
-@ROUTES.add("DELETE", MARK, {204: None})
-async def delete_mark(call: Call) -> Answer:
-    """Delete a mark; a later one of the same name begins at version 1."""
-    await call.broker.delete_mark(call.names["mark"])
-    return NOTHING
+ROUTES.forward("DELETE", MARK, Broker.delete_mark)

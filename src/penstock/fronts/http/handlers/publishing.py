@@ -13,7 +13,7 @@ from penstock.fronts.http.routes import Call
 from penstock.model.errors import InvalidArgument, LeaseLost, MessageTooLarge, QueueFull, Unroutable
 from penstock.wire.http.shapes import BufferedAnswer, PublishAnswer, PublishRequest, TransactionRequest
 
-ROUTES = Routes()
+ROUTES = Routes(__name__)
 
 
 class PublishQuery(Struct, forbid_unknown_fields=True, kw_only=True):

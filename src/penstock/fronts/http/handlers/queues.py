@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct
 
+from penstock.api.broker import Broker
+from penstock.api.inspect import QueueStats
 from penstock.fronts.http.handlers import Routes
-from penstock.fronts.http.handlers.bodies import stats_body
-from penstock.fronts.http.request import NOTHING, Answer, json_answer
+from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import ExchangeConfig, GroupConfig, QueueConfig, make_config
 from penstock.model.errors import AlreadyExists, NotFound
-from penstock.wire.http.shapes import QueueBody, QueuesAnswer, QueueStatsBody, StatsAnswer
+from penstock.wire.http.shapes import QueueBody, QueuesAnswer, StatsAnswer
 
-ROUTES = Routes()
+ROUTES = Routes(__name__)
+QUEUE = "/v1/queues/{queue}"
 Options = dict[str, Any]
 Item = TypeVar("Item")
 Config = TypeVar("Config", QueueConfig, GroupConfig, ExchangeConfig)
@@ -54,9 +57,7 @@ async def list_queues(call: Call, query: ListQuery) -> Answer:
     )
 
 
-@ROUTES.add(
-    "PUT", "/v1/queues/{queue}", {200: QueueBody, 201: QueueBody}, body_schema=QueueConfig, errors=[AlreadyExists]
-)
+@ROUTES.add("PUT", QUEUE, {200: QueueBody, 201: QueueBody}, body_schema=QueueConfig, errors=[AlreadyExists])
 async def declare_queue(call: Call, body: Options) -> Answer:
     """Create a queue, or change the options named here of the one that exists."""
     name = call.names["queue"]
@@ -65,7 +66,7 @@ async def declare_queue(call: Call, body: Options) -> Answer:
     return json_answer(await _queue(call, name), status)
 
 
-@ROUTES.add("PATCH", "/v1/queues/{queue}", {200: QueueBody}, body_schema=QueueConfig, errors=[AlreadyExists])
+@ROUTES.add("PATCH", QUEUE, {200: QueueBody}, body_schema=QueueConfig, errors=[AlreadyExists])
 async def change_queue(call: Call, body: Options) -> Answer:
     """Change the options named here of a queue that exists."""
     name = call.names["queue"]
@@ -74,7 +75,7 @@ async def change_queue(call: Call, body: Options) -> Answer:
     return json_answer(await _queue(call, name))
 
 
-@ROUTES.add("GET", "/v1/queues/{queue}", {200: QueueBody})
+@ROUTES.add("GET", QUEUE, {200: QueueBody})
 async def show_queue(call: Call) -> Answer:
     """A queue and its options that differ from the defaults."""
     return json_answer(await _queue(call, call.names["queue"]))
@@ -84,31 +85,10 @@ async def _queue(call: Call, name: str) -> QueueBody:
     return QueueBody(name=name, options=await call.broker.queue_options(name))
 
 
-@ROUTES.add("DELETE", "/v1/queues/{queue}", {204: None})
-async def delete_queue(call: Call) -> Answer:
-    """Delete a queue with everything in it."""
-    await call.broker.delete_queue(call.names["queue"])
-    return NOTHING
-
-
-@ROUTES.add("POST", "/v1/queues/{queue}/pause", {204: None})
-async def pause_queue(call: Call) -> Answer:
-    """Hand out nothing more of a queue; what is leased can still be settled."""
-    await call.broker.pause(call.names["queue"])
-    return NOTHING
-
-
-@ROUTES.add("POST", "/v1/queues/{queue}/resume", {204: None})
-async def resume_queue(call: Call) -> Answer:
-    """Undo a pause."""
-    await call.broker.resume(call.names["queue"])
-    return NOTHING
-
-
-@ROUTES.add("GET", "/v1/queues/{queue}/stats", {200: QueueStatsBody})
-async def queue_stats(call: Call) -> Answer:
-    """Counts of a queue and its groups."""
-    return json_answer(stats_body(await call.broker.stats(call.names["queue"])))
+ROUTES.forward("DELETE", QUEUE, Broker.delete_queue)
+ROUTES.forward("POST", QUEUE + "/pause", Broker.pause, name="pause_queue")
+ROUTES.forward("POST", QUEUE + "/resume", Broker.resume, name="resume_queue")
+ROUTES.forward("GET", QUEUE + "/stats", Broker.stats, QueueStats, name="queue_stats")
 
 
 class StatsQuery(ListQuery, forbid_unknown_fields=True, kw_only=True):
@@ -120,10 +100,8 @@ class StatsQuery(ListQuery, forbid_unknown_fields=True, kw_only=True):
 async def stats(call: Call, query: StatsQuery) -> Answer:
     """Counts of the queues of a namespace, by name."""
     page, following = query.page(await call.broker.queues(query.prefix))
-    found: list[QueueStatsBody] = []
+    found: list[QueueStats] = []
     for name, _ in page:
-        try:
-            found.append(stats_body(await call.broker.stats(name)))
-        except NotFound:  # deleted since
-            continue
+        with suppress(NotFound):  # deleted since
+            found.append(await call.broker.stats(name))
     return json_answer(StatsAnswer(queues=found, next=following))

@@ -13,24 +13,17 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock.api.broker import Broker
 from penstock.api.results import Scan
-from penstock.api.scan import check_columns
+from penstock.api.scan import Extent, QueueLanes, check_columns
 from penstock.fronts.http.errors import NOT_ACCEPTABLE, HttpError
-from penstock.fronts.http.handlers import Routes
-from penstock.fronts.http.handlers.inspect import path_number
-from penstock.fronts.http.request import Answer, Stream, json_answer
+from penstock.fronts.http.handlers import Routes, path_number
+from penstock.fronts.http.request import Answer, Stream
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import OffsetGone
-from penstock.wire.http.scans import (
-    ARROW_TYPE,
-    NEXT_OFFSET_HEADER,
-    ExtentAnswer,
-    LaneBody,
-    LanesAnswer,
-)
-from penstock.wire.http.shapes import BATCHES_TYPE, encode_msgpack
+from penstock.wire.http.shapes import ARROW_TYPE, BATCHES_TYPE, NEXT_OFFSET_HEADER, encode_msgpack
 
-ROUTES = Routes()
+ROUTES = Routes(__name__)
 LANE: Final = "/v1/queues/{queue}/lanes/{lane}"
 PIECE_BYTES: Final = 256 * 1024
 """What is encoded and sent between two turns of the loop."""
@@ -43,20 +36,7 @@ class LanesQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """Also give each lane's first offset published at this time or later."""
 
 
-@ROUTES.add("GET", "/v1/queues/{queue}/lanes", {200: LanesAnswer})
-async def lanes(call: Call, query: LanesQuery) -> Answer:
-    """The lanes of a queue: which offsets each keeps."""
-    found = await call.broker.lanes(call.names["queue"], query.time_ms)
-    return json_answer(
-        LanesAnswer(
-            queue=found.queue,
-            queue_id=found.queue_id,
-            lanes=[
-                LaneBody(lane=one.lane, first=one.first, end=one.end, bytes=one.bytes, at_time=one.at_time)
-                for one in found.lanes
-            ],
-        )
-    )
+ROUTES.forward("GET", "/v1/queues/{queue}/lanes", Broker.lanes, QueueLanes, query=LanesQuery)
 
 
 class ExtentQuery(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -68,17 +48,7 @@ class ExtentQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """Bytes of whole batches that it may have; one batch is always within it."""
 
 
-@ROUTES.add("GET", LANE + "/extent", {200: ExtentAnswer}, errors=[OffsetGone])
-async def extent(call: Call, query: ExtentQuery) -> Answer:
-    """How far a read of a lane's log may go."""
-    found = await call.broker.extent(
-        call.names["queue"],
-        path_number(call, "lane"),
-        query.start,
-        max_rows=query.max_rows,
-        max_bytes=query.max_bytes,
-    )
-    return json_answer(ExtentAnswer(end=found.end, rows=found.rows, bytes=found.bytes))
+ROUTES.forward("GET", LANE + "/extent", Broker.extent, Extent, query=ExtentQuery, errors=[OffsetGone])
 
 
 class ScanQuery(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from penstock.api.broker import Broker
 from penstock.api.schedules import Schedule
 from penstock.fronts.http.handlers import Routes
-from penstock.fronts.http.request import NOTHING, Answer, json_answer
+from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.wire.http.shapes import ScheduleBody, ScheduleRequest, SchedulesAnswer, message_body
 
-ROUTES = Routes()
+ROUTES = Routes(__name__)
 SCHEDULE = "/v1/schedules/{schedule}"
 
 
 def _body(schedule: Schedule) -> ScheduleBody:
-    return ScheduleBody(
-        name=schedule.name,
-        queue=schedule.queue,
-        exchange=schedule.exchange,
-        cron=schedule.cron,
-        interval_ms=schedule.interval_ms,
-        timezone=schedule.timezone,
-        message=message_body(schedule.message),
-        paused=schedule.paused,
-        description=schedule.description,
-        next_ms=schedule.next_ms,
-        last_ms=schedule.last_ms,
-        fired=schedule.fired,
-        last_error=schedule.last_error,
-    )
+    return ScheduleBody(**{**msgspec.structs.asdict(schedule), "message": message_body(schedule.message)})
 
 
 @ROUTES.add("GET", "/v1/schedules", {200: SchedulesAnswer})
@@ -61,8 +50,4 @@ async def show_schedule(call: Call) -> Answer:
     return json_answer(_body(await call.broker.schedule(call.names["schedule"])))
 
 
-@ROUTES.add("DELETE", SCHEDULE, {204: None})
-async def delete_schedule(call: Call) -> Answer:
-    """Delete a schedule; what it published stays."""
-    await call.broker.delete_schedule(call.names["schedule"])
-    return NOTHING
+ROUTES.forward("DELETE", SCHEDULE, Broker.delete_schedule)

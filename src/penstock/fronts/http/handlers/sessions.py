@@ -6,9 +6,9 @@ from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import NotFound, Overloaded
-from penstock.wire.http.sessions import SessionAnswer, SessionRequest
+from penstock.wire.http.shapes import SessionAnswer, SessionRequest
 
-ROUTES = Routes()
+ROUTES = Routes(__name__)
 ONE_SESSION = "/v1/sessions/{session}"
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from msgspec import Struct
 
 from penstock import telemetry
+from penstock.api.broker import Broker
 from penstock.api.marks import MarkPut
+from penstock.api.staging import Committed, Staged
 from penstock.batch import EncodedBatch, encode
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import check_message
 from penstock.model.errors import AlreadyCommitted, ChunkMissing, MarkMoved, MessageTooLarge, QueueFull
-from penstock.wire.http.shapes import PublishRequest
-from penstock.wire.http.staging import CommitStagedRequest, CommittedBody, StagedBody, StagedChunkBody
+from penstock.wire.http.shapes import CommitStagedRequest, PublishRequest
 
-ROUTES = Routes()
+ROUTES = Routes(__name__)
 TRANSACTION = "/v1/staged/{transaction}"
 
 
@@ -53,7 +54,7 @@ def _encoded(body: PublishRequest) -> EncodedBatch:
 @ROUTES.add(
     "POST",
     TRANSACTION + "/commit",
-    {200: CommittedBody},
+    {200: Committed},
     errors=[ChunkMissing, MarkMoved, QueueFull, MessageTooLarge],
 )
 async def commit_staged(call: Call, body: CommitStagedRequest) -> Answer:
@@ -66,37 +67,8 @@ async def commit_staged(call: Call, body: CommitStagedRequest) -> Answer:
     done = await call.broker.commit_staged(
         call.names["transaction"], body.chunks, marks=puts, publish_id=body.publish_id
     )
-    return json_answer(CommittedBody(published=done.published, repeated=done.repeated))
+    return json_answer(done)
 
 
-@ROUTES.add("GET", TRANSACTION, {200: StagedBody})
-async def show_staged(call: Call) -> Answer:
-    """How a transaction stands, and its chunks; one that was never seen is `unknown`."""
-    staged = await call.broker.staged(call.names["transaction"])
-    chunks = [
-        StagedChunkBody(
-            chunk=chunk.chunk,
-            queue=chunk.queue,
-            exchange=chunk.exchange,
-            routing_key=chunk.routing_key,
-            messages=chunk.messages,
-            bytes=chunk.bytes,
-        )
-        for chunk in staged.chunks
-    ]
-    return json_answer(
-        StagedBody(
-            transaction=staged.transaction,
-            state=staged.state,
-            chunks=chunks,
-            published=staged.published,
-            expires_ms=staged.expires_ms,
-        )
-    )
-
-
-@ROUTES.add("DELETE", TRANSACTION, {204: None}, errors=[AlreadyCommitted])
-async def abort_staged(call: Call) -> Answer:
-    """Drop what was staged; nothing where the transaction is unknown."""
-    await call.broker.abort_staged(call.names["transaction"])
-    return NOTHING
+ROUTES.forward("GET", TRANSACTION, Broker.staged, Staged, name="show_staged")
+ROUTES.forward("DELETE", TRANSACTION, Broker.abort_staged, errors=[AlreadyCommitted])

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from penstock.api.broker import Broker
 from penstock.api.results import StreamRead
 from penstock.fronts.http.handlers import Routes
-from penstock.fronts.http.handlers.bodies import body_of, encoded_slices
+from penstock.fronts.http.handlers.bodies import encoded_slices
 from penstock.fronts.http.handlers.groups import GROUP
-from penstock.fronts.http.request import NOTHING, Answer, json_answer
+from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import OffsetGone, Overloaded, WrongKind
 from penstock.wire.http.large_bodies import read_parts
-from penstock.wire.http.shapes import BATCHES_TYPE, CommitRequest, EncodedRead, ReadAnswer, ReadRequest
+from penstock.wire.http.shapes import BATCHES_TYPE, CommitRequest, EncodedRead, ReadAnswer, ReadRequest, received_body
 
-ROUTES = Routes()
+ROUTES = Routes(__name__)
 
 
 def _answer(call: Call, read: StreamRead) -> Answer:
@@ -28,7 +29,7 @@ def _answer(call: Call, read: StreamRead) -> Answer:
             queue=read.queue,
             lane=read.lane,
             next_offset=read.next_offset,
-            messages=[body_of(received) for received in read.messages],
+            messages=[received_body(received) for received in read.messages],
             primary_committed=read.primary_committed,
         )
     )
@@ -55,13 +56,7 @@ async def read(call: Call, body: ReadRequest) -> Answer:
     return _answer(call, found)
 
 
-@ROUTES.add("POST", GROUP + "/commit", {204: None}, errors=[WrongKind])
-async def commit(call: Call, body: CommitRequest) -> Answer:
-    """A stream group has processed everything below an offset."""
-    await call.broker.commit(
-        call.names["queue"], call.names["group"], body.offset, lane=body.lane, only_forward=body.only_forward
-    )
-    return NOTHING
+ROUTES.forward("POST", GROUP + "/commit", Broker.commit, body=CommitRequest, errors=[WrongKind])
 
 
 class LogQuery(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -16,7 +16,7 @@ from penstock.model.errors import Unavailable
 from penstock.model.events import encode_delivery
 from penstock.wire.http.shapes import Status
 
-ROUTES = Routes()
+ROUTES = Routes(__name__)
 EVENTS_TYPE = "text/event-stream"
 HEARTBEAT_SECONDS = 15.0
 

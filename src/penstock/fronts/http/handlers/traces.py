@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
 from msgspec import Struct
 
+from penstock.api.broker import Broker
+from penstock.api.traces import Trace
 from penstock.fronts.http.handlers import Routes
-from penstock.fronts.http.request import NOTHING, Answer, json_answer
+from penstock.fronts.http.request import NOTHING, Answer
 from penstock.fronts.http.routes import Call
-from penstock.wire.http.shapes import TraceAnswer, TraceEntryBody, TraceEventRequest
+from penstock.wire.http.shapes import TraceEventRequest
 
-ROUTES = Routes()
+ROUTES = Routes(__name__)
 
 
 class TraceQuery(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -18,12 +19,7 @@ class TraceQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """Entries, the oldest first."""
 
 
-@ROUTES.add("GET", "/v1/traces/{trace}", {200: TraceAnswer})
-async def show_trace(call: Call, query: TraceQuery) -> Answer:
-    """Where messages of a trace id went, what happened to them and what consumers noted, by time."""
-    trace = await call.broker.trace(call.names["trace"], max=query.max)
-    entries = [TraceEntryBody(**msgspec.structs.asdict(entry)) for entry in trace.entries]
-    return json_answer(TraceAnswer(trace_id=trace.trace_id, entries=entries))
+ROUTES.forward("GET", "/v1/traces/{trace}", Broker.trace, Trace, query=TraceQuery, name="show_trace")
 
 
 @ROUTES.add("POST", "/v1/traces/{trace}/events", {204: None})
