@@ -85,6 +85,8 @@ class World:
         self.clock = SimulatedClock(loop)
         self.disk = MemoryStore(self.clock.now_ms)
         self._failed_opens = 0
+        self.starting = 0
+        """Nodes that are about to open."""
         self.fault_random = Random(f"faults {plan.seed}")
         self.checker = Checker(plan, self.clock.now_ms)
         self.processes: list[Process] = []
@@ -217,7 +219,14 @@ class World:
 
     async def start_node(self, downtime_ms: int = 0) -> None:
         """Open the next node, however often it takes, and make it the one that clients find."""
-        await asyncio.sleep(downtime_ms / 1000)
+        self.starting += 1
+        try:
+            await asyncio.sleep(downtime_ms / 1000)
+            await self._start_node()
+        finally:
+            self.starting -= 1
+
+    async def _start_node(self) -> None:
         for _ in range(OPEN_TRIES_MAX):
             await asyncio.sleep(self.away_ms() / 1000)
             process = Process(self, len(self.processes))
