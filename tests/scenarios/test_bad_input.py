@@ -15,6 +15,7 @@ from penstock import (
     InvalidBatch,
     InvalidFilter,
     LeaseLost,
+    LimitReached,
     Message,
     MessageTooLarge,
     NotFound,
@@ -23,7 +24,9 @@ from penstock import (
     encode,
 )
 from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, HEADERS_BYTES_MAX, HEADERS_DEPTH_MAX, HEADERS_MAX
+from penstock.node import declarations
 from penstock.node.broker import LocalBroker
+from penstock.node.limits import Limits
 from tests.scenarios.rig import Home, group_stats, numbered, play, texts
 
 
@@ -398,5 +401,25 @@ def test_nobody_but_the_broker_writes_events(memory_home: Home) -> None:
         receipt = await broker.publish_to("", Message(b"m", key="$events"))
         assert receipt.stored == 0
         assert (await broker.stats("$events")).published == 0
+
+    play(memory_home, scenario)
+
+
+def test_a_limit_that_is_reached_is_told_from_what_is_forbidden(
+    memory_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open(limits=Limits(queues=3))
+        await broker.declare_queue("one")
+        await broker.declare_queue("two")
+        with pytest.raises(LimitReached, match="3 queues already"):  # with the queue of events
+            await broker.declare_queue("three")
+        await broker.declare_queue("one", description="one that is there may still change")
+        monkeypatch.setattr(declarations, "GROUPS_MAX", 1)
+        await broker.declare_group("one", "first")
+        with pytest.raises(LimitReached, match="1 groups already") as reached:
+            await broker.declare_group("one", "second")
+        assert not isinstance(reached.value, Forbidden)
+        assert (reached.value.row.http, reached.value.row.retryable) == (403, False)
 
     play(memory_home, scenario)

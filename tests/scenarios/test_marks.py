@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock import Forbidden, InvalidArgument, MarkMoved, MarkPut, MessageTooLarge, NotFound, Unavailable
+from penstock import InvalidArgument, LimitReached, MarkMoved, MarkPut, MessageTooLarge, NotFound, Unavailable
 from penstock.api.marks import VALUE_BYTES_MAX
 from penstock.node import marks
 from tests.scenarios import shaky
@@ -122,11 +122,11 @@ def test_limits(memory_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
             await broker.put_mark("large", "x" * (VALUE_BYTES_MAX - 1))
         monkeypatch.setattr(marks, "MARKS_MAX", 2)
         await broker.put_mark("second", 1)
-        with pytest.raises(Forbidden, match="2 marks already"):
+        with pytest.raises(LimitReached, match="2 marks already"):
             await broker.put_mark("third", 1)
         await broker.put_mark("second", 2)  # one that is there may still change
         monkeypatch.setattr(marks, "MARKS_BYTES_MAX", VALUE_BYTES_MAX + 10)
-        with pytest.raises(Forbidden, match="all marks"):
+        with pytest.raises(LimitReached, match="all marks"):
             await broker.put_mark("second", "x" * 50)
         await broker.put_mark("large", 0)
         await broker.put_mark("second", "x" * 50)

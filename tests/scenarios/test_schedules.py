@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from penstock import Forbidden, InvalidArgument, Message, MessageTooLarge, NotFound, Unavailable
+from penstock import Forbidden, InvalidArgument, LimitReached, Message, MessageTooLarge, NotFound, Unavailable
 from penstock.model import HEADERS_MAX
 from penstock.model.rows import Commit
 from penstock.node.background.schedules import PAYLOAD_BYTES_MAX, RETRY_MS
@@ -482,7 +482,7 @@ def test_at_the_limits() -> None:
         names = ["x" * 254 + end for end in "ab"]
         for name in names:
             await broker.declare_schedule(name, **(GOOD | {"message": full, "description": "d" * 1_024}))
-        with pytest.raises(Forbidden, match="2 schedules already"):
+        with pytest.raises(LimitReached, match="2 schedules already"):
             await broker.in_namespace("elsewhere").declare_schedule("c", **(GOOD | {"queue": None, "exchange": ""}))
         await broker.declare_schedule(names[0], **GOOD)
         await machine.until(minutes(2)[0] + 1_000)

@@ -17,6 +17,7 @@ from penstock import (
     Forbidden,
     InvalidArgument,
     InvalidBatch,
+    LimitReached,
     MarkMoved,
     MarkPut,
     Message,
@@ -405,7 +406,7 @@ def test_counts_are_bounded(memory_home: Home, monkeypatch: pytest.MonkeyPatch) 
             await broker.stage("t", "a", chunk(0, 41), queue="q")
         await broker.stage("t", "a", chunk(0), queue="q")
         await broker.stage("t", "b", chunk(0), queue="q")
-        with pytest.raises(Forbidden, match="larger ones"):
+        with pytest.raises(LimitReached, match="larger ones"):
             await broker.stage("t", "c", chunk(0), queue="q")
         await broker.stage("u", "a", chunk(0), queue="q")
         with pytest.raises(Overloaded, match="chunks"):

@@ -60,6 +60,7 @@ CATALOGUE: Final = (
     Row("exclusive_consumer",   403, 403, 0x87, "amqp:resource-locked",            "AccessDenied"),
     Row("not_found",            404, 404, 0x90, "amqp:not-found",                  "QueueDoesNotExist"),
     Row("already_exists",       409, 406, 0x83, "amqp:precondition-failed",        "QueueNameExists"),
+    Row("limit_reached",        403, 406, 0x97, "amqp:resource-limit-exceeded",    "OverLimit"),
     Row("wrong_kind",           409, 406, 0x83, "amqp:not-allowed",                "UnsupportedOperation"),
     # What the state of a queue forbids.
     Row("queue_full",           429, 406, 0x97, "amqp:resource-limit-exceeded",    "OverLimit"),
@@ -170,7 +171,7 @@ class AlreadyExists(PenstockError):
 
 
 class Forbidden(PenstockError):
-    """The caller may not do this, or a limit on how many there may be is reached. The message says which."""
+    """The caller may not do this. The message says why."""
 
     code = "forbidden"
 
@@ -191,6 +192,12 @@ class ExclusiveConsumer(Forbidden):
     """The queue has a consumer that asked to be alone, or has others while this one asks to be."""
 
     code = "exclusive_consumer"
+
+
+class LimitReached(PenstockError):
+    """There are as many queues, groups, schedules, marks or chunks as there may be. Delete some, or raise the limit."""
+
+    code = "limit_reached"
 
 
 class WrongKind(PenstockError):

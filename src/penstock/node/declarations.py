@@ -11,7 +11,7 @@ from typing import Any, Final
 from penstock.core.group.settings import settings_of
 from penstock.core.lane import Lane
 from penstock.model import DEFAULT_GROUP, Binding, GroupConfig, QueueConfig, check_name, make_config
-from penstock.model.errors import AlreadyExists, Forbidden, NotFound, PenstockError
+from penstock.model.errors import AlreadyExists, Forbidden, LimitReached, NotFound, PenstockError
 from penstock.model.rows import REGISTRAR_SLOT, home_slot
 from penstock.node.catalog import Catalog, Group, Queue, group_row, queue_row
 from penstock.node.catalog_writer import CatalogWriter
@@ -76,7 +76,7 @@ class Declarations:
     async def _create_queue(self, namespace: str, name: str, config: QueueConfig, session: Session | None) -> Queue:
         catalog = self._catalog
         if len(catalog.queues) >= self._queues_max:
-            raise Forbidden(f"there are {len(catalog.queues)} queues already, as many as may be; delete some first")
+            raise LimitReached(f"there are {len(catalog.queues)} queues already, as many as may be; delete some first")
         if config.exclusive and session is None:
             raise Forbidden(f"queue {name!r} is exclusive; only a session can declare it")
         await self._writer.reserve_ids(config.lanes + 1)
@@ -188,7 +188,7 @@ class Declarations:
 
     async def _create_group(self, queue: Queue, name: str, config: GroupConfig) -> Group:
         if len(queue.groups) >= GROUPS_MAX:
-            raise Forbidden(f"queue {queue.name!r} has {GROUPS_MAX} groups already; delete some first")
+            raise LimitReached(f"queue {queue.name!r} has {GROUPS_MAX} groups already; delete some first")
         settings, slot = settings_of(queue.config, config), max(queue.slot, 0)
         id = self._catalog.new_id(ephemeral=queue.config.ephemeral)
         starts = [await self._lanes.offset_at(lane, config.start) for lane in queue.lanes]

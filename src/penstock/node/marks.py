@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from penstock.api.marks import Mark, MarkPage, MarkPut, check_puts
-from penstock.model.errors import Forbidden, MarkMoved, NotFound
+from penstock.model.errors import LimitReached, MarkMoved, NotFound
 from penstock.model.rows import CatalogRow
 from penstock.node.catalog import Catalog, MarkDocument, mark_row
 from penstock.node.catalog_writer import CatalogWriter
@@ -70,9 +70,9 @@ class Marks:
     def _check_limits(self, count: int, size: int) -> None:
         marks, marks_bytes = len(self._catalog.marks), self._catalog.marks_bytes
         if count > max(MARKS_MAX, marks):
-            raise Forbidden(f"there are {marks} marks already, as many as may be; delete some first")
+            raise LimitReached(f"there are {marks} marks already, as many as may be; delete some first")
         if size > max(MARKS_BYTES_MAX, marks_bytes):
-            raise Forbidden(f"all marks would have {size} bytes; the limit is {MARKS_BYTES_MAX}, delete some first")
+            raise LimitReached(f"all marks would have {size} bytes; the limit is {MARKS_BYTES_MAX}, delete some first")
 
     async def put(self, namespace: str, mark: MarkPut) -> Mark:
         """Put one mark."""

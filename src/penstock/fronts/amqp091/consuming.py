@@ -16,7 +16,7 @@ from penstock.api.results import Claim
 from penstock.fronts.amqp091.mapping import LOCAL, counted, outgoing, routing_key
 from penstock.fronts.amqp091.names import Filter
 from penstock.fronts.amqp091.settling import LEASE_SECONDS, Held, Place, runs
-from penstock.model.errors import Closed, Forbidden, NotFound, PenstockError, WrongKind
+from penstock.model.errors import Closed, Forbidden, LimitReached, NotFound, PenstockError, WrongKind
 from penstock.model.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Consumer(Standing):
             began = loop.time()
             try:
                 claim = await self._claim(room)
-            except (NotFound, Forbidden, WrongKind):
+            except (NotFound, Forbidden, LimitReached, WrongKind):
                 self.channel.consumer_gone(self)
                 return
             except Closed:

@@ -43,7 +43,7 @@ MEANING: Final = {
     204: "Done; there is nothing to say.",
     400: "A value is wrong; the message names it.",
     401: "The server wants a token.",
-    403: "Not allowed.",
+    403: "Not allowed, or there are as many as there may be.",
     404: "There is no such thing.",
     405: "Not this method.",
     406: "Not in the form that Accept asks for.",

@@ -34,8 +34,8 @@ from penstock.model import (
 from penstock.model.errors import (
     Closed,
     Fenced,
-    Forbidden,
     InvalidArgument,
+    LimitReached,
     NotFound,
     Overloaded,
     PenstockError,
@@ -132,7 +132,7 @@ class Schedules:
             known = catalog.schedules.get(key)
             count = len(catalog.schedules)
             if known is None and count >= self._schedules_max:
-                raise Forbidden(f"there are {count} schedules already, as many as may be; delete some first")
+                raise LimitReached(f"there are {count} schedules already, as many as may be; delete some first")
             document = msgspec.structs.replace(wanted, after_ms=self._clock.now_ms())
             if known is not None:
                 document = _replacing(known.document, document)

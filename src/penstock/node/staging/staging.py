@@ -28,8 +28,8 @@ from penstock.model import PAYLOAD_BYTES_MAX
 from penstock.model.errors import (
     AlreadyCommitted,
     ChunkMissing,
-    Forbidden,
     InvalidArgument,
+    LimitReached,
     Overloaded,
     PenstockError,
     Unavailable,
@@ -197,7 +197,7 @@ class Staging:
                 "commit or abort what is staged, or raise limits.staging_bytes"
             )
         if len(transaction.chunks) + len(transaction.coming) >= CHUNKS_MAX:
-            raise Forbidden(
+            raise LimitReached(
                 f"transaction {transaction.name!r} has {CHUNKS_MAX} chunks, as many as may be; use larger ones"
             )
         if stages.chunks >= CHUNKS_ALL_MAX:

@@ -8,7 +8,7 @@ from penstock.fronts.http.handlers.queues import Options, known
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import GroupConfig
-from penstock.model.errors import AlreadyExists, NotFound, WrongKind
+from penstock.model.errors import AlreadyExists, LimitReached, NotFound, WrongKind
 from penstock.wire.http.shapes import (
     AttachRequest,
     ConsumerRequest,
@@ -30,7 +30,9 @@ async def list_groups(call: Call) -> Answer:
     return json_answer(GroupsAnswer([QueueBody(name=name, options=options) for name, options in groups]))
 
 
-@ROUTES.add("PUT", GROUP, {200: QueueBody, 201: QueueBody}, body_schema=GroupConfig, errors=[AlreadyExists])
+@ROUTES.add(
+    "PUT", GROUP, {200: QueueBody, 201: QueueBody}, body_schema=GroupConfig, errors=[AlreadyExists, LimitReached]
+)
 async def declare_group(call: Call, body: Options) -> Answer:
     """Create a group, or change the options named here of the one that exists."""
     queue, group = call.names["queue"], call.names["group"]

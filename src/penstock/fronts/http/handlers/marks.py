@@ -11,7 +11,7 @@ from penstock.api.marks import Mark
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
-from penstock.model.errors import MarkMoved, MessageTooLarge
+from penstock.model.errors import LimitReached, MarkMoved, MessageTooLarge
 from penstock.wire.http.shapes import MarkBody, MarksAnswer, PutMarkRequest
 
 ROUTES = Routes(__name__)
@@ -47,7 +47,7 @@ async def show_mark(call: Call) -> Answer:
     return json_answer(_body(written, written.value))
 
 
-@ROUTES.add("PUT", MARK, {200: MarkBody}, errors=[MarkMoved, MessageTooLarge])
+@ROUTES.add("PUT", MARK, {200: MarkBody}, errors=[MarkMoved, LimitReached, MessageTooLarge])
 async def put_mark(call: Call, body: PutMarkRequest) -> Answer:
     """Put a mark, whatever is there or only at the version that is expected; answered when it is durable."""
     name = call.names["mark"]

@@ -13,7 +13,7 @@ from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import ExchangeConfig, GroupConfig, QueueConfig, make_config
-from penstock.model.errors import AlreadyExists, NotFound
+from penstock.model.errors import AlreadyExists, LimitReached, NotFound
 from penstock.wire.http.shapes import QueueBody, QueuesAnswer, StatsAnswer
 
 ROUTES = Routes(__name__)
@@ -57,7 +57,9 @@ async def list_queues(call: Call, query: ListQuery) -> Answer:
     )
 
 
-@ROUTES.add("PUT", QUEUE, {200: QueueBody, 201: QueueBody}, body_schema=QueueConfig, errors=[AlreadyExists])
+@ROUTES.add(
+    "PUT", QUEUE, {200: QueueBody, 201: QueueBody}, body_schema=QueueConfig, errors=[AlreadyExists, LimitReached]
+)
 async def declare_queue(call: Call, body: Options) -> Answer:
     """Create a queue, or change the options named here of the one that exists."""
     name = call.names["queue"]

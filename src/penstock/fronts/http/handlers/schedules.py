@@ -9,6 +9,7 @@ from penstock.api.schedules import Schedule
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
+from penstock.model.errors import LimitReached
 from penstock.wire.http.shapes import ScheduleBody, ScheduleRequest, SchedulesAnswer, message_body
 
 ROUTES = Routes(__name__)
@@ -25,7 +26,7 @@ async def list_schedules(call: Call) -> Answer:
     return json_answer(SchedulesAnswer([_body(schedule) for schedule in await call.broker.schedules()]))
 
 
-@ROUTES.add("PUT", SCHEDULE, {200: ScheduleBody, 201: ScheduleBody})
+@ROUTES.add("PUT", SCHEDULE, {200: ScheduleBody, 201: ScheduleBody}, errors=[LimitReached])
 async def declare_schedule(call: Call, body: ScheduleRequest) -> Answer:
     """Create or replace a schedule: a message for a queue or exchange, by cron expression or interval."""
     name = call.names["schedule"]

@@ -13,7 +13,7 @@ from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import check_message
-from penstock.model.errors import AlreadyCommitted, ChunkMissing, MarkMoved, MessageTooLarge, QueueFull
+from penstock.model.errors import AlreadyCommitted, ChunkMissing, LimitReached, MarkMoved, MessageTooLarge, QueueFull
 from penstock.wire.http.shapes import CommitStagedRequest, PublishRequest
 
 ROUTES = Routes(__name__)
@@ -29,7 +29,7 @@ class StageQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     """For an exchange: every message of the chunk gets this key."""
 
 
-@ROUTES.add("PUT", TRANSACTION + "/{chunk}", {204: None}, takes_batch=True, errors=[MessageTooLarge])
+@ROUTES.add("PUT", TRANSACTION + "/{chunk}", {204: None}, takes_batch=True, errors=[LimitReached, MessageTooLarge])
 async def stage(call: Call, body: PublishRequest | None, query: StageQuery) -> Answer:
     """Keep a chunk of messages durably, invisible until its commit; the same chunk again changes nothing."""
     batch = call.request.batch() if body is None else _encoded(body)
