@@ -112,9 +112,10 @@ async def _calm_down(world: World) -> None:
 
 async def _empty_spools(world: World) -> None:
     """What nodes have left in their spools is replayed, machine after machine."""
-    while world.starting:  # a takeover: until it is done, the node before it has clients and buffers for them
-        await asyncio.sleep(STEP_MS / 1000)
     for _ in range(SPOOL_TRIES_MAX):
+        if world.starting:  # a takeover: until it is done, the node before it has clients and buffers for them
+            await asyncio.sleep(STEP_MS / 1000)
+            continue
         process = await world.process()
         for other in world.processes:
             if other is not process and other.alive:
