@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from penstock.cli.output import printable_lines
+from penstock.cli.grouped_options import as_one
+from penstock.cli.output import Answer, printable_lines
 
 if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
+    from penstock.client.sync import Client
+    from penstock.client.transport.channel import Retry
     from penstock.model.errors import PenstockError
 
 DEFAULT_URL = "http://127.0.0.1:7333"
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Result = TypeVar("Result")
 
 
@@ -34,26 +36,32 @@ class ServerAddress(NamedTuple):
         One that is patient waits a minute for a server that went away; others say so almost at once.
         """
         from penstock.client.client import AsyncClient
-        from penstock.client.transport.channel import Retry
 
-        retry = Retry() if is_patient else Retry(attempts=4, seconds=2.0)
-        return AsyncClient(self.url, token=self.token or None, namespace=self.namespace, retry=retry)
+        return AsyncClient(self.url, token=self.token or None, namespace=self.namespace, retry=_retry(is_patient))
+
+    def sync_client(self) -> Client:
+        """The same for code without a loop; it is not patient."""
+        from penstock.client.sync import Client
+
+        return Client(self.url, token=self.token or None, namespace=self.namespace, retry=_retry(False))
 
 
-def server_options(command: Command) -> Command:
-    """--url, --token and --namespace; the command gets them as one argument, `server`."""
+def _retry(is_patient: bool) -> Retry:
+    from penstock.client.transport.channel import Retry
 
-    @functools.wraps(command)
-    def with_server(*arguments: Any, url: str, token: str, namespace: str, **options: Any) -> Any:
-        return command(*arguments, server=ServerAddress(url, token, namespace), **options)
+    return Retry() if is_patient else Retry(attempts=4, seconds=2.0)
 
-    url = click.option(
+
+server_options = as_one(
+    "server",
+    ServerAddress,
+    click.option(
         "--url", envvar="PENSTOCK_URL", default=DEFAULT_URL, show_default=True, show_envvar=True, help="The server."
-    )
-    token = click.option(
+    ),
+    click.option(
         "--token", envvar="PENSTOCK_TOKEN", default="", show_envvar=True, help="The server's token, if it wants one."
-    )
-    namespace = click.option(
+    ),
+    click.option(
         "--namespace",
         "-n",
         envvar="PENSTOCK_NAMESPACE",
@@ -61,13 +69,23 @@ def server_options(command: Command) -> Command:
         show_default=True,
         show_envvar=True,
         help="Whose queues and exchanges.",
-    )
-    decorated: Any = url(token(namespace(with_server)))
-    made: Command = decorated
-    return made
-
-
+    ),
+)
+"""--url, --token and --namespace; the command gets them as one argument, `server`."""
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+def answered(command: Callable[..., Coroutine[Any, Any, Answer]]) -> Callable[..., None]:
+    """--url, --token, --namespace and --json for a coroutine that takes a client and returns an `Answer`."""
+
+    @server_options
+    @json_option
+    @functools.wraps(command)
+    def run_command(*, server: ServerAddress, as_json: bool, **given: Any) -> None:
+        with_client(server, lambda client: command(client, **given)).show(as_json)
+
+    decorated: Callable[..., None] = run_command
+    return decorated
 
 
 def with_client(

@@ -26,6 +26,9 @@ LEAVE_SECONDS: Final = 5.0
 """What giving back may take when the command ends."""
 
 
+Verdict = Literal["ack", "nack", "reject", "release"]
+
+
 class Wishes(NamedTuple):
     """What the command line asked for."""
 
@@ -33,13 +36,13 @@ class Wishes(NamedTuple):
     group: str
     most: int | None
     follow: bool
-    wait_seconds: float
-    verdict: Literal["ack", "nack", "reject", "release"]
+    wait_ms: int
     error: str
     command: str | None
     partition: str | None
     consumer: str | None
-    lease_seconds: float
+    lease_ms: int
+    verdict: Verdict
     batch: int
     show: Show
 
@@ -49,7 +52,11 @@ class Wishes(NamedTuple):
 
     @property
     def patience(self) -> float:
-        return POLL_SECONDS if self.follow else self.wait_seconds
+        return POLL_SECONDS if self.follow else self.wait_ms / 1000
+
+    @property
+    def lease_seconds(self) -> float:
+        return self.lease_ms / 1000
 
 
 # Work groups ---------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.cli.commands.dead import OFFSET_END, Choice
 from penstock.cli.connection import ServerAddress
-from penstock.cli.output import console, counted, json_line_of, printable_lines
+from penstock.cli.output import console, counted, escaped, printable_lines
 from penstock.client.operations.codec import target
 from penstock.client.operations.errors import error_of
 from penstock.client.transport.connection import Answer
@@ -99,7 +99,7 @@ def copy(answer: http.client.HTTPResponse, file: BinaryIO | None, is_wanted: Cal
             if file is not None:
                 file.write(line)
             else:
-                click.echo(json_line_of(line), nl=False)
+                click.echo(escaped(line), nl=False)
             if count % 500 == 0:
                 progress.update(task, description=f"{count:,} dead letters")
     click.echo(f"{counted(count, 'dead letter')} exported.", err=True)

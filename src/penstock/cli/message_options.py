@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from penstock.cli.grouped_options import as_one
 from penstock.cli.moments import moment, span
 
 if TYPE_CHECKING:
     from penstock.model import Message
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 FLAGS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "key": ("--key", {"help": "The routing key."}),
@@ -32,23 +29,6 @@ FLAGS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "trace_id": ("--trace-id", {"help": "The trace whose timeline it joins; see 'penstock trace'."}),
 }
 """Field of `Message` → its flag, how it is read."""
-
-
-def message_options(command: Command) -> Command:
-    """The flags; the command gets them as one argument, `fields`: those of `Message` but the payload."""
-
-    @functools.wraps(command)
-    def with_fields(*arguments: Any, **given: Any) -> Any:
-        fields = {name: given.pop(name) for name in FLAGS}
-        fields["headers"] = headers_of(fields["headers"])
-        fields["not_before_ms"] = fields["not_before_ms"] or 0
-        return command(*arguments, fields=fields, **given)
-
-    decorated: Any = with_fields
-    for name, (flag, how) in reversed(FLAGS.items()):
-        decorated = click.option(flag, name, **how)(decorated)
-    made: Command = decorated
-    return made
 
 
 def message_of(payload: bytes, fields: dict[str, Any]) -> Message:
@@ -84,3 +64,13 @@ def _json(name: str, text: str) -> Any:
         return plain_headers({name: msgspec.json.decode(text.encode())})[name]
     except (msgspec.MsgspecError, PenstockError, UnicodeError, RecursionError) as error:
         raise click.BadParameter(f"{name}:={text} is not JSON: {error}", param_hint="--header") from None
+
+
+def _fields(**given: Any) -> dict[str, Any]:
+    return given | {"headers": headers_of(given["headers"]), "not_before_ms": given["not_before_ms"] or 0}
+
+
+message_options = as_one(
+    "fields", _fields, *(click.option(flag, name, **how) for name, (flag, how) in FLAGS.items()), names=FLAGS
+)
+"""The flags; the command gets them as one argument, `fields`: those of `Message` but the payload."""

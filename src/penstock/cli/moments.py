@@ -55,6 +55,11 @@ def moment(text: str) -> int:
     return found
 
 
+def instant(text: str) -> dt.datetime:
+    """The same, as a time with a zone."""
+    return dt.datetime.fromtimestamp(moment(text) / 1000, dt.UTC)
+
+
 class Start(NamedTuple):
     """Where in a log to begin: at its first message (none of these), at its end, at an offset or at a time."""
 

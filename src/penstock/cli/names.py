@@ -5,12 +5,14 @@ Pressing TAB never hangs or fails: without a quick answer there are no suggestio
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import click
 
 from penstock.cli.connection import DEFAULT_URL, ServerAddress
+from penstock.cli.output import confirm
 
 COMPLETION_SECONDS: Final = 0.7
 
@@ -35,14 +37,7 @@ async def _schedules(client: Any, _context: click.Context) -> Iterable[str]:
     return [schedule.name for schedule in await client.schedules()]
 
 
-def _completer(names: Names) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-        return completions(names, context, incomplete)
-
-    return complete
-
-
-def completions(names: Names, context: click.Context, incomplete: str) -> list[str]:
+def completions(names: Names, context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """The names that begin so, as far as the server gives them in time."""
     import asyncio
 
@@ -64,10 +59,10 @@ def completions(names: Names, context: click.Context, incomplete: str) -> list[s
         return []
 
 
-complete_queue: Final = _completer(_queues)
-complete_group: Final = _completer(_groups)
-complete_exchange: Final = _completer(_exchanges)
-complete_schedule: Final = _completer(_schedules)
+complete_queue: Final = functools.partial(completions, _queues)
+complete_group: Final = functools.partial(completions, _groups)
+complete_exchange: Final = functools.partial(completions, _exchanges)
+complete_schedule: Final = functools.partial(completions, _schedules)
 
 queue_argument: Final = click.argument("queue", shell_complete=complete_queue)
 group_argument: Final = click.argument("group", shell_complete=complete_group)
@@ -77,3 +72,19 @@ group_option: Final = click.option(
     "--group", "-g", default="default", show_default=True, shell_complete=complete_group, help="The consumer group."
 )
 yes_option: Final = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
+
+def confirmed(question: str | Callable[..., str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """--yes: without it, a person is asked first. The question is given the command's arguments by name."""
+    ask = question.format if isinstance(question, str) else question
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @yes_option
+        @functools.wraps(command)
+        def asking(*, yes: bool, **given: Any) -> Any:
+            confirm(ask(**given), yes)
+            return command(**given)
+
+        return asking
+
+    return decorate

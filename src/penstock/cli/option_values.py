@@ -6,13 +6,11 @@ business.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+from penstock.cli.grouped_options import Decorator, as_one
 
 FLAGS: Final[dict[str, tuple[Any, str]]] = {
     "lanes": (int, "Ordered logs that the queue is split into."),
@@ -38,37 +36,33 @@ GROUP_FLAGS: Final = (
 )  # fmt: skip
 
 
-def options_of(config: str, flags: tuple[str, ...] = ()) -> Callable[[Command], Command]:
+def options_of(config: str, flags: tuple[str, ...] = ()) -> Decorator[Any]:
     """--option and the flags; the command gets them all as one argument, `options`. `config` names the struct."""
 
-    def decorate(command: Command) -> Command:
-        @functools.wraps(command)
-        def with_options(*arguments: Any, assignments: tuple[str, ...], **others: Any) -> Any:
-            options = typed(config, assignments)
-            for name in flags:
-                value = others.pop(name)
-                if value is not None and name in options:
-                    raise click.UsageError(f"{name} is given twice: as --option and as {_flag(name)}")
-                if value is not None:
-                    options[name] = value
-            return command(*arguments, options=options, **others)
+    def options(assignments: tuple[str, ...], **given: Any) -> dict[str, Any]:
+        found = typed(config, assignments)
+        for name, value in given.items():
+            if value is not None and name in found:
+                raise click.UsageError(f"{name} is given twice: as --option and as {_flag(name)}")
+            if value is not None:
+                found[name] = value
+        return found
 
-        decorated: Any = click.option(
-            "--option",
-            "-o",
-            "assignments",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help=f"Any option of {config}; null takes an optional one away.",
-        )(with_options)
-        for name in reversed(flags):
-            kind, words = FLAGS[name]
-            flag = f"{_flag(name)}/--no-{_flag(name)[2:]}" if kind is bool else _flag(name)
-            decorated = click.option(flag, name, type=kind, default=None, help=words)(decorated)
-        made: Command = decorated
-        return made
+    every = click.option(
+        "--option",
+        "-o",
+        "assignments",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help=f"Any option of {config}; null takes an optional one away.",
+    )
+    return as_one("options", options, *map(_flag_option, flags), every, names=("assignments", *flags))
 
-    return decorate
+
+def _flag_option(name: str) -> Decorator[Any]:
+    kind, words = FLAGS[name]
+    flag = f"{_flag(name)}/--no-{_flag(name)[2:]}" if kind is bool else _flag(name)
+    return click.option(flag, name, type=kind, default=None, help=words)
 
 
 def _flag(name: str) -> str:

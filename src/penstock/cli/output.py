@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 import sys
 from base64 import b64encode
-from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -66,6 +66,11 @@ def value_text(value: object) -> str:
     return printable(value if isinstance(value, str) else json_line(value))
 
 
+def target_text(queue: str | None, exchange: str | None) -> str:
+    """Where messages go: `queue mail` or `exchange orders`."""
+    return f"queue {queue}" if queue is not None else f"exchange {exchange}"
+
+
 def counted(count: int, thing: str) -> str:
     """`1 message`, `2,000 messages`"""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
@@ -78,22 +83,18 @@ def json_line(value: object) -> str:
     """One line, as the HTTP API writes it."""
     import msgspec
 
-    return _escaped(msgspec.json.encode(value))
+    return escaped(msgspec.json.encode(value))
 
 
 def print_json(value: object) -> None:
     """One document, indented."""
     import msgspec
 
-    click.echo(_escaped(msgspec.json.format(msgspec.json.encode(value), indent=2)))
+    click.echo(escaped(msgspec.json.format(msgspec.json.encode(value), indent=2)))
 
 
-def json_line_of(line: bytes) -> str:
-    """A line of JSON from outside, safe to print."""
-    return _escaped(line)
-
-
-def _escaped(data: bytes) -> str:
+def escaped(data: bytes) -> str:
+    """JSON, also from outside, that is safe to print."""
     # These occur in strings only, where an escape means the same.
     return _UNSAFE_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode())
 
@@ -151,6 +152,68 @@ def print_table(
         click.echo("\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n")), color=True)
     else:
         click.echo(empty)
+
+
+# Answers -------------------------------------------------------------------------------------------------
+
+
+class Answer(NamedTuple):
+    """What a command found or did: data for programs, and what prints it for people."""
+
+    data: object
+    print: Callable[[], None]
+
+    def show(self, as_json: bool) -> None:
+        if as_json:
+            print_json(self.data)
+        else:
+            self.print()
+
+
+def said(data: object, text: str) -> Answer:
+    """An answer that is a sentence for people."""
+    return Answer(data, lambda: click.echo(printable(text)))
+
+
+def listed(
+    data: object,
+    titles: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    numbers: Collection[str] = (),
+    empty: str = "Nothing.",
+    more: str = "",
+) -> Answer:
+    """An answer that is a table for people; `more` is a hint beside it."""
+
+    def tell() -> None:
+        print_table(titles, rows, numbers=numbers, empty=empty)
+        if more:
+            note(more)
+
+    return Answer(data, tell)
+
+
+def declared(what: str, names: dict[str, str], existed: bool, options: dict[str, Any]) -> Answer:
+    """That something was created or was there, and what its options are."""
+    state = "was there; its options" if existed else "created; its options"
+    shown = option_text(options) or "the defaults"
+    text = f"{what.capitalize()} {printable('/'.join(names.values()))} {state}: {shown}"
+    return Answer(names | {"created": not existed, "options": options}, lambda: click.echo(text))
+
+
+def print_options(defaults: Any, options: dict[str, Any]) -> None:
+    """All options of a queue, a group or an exchange, and which of them were set."""
+    rows = [
+        (name, value_text(options.get(name, getattr(defaults, name))), "set" if name in options else "default")
+        for name in defaults.__struct_fields__
+    ]
+    print_table(("option", "value", "from"), rows)
+
+
+def fields_of(items: Iterable[object], names: Sequence[str]) -> list[tuple[object, ...]]:
+    """Rows of a table whose columns are attributes of these names."""
+    return [tuple(getattr(item, name) for name in names) for item in items]
 
 
 def note(text: str) -> None:

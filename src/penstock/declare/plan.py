@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from penstock.api.schedules import Schedule
 from penstock.core.routing.exchanges import identity_of
 from penstock.declare.file import Options, Wanted, World
 from penstock.model import DEFAULT_GROUP, Binding, ExchangeConfig, GroupConfig, QueueConfig, make_config
@@ -154,6 +155,11 @@ def _step(
         changes=changes or [],
         where=wanted.where,
     )
+
+
+def schedule_options(schedule: Schedule) -> Options:
+    """What `declare_schedule` makes it again with."""
+    return {name: getattr(schedule, name) for name in (*SCHEDULE_DEFAULTS, "message", "paused")}
 
 
 def _schedule_step(namespace: str, name: str, wanted: Wanted, present: Options | None) -> Step:

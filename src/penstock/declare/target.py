@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.api.broker import Broker
 from penstock.declare.file import Declarations, World
-from penstock.declare.plan import SCHEDULE_DEFAULTS, Present, Step, plan
+from penstock.declare.plan import Present, Step, plan, schedule_options
 from penstock.model.errors import PenstockError
 
 
@@ -38,12 +38,8 @@ async def read_present(target: Broker, wanted: World) -> Present:
         {name: await target.groups(name) for name in wanted.queues if name in queues},
         exchanges,
         {name: await target.bindings(name) for name in wanted.exchanges if name in exchanges},
-        {schedule.name: _schedule_options(schedule) for schedule in await target.schedules()},
+        {schedule.name: schedule_options(schedule) for schedule in await target.schedules()},
     )
-
-
-def _schedule_options(schedule: Any) -> dict[str, Any]:
-    return {name: getattr(schedule, name) for name in (*SCHEDULE_DEFAULTS, "message", "paused")}
 
 
 async def take(target: Broker, steps: Sequence[Step], taken: Callable[[Step], None] | None = None) -> None:

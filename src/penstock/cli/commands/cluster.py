@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from penstock.cli.connection import ServerAddress, json_option, server_options, with_client
-from penstock.cli.output import print_json, print_table
+from penstock.cli.connection import answered
+from penstock.cli.output import Answer, fields_of, print_table, said
 
 if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
@@ -19,9 +19,8 @@ SLOT_TITLES: Final = ("slot", "owner", "epoch", "state", "why")
 
 @click.command()
 @click.option("--slots", "show_slots", is_flag=True, help="Also every slot: its owner, epoch, and how that came.")
-@server_options
-@json_option
-def cluster(show_slots: bool, server: ServerAddress, as_json: bool) -> None:
+@answered
+async def cluster(client: AsyncClient, show_slots: bool) -> Answer:
     """Show the servers of a store.
 
     Each server owns some of the 64 slots that queues fall into, and any of them can be asked anything. A server that is
@@ -33,13 +32,15 @@ def cluster(show_slots: bool, server: ServerAddress, as_json: bool) -> None:
       penstock cluster --slots
       penstock cluster --json
     """
-    found = with_client(server, read)
-    if as_json:
-        print_json(found)
-        return
+    from penstock.wire.http.cluster import ClusterAnswer
+
+    found = await client._get(ClusterAnswer, client._target("cluster"))
     if not found.is_clustered:
-        click.echo("A single server has the store for itself.")
-        return
+        return said(found, "A single server has the store for itself.")
+    return Answer(found, lambda: print_cluster(found, show_slots))
+
+
+def print_cluster(found: ClusterAnswer, show_slots: bool) -> None:
     print_table(
         NODE_TITLES,
         [
@@ -62,11 +63,4 @@ def cluster(show_slots: bool, server: ServerAddress, as_json: bool) -> None:
         click.echo(f"{free} slots have no owner.")
     if show_slots:
         click.echo("")
-        rows = [(slot.slot, slot.owner, slot.epoch, slot.state, slot.why) for slot in found.slots]
-        print_table(SLOT_TITLES, rows, numbers=("slot", "epoch"), empty="")
-
-
-async def read(client: AsyncClient) -> ClusterAnswer:
-    from penstock.wire.http.cluster import ClusterAnswer
-
-    return await client._get(ClusterAnswer, client._target("cluster"))
+        print_table(SLOT_TITLES, fields_of(found.slots, SLOT_TITLES), numbers=("slot", "epoch"), empty="")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import click
-import msgspec
-from rich.console import Console
-from rich.table import Table
 
+from penstock.cli.output import Answer, print_table, said
 from penstock.cli.serve.settings import Flags
 from penstock.config import Loaded
 from penstock.config.show import example, in_force
@@ -21,27 +17,21 @@ def run(flags: Flags, *, check: bool, show_example: bool, as_json: bool) -> None
     loaded = flags.load()
     declared = declared_counts(loaded)
     if check:
-        if as_json:
-            click.echo(json.dumps({"ok": True, "file": loaded.file}))
-        else:
-            click.echo(f"The configuration is fine ({loaded.file or 'no file'}{words(declared)}).")
-    elif as_json:
-        options = msgspec.to_builtins(in_force(loaded))
-        click.echo(json.dumps({"file": loaded.file, "options": options, "declares": declared}, indent=2))
-    else:
-        print_table(loaded)
+        text = f"The configuration is fine ({loaded.file or 'no file'}{words(declared)})."
+        said({"ok": True, "file": loaded.file}, text).show(as_json)
+        return
+    options = in_force(loaded)
+
+    def tell() -> None:
+        rows = [(one.option, toml_text(one.value), one.where or one.source) for one in options]
+        print_table(("option", "value", "from"), rows)
         click.echo(f"File: {loaded.file or 'none'}{words(declared)}")
 
+    Answer({"file": loaded.file, "options": options, "declares": declared}, tell).show(as_json)
 
-def print_table(loaded: Loaded) -> None:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("option", style="cyan", no_wrap=True)
-    table.add_column("value", overflow="fold")
-    table.add_column("from", style="dim", overflow="fold")
-    for shown in in_force(loaded):
-        value = str(shown.value).lower() if isinstance(shown.value, bool) else str(shown.value)
-        table.add_row(shown.option, value, shown.where or shown.source)
-    Console(highlight=False, markup=False).print(table)
+
+def toml_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def declared_counts(loaded: Loaded) -> dict[str, int]:

@@ -6,7 +6,7 @@ alive; what is still held when the command ends, by Ctrl+C too, is given back at
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -16,7 +16,7 @@ from penstock.cli.names import group_option, queue_argument
 from penstock.cli.show_message import raw_option, shower
 
 if TYPE_CHECKING:
-    from penstock.cli.consuming import Wishes
+    from penstock.cli.consuming import Verdict, Wishes
     from penstock.client.client import AsyncClient
 
 BATCH: Final = 100
@@ -48,22 +48,7 @@ BATCH: Final = 100
 @server_options
 @json_option
 def consume(
-    queue: str,
-    group: str,
-    most: int | None,
-    follow: bool,
-    wait_ms: int,
-    no_ack: bool,
-    nack: bool,
-    reject: bool,
-    error: str,
-    command: str | None,
-    partition: str | None,
-    consumer: str | None,
-    lease_ms: int,
-    raw: bool,
-    server: ServerAddress,
-    as_json: bool,
+    no_ack: bool, nack: bool, reject: bool, raw: bool, server: ServerAddress, as_json: bool, **asked: Any
 ) -> None:
     """Take messages from a queue, and print them.
 
@@ -82,40 +67,21 @@ def consume(
       penstock consume mail --group sending --follow --exec './send-mail'
       penstock consume events --group audit --follow --raw > audit.log
     """
+    command = asked["command"]
     if no_ack + nack + reject + (command is not None) > 1:
         raise click.UsageError("choose one of --no-ack, --nack, --reject and --exec")
-    if error and not (nack or reject):
+    if asked["error"] and not (nack or reject):
         raise click.UsageError("--error is the reason of --nack or --reject")
     if command is not None and (as_json or raw):
         raise click.UsageError("with --exec nothing is printed but what the command prints; leave out --json and --raw")
     show = shower(as_json=as_json, raw=raw)
-    verdict: Literal["ack", "nack", "reject", "release"] = "ack"
-    if nack:
-        verdict = "nack"
-    elif reject:
-        verdict = "reject"
-    elif no_ack:
-        verdict = "release"
+    verdict: Verdict = "nack" if nack else "reject" if reject else "release" if no_ack else "ack"
 
     async def work(client: AsyncClient) -> None:
         from penstock.cli.consuming import Wishes, consume_stream, consume_work
 
-        wishes = Wishes(
-            queue,
-            group,
-            most,
-            follow,
-            wait_ms / 1000,
-            verdict,
-            error,
-            command,
-            partition,
-            consumer,
-            lease_ms / 1000,
-            1 if command is not None else BATCH,
-            show,
-        )
-        kind = (await client.groups(queue)).get(group, {}).get("kind", "work")
+        wishes = Wishes(**asked, verdict=verdict, batch=1 if command is not None else BATCH, show=show)
+        kind = (await client.groups(wishes.queue)).get(wishes.group, {}).get("kind", "work")
         if kind == "stream":
             check_stream(wishes)
             await consume_stream(client, wishes)

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import click
 
 from penstock.cli.command_groups import SuggestingGroup
-from penstock.cli.commands.queues import said
-from penstock.cli.connection import ServerAddress, json_option, server_options, with_client
+from penstock.cli.connection import ServerAddress, answered, server_options
+from penstock.cli.grouped_options import as_one
 from penstock.cli.moments import when
-from penstock.cli.names import group_option, queue_argument, yes_option
-from penstock.cli.output import confirm, counted, payload_text, print_json, print_table
+from penstock.cli.names import confirmed, group_option, queue_argument
+from penstock.cli.output import Answer, counted, listed, payload_text, said
 
 if TYPE_CHECKING:
-    from penstock.api.dead_letters import DeadMessage, DeadReason
     from penstock.client.client import AsyncClient
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 LIST_MAX: Final = 100
 OFFSET_END: Final = 2**63 - 1
 
@@ -36,33 +32,9 @@ class Choice(NamedTuple):
     def is_all(self) -> bool:
         return all(value is None for value in self)
 
-
-def choice_options(command: Command) -> Command:
-    """--reason, --error, --offsets and --filter; the command gets them as one argument, `choice`."""
-
-    @functools.wraps(command)
-    def with_choice(
-        *arguments: Any,
-        reason: str | None,
-        error: str | None,
-        offsets: str | None,
-        condition: str | None,
-        **others: Any,
-    ) -> Any:
-        return command(*arguments, choice=Choice(reason, error, offsets_of(offsets), condition), **others)
-
-    decorated: Any = click.option("--filter", "condition", help="Only messages whose metadata meet this condition.")(
-        with_choice
-    )
-    decorated = click.option("--offsets", metavar="FIRST:LAST", help="Only these; a single offset will do too.")(
-        decorated
-    )
-    decorated = click.option("--error", metavar="TEXT", help="Only those whose error contains this.")(decorated)
-    decorated = click.option("--reason", help="Only dead letters with this reason: attempts, rejected, expired …")(
-        decorated
-    )
-    made: Command = decorated
-    return made
+    @property
+    def extent(self) -> str:
+        return "all" if self.is_all else "the chosen"
 
 
 def offsets_of(text: str | None) -> tuple[int, int] | None:
@@ -77,6 +49,21 @@ def offsets_of(text: str | None) -> tuple[int, int] | None:
     if end <= start:
         raise click.BadParameter(f"{text!r} ends before it begins", param_hint="--offsets")
     return start, end
+
+
+def _choice(reason: str | None, error: str | None, offsets: str | None, condition: str | None) -> Choice:
+    return Choice(reason, error, offsets_of(offsets), condition)
+
+
+choice_options = as_one(
+    "choice",
+    _choice,
+    click.option("--reason", help="Only dead letters with this reason: attempts, rejected, expired …"),
+    click.option("--error", metavar="TEXT", help="Only those whose error contains this."),
+    click.option("--offsets", metavar="FIRST:LAST", help="Only these; a single offset will do too."),
+    click.option("--filter", "condition", help="Only messages whose metadata meet this condition."),
+)
+"""--reason, --error, --offsets and --filter; the command gets them as one argument, `choice`."""
 
 
 @click.group(cls=SuggestingGroup)
@@ -105,9 +92,8 @@ def dead() -> None:
     show_default=True,
     help="Show at most this many.",
 )
-@server_options
-@json_option
-def list_dead(queue: str, group: str, choice: Choice, most: int, server: ServerAddress, as_json: bool) -> None:
+@answered
+async def list_dead(client: AsyncClient, queue: str, group: str, choice: Choice, most: int) -> Answer:
     """List dead letters with why they died.
 
     \b
@@ -116,16 +102,9 @@ def list_dead(queue: str, group: str, choice: Choice, most: int, server: ServerA
       penstock dead list mail --group sending --reason rejected --max 10
       penstock dead list mail --filter "region = 'eu'" --json
     """
+    from penstock.fronts.http.handlers.bodies import dead_body
 
-    async def work(client: AsyncClient) -> list[DeadMessage]:
-        return await client.dead(queue, group, max=most, **choice._asdict())
-
-    found = with_client(server, work)
-    if as_json:
-        from penstock.fronts.http.handlers.bodies import dead_body
-
-        print_json([dead_body(one) for one in found])
-        return
+    found = await client.dead(queue, group, max=most, **choice._asdict())
     rows = [
         (
             f"{one.received.lane}:{one.received.offset}",
@@ -138,18 +117,22 @@ def list_dead(queue: str, group: str, choice: Choice, most: int, server: ServerA
         )
         for one in found
     ]
-    titles = ("place", "reason", "error", "attempts", "died", "consumer", "payload")
-    print_table(titles, rows, numbers=("attempts",), empty="There are no such dead letters.")
-    if len(found) == most:
-        click.echo(f"These are the first {most:,}; there may be more. See --max, or 'penstock dead reasons'.", err=True)
+    hint = f"These are the first {most:,}; there may be more. See --max, or 'penstock dead reasons'."
+    return listed(
+        [dead_body(one) for one in found],
+        ("place", "reason", "error", "attempts", "died", "consumer", "payload"),
+        rows,
+        numbers=("attempts",),
+        empty="There are no such dead letters.",
+        more=hint if len(found) == most else "",
+    )
 
 
 @dead.command("reasons")
 @queue_argument
 @group_option
-@server_options
-@json_option
-def reasons(queue: str, group: str, server: ServerAddress, as_json: bool) -> None:
+@answered
+async def reasons(client: AsyncClient, queue: str, group: str) -> Answer:
     """Count dead letters by why they died, the most frequent first.
 
     \b
@@ -157,26 +140,18 @@ def reasons(queue: str, group: str, server: ServerAddress, as_json: bool) -> Non
       penstock dead reasons mail
       penstock dead reasons mail --group sending --json
     """
-
-    async def work(client: AsyncClient) -> list[DeadReason]:
-        return await client.dead_reasons(queue, group)
-
-    found = with_client(server, work)
-    if as_json:
-        print_json(found)
-        return
+    found = await client.dead_reasons(queue, group)
     rows = [(one.count, one.reason, one.error, when(one.oldest_ms), when(one.newest_ms)) for one in found]
     titles = ("count", "reason", "error", "oldest", "newest")
-    print_table(titles, rows, numbers=("count",), empty="There are no dead letters.")
+    return listed(found, titles, rows, numbers=("count",), empty="There are no dead letters.")
 
 
 @dead.command("redrive")
 @queue_argument
 @group_option
 @choice_options
-@server_options
-@json_option
-def redrive(queue: str, group: str, choice: Choice, server: ServerAddress, as_json: bool) -> None:
+@answered
+async def redrive(client: AsyncClient, queue: str, group: str, choice: Choice) -> Answer:
     """Give dead letters to their group again, with all attempts.
 
     \b
@@ -185,22 +160,17 @@ def redrive(queue: str, group: str, choice: Choice, server: ServerAddress, as_js
       penstock dead redrive mail --error timeout
       penstock dead redrive mail --offsets 100:199
     """
-
-    async def work(client: AsyncClient) -> int:
-        return await client.redrive(queue, group, **choice._asdict())
-
-    count = with_client(server, work)
-    said({"queue": queue, "group": group, "redriven": count}, f"{counted(count, 'dead letter')} redriven.", as_json)
+    count = await client.redrive(queue, group, **choice._asdict())
+    return said({"queue": queue, "group": group, "redriven": count}, f"{counted(count, 'dead letter')} redriven.")
 
 
 @dead.command("purge")
 @queue_argument
 @group_option
 @choice_options
-@yes_option
-@server_options
-@json_option
-def purge(queue: str, group: str, choice: Choice, yes: bool, server: ServerAddress, as_json: bool) -> None:
+@confirmed("Let {choice.extent} dead letters of {queue!r} for group {group!r} go for good?")
+@answered
+async def purge(client: AsyncClient, queue: str, group: str, choice: Choice) -> Answer:
     """Let dead letters go for good.
 
     \b
@@ -208,16 +178,8 @@ def purge(queue: str, group: str, choice: Choice, yes: bool, server: ServerAddre
       penstock dead purge mail --reason expired
       penstock dead purge mail --yes
     """
-    confirm(
-        f"Let {'all' if choice.is_all else 'the chosen'} dead letters of {queue!r} for group {group!r} go for good?",
-        yes,
-    )
-
-    async def work(client: AsyncClient) -> int:
-        return await client.purge_dead(queue, group, **choice._asdict())
-
-    count = with_client(server, work)
-    said({"queue": queue, "group": group, "purged": count}, f"{counted(count, 'dead letter')} purged.", as_json)
+    count = await client.purge_dead(queue, group, **choice._asdict())
+    return said({"queue": queue, "group": group, "purged": count}, f"{counted(count, 'dead letter')} purged.")
 
 
 @dead.command("export")

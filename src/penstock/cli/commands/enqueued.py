@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.command_groups import SuggestingGroup
-from penstock.cli.commands.queues import said
-from penstock.cli.connection import ServerAddress, json_option, server_options, with_client
+from penstock.cli.connection import answered
 from penstock.cli.moments import when
-from penstock.cli.names import yes_option
-from penstock.cli.output import confirm, counted, print_json, print_table
+from penstock.cli.names import confirmed
+from penstock.cli.output import Answer, counted, listed, said, target_text
 
 if TYPE_CHECKING:
-    from penstock.api.enqueued import FailedPage
     from penstock.client.client import AsyncClient
 
 ids_argument = click.argument("ids", type=click.IntRange(1), nargs=-1)
@@ -40,9 +38,8 @@ def enqueued() -> None:
 @click.option(
     "--max", "most", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Show at most this many."
 )
-@server_options
-@json_option
-def failed(after: int, most: int, server: ServerAddress, as_json: bool) -> None:
+@answered
+async def failed(client: AsyncClient, after: int, most: int) -> Answer:
     """List the messages that cannot be published, with the reason.
 
     \b
@@ -50,18 +47,11 @@ def failed(after: int, most: int, server: ServerAddress, as_json: bool) -> None:
       penstock enqueued failed
       penstock enqueued failed --max 1000 --json
     """
-
-    async def work(client: AsyncClient) -> FailedPage:
-        return await client.enqueued_failed(after=after, max=most)
-
-    page = with_client(server, work)
-    if as_json:
-        print_json(page.failed)
-        return
+    page = await client.enqueued_failed(after=after, max=most)
     rows = [
         (
             one.id,
-            f"queue {one.queue}" if one.queue is not None else f"exchange {one.exchange}",
+            target_text(one.queue, one.exchange),
             one.error,
             when(one.enqueued_ms),
             when(one.failed_ms),
@@ -69,17 +59,20 @@ def failed(after: int, most: int, server: ServerAddress, as_json: bool) -> None:
         )
         for one in page.failed
     ]
-    titles = ("id", "target", "error", "enqueued", "failed", "bytes")
-    print_table(titles, rows, numbers=("id", "bytes"), empty="Every enqueued message could be published.")
-    if page.next is not None:
-        click.echo(f"There are more: see --after {page.next}, or --max.", err=True)
+    return listed(
+        page.failed,
+        ("id", "target", "error", "enqueued", "failed", "bytes"),
+        rows,
+        numbers=("id", "bytes"),
+        empty="Every enqueued message could be published.",
+        more="" if page.next is None else f"There are more: see --after {page.next}, or --max.",
+    )
 
 
 @enqueued.command("retry")
 @ids_argument
-@server_options
-@json_option
-def retry(ids: tuple[int, ...], server: ServerAddress, as_json: bool) -> None:
+@answered
+async def retry(client: AsyncClient, ids: tuple[int, ...]) -> Answer:
     """Try them again: those with these IDS, or all.
 
     \b
@@ -87,20 +80,15 @@ def retry(ids: tuple[int, ...], server: ServerAddress, as_json: bool) -> None:
       penstock enqueued retry
       penstock enqueued retry 17 18
     """
-
-    async def work(client: AsyncClient) -> int:
-        return await client.retry_enqueued(ids or None)
-
-    count = with_client(server, work)
-    said({"retried": count}, f"{counted(count, 'message')} to be tried again.", as_json)
+    count = await client.retry_enqueued(ids or None)
+    return said({"retried": count}, f"{counted(count, 'message')} to be tried again.")
 
 
 @enqueued.command("purge")
 @ids_argument
-@yes_option
-@server_options
-@json_option
-def purge(ids: tuple[int, ...], yes: bool, server: ServerAddress, as_json: bool) -> None:
+@confirmed(lambda ids, **_: f"Let {'these' if ids else 'all'} enqueued messages that cannot be published go for good?")
+@answered
+async def purge(client: AsyncClient, ids: tuple[int, ...]) -> Answer:
     """Let them go for good: those with these IDS, or all.
 
     \b
@@ -108,10 +96,5 @@ def purge(ids: tuple[int, ...], yes: bool, server: ServerAddress, as_json: bool)
       penstock enqueued purge 17
       penstock enqueued purge --yes
     """
-    confirm(f"Let {'these' if ids else 'all'} enqueued messages that cannot be published go for good?", yes)
-
-    async def work(client: AsyncClient) -> int:
-        return await client.purge_enqueued(ids or None)
-
-    count = with_client(server, work)
-    said({"purged": count}, f"{counted(count, 'message')} purged.", as_json)
+    count = await client.purge_enqueued(ids or None)
+    return said({"purged": count}, f"{counted(count, 'message')} purged.")

@@ -7,13 +7,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.command_groups import SuggestingGroup
-from penstock.cli.connection import ServerAddress, json_option, server_options, with_client
-from penstock.cli.names import queue_argument, yes_option
+from penstock.cli.connection import ServerAddress, answered, json_option, server_options, with_client
+from penstock.cli.names import confirmed, queue_argument, yes_option
 from penstock.cli.option_values import QUEUE_FLAGS, options_of
-from penstock.cli.output import confirm, counted, option_text, print_json, print_table, printable, value_text
+from penstock.cli.output import (
+    Answer,
+    confirm,
+    counted,
+    declared,
+    fields_of,
+    listed,
+    option_text,
+    print_options,
+    print_table,
+    said,
+)
 
 if TYPE_CHECKING:
-    from penstock.api.inspect import QueueStats
+    from penstock.api.inspect import GroupStats
     from penstock.client.client import AsyncClient
 
 GROUP_TITLES = ("group", "kind", "ready", "leased", "scheduled", "dead", "lag", "paused")
@@ -35,9 +46,8 @@ def queue() -> None:
 @queue.command("create")
 @click.argument("name")
 @options_of("QueueConfig", QUEUE_FLAGS)
-@server_options
-@json_option
-def create(name: str, options: dict[str, Any], server: ServerAddress, as_json: bool) -> None:
+@answered
+async def create(client: AsyncClient, name: str, options: dict[str, Any]) -> Answer:
     """Create a queue, or change the options named here of the one that exists.
 
     \b
@@ -46,32 +56,16 @@ def create(name: str, options: dict[str, Any], server: ServerAddress, as_json: b
       penstock queue create orders --ordered --lanes 4 --max-attempts 3 --lease-ms 60000
       penstock queue create log --option retain_messages=100000 --option keep_done_ms=3600000
     """
-
-    async def work(client: AsyncClient) -> tuple[bool, dict[str, Any]]:
-        existed = await client.has_queue(name)
-        await client.declare_queue(name, **options)
-        return existed, await client.queue_options(name)
-
-    existed, found = with_client(server, work)
-    declared("queue", {"name": name}, existed, found, as_json)
-
-
-def declared(what: str, names: dict[str, str], existed: bool, options: dict[str, Any], as_json: bool) -> None:
-    """Say that something was created or was there, and what its options are."""
-    if as_json:
-        print_json(names | {"created": not existed, "options": options})
-    else:
-        state = "was there; its options" if existed else "created; its options"
-        shown = option_text(options) or "the defaults"
-        click.echo(f"{what.capitalize()} {printable('/'.join(names.values()))} {state}: {shown}")
+    existed = await client.has_queue(name)
+    await client.declare_queue(name, **options)
+    return declared("queue", {"name": name}, existed, await client.queue_options(name))
 
 
 @queue.command("set")
 @queue_argument
 @options_of("QueueConfig", QUEUE_FLAGS)
-@server_options
-@json_option
-def change(queue: str, options: dict[str, Any], server: ServerAddress, as_json: bool) -> None:
+@answered
+async def change(client: AsyncClient, queue: str, options: dict[str, Any]) -> Answer:
     """Change options of a queue that exists.
 
     \b
@@ -81,21 +75,16 @@ def change(queue: str, options: dict[str, Any], server: ServerAddress, as_json: 
     """
     if not options:
         raise click.UsageError("nothing to change; name an option, for example --lease-ms 60000")
-
-    async def work(client: AsyncClient) -> dict[str, Any]:
-        await client.queue_options(queue)  # raises where there is none
-        await client.declare_queue(queue, **options)
-        return await client.queue_options(queue)
-
-    declared("queue", {"name": queue}, True, with_client(server, work), as_json)
+    await client.queue_options(queue)  # raises where there is none
+    await client.declare_queue(queue, **options)
+    return declared("queue", {"name": queue}, True, await client.queue_options(queue))
 
 
 @queue.command("list")
 @click.option("--prefix", default="", help="Only names that begin so.")
 @click.option("--all", "show_all", is_flag=True, help="Also the system's own, such as $events.")
-@server_options
-@json_option
-def list_queues(prefix: str, show_all: bool, server: ServerAddress, as_json: bool) -> None:
+@answered
+async def list_queues(client: AsyncClient, prefix: str, show_all: bool) -> Answer:
     """List queues with their options that differ from the defaults.
 
     \b
@@ -103,28 +92,23 @@ def list_queues(prefix: str, show_all: bool, server: ServerAddress, as_json: boo
       penstock queue list
       penstock queue list --prefix mail. --json
     """
-
-    async def work(client: AsyncClient) -> dict[str, dict[str, Any]]:
-        return await client.queues()
-
     found = {
         name: options
-        for name, options in sorted(with_client(server, work).items())
+        for name, options in sorted((await client.queues()).items())
         if name.startswith(prefix) and (show_all or not name.startswith("$"))
     }
-    if as_json:
-        print_json([{"name": name, "options": options} for name, options in found.items()])
-    else:
-        empty = "There are no queues. Make one with: penstock queue create NAME"
-        rows = [(name, option_text(options)) for name, options in found.items()]
-        print_table(("queue", "options"), rows, empty=empty)
+    return listed(
+        [{"name": name, "options": options} for name, options in found.items()],
+        ("queue", "options"),
+        [(name, option_text(options)) for name, options in found.items()],
+        empty="There are no queues. Make one with: penstock queue create NAME",
+    )
 
 
 @queue.command("show")
 @queue_argument
-@server_options
-@json_option
-def show(queue: str, server: ServerAddress, as_json: bool) -> None:
+@answered
+async def show(client: AsyncClient, queue: str) -> Answer:
     """Show all options of a queue, and the counts of its groups.
 
     \b
@@ -132,36 +116,22 @@ def show(queue: str, server: ServerAddress, as_json: bool) -> None:
       penstock queue show mail
       penstock queue show mail --json
     """
-
-    async def work(client: AsyncClient) -> tuple[dict[str, Any], QueueStats]:
-        return await client.queue_options(queue), await client.stats(queue)
-
-    options, stats = with_client(server, work)
-    if as_json:
-        print_json({"name": queue, "options": options, "stats": stats})
-        return
     from penstock.model import QueueConfig
 
-    print_options(QueueConfig(), options)
-    kept = counted(stats.messages, "message")
-    click.echo(f"\n{kept} kept; {stats.published:,} ever published, {stats.bytes_published:,} bytes.\n")
-    print_groups(stats)
+    options, stats = await client.queue_options(queue), await client.stats(queue)
+
+    def tell() -> None:
+        print_options(QueueConfig(), options)
+        kept = counted(stats.messages, "message")
+        click.echo(f"\n{kept} kept; {stats.published:,} ever published, {stats.bytes_published:,} bytes.\n")
+        print_groups(stats.groups)
+
+    return Answer({"name": queue, "options": options, "stats": stats}, tell)
 
 
-def print_options(defaults: Any, options: dict[str, Any]) -> None:
-    rows = [
-        (name, value_text(options.get(name, getattr(defaults, name))), "set" if name in options else "default")
-        for name in defaults.__struct_fields__
-    ]
-    print_table(("option", "value", "from"), rows)
-
-
-def print_groups(stats: QueueStats) -> None:
-    rows = [
-        (one.group, one.kind, one.ready, one.leased, one.scheduled, one.dead, one.lag, one.paused)
-        for one in stats.groups
-    ]
-    print_table(GROUP_TITLES, rows, numbers=GROUP_NUMBERS, empty="It has no groups yet; the first consumer makes one.")
+def print_groups(groups: list[GroupStats]) -> None:
+    empty = "It has no groups yet; the first consumer makes one."
+    print_table(GROUP_TITLES, fields_of(groups, GROUP_TITLES), numbers=GROUP_NUMBERS, empty=empty)
 
 
 @queue.command("delete")
@@ -177,33 +147,18 @@ def delete(queue: str, yes: bool, server: ServerAddress, as_json: bool) -> None:
       penstock queue delete mail
       penstock queue delete mail --yes
     """
-
-    async def count(client: AsyncClient) -> int:
-        return (await client.stats(queue)).messages
-
-    async def work(client: AsyncClient) -> None:
-        await client.delete_queue(queue)
-
     if not yes:
-        confirm(f"Delete queue {queue!r} with its {counted(with_client(server, count), 'message')}?", yes)
-    with_client(server, work)
-    said({"deleted": queue}, f"Queue {queue} deleted.", as_json)
-
-
-def said(data: dict[str, Any], text: str, as_json: bool) -> None:
-    """What was done, for a program or a person."""
-    if as_json:
-        print_json(data)
-    else:
-        click.echo(printable(text))
+        stats = with_client(server, lambda client: client.stats(queue))
+        confirm(f"Delete queue {queue!r} with its {counted(stats.messages, 'message')}?", yes)
+    with_client(server, lambda client: client.delete_queue(queue))
+    said({"deleted": queue}, f"Queue {queue} deleted.").show(as_json)
 
 
 @queue.command("purge")
 @queue_argument
-@yes_option
-@server_options
-@json_option
-def purge(queue: str, yes: bool, server: ServerAddress, as_json: bool) -> None:
+@confirmed("Let go of everything that waits in queue {queue!r}?")
+@answered
+async def purge(client: AsyncClient, queue: str) -> Answer:
     """Make all messages done that no consumer holds, for every work group.
 
     Dead letters stay (see 'penstock dead purge'), and so does what stream groups read.
@@ -213,24 +168,18 @@ def purge(queue: str, yes: bool, server: ServerAddress, as_json: bool) -> None:
       penstock queue purge mail
       penstock queue purge mail --yes --json
     """
-    confirm(f"Let go of everything that waits in queue {queue!r}?", yes)
-
-    async def work(client: AsyncClient) -> dict[str, int]:
-        groups = await client.groups(queue)
-        kept = [name for name, options in groups.items() if options.get("kind") != "stream"]
-        # A queue without a consumer so far has no group yet, but its messages wait for the default one.
-        return {name: await client.purge(queue, name) for name in (kept if groups else ["default"])}
-
-    counts = with_client(server, work)
+    groups = await client.groups(queue)
+    kept = [name for name, options in groups.items() if options.get("kind") != "stream"]
+    # A queue without a consumer so far has no group yet, but its messages wait for the default one.
+    counts = {name: await client.purge(queue, name) for name in (kept if groups else ["default"])}
     words = ", ".join(f"{counted(count, 'message')} of group {name}" for name, count in counts.items())
-    said({"queue": queue, "purged": counts}, f"Purged {words or 'nothing: it has stream groups only'}.", as_json)
+    return said({"queue": queue, "purged": counts}, f"Purged {words or 'nothing: it has stream groups only'}.")
 
 
 @queue.command("pause")
 @queue_argument
-@server_options
-@json_option
-def pause(queue: str, server: ServerAddress, as_json: bool) -> None:
+@answered
+async def pause(client: AsyncClient, queue: str) -> Answer:
     """Hand out nothing more of a queue.
 
     Publishing goes on, and what is leased can still be settled.
@@ -239,28 +188,19 @@ def pause(queue: str, server: ServerAddress, as_json: bool) -> None:
     Example:
       penstock queue pause mail
     """
-
-    async def work(client: AsyncClient) -> None:
-        await client.pause(queue)
-
-    with_client(server, work)
-    said({"queue": queue, "paused": True}, f"Queue {queue} is paused.", as_json)
+    await client.pause(queue)
+    return said({"queue": queue, "paused": True}, f"Queue {queue} is paused.")
 
 
 @queue.command("resume")
 @queue_argument
-@server_options
-@json_option
-def resume(queue: str, server: ServerAddress, as_json: bool) -> None:
+@answered
+async def resume(client: AsyncClient, queue: str) -> Answer:
     """Hand out messages of a paused queue again.
 
     \b
     Example:
       penstock queue resume mail
     """
-
-    async def work(client: AsyncClient) -> None:
-        await client.resume(queue)
-
-    with_client(server, work)
-    said({"queue": queue, "paused": False}, f"Queue {queue} is not paused any more.", as_json)
+    await client.resume(queue)
+    return said({"queue": queue, "paused": False}, f"Queue {queue} is not paused any more.")

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.command_groups import SuggestingGroup
-from penstock.cli.commands.queues import said
-from penstock.cli.connection import ServerAddress, json_option, server_options, with_client
+from penstock.cli.connection import answered
 from penstock.cli.message_options import message_of, message_options
 from penstock.cli.moments import span, span_text, when
-from penstock.cli.names import complete_exchange, complete_queue, schedule_argument, yes_option
-from penstock.cli.output import confirm, payload_text, print_json, print_table, value_text
+from penstock.cli.names import complete_exchange, complete_queue, confirmed, schedule_argument
+from penstock.cli.output import Answer, listed, payload_text, said, target_text, value_text
 
 if TYPE_CHECKING:
     from penstock.api.schedules import Schedule
@@ -44,23 +43,10 @@ def schedule() -> None:
 @click.option("--description", default="", help="For people.")
 @click.option("--file", type=click.Path(exists=True, dir_okay=False), help="A file's content is the payload.")
 @message_options
-@server_options
-@json_option
-def create(
-    name: str,
-    payload: str | None,
-    queue: str | None,
-    exchange: str | None,
-    cron: str | None,
-    interval_ms: int | None,
-    timezone: str,
-    paused: bool,
-    description: str,
-    file: str | None,
-    fields: dict[str, Any],
-    server: ServerAddress,
-    as_json: bool,
-) -> None:
+@answered
+async def create(
+    client: AsyncClient, name: str, payload: str | None, file: str | None, fields: dict[str, Any], **options: Any
+) -> Answer:
     """Create a schedule, or replace the one of that name.
 
     \b
@@ -69,31 +55,19 @@ def create(
       penstock schedule create nightly --queue reports --cron '0 3 * * *' --timezone Europe/Berlin daily
       penstock schedule create sync --exchange jobs --key sync.all --every 1h --header full:=true
     """
-    if (queue is None) == (exchange is None):
+    if (options["queue"] is None) == (options["exchange"] is None):
         raise click.UsageError("say where to: --queue or --exchange")
-    if (cron is None) == (interval_ms is None):
+    if (options["cron"] is None) == (options["interval_ms"] is None):
         raise click.UsageError("say when: --cron or --every")
+    made = await client.declare_schedule(name, message=message_of(content_of(payload, file), fields), **options)
+    fires = "paused" if made.paused else f"fires {when(made.next_ms)}"
+    return said(data_of(made), f"Schedule {made.name}: {fires}.")
+
+
+def content_of(payload: str | None, file: str | None) -> bytes:
     if payload is not None and file is not None:
         raise click.UsageError("give a payload or --file, not both")
-    content = Path(file).read_bytes() if file is not None else (payload or "").encode(errors="surrogateescape")
-    message = message_of(content, fields)
-
-    async def work(client: AsyncClient) -> Schedule:
-        return await client.declare_schedule(
-            name,
-            message=message,
-            queue=queue,
-            exchange=exchange,
-            cron=cron,
-            interval_ms=interval_ms,
-            timezone=timezone,
-            paused=paused,
-            description=description,
-        )
-
-    made = with_client(server, work)
-    fires = "paused" if made.paused else f"fires {when(made.next_ms)}"
-    said(data_of(made), f"Schedule {made.name}: {fires}.", as_json)
+    return Path(file).read_bytes() if file is not None else (payload or "").encode(errors="surrogateescape")
 
 
 def data_of(one: Schedule) -> dict[str, Any]:
@@ -113,14 +87,9 @@ def timing(one: Schedule) -> str:
     return f"every {span_text(one.interval_ms or 0)}"
 
 
-def goal(one: Schedule) -> str:
-    return f"queue {one.queue}" if one.queue is not None else f"exchange {one.exchange}"
-
-
 @schedule.command("list")
-@server_options
-@json_option
-def list_schedules(server: ServerAddress, as_json: bool) -> None:
+@answered
+async def list_schedules(client: AsyncClient) -> Answer:
     """List schedules with when they fire next.
 
     \b
@@ -128,19 +97,12 @@ def list_schedules(server: ServerAddress, as_json: bool) -> None:
       penstock schedule list
       penstock schedule list --json
     """
-
-    async def work(client: AsyncClient) -> list[Schedule]:
-        return await client.schedules()
-
-    found = with_client(server, work)
-    if as_json:
-        print_json([data_of(one) for one in found])
-        return
+    found = await client.schedules()
     rows = [
         (
             one.name,
             timing(one),
-            goal(one),
+            target_text(one.queue, one.exchange),
             "paused" if one.paused else when(one.next_ms),
             when(one.last_ms),
             one.fired,
@@ -149,33 +111,25 @@ def list_schedules(server: ServerAddress, as_json: bool) -> None:
         for one in found
     ]
     titles = ("schedule", "when", "to", "next", "last", "fired", "last error")
-    print_table(titles, rows, numbers=("fired",), empty="There are no schedules.")
+    data = [data_of(one) for one in found]
+    return listed(data, titles, rows, numbers=("fired",), empty="There are no schedules.")
 
 
 @schedule.command("show")
 @schedule_argument
-@server_options
-@json_option
-def show(schedule: str, server: ServerAddress, as_json: bool) -> None:
+@answered
+async def show(client: AsyncClient, schedule: str) -> Answer:
     """Show a schedule and its message.
 
     \b
     Example:
       penstock schedule show nightly
     """
-
-    async def work(client: AsyncClient) -> Schedule:
-        return await client.schedule(schedule)
-
-    found = with_client(server, work)
-    if as_json:
-        print_json(data_of(found))
-        return
+    found = await client.schedule(schedule)
     data = data_of(found)
-    message: dict[str, Any] = data.pop("message")
     rows: list[tuple[str, str]] = [
         ("when", timing(found)),
-        ("to", goal(found)),
+        ("to", target_text(found.queue, found.exchange)),
         ("next", "paused" if found.paused else when(found.next_ms)),
         ("last", when(found.last_ms)),
         ("fired", f"{found.fired:,}"),
@@ -183,71 +137,54 @@ def show(schedule: str, server: ServerAddress, as_json: bool) -> None:
         ("description", found.description or "-"),
         ("payload", payload_text(found.message.payload)),
     ]
-    rows += [(name, value_text(value)) for name, value in message.items() if not name.startswith("payload")]
-    print_table(("option", "value"), rows)
+    rows += [(name, value_text(value)) for name, value in data["message"].items() if not name.startswith("payload")]
+    return listed(data, ("option", "value"), rows)
 
 
 @schedule.command("delete")
 @schedule_argument
-@yes_option
-@server_options
-@json_option
-def delete(schedule: str, yes: bool, server: ServerAddress, as_json: bool) -> None:
+@confirmed("Delete schedule {schedule!r}?")
+@answered
+async def delete(client: AsyncClient, schedule: str) -> Answer:
     """Delete a schedule; what it published stays.
 
     \b
     Example:
       penstock schedule delete nightly --yes
     """
-    confirm(f"Delete schedule {schedule!r}?", yes)
-
-    async def work(client: AsyncClient) -> None:
-        await client.delete_schedule(schedule)
-
-    with_client(server, work)
-    said({"deleted": schedule}, f"Schedule {schedule} deleted.", as_json)
+    await client.delete_schedule(schedule)
+    return said({"deleted": schedule}, f"Schedule {schedule} deleted.")
 
 
 @schedule.command("pause")
 @schedule_argument
-@server_options
-@json_option
-def pause(schedule: str, server: ServerAddress, as_json: bool) -> None:
+@answered
+async def pause(client: AsyncClient, schedule: str) -> Answer:
     """Let a schedule rest; ticks that pass meanwhile are not made up for.
 
     \b
     Example:
       penstock schedule pause nightly
     """
-    with_client(server, lambda client: set_paused(client, schedule, True))
-    said({"schedule": schedule, "paused": True}, f"Schedule {schedule} is paused.", as_json)
+    await set_paused(client, schedule, True)
+    return said({"schedule": schedule, "paused": True}, f"Schedule {schedule} is paused.")
 
 
 @schedule.command("resume")
 @schedule_argument
-@server_options
-@json_option
-def resume(schedule: str, server: ServerAddress, as_json: bool) -> None:
+@answered
+async def resume(client: AsyncClient, schedule: str) -> Answer:
     """Let a paused schedule fire again.
 
     \b
     Example:
       penstock schedule resume nightly
     """
-    found = with_client(server, lambda client: set_paused(client, schedule, False))
-    said({"schedule": schedule, "paused": False}, f"Schedule {schedule} fires {when(found.next_ms)}.", as_json)
+    found = await set_paused(client, schedule, False)
+    return said({"schedule": schedule, "paused": False}, f"Schedule {schedule} fires {when(found.next_ms)}.")
 
 
 async def set_paused(client: AsyncClient, name: str, paused: bool) -> Schedule:
-    one = await client.schedule(name)
-    return await client.declare_schedule(
-        name,
-        message=one.message,
-        queue=one.queue,
-        exchange=one.exchange,
-        cron=one.cron,
-        interval_ms=one.interval_ms,
-        timezone=one.timezone,
-        paused=paused,
-        description=one.description,
-    )
+    from penstock.declare.plan import schedule_options
+
+    return await client.declare_schedule(name, **schedule_options(await client.schedule(name)) | {"paused": paused})

@@ -12,7 +12,7 @@ import click
 
 from penstock.cli.command_groups import SuggestingGroup
 from penstock.cli.connection import ServerAddress, json_option, server_options, with_client
-from penstock.cli.output import counted, payload_text, print_json, print_table, printable
+from penstock.cli.output import counted, listed, payload_text, print_json, printable, target_text
 
 if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
@@ -55,10 +55,9 @@ def list_letters(folder: str, as_json: bool) -> None:
         (name, target_of(dead.record), dead.record.count, dead.record.spooled_ms, dead.reason)
         for name, dead in letters(folder).items()
     ]
-    if as_json:
-        print_json([dict(zip(TITLES, row, strict=True)) for row in rows])
-        return
-    print_table(TITLES, rows, numbers=("messages",), empty=f"There are no dead letters in {folder}.")
+    data = [dict(zip(TITLES, row, strict=True)) for row in rows]
+    empty = f"There are no dead letters in {folder}."
+    listed(data, TITLES, rows, numbers=("messages",), empty=empty).show(as_json)
 
 
 @spool.command()
@@ -174,5 +173,5 @@ def check_over(folder: str, chosen: dict[str, DeadRecord]) -> None:
 
 
 def target_of(record: Record) -> str:
-    name = f"queue {record.queue}" if record.queue is not None else f"exchange {record.exchange}"
+    name = target_text(record.queue, record.exchange)
     return printable(name if record.namespace == "default" else f"{name} of namespace {record.namespace}")

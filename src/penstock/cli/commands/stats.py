@@ -6,38 +6,26 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from penstock.cli.connection import ServerAddress, json_option, server_options, with_client
+from penstock.cli.connection import answered
 from penstock.cli.names import complete_queue
-from penstock.cli.output import print_json, print_table
+from penstock.cli.output import Answer, fields_of, listed
 
 if TYPE_CHECKING:
     from penstock.api.inspect import QueueStats
     from penstock.client.client import AsyncClient
 
 PAGE: Final = 1_000
-TITLES: Final = (
-    "queue",
-    "group",
-    "kind",
-    "messages",
-    "published",
-    "ready",
-    "leased",
-    "scheduled",
-    "dead",
-    "lag",
-    "paused",
-)
-NUMBERS: Final = ("messages", "published", "ready", "leased", "scheduled", "dead", "lag")
+GROUP_COUNTS: Final = ("ready", "leased", "scheduled", "dead", "lag")
+NUMBERS: Final = ("messages", "published", *GROUP_COUNTS)
+TITLES: Final = ("queue", "group", "kind", *NUMBERS, "paused")
 
 
 @click.command()
 @click.argument("queue", required=False, shell_complete=complete_queue)
 @click.option("--prefix", default="", help="Only queues whose names begin so.")
 @click.option("--all", "show_all", is_flag=True, help="Also the system's own, such as $events.")
-@server_options
-@json_option
-def stats(queue: str | None, prefix: str, show_all: bool, server: ServerAddress, as_json: bool) -> None:
+@answered
+async def stats(client: AsyncClient, queue: str | None, prefix: str, show_all: bool) -> Answer:
     """Show the counts of all queues, or of one.
 
     \b
@@ -46,41 +34,23 @@ def stats(queue: str | None, prefix: str, show_all: bool, server: ServerAddress,
       penstock stats mail
       penstock stats --prefix mail. --json
     """
-    if queue is not None:
-        if prefix:
-            raise click.UsageError("--prefix is for all queues; leave it out, or the queue's name")
-        name = queue
-        found = [with_client(server, lambda client: client.stats(name))]
-        if as_json:
-            print_json(found[0])
-            return
-    else:
-        found = with_client(server, lambda client: all_stats(client, prefix, show_all=show_all))
-        if as_json:
-            print_json(found)
-            return
-    print_table(TITLES, [row for one in found for row in rows_of(one)], numbers=NUMBERS, empty="There are no queues.")
+    if queue is not None and prefix:
+        raise click.UsageError("--prefix is for all queues; leave it out, or the queue's name")
+    found = [await client.stats(queue)] if queue is not None else await all_stats(client, prefix, show_all=show_all)
+    rows = [row for one in found for row in rows_of(one)]
+    return listed(found if queue is None else found[0], TITLES, rows, numbers=NUMBERS, empty="There are no queues.")
 
 
 def rows_of(one: QueueStats) -> list[tuple[object, ...]]:
     """A line for each group; the queue's own numbers stand on the first."""
     if not one.groups:
-        return [(one.queue, None, None, one.messages, one.published, None, None, None, None, None, None)]
+        return [(one.queue, None, None, one.messages, one.published, *([None] * len(GROUP_COUNTS)), None)]
+    own = [(one.queue, one.messages, one.published), *[("", "", "")] * (len(one.groups) - 1)]
     return [
-        (
-            *(
-                (one.queue, group.group, group.kind, one.messages, one.published)
-                if index == 0
-                else ("", group.group, group.kind, "", "")
-            ),
-            group.ready,
-            group.leased,
-            group.scheduled,
-            group.dead,
-            group.lag,
-            group.paused,
+        (queue, group.group, group.kind, messages, published, *counts)
+        for (queue, messages, published), group, counts in zip(
+            own, one.groups, fields_of(one.groups, (*GROUP_COUNTS, "paused")), strict=True
         )
-        for index, group in enumerate(one.groups)
     ]
 
 

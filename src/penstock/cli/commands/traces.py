@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.cli.command_groups import SuggestingGroup
-from penstock.cli.commands.queues import said
-from penstock.cli.connection import ServerAddress, json_option, server_options, with_client
+from penstock.cli.connection import answered
 from penstock.cli.moments import absolute, span_text, when
 from penstock.cli.names import complete_queue
-from penstock.cli.output import print_json, print_table, printable
+from penstock.cli.output import Answer, print_table, printable, said
 
 if TYPE_CHECKING:
     from penstock.api.traces import Trace, TraceEntry
@@ -40,9 +39,8 @@ def trace() -> None:
     show_default=True,
     help="Show at most this many entries.",
 )
-@server_options
-@json_option
-def show(trace_id: str, most: int, server: ServerAddress, as_json: bool) -> None:
+@answered
+async def show(client: AsyncClient, trace_id: str, most: int) -> Answer:
     """Show the timeline of an id: where its messages went, what happened to them, what was noted.
 
     \b
@@ -50,17 +48,10 @@ def show(trace_id: str, most: int, server: ServerAddress, as_json: bool) -> None
       penstock trace show order-1
       penstock trace show order-1 --json
     """
-
-    async def work(client: AsyncClient) -> Trace:
-        return await client.trace(trace_id, max=most)
-
-    found = with_client(server, work)
-    if as_json:
-        print_json(found)
-    elif not found.entries:
-        click.echo(f"Nothing is known of {printable(trace_id)}. Timelines are kept for a week.")
-    else:
-        print_timeline(found)
+    found = await client.trace(trace_id, max=most)
+    if not found.entries:
+        return said(found, f"Nothing is known of {trace_id}. Timelines are kept for a week.")
+    return Answer(found, lambda: print_timeline(found))
 
 
 def print_timeline(found: Trace) -> None:
@@ -95,19 +86,8 @@ def place(entry: TraceEntry) -> str | None:
 @click.option("--offset", type=click.IntRange(min=0), help="The offset of that message.")
 @click.option("--lane", type=click.IntRange(min=0), help="Its lane, where the queue has several.")
 @click.option("--consumer", help="Who says so.")
-@server_options
-@json_option
-def add(
-    trace_id: str,
-    event: str,
-    detail: str,
-    queue: str | None,
-    offset: int | None,
-    lane: int | None,
-    consumer: str | None,
-    server: ServerAddress,
-    as_json: bool,
-) -> None:
+@answered
+async def add(client: AsyncClient, trace_id: str, event: str, **about: Any) -> Answer:
     """Note an event on a timeline, perhaps about one message.
 
     \b
@@ -115,13 +95,8 @@ def add(
       penstock trace add order-1 invoice-printed
       penstock trace add order-1 refused --detail 'card expired' --queue orders --offset 17
     """
-    if (queue is None) != (offset is None) or (lane is not None and queue is None):
+    has_queue = about["queue"] is not None
+    if has_queue != (about["offset"] is not None) or (about["lane"] is not None and not has_queue):
         raise click.UsageError("an event about a message needs --queue and --offset; give both, or neither")
-
-    async def work(client: AsyncClient) -> None:
-        await client.trace_event(
-            trace_id, event, detail=detail, queue=queue, lane=lane, offset=offset, consumer=consumer
-        )
-
-    with_client(server, work)
-    said({"trace_id": trace_id, "name": event}, f"Noted {event} on {trace_id}.", as_json)
+    await client.trace_event(trace_id, event, **about)
+    return said({"trace_id": trace_id, "name": event}, f"Noted {event} on {trace_id}.")

@@ -1,11 +1,10 @@
-"""`penstock pipeline …`: the jobs on Spark. A command turns flags into a job's options; `pipeline_running` runs it.
+"""`penstock pipeline …`: the jobs on Spark. A command turns flags into a job's options; `running.py` runs it.
 
 A job's options are described in its module under `penstock/spark/jobs/`; the flags here have the same names.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Any
 
 import click
@@ -13,15 +12,16 @@ import click
 from penstock.cli.command_groups import SuggestingGroup
 from penstock.cli.commands.exchanges import KINDS
 from penstock.cli.message_options import headers_of
-from penstock.cli.moments import moment, span
+from penstock.cli.moments import instant, span
 from penstock.cli.names import complete_exchange, complete_queue
 from penstock.cli.pipeline.running import (
     Job,
     Place,
     assignments,
+    given,
     lake_options,
+    names_text,
     place_options,
-    queues_text,
     run_job,
     short_id,
     watch_options,
@@ -43,9 +43,9 @@ events_option = click.option(
     "--events/--no-events", default=True, show_default=True, help="Delivery events ($events) too."
 )
 start_option = click.option(
-    "--start", type=moment, metavar="TIME", help="Only what was published then or later: a time, or 2h for that ago."
+    "--start", type=instant, metavar="TIME", help="Only what was published then or later: a time, or 2h for that ago."
 )
-end_option = click.option("--end", type=moment, metavar="TIME", help="Only what was published before then.")
+end_option = click.option("--end", type=instant, metavar="TIME", help="Only what was published before then.")
 live_option = click.option(
     "--live/--no-live", default=True, show_default=True, help="Also what is in the log and not in the lake yet."
 )
@@ -81,7 +81,9 @@ def pipeline() -> None:
 @queues_argument
 @events_option
 @click.option("--watch/--once", help="Go on until stopped, or end when all is archived; the latter unless given.")
-@click.option("--interval", type=span, metavar="SPAN", help="With --watch: between two commits; 10s unless given.")
+@click.option(
+    "--interval", "interval_ms", type=span, metavar="SPAN", help="With --watch: between two commits; 10s unless given."
+)
 @click.option("--rows-per-batch", type=click.IntRange(1), help="Messages of one commit; 1,000,000 unless given.")
 @click.option("--cursor", help="The stream group that shows the lag; 'archive' unless given.")
 @click.option("--hold/--no-hold", default=None, help="Retention waits for the archive, or no longer does.")
@@ -89,9 +91,7 @@ def pipeline() -> None:
 @click.option("--checkpoint", metavar="PLACE", help="Keep Spark's checkpoint there; it is not needed.")
 @lake_options
 @place_options
-def archive(
-    queues: tuple[str, ...], lake: str, watch: bool, interval: int | None, place: Place, **options: Any
-) -> None:
+def archive(interval_ms: int | None, place: Place, **options: Any) -> None:
     """Copy queues and delivery events to the lake.
 
     QUEUES are names or patterns; all queues unless given. The lake is Parquet under a Delta log: Spark, DuckDB, Polars
@@ -103,17 +103,12 @@ def archive(
       penstock pipeline archive orders 'mail.*' --watch --hold
       penstock pipeline archive --lake s3://bucket/lake --storage-option aws_region=eu-central-1
     """
-    if interval is not None and not watch:
+    queues, lake, watch = options["queues"], options["lake"], options["watch"]
+    if interval_ms is not None and not watch:
         raise click.UsageError("--interval is the time between the commits of --watch; give that too")
-    asked = {
-        **_given(options),
-        "queues": queues_text(queues),
-        "lake": lake,
-        "watch": watch,
-        **({} if interval is None else {"interval_seconds": interval / 1000}),
-    }
+    options["interval_seconds"] = None if interval_ms is None else interval_ms / 1000
     id = short_id(lake, *sorted(queues))
-    run_job(Job("archive", asked, id, f"{_names(queues)} → {lake}", goes_on=watch), place)
+    run_job(Job("archive", given(options), id, f"{names_text(queues)} → {lake}", goes_on=watch), place)
 
 
 @pipeline.command()
@@ -123,7 +118,7 @@ def archive(
 @lake_options
 @watch_options
 @place_options
-def verify(queues: tuple[str, ...], lake: str, every_ms: int | None, place: Place, **options: Any) -> None:
+def verify(every_ms: int | None, place: Place, **options: Any) -> None:
     """Compare the lake with the server.
 
     Every offset up to the lake's mark must be there once, every file readable, and what the server still has the same.
@@ -134,8 +129,9 @@ def verify(queues: tuple[str, ...], lake: str, every_ms: int | None, place: Plac
       penstock pipeline verify
       penstock pipeline verify orders --payload --json
     """
-    asked = {**_given(options), "queues": queues_text(queues), "lake": lake}
-    run_job(Job("verify", asked, short_id(lake, *sorted(queues)), f"{_names(queues)} in {lake}", every_ms), place)
+    queues, lake = options["queues"], options["lake"]
+    id = short_id(lake, *sorted(queues))
+    run_job(Job("verify", given(options), id, f"{names_text(queues)} in {lake}", every_ms), place)
 
 
 @pipeline.command()
@@ -150,15 +146,7 @@ def verify(queues: tuple[str, ...], lake: str, every_ms: int | None, place: Plac
 @lake_options
 @watch_options
 @place_options
-def compact(
-    lake: str,
-    expire_queues: tuple[str, ...],
-    vacuum_hours: int | None,
-    no_vacuum: bool,
-    every_ms: int | None,
-    place: Place,
-    **options: Any,
-) -> None:
+def compact(no_vacuum: bool, every_ms: int | None, place: Place, **options: Any) -> None:
     """Merge small files of the lake, expire old days, free space.
 
     Readers are not disturbed: files that leave the lake stay for a week.
@@ -168,11 +156,11 @@ def compact(
       penstock pipeline compact
       penstock pipeline compact --expire-days 365 --dry-run
     """
-    if no_vacuum and vacuum_hours is not None:
+    lake, asked = options["lake"], given(options)
+    if no_vacuum and "vacuum_hours" in asked:
         raise click.UsageError("--no-vacuum and --vacuum-hours contradict each other")
-    asked = {**_given(options), "lake": lake, **({"expire_queues": list(expire_queues)} if expire_queues else {})}
-    if no_vacuum or vacuum_hours is not None:
-        asked["vacuum_hours"] = vacuum_hours
+    if no_vacuum:
+        asked["vacuum_hours"] = None
     run_job(Job("compact", asked, short_id(lake), lake, every_ms, needs_server=False), place)
 
 
@@ -185,7 +173,14 @@ def compact(
 @start_option
 @end_option
 @click.option("--partition", "partitions", multiple=True, help="Only messages of this partition. Repeatable.")
-@click.option("--header", multiple=True, metavar="NAME=TEXT", help="Only messages with this header. Repeatable.")
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=TEXT",
+    callback=lambda _context, _option, texts: assignments(texts, "--header", "region=eu") or None,
+    help="Only messages with this header. Repeatable.",
+)
 @click.option("--where", metavar="CONDITION", help="Only messages that this filter lets through.")
 @live_option
 @dedup_option
@@ -194,17 +189,7 @@ def compact(
 @dry_run_option
 @lake_options
 @place_options
-def replay(
-    name: str,
-    queues: tuple[str, ...],
-    lake: str,
-    partitions: tuple[str, ...],
-    header: tuple[str, ...],
-    start: int | None,
-    end: int | None,
-    place: Place,
-    **options: Any,
-) -> None:
+def replay(place: Place, **options: Any) -> None:
     """Publish messages of the lake and the log again.
 
     NAME is the replay's: the same name again goes on with it, or finds it done. Where a message came from is in its
@@ -216,17 +201,8 @@ def replay(
       penstock pipeline replay again-1 --from orders --to-queue orders-again --start 2h
       penstock pipeline replay eu-2 --from 'orders.*' --to-exchange shop --where "region = 'eu'" --rate 500
     """
-    asked = {
-        **_given(options),
-        **_between(start, end),
-        "name": name,
-        "queues": queues_text(queues),
-        "lake": lake,
-        **({"partitions": list(partitions)} if partitions else {}),
-        **({"headers": assignments(header, "--header", "region=eu")} if header else {}),
-    }
     target = options["to_queue"] or options["to_exchange"] or "nowhere"
-    run_job(Job("replay", asked, name, f"{_names(queues)} → {target}"), place)
+    run_job(Job("replay", given(options), options["name"], f"{names_text(options['queues'])} → {target}"), place)
 
 
 @pipeline.command()
@@ -236,7 +212,14 @@ def replay(
 @click.option("--exchange", shell_complete=complete_exchange, help="Or what reaches QUEUE from it by its bindings now.")
 @click.option("--kind", type=click.Choice(KINDS), help="Or what a binding of such an exchange would let through:")
 @click.option("--pattern", help="its key, pattern or condition,")
-@click.option("--header", multiple=True, metavar="NAME=VALUE", help="or its headers; NAME:=JSON for what is no text,")
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=lambda _context, _option, texts: headers_of(texts),
+    help="or its headers; NAME:=JSON for what is no text,",
+)
 @click.option("--match", type=click.Choice(("all", "any")), help="all of which, or any of which, are asked for.")
 @click.option("--name", help="What was routed to QUEUE under this name is not routed again; else under its condition.")
 @start_option
@@ -248,17 +231,7 @@ def replay(
 @lake_options
 @watch_options
 @place_options
-def route(
-    to_queue: str,
-    queues: tuple[str, ...],
-    lake: str,
-    header: tuple[str, ...],
-    start: int | None,
-    end: int | None,
-    every_ms: int | None,
-    place: Place,
-    **options: Any,
-) -> None:
+def route(every_ms: int | None, place: Place, **options: Any) -> None:
     """Give a queue what it would have got before it was bound.
 
     History is the lake and the log. Which messages of it reach QUEUE is decided exactly as live routing decides it.
@@ -272,36 +245,12 @@ def route(
       penstock pipeline route billing --from orders --exchange shop --end 2026-05-01T12:00:00Z
       penstock pipeline route eu --from 'orders.*' --kind topic --pattern 'order.eu.#'
     """
-    headers = headers_of(header)
-    asked = {
-        **_given(options),
-        **_between(start, end),
-        "to_queue": to_queue,
-        "queues": queues_text(queues),
-        "lake": lake,
-        **({} if headers is None else {"headers": headers}),
-    }
-    condition = [options[name] for name in ("where", "exchange", "kind", "pattern", "match")]
-    id = options["name"] or short_id(to_queue, *sorted(queues), *condition, headers)
-    run_job(Job("route", asked, id, f"{_names(queues)} → {to_queue}", every_ms), place)
+    queues, to_queue = options["queues"], options["to_queue"]
+    condition = [options[name] for name in ("where", "exchange", "kind", "pattern", "match", "headers")]
+    id = options["name"] or short_id(to_queue, *sorted(queues), *condition)
+    run_job(Job("route", given(options), id, f"{names_text(queues)} → {to_queue}", every_ms), place)
 
 
 pipeline.add_command(stats)
 pipeline.add_command(triage)
 pipeline.add_command(status)
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given; the job has defaults for the rest."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _between(start_ms: int | None, end_ms: int | None) -> dict[str, Any]:
-    moments = {"start": start_ms, "end": end_ms}
-    return {
-        name: dt.datetime.fromtimestamp(value / 1000, dt.UTC) for name, value in moments.items() if value is not None
-    }
-
-
-def _names(queues: tuple[str, ...]) -> str:
-    return ", ".join(queues) or "all queues"

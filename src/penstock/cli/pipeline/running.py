@@ -5,7 +5,6 @@ Spark is imported here and nowhere above: `penstock --help` and `penstock pipeli
 
 from __future__ import annotations
 
-import functools
 import importlib
 import json
 import signal
@@ -13,11 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from penstock.cli.connection import ServerAddress, error_text, json_option, server_options
+from penstock.cli.grouped_options import as_one
 from penstock.cli.moments import span, span_text
 from penstock.cli.output import cell_text, json_line, note, print_json, print_table, printable_lines
 from penstock.cli.pipeline.display import display
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from penstock.client.sync import Client
     from penstock.spark.jobs.frame import Progress, Summary
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 INSTALL: Final = "pip install 'penstock[spark]'"
 PACKAGES: Final = frozenset({"pyspark", "py4j", "pyarrow", "numpy", "deltalake", "pyroaring"})
 
@@ -62,65 +61,60 @@ class Job(NamedTuple):
 # Options -------------------------------------------------------------------------------------------------
 
 
-def place_options(command: Command) -> Command:
-    """--url, --token, --namespace, --master, --conf and --json; the command gets them as one argument, `place`."""
+def _place(server: ServerAddress, master: str | None, conf: tuple[str, ...], as_json: bool) -> Place:
+    return Place(server, master, assignments(conf, "--conf", "spark.driver.memory=4g"), as_json)
 
-    @functools.wraps(command)
-    def with_place(
-        *arguments: Any, server: ServerAddress, master: str | None, conf: tuple[str, ...], as_json: bool, **others: Any
-    ) -> Any:
-        place = Place(server, master, assignments(conf, "--conf", "spark.driver.memory=4g"), as_json)
-        return command(*arguments, place=place, **others)
 
-    decorated: Any = json_option(with_place)
-    decorated = click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark. Repeatable.")(
-        decorated
-    )
-    decorated = click.option(
+place_options = as_one(
+    "place",
+    _place,
+    server_options,
+    click.option(
         "--master", metavar="URL", help="Spark's master, such as spark://host:7077; else all cores of this machine."
-    )(decorated)
-    made: Command = server_options(decorated)
-    return made
+    ),
+    click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark. Repeatable."),
+    json_option,
+)
+"""--url, --token, --namespace, --master, --conf and --json; the command gets them as one argument, `place`."""
 
 
-def lake_options(command: Command) -> Command:
-    """--lake and --storage-option; the command gets `lake` and `storage_options`."""
+def _storage(storage_option: tuple[str, ...]) -> dict[str, str]:
+    return assignments(storage_option, "--storage-option", "aws_region=eu-central-1")
 
-    @functools.wraps(command)
-    def with_lake(*arguments: Any, storage_option: tuple[str, ...], **others: Any) -> Any:
-        example = "aws_region=eu-central-1"
-        return command(*arguments, storage_options=assignments(storage_option, "--storage-option", example), **others)
 
-    decorated: Any = click.option(
-        "--storage-option", multiple=True, metavar="KEY=VALUE", help="For the lake's object store. Repeatable."
-    )(with_lake)
-    made: Command = click.option(
+lake_options = as_one(
+    "storage_options",
+    _storage,
+    click.option(
         "--lake",
         envvar="PENSTOCK_LAKE",
         default="./lake",
         show_default=True,
         show_envvar=True,
         help="A folder, or the URL of an object store.",
-    )(decorated)
-    return made
+    ),
+    click.option(
+        "--storage-option", multiple=True, metavar="KEY=VALUE", help="For the lake's object store. Repeatable."
+    ),
+)
+"""--lake and --storage-option; the command gets `lake` and `storage_options`."""
 
 
-def watch_options(command: Command) -> Command:
-    """--watch, --once and --every, for jobs that are run again; the command gets `every_ms`, None for once."""
+def _pause(watch: bool, every: int | None) -> int | None:
+    if every is not None and not watch:
+        raise click.UsageError("--every is the pause between the runs of --watch; give that too")
+    return (60_000 if every is None else every) if watch else None
 
-    @functools.wraps(command)
-    def with_watch(*arguments: Any, watch: bool, every: int | None, **others: Any) -> Any:
-        if every is not None and not watch:
-            raise click.UsageError("--every is the pause between the runs of --watch; give that too")
-        return command(*arguments, every_ms=(60_000 if every is None else every) if watch else None, **others)
 
-    decorated: Any = click.option(
+watch_options = as_one(
+    "every_ms",
+    _pause,
+    click.option("--watch/--once", help="Run again and again until stopped, or once; once unless given."),
+    click.option(
         "--every", type=span, metavar="SPAN", help="With --watch: the pause between two runs; 1m unless given."
-    )(with_watch)
-    made: Command = click.option(
-        "--watch/--once", help="Run again and again until stopped, or once; once unless given."
-    )(decorated)
-    return made
+    ),
+)
+"""--watch, --once and --every, for jobs that are run again; the command gets `every_ms`, None for once."""
 
 
 def assignments(texts: tuple[str, ...], flag: str, example: str) -> dict[str, str]:
@@ -133,6 +127,18 @@ def assignments(texts: tuple[str, ...], flag: str, example: str) -> dict[str, st
             raise click.BadParameter(f"{name.strip()} is given twice", param_hint=flag)
         found[name.strip()] = value.strip()
     return found
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, as a job takes them; it has defaults for the rest."""
+    found = {name: value for name, value in options.items() if value is not None and value != ()}
+    lists = {name: list(value) for name, value in found.items() if isinstance(value, tuple)}
+    queues = {"queues": queues_text(options["queues"])} if "queues" in options else {}
+    return found | lists | queues
+
+
+def names_text(queues: tuple[str, ...]) -> str:
+    return ", ".join(queues) or "all queues"
 
 
 def queues_text(names: tuple[str, ...]) -> str:
@@ -220,12 +226,7 @@ def job_module(name: str) -> ModuleType:
 
 def status_client(job: Job, server: ServerAddress) -> Client | None:
     """A client for the job's row. Where no server answers, a job that needs none goes on without a row."""
-    from penstock.client.sync import Client
-    from penstock.client.transport.channel import Retry
-
-    client = Client(
-        server.url, token=server.token or None, namespace=server.namespace, retry=Retry(attempts=3, seconds=2.0)
-    )
+    client = server.sync_client()
     try:
         client.check_ready()
     except PenstockError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,15 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.cli.moments import absolute, moment, span_text
+from penstock.cli.moments import absolute, instant, span_text
 from penstock.cli.names import complete_queue
 from penstock.cli.output import note, print_table
 from penstock.cli.pipeline.running import (
     Job,
     Place,
+    given,
     lake_options,
+    names_text,
     place_options,
-    queues_text,
     run_job,
     short_id,
     watch_options,
@@ -39,8 +39,8 @@ TIMES: Final = ("p50", "p95", "p99", "max")
 @click.command()
 @click.argument("queues", nargs=-1, shell_complete=complete_queue)
 @click.option("--group", help="Only this group, beside the queue's own numbers.")
-@click.option("--start", type=moment, metavar="TIME", help="From then on: a time, or 2h for that ago.")
-@click.option("--end", type=moment, metavar="TIME", help="Until then.")
+@click.option("--start", type=instant, metavar="TIME", help="From then on: a time, or 2h for that ago.")
+@click.option("--end", type=instant, metavar="TIME", help="Until then.")
 @click.option("--by", type=click.Choice(list(STEPS_MS)), help="The step of the series; what suits the range else.")
 @click.option("--update/--no-update", default=True, show_default=True, help="Sum up what was archived since.")
 @click.option("--reasons", type=click.IntRange(1), help="How many reasons of dead letters to show; 10 unless given.")
@@ -48,15 +48,7 @@ TIMES: Final = ("p50", "p95", "p99", "max")
 @lake_options
 @watch_options
 @place_options
-def stats(
-    queues: tuple[str, ...],
-    lake: str,
-    start: int | None,
-    end: int | None,
-    every_ms: int | None,
-    place: Place,
-    **options: Any,
-) -> None:
+def stats(every_ms: int | None, place: Place, **options: Any) -> None:
     """Show what happened in queues, minute by minute.
 
     QUEUES are names or patterns; all that were archived unless given. Numbers come from the lake, so archive first; no
@@ -68,18 +60,9 @@ def stats(
       penstock pipeline stats orders --group billing --start 2h --by minute
       penstock pipeline stats 'mail.*' --start 2026-05-01T00:00:00Z --end 2026-06-01T00:00:00Z --json
     """
-    asked = {
-        **{name: value for name, value in options.items() if value is not None},
-        **{
-            name: dt.datetime.fromtimestamp(value / 1000, dt.UTC)
-            for name, value in (("start", start), ("end", end))
-            if value is not None
-        },
-        "queues": queues_text(queues),
-        "lake": lake,
-    }
-    what = f"{', '.join(queues) or 'all queues'} in {lake}"
-    run_job(Job("stats", asked, short_id(lake), what, every_ms, needs_server=False, show=show), place)
+    lake = options["lake"]
+    what = f"{names_text(options['queues'])} in {lake}"
+    run_job(Job("stats", given(options), short_id(lake), what, every_ms, needs_server=False, show=show), place)
 
 
 # For people ----------------------------------------------------------------------------------------------
@@ -114,20 +97,12 @@ def show(summary: Summary) -> None:
     )
     if details["reasons"]:
         click.echo("\ndied of:")
-        titles = ("dead", "queue", "group", "reason", "error", "first", "last")
+        names = ("dead", "queue", "group", "reason", "error")
         rows = [
-            (
-                row["dead"],
-                row["queue"],
-                row["group"],
-                row["reason"],
-                row["error"],
-                absolute(row["first_ms"]),
-                absolute(row["last_ms"]),
-            )
+            (*(row[name] for name in names), absolute(row["first_ms"]), absolute(row["last_ms"]))
             for row in details["reasons"]
         ]
-        print_table(titles, rows, numbers=("dead",))
+        print_table((*names, "first", "last"), rows, numbers=("dead",))
 
 
 def _show_times(totals: Sequence[dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ import click
 
 from penstock.cli.connection import ServerAddress, json_option, server_options
 from penstock.cli.moments import now_ms, span, span_text, when
-from penstock.cli.output import counted, print_json, print_table
+from penstock.cli.output import counted, listed
 from penstock.cli.pipeline.running import told_errors
 
 TITLES: Final = ("job", "id", "on", "state", "messages", "rate", "behind", "to go", "updated", "says")
@@ -29,25 +29,15 @@ def status(job: str | None, forget_ms: int | None, server: ServerAddress, as_jso
       penstock pipeline status archive --json
       penstock pipeline status --forget 30d
     """
-    from penstock.client.sync import Client
-    from penstock.client.transport.channel import Retry
     from penstock.spark.jobs.status import forget_statuses, read_statuses
 
-    with (
-        told_errors(server),
-        Client(
-            server.url, token=server.token or None, namespace=server.namespace, retry=Retry(attempts=4, seconds=2.0)
-        ) as client,
-    ):
+    with told_errors(server), server.sync_client() as client:
         found = read_statuses(client, job or "")
         now = now_ms()
         if forget_ms is not None:
             old = [one for one in found if one.ended_ms is not None and now - one.ended_ms >= forget_ms]
             click.echo(f"{counted(forget_statuses(client, old), 'row')} forgotten.", err=True)
             found = [one for one in found if one not in old]
-    if as_json:
-        print_json(found)
-        return
     rows = [
         (
             one.job,
@@ -63,4 +53,4 @@ def status(job: str | None, forget_ms: int | None, server: ServerAddress, as_jso
         )
         for one in found
     ]
-    print_table(TITLES, rows, numbers=NUMBERS, empty="No job has run yet.")
+    listed(found, TITLES, rows, numbers=NUMBERS, empty="No job has run yet.").show(as_json)

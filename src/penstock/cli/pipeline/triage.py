@@ -9,7 +9,7 @@ import click
 from penstock.cli.moments import when
 from penstock.cli.names import complete_queue, yes_option
 from penstock.cli.output import confirm, counted, print_table, printable
-from penstock.cli.pipeline.running import Job, Place, place_options, queues_text, run_job, short_id, told_errors
+from penstock.cli.pipeline.running import Job, Place, given, names_text, place_options, run_job, short_id, told_errors
 
 if TYPE_CHECKING:
     from penstock.spark.jobs.frame import Summary
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="With --redrive: letters a second at the most.")
 @yes_option
 @place_options
-def triage(
-    queues: tuple[str, ...], group: str | None, redrive: tuple[int, ...], yes: bool, place: Place, **options: Any
-) -> None:
+def triage(yes: bool, place: Place, **options: Any) -> None:
     """Group dead letters by reason; redrive a group.
 
     QUEUES are names or patterns; all queues unless given. Error texts that differ only in numbers, ids, quoted texts,
@@ -45,31 +43,24 @@ def triage(
       penstock pipeline triage orders --group billing --examples 5
       penstock pipeline triage orders --group billing --redrive 1 --rate 100
     """
+    redrive, group, asked = options["redrive"], options["group"], given(options)
     if options["rate"] is not None and not redrive:
         raise click.UsageError("--rate is for --redrive; give that too")
-    chosen = queues_text(queues)
-    asked = {name: value for name, value in options.items() if value is not None}
-    asked |= {"queues": chosen, "group": group, "redrive": list(redrive)}
     if redrive:
-        plans = _plans(place, chosen, group, redrive)
+        plans = _plans(place, asked["queues"], group, redrive)
         for plan in plans:
             click.echo(_plan_text(plan), err=True)
         confirm(f"Redrive {'these' if len(plans) > 1 else 'this'}?", yes)
-    id = short_id("triage", chosen, group)
-    what = ", ".join(queues) or "all queues"
-    run_job(Job("triage", asked, id, what, show=show_redriven if redrive else show_groups), place)
+    id = short_id("triage", asked["queues"], group)
+    show = show_redriven if redrive else show_groups
+    run_job(Job("triage", asked, id, names_text(options["queues"]), show=show), place)
 
 
 def _plans(place: Place, queues: str, group: str | None, numbers: tuple[int, ...]) -> list[Plan]:
     """The groups behind these numbers. Asks before Spark starts, so that no one waits for a question."""
-    from penstock.client.sync import Client
     from penstock.spark.jobs.triage.plans import load_plans, plans_id
 
-    server = place.server
-    with (
-        told_errors(server),
-        Client(server.url, token=server.token or None, namespace=server.namespace) as client,
-    ):
+    with told_errors(place.server), place.server.sync_client() as client:
         return load_plans(client, plans_id(queues, group), numbers)
 
 
@@ -88,22 +79,12 @@ def show_groups(summary: Summary) -> None:
     if not plans:
         click.echo("There are no dead letters.")
         return
+    names = ("number", "dead", "queue", "group", "reason", "error", "attempts")
     rows = [
-        (
-            plan["number"],
-            plan["dead"],
-            plan["queue"],
-            plan["group"],
-            plan["reason"],
-            plan["error"] or None,
-            plan["attempts"],
-            when(plan["first_ms"]),
-            when(plan["last_ms"]),
-        )
+        (*(None if plan[name] == "" else plan[name] for name in names), when(plan["first_ms"]), when(plan["last_ms"]))
         for plan in plans
     ]
-    titles = ("number", "dead", "queue", "group", "reason", "error", "attempts", "first", "last")
-    print_table(titles, rows, numbers=("number", "dead", "attempts"))
+    print_table((*names, "first", "last"), rows, numbers=("number", "dead", "attempts"))
     examples = [
         (
             plan["number"],
