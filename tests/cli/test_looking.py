@@ -106,7 +106,7 @@ def test_a_trace_is_a_timeline(cli: Cli, queue: str) -> None:
     cli("consume", queue, "--consumer", "worker")
 
     def kinds() -> list[str]:
-        return [one["name"] or one["kind"] for one in cli.json("trace", "show", "order-1")["entries"]]
+        return [one.get("name") or one["kind"] for one in cli.json("trace", "show", "order-1")["entries"]]
 
     until(lambda: "acked" in kinds(), "the delivery is on the timeline")
     assert kinds() == ["published", "printed", "sent", "claimed", "acked"]
