@@ -27,6 +27,8 @@ LOAD_AT_ONCE = 500
 LANES_MAX = 25_000
 """Loaded lanes above which those with nothing under way are let go; they are loaded again when used."""
 LOOK_AT_ONCE = 8
+MEMORY_PAUSE_S = 0.05
+"""Memory answers at once: what is due there and fails, because the store is away, would fail again and again."""
 
 Result = TypeVar("Result")
 
@@ -61,6 +63,8 @@ class LaneSet:
         self._loading: dict[int, asyncio.Future[None]] = {}
         self._pins: dict[int, dict[int, int]] = {}
         """Pins of lanes that were given up: their readers go on."""
+        self._memory_from = 0.0
+        """When ephemeral lanes may be loaded again after a failed commit."""
         self._wanted: list[int] = []
         self._loader: asyncio.Task[None] | None = None
 
@@ -97,6 +101,12 @@ class LaneSet:
     def _is_idle(self, lane: Lane) -> bool:
         """Whether a lane can be forgotten and loaded again without anybody noticing."""
         return lane.is_idle() and not any(is_used(lane) for is_used in self.in_use)
+
+    def give_up(self, ids: set[int]) -> None:
+        """A commit failed: what is in memory of these lanes may not be so."""
+        self.drop(ids)
+        if any(id >= EPHEMERAL_FROM for id in ids):
+            self._memory_from = asyncio.get_running_loop().time() + MEMORY_PAUSE_S
 
     def drop(self, ids: set[int]) -> None:
         for id in ids:
@@ -171,6 +181,8 @@ class LaneSet:
             ids, self._wanted = self._wanted[:LOAD_AT_ONCE], self._wanted[LOAD_AT_ONCE:]
             for store in (self._store, self._memory):
                 chosen = [id for id in ids if self.store_of(id) is store]
+                if chosen and store is self._memory:
+                    await asyncio.sleep(max(0.0, self._memory_from - asyncio.get_running_loop().time()))
                 if chosen:
                     await self._load_from(store, chosen)
         self._loader = None

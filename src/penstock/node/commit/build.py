@@ -49,7 +49,7 @@ def build(
 ) -> None:
     """Make a round's commits. `epochs` are those of the slots that this node owns now.
 
-    `stamp` puts into a commit with publishes what tells later whether it happened.
+    `stamp` puts into a commit with publishes what tells later whether it happened, in one of the commit's own slots.
     """
     pending = current.pending
     kept = [part.change for lane, part in current.sealed if lane.id < EPHEMERAL_FROM]
@@ -63,10 +63,12 @@ def build(
     kept += pending.raw.values()
     durable = Commit(lanes=kept, outbox=pending.outbox + outbox, traces=pending.traces + traces)
     _add_rest(durable, pending)
+    # Where only ephemeral lanes changed, such as by deaths, their slots fence what the store gets of it.
+    slots = _slots(durable, pending) or {slot_of(lane.id) for lane, _ in current.sealed}
+    durable.epochs = _epochs(slots, epochs) or any_epoch(epochs)
     if pending.publishes and (durable.lanes or durable.outbox):
         pending.doubt = stamp(durable)
     durable.lanes.sort(key=_lane)
-    durable.epochs = _epochs(_slots(durable, pending), epochs) or any_epoch(epochs)
     if _has_rows(durable):
         current.durable = durable
 

@@ -81,7 +81,7 @@ class Pending:
     @property
     def may_overlap(self) -> bool:
         """Whether it may be committed beside others: what holds more than lanes' changes goes alone."""
-        return self.is_plain and not self.is_barrier and (bool(self.lanes) or not self.publishes)
+        return self.is_plain and not self.is_barrier and not self.probes and (bool(self.lanes) or not self.publishes)
 
     @property
     def changes_catalog(self) -> bool:

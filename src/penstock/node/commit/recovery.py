@@ -13,7 +13,7 @@ from collections.abc import Callable
 from penstock.model.errors import Fenced, PenstockError
 from penstock.model.rows import slot_of
 from penstock.node.cache import BatchCache
-from penstock.node.catalog import EPHEMERAL_FROM, Catalog
+from penstock.node.catalog import Catalog
 from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.cluster.outbox import Outbox
 from penstock.node.cluster.ownership import Ownership
@@ -66,7 +66,7 @@ class Recovery:
         log.warning("a commit failed, %d lanes are loaded again: %s", len(lanes), error)
         if isinstance(error, Fenced):
             self._fenced(error)
-        self._lanes.drop(lanes)
+        self._lanes.give_up(lanes)
         self._cache.forget_lanes(lanes)  # another node may store else than this one did
         for id in lanes:
             self._lane_timers.disarm(id)
@@ -91,9 +91,6 @@ class Recovery:
     async def _reload(self, id: int) -> None:
         """Bring a lane back that has waiting consumers, as soon as the store answers."""
         pause_s = 0.05
-        if id >= EPHEMERAL_FROM:
-            # Memory answers at once. What is due on it, and failed because the store is away, would fail without end.
-            await asyncio.sleep(pause_s)
         while not self._lifecycle.is_over and self._lanes.get(id) is None and id in self._catalog.by_lane:
             if not self._ownership.owns(slot_of(id)):
                 return

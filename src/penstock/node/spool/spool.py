@@ -276,7 +276,7 @@ class Spool:
 
     def stamp(self, commit: Commit) -> Doubt | None:
         """Number a commit, so that it can be asked for when its answer is lost; None for a node without any slot."""
-        slot = slot_of(commit.lanes[0].lane) if commit.lanes else next(iter(self._ownership.epochs), None)
+        slot = slot_of(commit.lanes[0].lane) if commit.lanes else next(iter(commit.epochs), None)
         if slot is None:
             return None
         self._number += 1
