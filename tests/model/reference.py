@@ -220,8 +220,11 @@ class Reference:
             and (only is None or self.partition(group, offset) == only)
         ]
 
-    def quiet_ms(self, group: Group, partition: str) -> tuple[int, int]:
-        """From when on a debounced partition may go: surely not before the first, surely from the second on."""
+    def quiet_ms(self, group: Group, partition: str, now_ms: int) -> tuple[int, int]:
+        """From when on a debounced partition may go: surely not before the first, surely from the second on.
+
+        What has expired, or is not for the group, need not hold it up.
+        """
         if not partition or not self.config.debounce_ms:
             return 0, 0
         mine = [
@@ -229,7 +232,7 @@ class Reference:
             for offset, record in enumerate(self.records)
             if record.visible and (record.message.partition or "") == partition and offset in group.notes
         ]
-        live = [offset for offset in mine if group.notes[offset].state in ("pending", "leased")]
+        live = {*self.alive(group, now_ms, partition), *group.offsets("leased")}.intersection(mine)
         low = max((self.records[offset].published_ms for offset in live), default=0)
         high = max((max(self.due(group, offset)[1], self._own_due(offset)) for offset in mine), default=0)
         return low + self.config.debounce_ms, max(high, low + self.config.debounce_ms)
@@ -292,7 +295,9 @@ class Reference:
             partition = self.partition(group, offset)
             if partition:
                 assert partition not in locked, f"{offset} while its partition {partition} is locked"
-                quiet = cut_short or self.quiet_ms(group, partition)[0] <= now_ms  # as far as the core could see
+                quiet = (
+                    cut_short or self.quiet_ms(group, partition, now_ms)[0] <= now_ms
+                )  # as far as the core could see
                 assert quiet, f"{offset} while {partition} is not quiet"
                 before = [o for o in alive if o < offset and self.partition(group, o) == partition]
                 assert set(before) <= set(claimed), f"{offset} passes {before} of its partition"
@@ -312,7 +317,7 @@ class Reference:
             if partition and (partition in seen or partition in locked or partition in doubtful):
                 continue
             seen.add(partition)
-            if max(self.due(group, offset)[1], self.quiet_ms(group, partition)[1]) <= now_ms:
+            if max(self.due(group, offset)[1], self.quiet_ms(group, partition, now_ms)[1]) <= now_ms:
                 heads.append(offset)
         return heads
 

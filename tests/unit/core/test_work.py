@@ -309,6 +309,14 @@ def test_debounce_waits_for_a_quiet_partition() -> None:
     assert bench.claim(NOW + 190, lease=4) == [0, 3]
 
 
+def test_what_is_not_for_the_group_does_not_hold_a_debounced_partition_up() -> None:
+    bench = Bench(GroupConfig(filter="n = 1"), ordered=True, debounce_ms=100)
+    bench.publish(NOW, Message(partition="p", headers={"n": 1}))
+    bench.publish(NOW + 90, Message(partition="p"), Message(partition="p", headers={"n": 1}, ttl_ms=5))
+    assert bench.claim(NOW + 99) == []
+    assert bench.claim(NOW + 100) == [0]
+
+
 def test_debounce_can_be_switched_on() -> None:
     bench = Bench(ordered=True)
     config = QueueConfig(ordered=True, debounce_ms=100)
