@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Final, Protocol
 
 import msgspec
 
 from penstock.api.results import Scan
+from penstock.model import suggestion
 from penstock.model.errors import InvalidArgument
 
 PLACE_COLUMNS: Final = ("queue", "queue_id", "lane", "offset", "payload", "published_at")
@@ -70,9 +70,7 @@ def check_columns(columns: Sequence[str] | None, payload: bool, group: str | Non
         raise InvalidArgument(f"columns is {columns[:200]!r}; it must be a list of names")
     for name in columns:
         if name not in _ALL_COLUMNS:
-            near = get_close_matches(name, _ALL_COLUMNS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_ALL_COLUMNS)}"
-            raise InvalidArgument(f"columns names {name[:100]!r}, which is none; {hint}")
+            raise InvalidArgument(f"columns names {name[:100]!r}, which is none; {suggestion(name, _ALL_COLUMNS)}")
         if name in STATE_COLUMNS and group is None:
             raise InvalidArgument(f"column {name!r} is what a group makes of a message: say which one with group")
     if len(set(columns)) != len(columns):

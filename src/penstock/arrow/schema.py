@@ -6,11 +6,11 @@ Declarations only. `wire/http/scans.py` has the same names for code that must no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Final
 
 import pyarrow as pa
 
+from penstock.model import suggestion
 from penstock.model.errors import InvalidArgument
 
 TIME: Final = pa.timestamp("us", tz="UTC")
@@ -61,9 +61,7 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
     """The schema of these columns, in their order."""
     for name in columns:
         if name not in FIELDS:
-            near = get_close_matches(name, FIELDS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(FIELDS)}"
-            raise InvalidArgument(f"there is no column {name!r}; {hint}")
+            raise InvalidArgument(f"there is no column {name!r}; {suggestion(name, FIELDS)}")
     if len(set(columns)) != len(columns):
         raise InvalidArgument(f"a column is named twice in {', '.join(columns)}")
     return pa.schema([FIELDS[name] for name in columns])

@@ -91,14 +91,12 @@ def typed(config: str, assignments: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _value(config: str, hints: dict[str, Any], name: str, text: str) -> Any:
-    from difflib import get_close_matches
-
     import msgspec
 
+    from penstock.model import suggestion
+
     if name not in hints:
-        near = get_close_matches(name, hints, n=1)
-        advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(hints)}"
-        raise click.BadParameter(f"{config} has no option {name!r}; {advice}", param_hint="--option")
+        raise click.BadParameter(f"{config} has no option {name!r}; {suggestion(name, hints)}", param_hint="--option")
     if text == "null" and type(None) in getattr(hints[name], "__args__", ()):
         return None
     try:

@@ -7,8 +7,7 @@ know the command line or who uses the values.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -18,6 +17,7 @@ from penstock.declare.file import TABLES, Declarations, declarations_of
 from penstock.fronts.auth import Credentials
 from penstock.fronts.exposure import is_exposed
 from penstock.fronts.registry import FRONTS
+from penstock.model import suggestion
 from penstock.toml_file import FileProblems, TomlFile, read_toml
 
 FILE_NAME: Final = "penstock.toml"
@@ -68,18 +68,16 @@ class Loaded(NamedTuple):
 def load(file: str | Path | None, environment: Mapping[str, str], given: Sequence[Given] = ()) -> Loaded:
     """Read every source. Raises `FileProblems` with all that is wrong."""
     toml = _file(file, environment)
-    values: dict[tuple[str, str], Any] = {key: option.default for key, option in OPTIONS.items()}
-    sources = dict.fromkeys(OPTIONS, Source("default"))
-    problems: list[str] = []
+    found = _Values()
     declarations: Declarations = {}
     if toml is not None:
-        _take_file(toml, values, sources, problems)
-        declarations = declarations_of(toml, problems, others=SECTIONS)
-    _take_environment(environment, values, sources, problems)
+        found.take_file(toml)
+        declarations = declarations_of(toml, found.problems, others=SECTIONS)
+    found.take_environment(environment)
     for place in given:
-        _take_flag(place, values, sources, problems)
-    if not problems:
-        problems += _contradictions(values, sources)
+        found.take_flag(place)
+    values = found.values
+    problems = found.problems or [*_open_doors(values, found.sources), *_cluster_problems(values)]
     if problems:
         raise FileProblems(problems)
     sections = {
@@ -87,7 +85,7 @@ def load(file: str | Path | None, environment: Mapping[str, str], given: Sequenc
         for section, kind in SECTIONS.items()
     }
     fronts = {entry.name: sections.pop(entry.name) for entry in FRONTS}
-    return Loaded(Config(**sections, fronts=fronts), sources, None if toml is None else toml.name, declarations)
+    return Loaded(Config(**sections, fronts=fronts), found.sources, None if toml is None else toml.name, declarations)
 
 
 def _file(file: str | Path | None, environment: Mapping[str, str]) -> TomlFile | None:
@@ -101,79 +99,65 @@ def _file(file: str | Path | None, environment: Mapping[str, str]) -> TomlFile |
     return read_toml(Path(FILE_NAME)) if Path(FILE_NAME).exists() else None
 
 
-def _take_file(
-    toml: TomlFile, values: dict[tuple[str, str], Any], sources: dict[tuple[str, str], Source], problems: list[str]
-) -> None:
-    for section, table in toml.data.items():
-        if section not in SECTIONS:
-            if section not in TABLES:
-                hint = nearest(section, [*SECTIONS, *TABLES])
-                problems.append(f"{toml.place([section])}: unknown section {section!r}{hint}")
-            continue
-        if not isinstance(table, dict):
-            problems.append(f"{toml.place([section])}: {section} is a section; write its options below [{section}]")
-            continue
-        for name, value in table.items():
-            place = toml.place([section, name])
-            option = OPTIONS.get((section, name))
-            if option is None:
-                problems.append(f"{place}: unknown option {section}.{name}{nearest(name, names_of(section))}")
+class _Values:
+    """The value of each option and where it came from, as far as the sources have been read, and what was wrong."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, str], Any] = {key: option.default for key, option in OPTIONS.items()}
+        self.sources = dict.fromkeys(OPTIONS, Source("default"))
+        self.problems: list[str] = []
+
+    def take_file(self, toml: TomlFile) -> None:
+        for section, table in toml.data.items():
+            place = toml.place([section])
+            if section not in SECTIONS:
+                if section not in TABLES:
+                    hint = suggestion(section, sorted([*SECTIONS, *TABLES]))
+                    self.problems.append(f"{place}: unknown section {section!r}; {hint}")
+            elif not isinstance(table, dict):
+                self.problems.append(f"{place}: {section} is a section; write its options below [{section}]")
+            else:
+                for name, value in table.items():
+                    self._take_line(section, name, value, toml.place([section, name]))
+
+    def _take_line(self, section: str, name: str, value: Any, place: str) -> None:
+        option = OPTIONS.get((section, name))
+        if option is None:
+            known = sorted(name for owner, name in OPTIONS if owner == section)
+            self.problems.append(f"{place}: unknown option {section}.{name}; {suggestion(name, known)}")
+        else:
+            self._take(option, Source("file", place), lambda: checked(option, value))
+
+    def take_environment(self, environment: Mapping[str, str]) -> None:
+        by_variable = {option.variable: option for option in OPTIONS.values()}
+        for variable, text in sorted(environment.items()):
+            if not variable.startswith("PENSTOCK_") or variable in OTHER_VARIABLES:
                 continue
-            try:
-                values[section, name] = checked(option, value)
-                sources[section, name] = Source("file", place)
-            except BadValue as error:
-                problems.append(f"{place}: {option.title} {error}")
+            if variable in by_variable:
+                self._take_text(by_variable[variable], text, Source("environment", variable))
+            else:
+                hint = suggestion(variable, sorted([*by_variable, *OTHER_VARIABLES]))
+                self.problems.append(f"environment: unknown variable {variable}; {hint}")
 
+    def take_flag(self, given: Given) -> None:
+        option = OPTIONS.get((given.section, given.option))
+        if option is None:
+            title = f"{given.section}.{given.option}"
+            hint = suggestion(title, sorted(option.title for option in OPTIONS.values()))
+            self.problems.append(f"{given.flag}: unknown option {title}; {hint}")
+        else:
+            self._take_text(option, given.text, Source("flag", given.flag))
 
-def _take_environment(
-    environment: Mapping[str, str],
-    values: dict[tuple[str, str], Any],
-    sources: dict[tuple[str, str], Source],
-    problems: list[str],
-) -> None:
-    by_variable = {option.variable: key for key, option in OPTIONS.items()}
-    for variable, text in sorted(environment.items()):
-        if not variable.startswith("PENSTOCK_") or variable in OTHER_VARIABLES:
-            continue
-        key = by_variable.get(variable)
-        if key is None:
-            hint = nearest(variable, [*by_variable, *OTHER_VARIABLES])
-            problems.append(f"environment: unknown variable {variable}{hint}")
-            continue
-        _take_text(OPTIONS[key], text, Source("environment", variable), values, sources, problems)
+    def _take_text(self, option: Option, text: str, source: Source) -> None:
+        self._take(option, source, lambda: parsed(option, text))
 
-
-def _take_flag(
-    given: Given, values: dict[tuple[str, str], Any], sources: dict[tuple[str, str], Source], problems: list[str]
-) -> None:
-    option = OPTIONS.get((given.section, given.option))
-    if option is None:
-        title = f"{given.section}.{given.option}"
-        hint = nearest(title, [option.title for option in OPTIONS.values()])
-        problems.append(f"{given.flag}: unknown option {title}{hint}")
-        return
-    _take_text(option, given.text, Source("flag", given.flag), values, sources, problems)
-
-
-def _take_text(
-    option: Option,
-    text: str,
-    source: Source,
-    values: dict[tuple[str, str], Any],
-    sources: dict[tuple[str, str], Source],
-    problems: list[str],
-) -> None:
-    key = option.section, option.name
-    try:
-        values[key] = parsed(option, text)
-        sources[key] = source
-    except BadValue as error:
-        problems.append(f"{source.where}: {option.title} {error}")
-
-
-def _contradictions(values: dict[tuple[str, str], Any], sources: dict[tuple[str, str], Source]) -> list[str]:
-    return [*_open_doors(values, sources), *_cluster_problems(values)]
+    def _take(self, option: Option, source: Source, read: Callable[[], Any]) -> None:
+        key = option.section, option.name
+        try:
+            self.values[key] = read()
+            self.sources[key] = source
+        except BadValue as error:
+            self.problems.append(f"{source.where}: {option.title} {error}")
 
 
 def _cluster_problems(values: dict[tuple[str, str], Any]) -> list[str]:
@@ -227,13 +211,3 @@ def _open_doors(values: dict[tuple[str, str], Any], sources: dict[tuple[str, str
         for name in names
         if is_exposed(values[name, "host"], credentials)
     ]
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """How a complaint of an unknown name goes on."""
-    near = get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(known))}"
-
-
-def names_of(section: str) -> list[str]:
-    return [name for owner, name in OPTIONS if owner == section]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Iterator
-from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +22,7 @@ from penstock.model import (
     QueueConfig,
     check_name,
     make_config,
+    suggestion,
 )
 from penstock.model.errors import InvalidArgument, PenstockError
 from penstock.node.background.schedules import check_schedule
@@ -83,7 +83,7 @@ def declarations_of(
 def read_declarations(toml: TomlFile, *, others: Collection[str], namespace: str) -> Declarations:
     """The same for a file that is there for its declarations; raises `FileProblems`."""
     problems = [
-        f"{toml.place([name])}: unknown table {name!r}{_hint(name, TABLES)}"
+        f"{toml.place([name])}: unknown table {name!r}; {suggestion(name, TABLES)}"
         for name in toml.data
         if name not in TABLES and name not in others
     ]
@@ -112,7 +112,7 @@ class _Reader:
     def _world(self, tables: dict[str, Any], path: KeyPath) -> World:
         for name in tables:
             if name not in TABLES[:3]:
-                self._complain((*path, name), f"unknown table {name!r}{_hint(name, TABLES[:3])}")
+                self._complain((*path, name), f"unknown table {name!r}; {suggestion(name, TABLES[:3])}")
         world = World(self._queues(tables, path), self._exchanges(tables, path), self._schedules(tables, path))
         self._check_bindings(world)
         return world
@@ -155,7 +155,7 @@ class _Reader:
         errors: dict[str, str] = {}
         for name in [name for name in waiting if name not in known]:
             del waiting[name]
-            self._complain((*path, name), f"unknown option {name!r}{_hint(name, known)}")
+            self._complain((*path, name), f"unknown option {name!r}; {suggestion(name, known)}")
         # One may only be good beside another that stands below it, so go on while some are.
         progress = True
         while waiting and progress:
@@ -203,7 +203,7 @@ class _Reader:
         known = [name for name in Binding.__struct_fields__ if name != "exchange"]
         unknown = [name for name in given if name not in known]
         for name in unknown:
-            self._complain((*path, name), f"unknown option {name!r} of a binding{_hint(name, known)}")
+            self._complain((*path, name), f"unknown option {name!r} of a binding; {suggestion(name, known)}")
         if unknown:
             return None
         try:
@@ -244,7 +244,7 @@ class _Reader:
         known = ScheduleRequest.__struct_fields__
         unknown = [option for option in table if option not in known]
         for option in unknown:
-            self._complain((*path, option), f"unknown option {option!r}{_hint(option, known)}")
+            self._complain((*path, option), f"unknown option {option!r}; {suggestion(option, known)}")
         if unknown:
             return None
         try:
@@ -315,8 +315,3 @@ def _with_raw_json(table: dict[str, Any]) -> dict[str, Any]:
         return table
     raw = msgspec.Raw(msgspec.json.encode(message["payload_json"]))
     return table | {"message": message | {"payload_json": raw}}
-
-
-def _hint(name: str, known: Collection[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"

@@ -30,6 +30,7 @@ from penstock.model.names import (
     EVENTS_QUEUE,
     check_name,
     is_events_queue,
+    suggestion,
 )
 from penstock.model.options import (
     Binding,
@@ -90,4 +91,5 @@ __all__ = [
     "is_events_queue",
     "make_config",
     "options_of",
+    "suggestion",
 ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Final
 
 from penstock.model.errors import InvalidArgument
@@ -18,6 +20,14 @@ EVENTS_PATTERN: Final = "$events-*"
 def is_events_queue(name: str) -> bool:
     """Whether a queue's messages are delivery events."""
     return name == EVENTS_QUEUE or name.startswith(EVENTS_PATTERN.removesuffix("*"))
+
+
+def suggestion(name: str, known: Iterable[str], *, cutoff: float = 0.6, shown: Mapping[str, str] | None = None) -> str:
+    """How a complaint of an unknown name ends: the nearest known one, or all of them; `shown` is how to write them."""
+    names = list(known)
+    near = get_close_matches(name, names, n=1, cutoff=cutoff)
+    written = [one if shown is None else shown[one] for one in near or names]
+    return f"did you mean {written[0]}?" if near else f"there are {', '.join(written)}"
 
 
 _NOT_IN_NAMES: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")

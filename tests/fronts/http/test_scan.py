@@ -307,7 +307,7 @@ async def test_what_was_let_go_is_gone(front: Front) -> None:
         ("log/lanes/0/scan?start=0&end=2&max_bytes=0", 400, "max_bytes is 0"),
         ("log/lanes/0/scan?start=0&end=2&max_bytes=67108865", 400, "max_bytes is 67108865"),
         ("log/lanes/0/scan?start=0&end=2&payload=maybe", 400, "payload"),
-        ("log/lanes/0/scan?start=0&end=2&columns=offset,headrs", 400, "did you mean 'headers'?"),
+        ("log/lanes/0/scan?start=0&end=2&columns=offset,headrs", 400, "did you mean headers?"),
         ("log/lanes/0/scan?start=0&end=2&columns=offset,offset", 400, "twice"),
         ("log/lanes/0/scan?start=0&end=2&columns=state", 400, "say which one with group"),
         ("log/lanes/0/scan?start=0&end=2&columns=payload&payload=0", 400, "leave out one of them"),

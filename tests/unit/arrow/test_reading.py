@@ -113,7 +113,7 @@ def test_all_columns_may_be_null() -> None:
 
 
 def test_a_column_that_does_not_exist_is_named_with_the_nearest() -> None:
-    with pytest.raises(InvalidArgument, match=r"no column 'parition'; did you mean 'partition'\?"):
+    with pytest.raises(InvalidArgument, match=r"no column 'parition'; did you mean partition\?"):
         schema_of(["offset", "parition"])
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Final, Literal, cast, get_args
 
 import msgspec
 
 from penstock.model import DEFAULT_NAMESPACE, NAME_CHARACTERS_MAX, check_name, check_text
-from penstock.model.errors import InvalidArgument, UnknownOption
+from penstock.model.errors import InvalidArgument
+from penstock.spark.option_texts import UNITS_MS, OptionTexts
 
 OPTIONS: Final = (
     "url", "token", "namespace", "queue", "exchange", "routingKey", "identity", "sinkName", "sourceUrl", "sourceToken",
@@ -24,8 +24,6 @@ STREAM_ONLY: Final = ("changedBatch",)
 BATCH_ONLY: Final = ("transactionId",)
 OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
 """What Spark itself is told by options of a stream, and hands on to the sink."""
-PATH: Final = "path"
-"""What `save("orders")` and `start("orders")` become: another way to say `queue`."""
 
 TIMEOUT_S: Final = 600.0
 TIMEOUT_S_MAX: Final = 86_400.0
@@ -33,8 +31,6 @@ SINK_NAME_CHARACTERS_MAX: Final = 1_024
 
 IdentityChoice = Literal["auto", "source", "batch"]
 ChangedBatch = Literal["fail", "skip", "write"]
-
-_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0}
 
 
 class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,26 +69,23 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """The checked options of a batch write or of a stream."""
-    values = {name.lower(): str(value).strip() for name, value in given.items()}
-    _refuse_unknown(values)
-    _refuse_misplaced(values, streaming)
-    url = _text(values, "url")
-    if url is None:
-        raise InvalidArgument('option url is missing: such as "http://127.0.0.1:7333", or several nodes with commas')
-    queue, exchange = _target(values)
-    routing_key = _text(values, "routingKey")
+    named = OptionTexts(given, OPTIONS, "a penstock write", others=OF_SPARK)
+    _refuse_misplaced(named, streaming)
+    url = named.required("url", 'such as "http://127.0.0.1:7333", or several nodes with commas')
+    queue, exchange = _target(named)
+    routing_key = named.text("routingKey")
     if routing_key is not None and queue is not None:
         raise InvalidArgument(
             f"option routingKey is {routing_key!r}, but the rows go to queue {queue!r}: only an exchange looks at it"
         )
     check_text(routing_key, "option routingKey", NAME_CHARACTERS_MAX)
-    identity = cast("IdentityChoice", _choice(values, "identity", get_args(IdentityChoice)))
-    sink_name = _text(values, "sinkName")
+    identity = cast("IdentityChoice", named.choice("identity", get_args(IdentityChoice)))
+    sink_name = named.text("sinkName")
     check_text(sink_name, "option sinkName", SINK_NAME_CHARACTERS_MAX)
-    _check_identity(values, streaming, identity, sink_name)
-    token = _text(values, "token")
-    namespace = check_name(_text(values, "namespace") or DEFAULT_NAMESPACE, "option namespace")
-    source_url = _text(values, "sourceUrl") or url
+    _check_identity(named, streaming, identity, sink_name)
+    token = named.text("token")
+    namespace = check_name(named.text("namespace") or DEFAULT_NAMESPACE, "option namespace")
+    source_url = named.text("sourceUrl") or url
     return WriteOptions(
         streaming=streaming,
         url=url,
@@ -105,28 +98,18 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         sink_name=sink_name,
         source_url=source_url,
         # The token is for the server that it was given for.
-        source_token=_text(values, "sourceToken") or (token if source_url == url else None),
-        source_namespace=check_name(_text(values, "sourceNamespace") or namespace, "option sourceNamespace"),
-        transaction_id=_text(values, "transactionId"),
-        changed_batch=cast("ChangedBatch", _choice(values, "changedBatch", get_args(ChangedBatch))),
-        timeout_s=_timeout(values),
-        checkpoint=_text(values, "checkpointLocation"),
+        source_token=named.text("sourceToken") or (token if source_url == url else None),
+        source_namespace=check_name(named.text("sourceNamespace") or namespace, "option sourceNamespace"),
+        transaction_id=named.text("transactionId"),
+        changed_batch=cast("ChangedBatch", named.choice("changedBatch", get_args(ChangedBatch))),
+        timeout_s=_timeout(named),
+        checkpoint=named.text("checkpointLocation"),
     )
 
 
-def _refuse_unknown(values: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in OPTIONS}
-    for name in values:
-        if name in known or name in OF_SPARK or name == PATH:
-            continue
-        near = get_close_matches(name, known, 1, 0.5)
-        hint = f"did you mean {known[near[0]]}?" if near else "there are " + ", ".join(OPTIONS)
-        raise UnknownOption(f"a penstock write has no option {name!r}: {hint}")
-
-
-def _refuse_misplaced(values: Mapping[str, str], streaming: bool) -> None:
+def _refuse_misplaced(named: OptionTexts, streaming: bool) -> None:
     for name in BATCH_ONLY if streaming else STREAM_ONLY:
-        if name.lower() not in values:
+        if name not in named:
             continue
         if streaming:
             raise InvalidArgument(
@@ -136,9 +119,7 @@ def _refuse_misplaced(values: Mapping[str, str], streaming: bool) -> None:
         raise InvalidArgument(f"option {name} is for streams (df.writeStream): a batch write is not planned again")
 
 
-def _check_identity(
-    values: Mapping[str, str], streaming: bool, identity: IdentityChoice, sink_name: str | None
-) -> None:
+def _check_identity(named: OptionTexts, streaming: bool, identity: IdentityChoice, sink_name: str | None) -> None:
     """No option may be given that would then be ignored."""
     if not streaming and identity == "source" and sink_name is None:
         raise InvalidArgument(
@@ -150,23 +131,20 @@ def _check_identity(
             f"option sinkName is {sink_name!r}, but a batch write only keeps a ledger with identity=source; "
             "transactionId names one write"
         )
-    asked = [name for name in ("sourceUrl", "sourceToken", "sourceNamespace") if name.lower() in values]
+    asked = [name for name in ("sourceUrl", "sourceToken", "sourceNamespace") if name in named]
     if asked and (identity == "batch" or (identity == "auto" and not streaming)):
         raise InvalidArgument(f"option {asked[0]} is for identity=source: nothing else asks where the rows came from")
-    if "transactionid" in values and identity == "source":
+    if "transactionId" in named and identity == "source":
         raise InvalidArgument(
             "transactionId and identity=source are two ways to write nothing twice; give one: the first knows a whole "
             "write by its name, the second each row by its source offset"
         )
-    if "changedbatch" in values and identity == "source":
+    if "changedBatch" in named and identity == "source":
         raise InvalidArgument("option changedBatch is for identity=batch: with identity=source rows are told apart")
 
 
-def _target(values: Mapping[str, str]) -> tuple[str | None, str | None]:
-    queue, path, exchange = (_text(values, name) for name in ("queue", PATH, "exchange"))
-    if queue is not None and path is not None:
-        raise InvalidArgument(f"queue is given twice: as option queue={queue!r} and as save or start({path!r})")
-    queue = path if queue is None else queue
+def _target(named: OptionTexts) -> tuple[str | None, str | None]:
+    queue, exchange = named.queue("save or start"), named.text("exchange")
     if queue is not None and exchange is not None:
         raise InvalidArgument(f"option queue is {queue!r} and option exchange is {exchange!r}: give one of them")
     return (
@@ -175,29 +153,14 @@ def _target(values: Mapping[str, str]) -> tuple[str | None, str | None]:
     )
 
 
-def _text(values: Mapping[str, str], name: str) -> str | None:
-    value = values.get(name.lower())
-    if value == "":
-        raise InvalidArgument(f"option {name} is empty: give it a value, or leave it out")
-    return value
-
-
-def _choice(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    """One of a few words; the first is the default."""
-    text = (_text(values, name) or choices[0]).lower()
-    if text not in choices:
-        raise InvalidArgument(f"option {name} is {text!r}; it must be one of {', '.join(choices)}")
-    return text
-
-
-def _timeout(values: Mapping[str, str]) -> float:
-    text = _text(values, "timeout")
+def _timeout(named: OptionTexts) -> float:
+    text = named.text("timeout")
     if text is None:
         return TIMEOUT_S
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", text.lower())
-    if found is None or (found[2] or "s") not in _UNITS_S:
+    if found is None or (found[2] or "s") not in UNITS_MS:
         raise InvalidArgument(f"option timeout must be seconds or a span such as 500ms, 30s, 10m or 1h, not {text!r}")
-    seconds = float(found[1]) * _UNITS_S[found[2] or "s"]
+    seconds = float(found[1]) * UNITS_MS[found[2] or "s"] / 1_000
     if not 0 < seconds <= TIMEOUT_S_MAX:
         raise InvalidArgument(f"option timeout is {text!r}; it must be more than 0 and at most 24h")
     return seconds

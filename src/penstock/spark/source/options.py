@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -26,7 +25,8 @@ from penstock.model import (
     TIME_MS_MAX,
     check_name,
 )
-from penstock.model.errors import InvalidArgument, UnknownOption
+from penstock.model.errors import InvalidArgument
+from penstock.spark.option_texts import OptionTexts
 from penstock.spark.source.option_reference import BATCH_ONLY, READ_OPTIONS, STREAM_ONLY
 
 ROWS_PER_TRIGGER: Final = 500_000
@@ -35,13 +35,9 @@ TRIGGER_DELAY_MS: Final = 15 * 60 * 1000
 EARLIEST: Final = -2
 LATEST: Final = -1
 
-PATH: Final = "path"
-"""What `load("orders")` becomes: another way to say `queue`."""
-
 _PATTERN_CHARACTERS: Final = frozenset("*?[")
 _COMMA: Final = re.compile(r"(?<!\[),|,(?!\])")
 """What stands between names; `[,]` is a comma in a pattern."""
-_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -93,11 +89,9 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
     """The checked options of a batch read or of a stream; None is for when it is not known yet which of them."""
-    values = {name.lower(): value for name, value in given.items()}
-    _refuse_unknown(values)
+    named = OptionTexts(given, READ_OPTIONS, "a penstock read")
     if streaming is not None:
-        _refuse_misplaced(values, streaming)
-    named = _Values(values)
+        _refuse_misplaced(named, streaming)
     rows_min = named.integer("minRowsPerTrigger", 1, INTEGER_MAX)
     rows_max = named.integer("maxRowsPerTrigger", 1, INTEGER_MAX)
     rows_max = max(ROWS_PER_TRIGGER, rows_min or 0) if rows_max is None else rows_max
@@ -105,7 +99,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         raise InvalidArgument(
             f"minRowsPerTrigger is {rows_min}, more than maxRowsPerTrigger, which is {rows_max}: no batch can have both"
         )
-    delay_ms = named.span("maxTriggerDelay")
+    delay_ms = named.span_ms("maxTriggerDelay")
     if delay_ms is not None and rows_min is None:
         raise InvalidArgument(
             "maxTriggerDelay is how long a batch may wait for minRowsPerTrigger: give that option too, or neither"
@@ -136,19 +130,9 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
     )
 
 
-def _refuse_unknown(values: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in READ_OPTIONS}
-    for name in values:
-        if name in known or name == PATH:
-            continue
-        near = get_close_matches(name, known, 1, 0.5)
-        hint = f"did you mean {known[near[0]]}?" if near else "there are " + ", ".join(READ_OPTIONS)
-        raise UnknownOption(f"a penstock read has no option {name!r}: {hint}")
-
-
-def _refuse_misplaced(values: Mapping[str, str], streaming: bool) -> None:
+def _refuse_misplaced(named: OptionTexts, streaming: bool) -> None:
     for name in BATCH_ONLY if streaming else STREAM_ONLY:
-        if name.lower() not in values:
+        if name not in named:
             continue
         if not streaming:
             raise InvalidArgument(f"option {name} is for streams (spark.readStream): a batch read has no triggers")
@@ -163,64 +147,11 @@ def _refuse_misplaced(values: Mapping[str, str], streaming: bool) -> None:
         )
 
 
-class _Values:
-    """The given strings by an option's real name."""
-
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = values
-
-    def text(self, name: str) -> str | None:
-        value = self._values.get(name.lower())
-        if value is None:
-            return None
-        value = str(value).strip()
-        if not value:
-            raise InvalidArgument(f"option {name} is empty: give it a value, or leave it out")
-        return value
-
-    def required(self, name: str, example: str) -> str:
-        value = self.text(name)
-        if value is None:
-            raise InvalidArgument(f"option {name} is missing: {example}")
-        return value
-
-    def integer(self, name: str, low: int, high: int) -> int | None:
-        text = self.text(name)
-        if text is None:
-            return None
-        if not re.fullmatch(r"-?[0-9]+", text):
-            raise InvalidArgument(f"option {name} must be a whole number, not {text!r}")
-        if not low <= int(text) <= high:
-            raise InvalidArgument(f"option {name} is {text}; it must be {low} to {high}")
-        return int(text)
-
-    def boolean(self, name: str, default: bool) -> bool:
-        text = self.text(name)
-        if text is None:
-            return default
-        if text.lower() not in ("true", "false"):
-            raise InvalidArgument(f"option {name} must be true or false, not {text!r}")
-        return text.lower() == "true"
-
-    def span(self, name: str) -> int | None:
-        """A span such as `500ms`, `30s`, `15m`, `1h`, in milliseconds."""
-        text = self.text(name)
-        if text is None:
-            return None
-        found = re.fullmatch(r"([0-9]+)\s*([a-z]+)", text.lower())
-        if found is None or found[2] not in _UNITS_MS:
-            raise InvalidArgument(f"option {name} must be a span such as 500ms, 30s, 15m or 1h, not {text!r}")
-        return int(found[1]) * _UNITS_MS[found[2]]
-
-
 # Queues and columns --------------------------------------------------------------------------------------
 
 
-def _queues(named: _Values) -> QueueChoice:
-    text, path = named.text("queue"), named.text(PATH)
-    if text is not None and path is not None:
-        raise InvalidArgument(f"queue is given twice: as option queue={text!r} and as load({path!r})")
-    chosen = text if text is not None else path
+def _queues(named: OptionTexts) -> QueueChoice:
+    chosen = named.queue("load")
     if chosen is None:
         raise InvalidArgument(
             'option queue is missing: a name, several with commas in between, or a pattern "orders-*"'
@@ -253,7 +184,7 @@ def as_pattern(name: str) -> str:
     return re.sub(r"[*?[,\s]", lambda found: f"[{found[0]}]", name)
 
 
-def _columns(named: _Values) -> tuple[str, ...] | None:
+def _columns(named: OptionTexts) -> tuple[str, ...] | None:
     text = named.text("columns")
     if text is None:
         return None
@@ -266,7 +197,7 @@ def _columns(named: _Values) -> tuple[str, ...] | None:
 # Places --------------------------------------------------------------------------------------------------
 
 
-def _starting(named: _Values, streaming: bool | None) -> Place:
+def _starting(named: OptionTexts, streaming: bool | None) -> Place:
     place = _place(named, "starting", "latest" if streaming else "earliest")
     if streaming is False and _mentions(place, LATEST):
         raise InvalidArgument(
@@ -276,7 +207,7 @@ def _starting(named: _Values, streaming: bool | None) -> Place:
     return place
 
 
-def _ending(named: _Values) -> Place:
+def _ending(named: OptionTexts) -> Place:
     place = _place(named, "ending", "latest")
     if _mentions(place, EARLIEST):
         raise InvalidArgument(
@@ -291,7 +222,7 @@ def _mentions(place: Place, special: int) -> bool:
     return place.everywhere == special or any(special in offsets.values() for offsets in lanes)
 
 
-def _place(named: _Values, which: str, default: str) -> Place:
+def _place(named: OptionTexts, which: str, default: str) -> Place:
     """A time wins over offsets, as in Spark's Kafka connector."""
     time, offsets = named.text(f"{which}Timestamp"), named.text(f"{which}Offsets")
     if time is not None:

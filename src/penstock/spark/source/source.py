@@ -7,7 +7,6 @@ miss rows. The options `where`, `columns` and `includePayload` do that work.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -15,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from penstock.arrow import EXTRA_SCHEMA, MESSAGE_SCHEMA, STATE_SCHEMA, schema_of
+from penstock.model import suggestion
 from penstock.model.errors import InvalidArgument
 from penstock.spark.clients import Access
 from penstock.spark.source.batch_reader import PenstockBatchReader
@@ -73,9 +73,7 @@ def columns_of(options: ReadOptions) -> tuple[str, ...]:
     known = [*usual, *EXTRA_SCHEMA.names, *state]
     for name in options.columns:
         if name not in known:
-            near = get_close_matches(name, known, 1, 0.5)
-            hint = f"did you mean {near[0]}?" if near else "there are " + ", ".join(known)
-            raise InvalidArgument(f"option columns names {name!r}: {hint}")
+            raise InvalidArgument(f"option columns names {name!r}: {suggestion(name, known, cutoff=0.5)}")
         if name in state and options.group is None:
             raise InvalidArgument(f"column {name!r} is what a group makes of a message: name it with option group")
     if "payload" in options.columns and not options.payload:
