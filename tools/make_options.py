@@ -17,7 +17,7 @@ import msgspec
 
 from penstock import model
 from penstock.model import ExchangeConfig, GroupConfig, QueueConfig, options
-from penstock.node.declarations import FIXED_GROUP_OPTIONS, FIXED_QUEUE_OPTIONS
+from penstock.model.options import FIXED_GROUP_OPTIONS, FIXED_QUEUE_OPTIONS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULT: Final = ROOT / "docs" / "options.md"

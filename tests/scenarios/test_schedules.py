@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from penstock import Forbidden, InvalidArgument, LimitReached, Message, MessageTooLarge, NotFound, Unavailable
+from penstock.core.schedule import PAYLOAD_BYTES_MAX, ScheduleDocument
 from penstock.model import HEADERS_MAX
 from penstock.model.rows import Commit
-from penstock.node.background.schedules import PAYLOAD_BYTES_MAX, RETRY_MS
+from penstock.node.background.schedules import RETRY_MS
 from penstock.node.broker import LocalBroker
-from penstock.node.catalog import ScheduleDocument
 from penstock.node.limits import Limits
 from tests.nodes import node_of
 from tests.scenarios.rig import Home, until

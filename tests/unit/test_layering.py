@@ -81,7 +81,8 @@ LAYERS: Final = {
     "fronts": Layer(BELOW_CORE | {"api", "wire", "logs", "telemetry", "version", "arrow"}),
     "logs": Layer(frozenset()),
     "toml_file": Layer(frozenset()),
-    "declare": Layer(BELOW_NODE | {"node", "wire", "toml_file"}),
+    # It reads a file and asks a broker: what may be declared it knows from the model and the core.
+    "declare": Layer(BELOW_CORE | {"core", "api", "wire", "toml_file"}),
     # A front defines its section itself; the server's configuration is made of them.
     "config": Layer(DATA | {"declare", "toml_file", "fronts"}),
     "sync": Layer(BELOW_NODE | {"node", "embedded", "loop_thread"}),

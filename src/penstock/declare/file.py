@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.core.group.settings import settings_of
 from penstock.core.routing.router import Router
+from penstock.core.schedule import check_schedule
 from penstock.model import (
     DEFAULT_NAMESPACE,
     Binding,
@@ -25,7 +26,6 @@ from penstock.model import (
     suggestion,
 )
 from penstock.model.errors import InvalidArgument, PenstockError
-from penstock.node.background.schedules import check_schedule
 from penstock.toml_file import FileProblems, KeyPath, TomlFile
 from penstock.wire.http.shapes import ScheduleRequest
 

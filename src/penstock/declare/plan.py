@@ -15,7 +15,7 @@ from penstock.api.schedules import Schedule
 from penstock.core.routing.exchanges import identity_of
 from penstock.declare.file import Options, Wanted, World
 from penstock.model import DEFAULT_GROUP, Binding, ExchangeConfig, GroupConfig, QueueConfig, make_config
-from penstock.node.declarations import FIXED_GROUP_OPTIONS, FIXED_QUEUE_OPTIONS
+from penstock.model.options import FIXED_GROUP_OPTIONS, FIXED_QUEUE_OPTIONS
 
 Kind = Literal["queue", "group", "exchange", "binding", "schedule"]
 Action = Literal["create", "change", "conflict", "unchanged", "delete"]

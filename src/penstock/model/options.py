@@ -177,6 +177,11 @@ class Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     match: Literal["all", "any"] = "all"
 
 
+FIXED_QUEUE_OPTIONS: Final = (
+    "lanes", "ordered", "prioritized", "priority_max", "stream", "ephemeral", "exclusive", "debounce_ms",
+)  # fmt: skip
+FIXED_GROUP_OPTIONS: Final = ("kind", "start", "ordered", "prioritized")
+"""Options that cannot change once something is declared; of an exchange, none can."""
 _Config = TypeVar("_Config", QueueConfig, GroupConfig, ExchangeConfig)
 _SPANS: Final = ("lease_ms", "backoff_ms", "backoff_max_ms", "delay_ms", "debounce_ms", "ttl_ms", "dedup_window_ms",
                  "keep_done_ms", "retain_ms", "unused_ms")  # fmt: skip

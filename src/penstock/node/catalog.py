@@ -17,7 +17,8 @@ import msgspec
 
 from penstock.core.group.settings import Settings, settings_of
 from penstock.core.routing.router import Router
-from penstock.model import Binding, ExchangeConfig, GroupConfig, Message, QueueConfig
+from penstock.core.schedule import ScheduleDocument
+from penstock.model import Binding, ExchangeConfig, GroupConfig, QueueConfig
 from penstock.model.errors import NotFound, StoreCorrupt, Unavailable
 from penstock.model.rows import SLOTS, CatalogRow, slot_of
 from penstock.node.session import Session
@@ -106,24 +107,6 @@ class QueueDocument(msgspec.Struct, omit_defaults=True):
     """The name of the session that has it, if it is exclusive,"""
     holder: int = 0
     """and the process that has the session; 0 as written by versions that did not tell, whose process is gone."""
-
-
-class ScheduleDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A schedule: what was declared, and how far it has come."""
-
-    message: Message
-    queue: str | None = None
-    exchange: str | None = None
-    cron: str | None = None
-    interval_ms: int | None = None
-    timezone: str = "UTC"
-    paused: bool = False
-    description: str = ""
-    after_ms: int = 0
-    """Ticks up to this time are over, fired or not."""
-    last_ms: int | None = None
-    fired: int = 0
-    last_error: str = ""
 
 
 class StoredSchedule(NamedTuple):

@@ -12,6 +12,7 @@ from penstock.core.group.settings import settings_of
 from penstock.core.lane import Lane
 from penstock.model import DEFAULT_GROUP, Binding, GroupConfig, QueueConfig, check_name, make_config
 from penstock.model.errors import AlreadyExists, Forbidden, LimitReached, NotFound, PenstockError
+from penstock.model.options import FIXED_GROUP_OPTIONS, FIXED_QUEUE_OPTIONS
 from penstock.model.rows import REGISTRAR_SLOT, home_slot
 from penstock.node.catalog import Catalog, Group, Queue, group_row, queue_row
 from penstock.node.catalog_writer import CatalogWriter
@@ -23,10 +24,6 @@ from penstock.node.lanes import LaneSet
 from penstock.node.session import Session
 
 GROUPS_MAX: Final = 1_000
-FIXED_QUEUE_OPTIONS: Final = (
-    "lanes", "ordered", "prioritized", "priority_max", "stream", "ephemeral", "exclusive", "debounce_ms",
-)  # fmt: skip
-FIXED_GROUP_OPTIONS: Final = ("kind", "start", "ordered", "prioritized")
 
 
 class Declarations:

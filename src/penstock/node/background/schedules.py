@@ -15,26 +15,20 @@ import asyncio
 import logging
 from collections.abc import Set
 from functools import partial
-from hashlib import blake2b
 from itertools import islice
 from typing import Final
 
 import msgspec
 
 from penstock.api.schedules import Schedule
+from penstock.core.cron import Timing
+from penstock.core.schedule import ScheduleDocument, message_at
 from penstock.model import (
-    DESCRIPTION_CHARACTERS_MAX,
-    ID_CHARACTERS_MAX,
-    INTEGER_MAX,
     Message,
-    check_message,
-    check_name,
-    check_text,
 )
 from penstock.model.errors import (
     Closed,
     Fenced,
-    InvalidArgument,
     LimitReached,
     NotFound,
     Overloaded,
@@ -42,8 +36,7 @@ from penstock.model.errors import (
     Unavailable,
 )
 from penstock.model.rows import REGISTRAR_SLOT
-from penstock.node.background.cron import Timing, check_timing
-from penstock.node.catalog import Catalog, ScheduleDocument, schedule_row
+from penstock.node.catalog import Catalog, schedule_row
 from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
@@ -55,13 +48,9 @@ from penstock.node.publish.split import parts_of_messages
 from penstock.node.tasks import Tasks
 from penstock.node.timers import Timers
 
-PAYLOAD_BYTES_MAX: Final = 64 * 1024
-"""The message is stored again with every tick: what is larger belongs elsewhere, and its name into the message."""
 FIRE_AT_ONCE: Final = 500
 RETRY_MS: Final = 1_000
 ERROR_CHARACTERS_MAX: Final = 1_024
-NAME_HEADER: Final = "schedule"
-TICK_HEADER: Final = "scheduled_ms"
 
 log = logging.getLogger("penstock.schedules")
 
@@ -279,61 +268,4 @@ def _replacing(known: ScheduleDocument, wanted: ScheduleDocument) -> ScheduleDoc
         last_ms=known.last_ms,
         fired=known.fired,
         last_error=known.last_error,
-    )
-
-
-def message_at(message: Message, namespace: str, name: str, tick_ms: int) -> Message:
-    """The message of one tick: the schedule's, with its name and the tick in headers, and a dedup id of its own."""
-    headers = {**(message.headers or {}), NAME_HEADER: name, TICK_HEADER: tick_ms}
-    id = f"schedule/{namespace}/{name}/{tick_ms}"
-    if len(id) > ID_CHARACTERS_MAX:
-        digest = blake2b(f"{len(namespace)}/{namespace}/{name}".encode(), digest_size=16).hexdigest()
-        id = f"schedule/{digest}/{tick_ms}"
-    return msgspec.structs.replace(message, headers=headers, dedup_id=id)
-
-
-def check_schedule(
-    namespace: str,
-    name: str,
-    message: Message,
-    *,
-    queue: str | None,
-    exchange: str | None,
-    cron: object,
-    interval_ms: object,
-    timezone: object,
-    paused: object,
-    description: object,
-    now_ms: int,
-) -> ScheduleDocument:
-    """A schedule's document from a user's arguments, or an error that names what is wrong with them."""
-    check_name(name, "a schedule's name")
-    if (queue is None) == (exchange is None):
-        given = "neither" if queue is None else "both"
-        raise InvalidArgument(f"a schedule needs one of queue and exchange to publish to, not {given}")
-    if not isinstance(paused, bool):
-        raise InvalidArgument(f"paused must be True or False, not {paused!r} of type {type(paused).__name__}", "paused")
-    check_text(0 if description is None else description, "description", DESCRIPTION_CHARACTERS_MAX)
-    check_message(message, PAYLOAD_BYTES_MAX)
-    if message.dedup_id is not None:
-        raise InvalidArgument(
-            f"the message has dedup_id {message.dedup_id!r}; a schedule gives each message its own, leave it out",
-            "message",
-        )
-    for header in (NAME_HEADER, TICK_HEADER):
-        if header in (message.headers or {}):
-            raise InvalidArgument(
-                f"the message has a header {header!r}, which the schedule sets itself; leave it out", "message"
-            )
-    check_message(message_at(message, namespace, name, INTEGER_MAX))  # with what is added, it must be within limits
-    timing = check_timing(cron, interval_ms, timezone, now_ms)
-    return ScheduleDocument(
-        message=message,
-        queue=queue,
-        exchange=exchange,
-        cron=timing.cron,
-        interval_ms=timing.interval_ms,
-        timezone=timing.timezone,
-        paused=paused,
-        description=str(description),
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock.api.schedules import Schedule, Schedules
+from penstock.core.schedule import check_schedule
 from penstock.model import Message
 from penstock.model.errors import Forbidden
-from penstock.node.background import schedules
 from penstock.node.broker.names import Names
 
 
@@ -27,7 +27,7 @@ class LocalSchedules(Names, Schedules):
     ) -> Schedule:
         self._check_named("schedule", name, "declare")
         self._check_registrar()
-        document = schedules.check_schedule(
+        document = check_schedule(
             self._namespace,
             name,
             message,

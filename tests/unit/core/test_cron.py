@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from penstock.core.cron import INTERVAL_MS_MIN, Timing, check_timing
 from penstock.model import SPAN_MS_MAX
 from penstock.model.errors import InvalidArgument
-from penstock.node.background.cron import INTERVAL_MS_MIN, Timing, check_timing
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
