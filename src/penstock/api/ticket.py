@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import wraps
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, TypeVar, cast, final
+from typing import Any, Generic, ParamSpec, TypeVar, final
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -90,21 +90,23 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
 
     def _end(self) -> None:
         self._source = None
-        if self._changes is not None and not self._change():
+        if self._changes and not self._change(self._changes):
             return
         self.is_done = True
-        waiters, self._waiters = self._waiters, None
-        callbacks, self._callbacks = self._callbacks, None
-        for waiter in waiters or ():
-            if not waiter.done():
-                waiter.set_result(None)
-        for callback in callbacks or ():
-            self._call(callback)
+        if self._waiters is not None:
+            waiters, self._waiters = self._waiters, None
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+        if self._callbacks is not None:
+            callbacks, self._callbacks = self._callbacks, None
+            for callback in callbacks:
+                self._call(callback)
 
-    def _change(self) -> bool:
+    def _change(self, changes: list[tuple[Change | None, Rescue | None]]) -> bool:
         """Carry out what `map` and `recover` asked for; False where that leads to another ticket, which is not done."""
-        changes, self._changes = self._changes or [], None
-        for number, (change, rescue) in enumerate(changes):
+        while changes:
+            change, rescue = changes.pop(0)
             try:
                 if self._error is None:
                     if change is not None:
@@ -112,7 +114,7 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
                 elif rescue is not None:
                     made, self._error = rescue(self._error), None
                     if type(made) is Ticket:
-                        self._source, self._changes = made, changes[number + 1 :] or None
+                        self._source = made
                         made.then(self._follow)
                         return False
                     self._result = made
@@ -158,7 +160,8 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
             raise self._error
         if not self.is_done:
             raise asyncio.InvalidStateError("the operation has not ended")
-        return cast("T", self._result)
+        result: T = self._result
+        return result
 
     def then(self, callback: Callback[T]) -> None:
         """Call back with this ticket as soon as it is done, without a turn of the event loop; now where it is done."""
@@ -174,13 +177,13 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
 
         Use only what this returns: the ticket itself changes, so that a request needs one and not a chain.
         """
-        return cast("Ticket[U]", self._changed(change, None))
+        return self._changed(change, None)
 
     def recover(self, rescue: Callable[[BaseException], T | Ticket[T]]) -> Ticket[T]:
         """This ticket with, where it fails, what `rescue` makes of the error: a result, a ticket, or another error."""
         return self._changed(None, rescue)
 
-    def _changed(self, change: Change | None, rescue: Rescue | None) -> Ticket[T]:
+    def _changed(self, change: Change | None, rescue: Rescue | None) -> Ticket[Any]:
         if self._changes is None:
             self._changes = [(change, rescue)]
         else:
@@ -195,7 +198,7 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         while not self.is_done:
             source = self._source
-            if isinstance(source, asyncio.Future) and not source.done():
+            if source is not None and isinstance(source, asyncio.Future) and not source.done():
                 try:
                     yield from source  # a cancelled caller waits until the task has cleaned up
                 except BaseException:
@@ -212,7 +215,10 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
             except BaseException:
                 self._leave(waiter)
                 raise
-        return self.result()
+        if self._error is not None:
+            raise self._error
+        result: T = self._result
+        return result
 
     def _leave(self, waiter: asyncio.Future[None]) -> None:
         """A caller waits no more; where it was the last, the ticket is closed."""

@@ -7,7 +7,7 @@ from penstock.model.errors import InvalidArgument
 
 def check_integer(value: object, what: str, low: int, high: int) -> int:
     """A whole number in [low, high]; bool is not a number."""
-    if not isinstance(value, int) or isinstance(value, bool):
+    if type(value) is not int and (not isinstance(value, int) or isinstance(value, bool)):
         raise InvalidArgument(f"{what} must be a whole number, not {value!r} of type {type(value).__name__}", what)
     if not low <= value <= high:
         raise InvalidArgument(f"{what} is {value}; it must be {low} to {high}", what)

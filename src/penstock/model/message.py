@@ -6,9 +6,11 @@ Times are integers in milliseconds since the epoch (`…_ms`), spans integers in
 from __future__ import annotations
 
 import datetime as dt
+from operator import is_
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import astuple
 
 from penstock.model.checks import check_integer, check_text
 from penstock.model.errors import InvalidArgument, MessageTooLarge
@@ -69,6 +71,10 @@ NUMBER_LIMITS: Final = {"priority": PRIORITY_MAX, "delay_ms": SPAN_MS_MAX, "not_
 """The fields that are whole numbers from 0 on, and how large each may be."""
 
 
+_ABSENT: Final = astuple(Message())[1:]
+"""Every field but the payload, of a message that has nothing else."""
+
+
 def check_message(message: object, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> None:
     """Raise unless every field of a message has its type and is within its limit."""
     if not isinstance(message, Message):
@@ -78,6 +84,8 @@ def check_message(message: object, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -
         raise InvalidArgument(f"payload must be bytes, not {kind}; encode text with .encode()")
     if len(message.payload) > payload_bytes_max:
         raise MessageTooLarge(f"payload has {len(message.payload)} bytes; the limit is {payload_bytes_max}")
+    if all(map(is_, astuple(message)[1:], _ABSENT)):
+        return
     for name, most in TEXT_LIMITS.items():
         value = getattr(message, name)
         if value is not None:

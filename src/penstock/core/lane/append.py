@@ -88,7 +88,8 @@ def _grow(lane: LaneState, now_ms: int, count: int, size: int) -> None:
     lane.end += count
     lane.parts_bytes += size
     lane.dirty = True
-    make_room(lane, now_ms)
+    if lane.config.overflow != "reject":
+        make_room(lane, now_ms)
 
 
 # Publishes under an id of their own -----------------------------------------------------------------------

@@ -30,10 +30,8 @@ def check_room(lane: LaneState, count: int, size: int) -> None:
 
 
 def make_room(lane: LaneState, now_ms: int) -> None:
-    """After a publish: drop the oldest messages that nobody holds, as far as the queue's limits ask for it."""
+    """After a publish that may drop: drop the oldest messages that nobody holds, as far as the limits ask for it."""
     config = lane.config
-    if config.overflow == "reject":
-        return
     dead = config.overflow == "dead_letter_oldest"
     if config.max_length is not None:
         for group in lane.works():

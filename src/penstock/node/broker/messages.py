@@ -141,7 +141,6 @@ class LocalMessages(Names, Messages):
         chosen = home.groups.get(group) or await self._work_group(home, group)
         if chosen.config.kind != "work":
             raise WrongKind(f"group {group!r} of queue {queue!r} is a stream: read it; claims are for work groups")
-        home.used_ms = self._services.clock.now_ms()
         if self._session is not None:
             self._services.sessions.claimed(self._session, home, group, request.consumer)
         return await self._services.claims.claim(home, chosen, request, wait_ms)
@@ -213,7 +212,7 @@ class LocalMessages(Names, Messages):
         found = lease if isinstance(lease, Lease) else Lease.parse(lease)
         home = self._services.catalog.by_lane.get(found.lane)
         if home is not None:
-            self._caller.authorize("consume", "queue", home.namespace, home.name)
+            self._allow(self._caller.principal, "consume", "queue", home.namespace, home.name)
         return found
 
     async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:

@@ -52,10 +52,11 @@ class Names:
 
     def _owned_queue(self, name: str) -> Queue:
         """A queue that this node owns. Of one that it does not know, the owner of its home slot knows the truth."""
-        queue = self._services.catalog.queues.get((self._namespace, name))
-        self._services.ownership.check(home_slot(self._namespace, name) if queue is None else queue.slot)
+        services = self._services
+        queue = services.catalog.queues.get((self._namespace, name))
+        services.ownership.check(home_slot(self._namespace, name) if queue is None else queue.slot)
         if queue is None or queue.deleting:
-            return self._services.catalog.queue(self._namespace, name)  # which says that there is none
+            return services.catalog.queue(self._namespace, name)  # which says that there is none
         return queue
 
     def slot_of_queue(self, name: str) -> int:
@@ -65,10 +66,11 @@ class Names:
 
     def _target(self, name: str) -> Queue:
         """A queue to publish to. Anybody may answer into a session's own queue; reading it is the session's alone."""
-        self._services.lifecycle.check_open()
+        services = self._services
+        services.lifecycle.check_open()
         check_is_text(name, "a queue's name")
         self._allow(self._caller.principal, "publish", "queue", self._namespace, name)
-        queue = self._services.spool.taken_for(self._namespace, name)
+        queue = services.spool.taken_for(self._namespace, name) if services.spool.is_on else None
         if queue is None:
             queue = self._owned_queue(name)
         if queue.name.startswith("$"):

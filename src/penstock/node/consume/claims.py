@@ -49,7 +49,8 @@ class Claims:
     async def claim(self, queue: Queue, group: Group, request: Request, wait_ms: int) -> Claim:
         """Messages for a consumer, waiting up to `wait_ms` for the first (or the request's minimum) of them."""
         clock = self._clock
-        deadline_ms = clock.now_ms() + wait_ms
+        queue.used_ms = clock.now_ms()
+        deadline_ms = queue.used_ms + wait_ms
         claimed = await self._take(queue, group, request, patient=wait_ms > 0 and request.minimum > 1)
         while True:
             if claimed is None and wait_ms > 0:

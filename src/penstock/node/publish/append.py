@@ -173,12 +173,13 @@ class Publisher:
     ) -> Results:
         results: Results = []
         for part, ids in zip(parts, known, strict=True):
-            if part.lane not in lanes:
-                results.append((part.queue.name, part.queue.index_of(part.lane), self._remote.send(part), part.indexes))
-                continue
-            appended = self.append(lanes[part.lane], part, ids)
+            lane = lanes.get(part.lane)
+            if lane is not None:
+                appended = self.append(lane, part, ids)
+                self._commits.touch(lane)
+            else:
+                appended = self._remote.send(part)
             results.append((part.queue.name, part.queue.index_of(part.lane), appended, part.indexes))
-            self._commits.touch(lanes[part.lane])
         return results
 
     async def known_ids(self, parts: Sequence[Part]) -> Known:
