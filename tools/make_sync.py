@@ -22,12 +22,11 @@ from tools.source import PACKAGE, Function, Source, formatted, forwarded, method
 
 
 class Twin(NamedTuple):
-    """An asynchronous class: where it is, the name of its twin, and where that keeps the original."""
+    """An asynchronous class: where it is, and the name of its twin."""
 
     module: str
     name: str
     twin: str
-    inner: str
 
 
 PARTS: Final = (
@@ -38,38 +37,33 @@ PARTS: Final = (
 )  # fmt: skip
 """The protocols that `Broker` unites, in the order of the result; a test says when one is missing."""
 API: Final = (
-    Twin("api/broker.py", "Broker", "SyncBroker", "_broker"),
-    *(Twin(f"api/{module}.py", name, "SyncBroker", "_broker") for module, name in PARTS),
-    Twin("api/transaction.py", "Transaction", "SyncTransaction", "_transaction"),
-    Twin("api/handles.py", "QueueHandle", "SyncQueueHandle", "_handle"),
-    Twin("api/handles.py", "GroupHandle", "SyncGroupHandle", "_handle"),
-    Twin("api/handles.py", "ExchangeHandle", "SyncExchangeHandle", "_handle"),
+    Twin("api/broker.py", "Broker", "SyncBroker"),
+    *(Twin(f"api/{module}.py", name, "SyncBroker") for module, name in PARTS),
+    Twin("api/transaction.py", "Transaction", "SyncTransaction"),
+    Twin("api/handles.py", "QueueHandle", "SyncQueueHandle"),
+    Twin("api/handles.py", "GroupHandle", "SyncGroupHandle"),
+    Twin("api/handles.py", "ExchangeHandle", "SyncExchangeHandle"),
 )
 CLIENT: Final = (
-    Twin("client/client.py", "AsyncClient", "Client", "_client"),
-    Twin("client/producer.py", "Producer", "SyncProducer", "_producer"),
-    Twin("client/consumer.py", "Consumer", "SyncConsumer", "_consumer"),
-    Twin("client/stream.py", "StreamReader", "SyncStreamReader", "_reader"),
+    Twin("client/client.py", "AsyncClient", "Client"),
+    Twin("client/producer.py", "Producer", "SyncProducer"),
+    Twin("client/consumer.py", "Consumer", "SyncConsumer"),
+    Twin("client/stream.py", "StreamReader", "SyncStreamReader"),
 )
 WRAPPED: Final = {twin.name: twin.twin for twin in (*API, *CLIENT) if twin.module != "client/client.py"} | {
     "Sent": "SyncSent"
 }
 
 BODIES: Final = {
-    "SyncBroker.in_namespace": "return self._of(self._thread.do(self._broker.in_namespace, namespace), self._thread)",
+    "SyncBroker.in_namespace": "return self._with(self._thread.run(self._inner.in_namespace, namespace))",
     "SyncBroker.session": (
-        "with self._thread.entered(lambda: self._broker.session(seconds=seconds)) as session:\n"
-        "    yield self._of(session, self._thread)"
+        "with self._thread.entered(lambda: self._inner.session(seconds=seconds)) as session:\n"
+        "    yield self._with(session)"
     ),
-    "SyncBroker.claim": "return self._thread.run_or_undo(self._give_back, self._broker.claim, ARGUMENTS)",
     "Client.consume": "self.consumer(ARGUMENTS).run_forever()",
-    "SyncProducer.send_many": (
-        "sent = self._thread.run(self._producer.send_many, messages)\n"
-        "return [SyncSent(one, self._thread) for one in sent]"
-    ),
     "SyncConsumer.run_forever": "with stopped_by_signals(self.stop):\n    wait_awake(self.run)",
 }
-"""Methods that are more than a forward."""
+"""Methods that do more than the asynchronous ones of their name."""
 RETURNS: Final = {"SyncBroker.in_namespace": "Self", "SyncBroker.session": "Iterator[Self]"}
 CONSTANTS: Final = {
     "DEFAULT_GROUP": DEFAULT_GROUP,
@@ -81,50 +75,48 @@ TEMPLATED: Final = frozenset({"close"})
 INHERITED: Final = frozenset({"in_namespace", "session", "transaction"})
 """What a `Client` has from `SyncBroker`."""
 
-API_TEMPLATE: Final = '''"""The API without asyncio: any broker, run on an event loop in a thread of its own.
+API_TEMPLATE: Final = '''# mypy: disable-error-code="empty-body"
+"""The API without asyncio: any broker, run on an event loop in a thread of its own.
 
 Any number of threads may share one; each call returns when what it did is durable. Ctrl-C while a call waits cancels
-the call. Made by `python -m tools.make_sync` from the modules beside this one: change those, and make this again.
+the call. What the methods do is in `api/twin.py`. Made by `python -m tools.make_sync` from the modules beside this one:
+change those, and make this again.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from penstock.api.twin import Twin, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Self
 
 IMPORTS
-    from penstock.loop_thread import LoopThread
 
 
-class SyncBroker:
+class SyncBroker(Twin):
     """A `Broker` for programs without an event loop. Threads may share it."""
 
-    _broker: Broker
-    _thread: LoopThread
+    _inner: Broker
+    _undo: ClassVar = {"claim": "_give_back"}
 
-    def __init__(self, broker: Broker, thread: LoopThread) -> None:
-        self._broker, self._thread = broker, thread
-
-    @classmethod
-    def _of(cls, broker: Broker, thread: LoopThread) -> Self:
-        made = cls.__new__(cls)
-        made._broker, made._thread = broker, thread
-        return made
+    def _with(self, broker: Broker) -> Self:
+        other = object.__new__(type(self))
+        other._inner, other._thread = broker, self._thread
+        return other
 
     @property
     def namespace(self) -> str:
         """The namespace whose queues and exchanges this broker sees."""
-        return self._broker.namespace
 
     @property
     def consumer_name(self) -> str:
         """The name under which this broker claims, unless another is given."""
-        return self._broker.consumer_name
 
+    @written
     def close(self) -> None:
         """SyncBroker.close_DOCSTRING"""
         self._thread.close()
@@ -140,19 +132,15 @@ SyncBroker_METHODS
     async def _give_back(self, claim: Claim) -> None:
         """The caller was interrupted before it saw the claim: back at once, as if never handed out."""
         if claim.lease is not None:
-            await self._broker.release(claim)
+            await self._inner.release(claim)
 
 
-class SyncTransaction:
+class SyncTransaction(Twin):
     """SyncTransaction_DOCSTRING"""
-
-    def __init__(self, transaction: Transaction, thread: LoopThread) -> None:
-        self._transaction, self._thread = transaction, thread
 
     @property
     def receipt(self) -> Receipt | None:
         """Where the messages went; None until the commit."""
-        return self._transaction.receipt
 
 SyncTransaction_METHODS
 
@@ -161,47 +149,52 @@ SyncTransaction_METHODS
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
-            self._thread.run(self._transaction.__aexit__, kind)
+            self._thread.run(self._inner.__aexit__, kind)
 
 
-class SyncQueueHandle:
+class SyncQueueHandle(Twin):
     """SyncQueueHandle_DOCSTRING"""
 
-    def __init__(self, handle: QueueHandle, thread: LoopThread) -> None:
-        self._handle, self._thread = handle, thread
-        self.name = handle.name
+    @property
+    def name(self) -> str:
+        """The queue's name."""
 
 SyncQueueHandle_METHODS
 
 
-class SyncGroupHandle:
+class SyncGroupHandle(Twin):
     """SyncGroupHandle_DOCSTRING"""
 
-    def __init__(self, handle: GroupHandle, thread: LoopThread) -> None:
-        self._handle, self._thread = handle, thread
-        self.queue, self.name = handle.queue, handle.name
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+
+    @property
+    def name(self) -> str:
+        """The group's name."""
 
 SyncGroupHandle_METHODS
 
 
-class SyncExchangeHandle:
+class SyncExchangeHandle(Twin):
     """SyncExchangeHandle_DOCSTRING"""
 
-    def __init__(self, handle: ExchangeHandle, thread: LoopThread) -> None:
-        self._handle, self._thread = handle, thread
-        self.name = handle.name
+    @property
+    def name(self) -> str:
+        """The exchange's name."""
 
 SyncExchangeHandle_METHODS
 '''
 
-CLIENT_TEMPLATE: Final = '''"""The client without asyncio: the asynchronous one, on an event loop in a thread.
+CLIENT_TEMPLATE: Final = '''# mypy: disable-error-code="empty-body"
+"""The client without asyncio: the asynchronous one, on an event loop in a thread.
 
     with penstock.Client("http://127.0.0.1:7333") as client:
         client.publish("mail", penstock.Message(b"hello"))
 
 Any number of threads may share one client. Ctrl-C while a call waits cancels the call. Asyncio and sockets are
-imported by the first client. Made by `python -m tools.make_sync` from the modules beside this one: change those, and
-make this again.
+imported by the first client. What the methods do is in `api/twin.py`. Made by `python -m tools.make_sync` from the
+modules beside this one: change those, and make this again.
 """
 
 from __future__ import annotations
@@ -209,6 +202,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.api.sync import SyncBroker
+from penstock.api.twin import Twin, written
 from penstock.client.signals import stopped_by_signals, wait_awake
 
 if TYPE_CHECKING:
@@ -216,13 +210,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 IMPORTS
-    from penstock.loop_thread import LoopThread
 
 
 class Client(SyncBroker):
     """A client of one server, or of several nodes of one, seen from one namespace. Threads may share it."""
-
-    _client: AsyncClient
 
     def __init__(INIT_ARGUMENTS) -> None:
         """INIT_DOCSTRING
@@ -232,59 +223,40 @@ class Client(SyncBroker):
 
         thread = LoopThread("penstock-client", "client")
         try:
-            self._client = thread.do(AsyncClient, INIT_CALL)
+            client = thread.run(AsyncClient, INIT_CALL)
         except BaseException:
             thread.close()
             raise
-        super().__init__(self._client, thread)
-        thread.last = self._client.close
-
-    @classmethod
-    def _of(cls, broker: Broker, thread: LoopThread) -> Self:
-        from penstock.client.client import AsyncClient
-
-        made = super()._of(broker, thread)
-        assert isinstance(broker, AsyncClient)
-        made._client = broker
-        return made
+        super().__init__(client, thread)
+        thread.last = client.close
 
 Client_METHODS
 
 
-class SyncSent:
+class SyncSent(Twin):
     """A message on its way; `result` waits for the places it went to."""
-
-    def __init__(self, sent: Sent, thread: LoopThread) -> None:
-        self._sent, self._thread = sent, thread
 
     @property
     def message(self) -> Message:
-        return self._sent.message
+        """The message."""
 
     def done(self) -> bool:
         """Whether the server has it, or it has failed."""
-        return self._sent.done()
 
+    @written
     def result(self) -> list[Published]:
         """Where it went, when it is there; raises why it did not go."""
-
-        async def wait() -> list[Published]:
-            return await self._sent
-
-        return self._thread.run(wait)
+        places: list[Published] = self._thread.run(lambda: self._inner)
+        return places
 
 
-class SyncProducer:
+class SyncProducer(Twin):
     """SyncProducer_DOCSTRING"""
-
-    def __init__(self, producer: Producer, thread: LoopThread) -> None:
-        self._producer, self._thread = producer, thread
 
 SyncProducer_METHODS
 
     def close(self) -> None:
         """Send everything, and take no more. Raises if any of it failed and nobody has looked at it."""
-        self._thread.run(self._producer.close)
 
     def __enter__(self) -> Self:
         return self
@@ -293,30 +265,22 @@ SyncProducer_METHODS
         self.close()
 
 
-class SyncConsumer:
+class SyncConsumer(Twin):
     """Runs a handler over the messages of a queue's group: `consumer.run()`, and `consumer.stop()` from elsewhere."""
-
-    def __init__(self, consumer: Consumer, thread: LoopThread) -> None:
-        self._consumer, self._thread = consumer, thread
 
     @property
     def handled(self) -> int:
         """Messages whose handler returned."""
-        return self._consumer.handled
 
     @property
     def failed(self) -> int:
         """Messages whose handler raised."""
-        return self._consumer.failed
 
 SyncConsumer_METHODS
 
 
-class SyncStreamReader:
+class SyncStreamReader(Twin):
     """SyncStreamReader_DOCSTRING"""
-
-    def __init__(self, reader: StreamReader, thread: LoopThread) -> None:
-        self._reader, self._thread = reader, thread
 
     def __iter__(self) -> Self:
         return self
@@ -328,37 +292,26 @@ class SyncStreamReader:
         return received
 
     async def _following(self) -> Received | None:
-        try:
-            return await self._reader.__anext__()
-        except StopAsyncIteration:
-            return None
+        return await anext(self._inner, None)
 
 SyncStreamReader_METHODS
 
     def close(self) -> None:
         """End the loop. With `auto_commit`, what went through it is committed; the rest is given back."""
-        self._thread.run(self._reader.close)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._thread.run(self._reader.__aexit__, kind)
+        self._thread.run(self._inner.__aexit__, kind)
 '''
 CLIENT_IMPORTS: Final = """
-from penstock.api.broker import Broker
 from penstock.api.results import Published, Received
-from penstock.client.client import AsyncClient
-from penstock.client.consumer import Consumer
-from penstock.client.producer import Producer, Sent
-from penstock.client.stream import StreamReader
 from penstock.model import Message
 """
 API_IMPORTS: Final = """
 from penstock.api.broker import Broker
-from penstock.api.handles import ExchangeHandle, GroupHandle, QueueHandle
 from penstock.api.results import Claim, Receipt
-from penstock.api.transaction import Transaction
 """
 
 
@@ -425,28 +378,12 @@ def written_methods(twin: Twin, home: ast.ClassDef) -> Iterator[str]:
     for method in methods_of(home):
         if method.name in TEMPLATED or (twin.twin == "Client" and method.name in INHERITED):
             continue
-        body = BODIES.get(f"{twin.twin}.{method.name}") or forward(twin, method)
-        body = body.replace("ARGUMENTS", forwarded(method.args))
-        decorator = "@property\n" if is_property(method) else ""
+        body = BODIES.get(f"{twin.twin}.{method.name}", "").replace("ARGUMENTS", forwarded(method.args))
+        decorator = "@property\n" if is_property(method) else "@written\n" if body else ""
         if returns_of(method).startswith("AbstractAsyncContextManager"):
-            decorator = "@contextmanager\n"
+            decorator += "@contextmanager\n"
         heading = headings.get(method.name, "")
         yield indent(heading + decorator + head(twin, method), "    ") + indent(body, " " * 8)
-
-
-def forward(twin: Twin, method: Function) -> str:
-    """The call of the same method of the asynchronous object, on its own thread, and what is made of its answer."""
-    function = f"self.{twin.inner}.{method.name}"
-    if is_property(method):
-        return f"return {function}"
-    how = "run" if isinstance(method, ast.AsyncFunctionDef) else "do"
-    call = f"self._thread.{how}({', '.join(filter(None, (function, forwarded(method.args))))})"
-    returns = returns_of(method)
-    if returns == "Self":
-        return f"{call}\nreturn self"
-    if returns in WRAPPED:
-        return f"return {WRAPPED[returns]}({call}, self._thread)"
-    return call if returns == "None" else f"return {call}"
 
 
 def is_property(method: Function) -> bool:

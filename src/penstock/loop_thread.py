@@ -14,7 +14,8 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
-from typing import Any, Final, ParamSpec, TypeVar
+from inspect import isawaitable
+from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 
 from penstock.model.errors import Closed
 
@@ -39,7 +40,7 @@ class LoopThread:
         self._process = os.getpid()
         self._loop = _new_loop()
         self._lock = threading.Lock()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._ended: Answer[None] | None = None
         self.last: Callable[[], Coroutine[Any, Any, None]] | None = None
         """What to do before the loop ends."""
@@ -49,61 +50,49 @@ class LoopThread:
 
     # Calls ------------------------------------------------------------------------------------------------
 
+    @overload
     def run(
-        self,
-        function: Callable[Arguments, Coroutine[Any, Any, Result]],
-        *args: Arguments.args,
-        **kwargs: Arguments.kwargs,
-    ) -> Result:
-        """Run a coroutine function on the loop and wait for what it returns or raises."""
+        self, function: Callable[Arguments, Awaitable[Result]], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result: ...
+
+    @overload
+    def run(
+        self, function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result: ...
+
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function on the loop's thread, and wait for what it returns or raises; await that where it can be."""
         return self._wait(lambda: function(*args, **kwargs), None)
 
     def run_or_undo(
         self,
         undo: Callable[[Result], Awaitable[None]],
-        function: Callable[Arguments, Coroutine[Any, Any, Result]],
+        function: Callable[Arguments, Awaitable[Result]],
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Result:
         """The same; an answer that comes while its caller is being interrupted is undone, since nobody sees it."""
-        return self._wait(lambda: function(*args, **kwargs), undo)
-
-    def do(self, function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        """Call a plain function on the loop's thread, where nothing else changes what it looks at."""
-
-        async def perform() -> Result:
-            return function(*args, **kwargs)
-
-        return self._wait(perform, None)
+        return cast("Result", self._wait(lambda: function(*args, **kwargs), undo))
 
     @contextmanager
     def entered(self, make: Callable[[], AbstractAsyncContextManager[Result]]) -> Iterator[Result]:
         """An async context manager as a plain one: made, entered and left on the loop, unless that was closed."""
-        manager = self.do(make)
-
-        async def enter() -> Result:
-            return await manager.__aenter__()
-
-        async def leave(error: BaseException | None) -> bool | None:
-            return await manager.__aexit__(None if error is None else type(error), error, None)
-
-        value = self.run(enter)
+        manager = self.run(make)
+        value = self.run(manager.__aenter__)
         try:
             yield value
         except BaseException as error:
-            if self.is_closed or not self.run(leave, error):
+            if self.is_closed or not self.run(manager.__aexit__, type(error), error, None):
                 raise
         else:
             if not self.is_closed:
-                self.run(leave, None)
+                self.run(manager.__aexit__, None, None, None)
 
-    def _wait(
-        self, make: Callable[[], Coroutine[Any, Any, Result]], undo: Callable[[Result], Awaitable[None]] | None
-    ) -> Result:
-        answer: Answer[Result] = concurrent.futures.Future()
-        begun: list[asyncio.Task[Result]] = []
+    def _wait(self, make: Callable[[], Any], undo: Callable[[Any], Awaitable[None]] | None) -> Any:
+        answer: Answer[Any] = concurrent.futures.Future()
+        begun: list[asyncio.Future[Any]] = []
         try:
-            self._post(lambda: begun.append(self._start(make, answer)))
+            self._post(lambda: self._start(make, answer, begun))
             answer.exception()  # waits, and raises only if this thread is interrupted
         except Closed:
             raise
@@ -121,13 +110,21 @@ class LoopThread:
                 raise Closed(f"the {self._what} is closed")
             self._loop.call_soon_threadsafe(action)
 
-    def _start(self, make: Callable[[], Coroutine[Any, Any, Result]], answer: Answer[Result]) -> asyncio.Task[Result]:
-        task = self._loop.create_task(make())
+    def _start(self, make: Callable[[], Any], answer: Answer[Any], begun: list[asyncio.Future[Any]]) -> None:
+        try:
+            result = make()
+        except BaseException as error:
+            answer.set_exception(error)
+            return
+        if not isawaitable(result):
+            answer.set_result(result)
+            return
+        task = asyncio.ensure_future(result, loop=self._loop)
+        begun.append(task)
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._answer(task, answer))
-        return task
 
-    def _answer(self, task: asyncio.Task[Result], answer: Answer[Result]) -> None:
+    def _answer(self, task: asyncio.Future[Any], answer: Answer[Any]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
             what = f"the {self._what} was closed, or the call interrupted, before there was an answer"
@@ -139,9 +136,9 @@ class LoopThread:
 
     def _interrupt(
         self,
-        begun: list[asyncio.Task[Result]],
-        answer: Answer[Result],
-        undo: Callable[[Result], Awaitable[None]] | None,
+        begun: list[asyncio.Future[Any]],
+        answer: Answer[Any],
+        undo: Callable[[Any], Awaitable[None]] | None,
     ) -> None:
         """Cancel a call and see it end, so that nothing of it happens after its caller has moved on."""
 
@@ -156,12 +153,7 @@ class LoopThread:
         self._post(cancel)
         concurrent.futures.wait([answer], CANCEL_SECONDS_MAX)
         if undo is not None and answer.done() and not answer.cancelled() and answer.exception() is None:
-            unseen = answer.result()
-
-            async def forget() -> None:
-                await undo(unseen)
-
-            self.run(forget)
+            self.run(undo, answer.result())
 
     # Life -------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 import msgspec
 
@@ -58,21 +58,28 @@ class DeadReason(msgspec.Struct, frozen=True):
     newest_ms: int
 
 
+class DeadOptions(TypedDict, total=False):
+    """Which dead letters: all conditions that are given hold."""
+
+    reason: str | None
+    """attempts, rejected, expired, …"""
+    error: str | None
+    """Text that the error contains."""
+    offsets: tuple[int, int] | None
+    """[start, end)"""
+    filter: str | None
+    """A condition on metadata."""
+    lane: int | None
+    """Only this lane; without it, offsets count in every lane."""
+    until_ms: int | None
+    """Only what died then or before, in milliseconds since the epoch."""
+
+
 class DeadLetters(Protocol):
-    """A group's dead letters. All conditions that are given must hold."""
+    """A group's dead letters."""
 
     async def dead(
-        self,
-        queue: str,
-        group: str = DEFAULT_GROUP,
-        *,
-        max: int = 100,
-        reason: str | None = None,
-        error: str | None = None,
-        offsets: tuple[int, int] | None = None,
-        filter: str | None = None,
-        lane: int | None = None,
-        until_ms: int | None = None,
+        self, queue: str, group: str = DEFAULT_GROUP, *, max: int = 100, **choice: Unpack[DeadOptions]
     ) -> list[DeadMessage]:
         """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter.
 
@@ -90,30 +97,8 @@ class DeadLetters(Protocol):
     async def dead_reasons(self, queue: str, group: str = DEFAULT_GROUP) -> list[DeadReason]:
         """Why messages of a group died: how many by reason and error text, the most frequent first."""
 
-    async def redrive(
-        self,
-        queue: str,
-        group: str = DEFAULT_GROUP,
-        *,
-        reason: str | None = None,
-        error: str | None = None,
-        offsets: tuple[int, int] | None = None,
-        filter: str | None = None,
-        lane: int | None = None,
-        until_ms: int | None = None,
-    ) -> int:
+    async def redrive(self, queue: str, group: str = DEFAULT_GROUP, **choice: Unpack[DeadOptions]) -> int:
         """Give the chosen dead letters to their group again, with all attempts; returns how many."""
 
-    async def purge_dead(
-        self,
-        queue: str,
-        group: str = DEFAULT_GROUP,
-        *,
-        reason: str | None = None,
-        error: str | None = None,
-        offsets: tuple[int, int] | None = None,
-        filter: str | None = None,
-        lane: int | None = None,
-        until_ms: int | None = None,
-    ) -> int:
+    async def purge_dead(self, queue: str, group: str = DEFAULT_GROUP, **choice: Unpack[DeadOptions]) -> int:
         """Delete the chosen dead letters for good; returns how many."""

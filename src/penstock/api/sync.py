@@ -1,13 +1,17 @@
+# mypy: disable-error-code="empty-body"
 """The API without asyncio: any broker, run on an event loop in a thread of its own.
 
 Any number of threads may share one; each call returns when what it did is durable. Ctrl-C while a call waits cancels
-the call. Made by `python -m tools.make_sync` from the modules beside this one: change those, and make this again.
+the call. What the methods do is in `api/twin.py`. Made by `python -m tools.make_sync` from the modules beside this one:
+change those, and make this again.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from penstock.api.twin import Twin, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -15,9 +19,8 @@ if TYPE_CHECKING:
 
     from penstock.api.arguments import Ranges
     from penstock.api.broker import Broker
-    from penstock.api.dead_letters import DeadMessage, DeadRanges, DeadReason
+    from penstock.api.dead_letters import DeadMessage, DeadOptions, DeadRanges, DeadReason
     from penstock.api.enqueued import FailedPage
-    from penstock.api.handles import ExchangeHandle, GroupHandle, QueueHandle
     from penstock.api.inspect import HistoryEntry, Page, QueueStats
     from penstock.api.marks import Mark, MarkPut
     from penstock.api.options import ExchangeOptions, GroupOptions, QueueOptions
@@ -26,38 +29,31 @@ if TYPE_CHECKING:
     from penstock.api.schedules import Schedule
     from penstock.api.staging import Committed, Staged
     from penstock.api.traces import Trace
-    from penstock.api.transaction import Transaction
     from penstock.batch import EncodedBatch
-    from penstock.loop_thread import LoopThread
     from penstock.model import Binding, Headers, Message
     from penstock.model.verdict import Verdict
 
 
-class SyncBroker:
+class SyncBroker(Twin):
     """A `Broker` for programs without an event loop. Threads may share it."""
 
-    _broker: Broker
-    _thread: LoopThread
+    _inner: Broker
+    _undo: ClassVar = {"claim": "_give_back"}
 
-    def __init__(self, broker: Broker, thread: LoopThread) -> None:
-        self._broker, self._thread = broker, thread
-
-    @classmethod
-    def _of(cls, broker: Broker, thread: LoopThread) -> Self:
-        made = cls.__new__(cls)
-        made._broker, made._thread = broker, thread
-        return made
+    def _with(self, broker: Broker) -> Self:
+        other = object.__new__(type(self))
+        other._inner, other._thread = broker, self._thread
+        return other
 
     @property
     def namespace(self) -> str:
         """The namespace whose queues and exchanges this broker sees."""
-        return self._broker.namespace
 
     @property
     def consumer_name(self) -> str:
         """The name under which this broker claims, unless another is given."""
-        return self._broker.consumer_name
 
+    @written
     def close(self) -> None:
         """Finish, and release the store or the connections. Leases stay; their messages come back in time."""
         self._thread.close()
@@ -70,10 +66,12 @@ class SyncBroker:
 
     # Life -------------------------------------------------------------------------------------------------
 
+    @written
     def in_namespace(self, namespace: str) -> Self:
         """The same broker with another namespace's queues and exchanges."""
-        return self._of(self._thread.do(self._broker.in_namespace, namespace), self._thread)
+        return self._with(self._thread.run(self._inner.in_namespace, namespace))
 
+    @written
     @contextmanager
     def session(self, *, seconds: float = 30.0) -> Iterator[Self]:
         """The same broker within a session: `with broker.session() as session: …`.
@@ -82,26 +80,22 @@ class SyncBroker:
         session over HTTP is renewed while it is open; the server ends it `seconds` after the last sign of a client
         that died. A session inside this process ends with the process.
         """
-        with self._thread.entered(lambda: self._broker.session(seconds=seconds)) as session:
-            yield self._of(session, self._thread)
+        with self._thread.entered(lambda: self._inner.session(seconds=seconds)) as session:
+            yield self._with(session)
 
     def transaction(self) -> SyncTransaction:
         """Collect verdicts and publishes to commit as one: `with broker.transaction() as t: …`."""
-        return SyncTransaction(self._thread.do(self._broker.transaction), self._thread)
 
     # Handles ----------------------------------------------------------------------------------------------
 
     def queue(self, name: str) -> SyncQueueHandle:
         """A handle on a queue: `broker.queue("orders").declare(ordered=True)`."""
-        return SyncQueueHandle(self._thread.do(self._broker.queue, name), self._thread)
 
     def exchange(self, name: str) -> SyncExchangeHandle:
         """A handle on an exchange."""
-        return SyncExchangeHandle(self._thread.do(self._broker.exchange, name), self._thread)
 
     def publish(self, queue: str, message: Message, *, publish_id: str | None = None) -> Published:
         """Publish one message; returns when it is durable."""
-        return self._thread.run(self._broker.publish, queue, message, publish_id=publish_id)
 
     def publish_many(self, queue: str, messages: Sequence[Message], *, publish_id: str | None = None) -> Receipt:
         """Publish messages together, all or none, in their order.
@@ -109,11 +103,9 @@ class SyncBroker:
         `publish_id` names the whole call. Publishing again under the same id, within the queue's dedup window, stores
         nothing and returns where the messages are. One id for many messages costs far less than one each.
         """
-        return self._thread.run(self._broker.publish_many, queue, messages, publish_id=publish_id)
 
     def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Receipt:
         """Publish an encoded batch, stored as it is: the fastest way in."""
-        return self._thread.run(self._broker.publish_batch, queue, batch, publish_id=publish_id)
 
     def publish_to(
         self,
@@ -127,7 +119,6 @@ class SyncBroker:
 
         With `mandatory`, a message that reaches no queue raises `Unroutable` and nothing is published.
         """
-        return self._thread.run(self._broker.publish_to, exchange, messages, mandatory=mandatory, publish_id=publish_id)
 
     def claim(
         self,
@@ -149,27 +140,12 @@ class SyncBroker:
         are done as they are handed out: at most once. The claim is empty when no message came in time. Among waiting
         claims, a higher `priority` is served first.
         """
-        return self._thread.run_or_undo(
-            self._give_back,
-            self._broker.claim,
-            queue,
-            group=group,
-            max=max,
-            min=min,
-            wait=wait,
-            lease_seconds=lease_seconds,
-            partition=partition,
-            consumer=consumer,
-            ack=ack,
-            priority=priority,
-        )
 
     def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
         """Carry out any mix of verdicts on messages of a lease, all or none.
 
         Raises `LeaseLost` when the lease has ended, or some of the messages were settled before.
         """
-        self._thread.run(self._broker.settle, lease, verdicts)
 
     def settle_and_claim(
         self,
@@ -185,42 +161,32 @@ class SyncBroker:
         Both are one commit, and over HTTP one request. The claim does not wait: it is empty when there is no message.
         Raises `LeaseLost` as `settle` does; then nothing is claimed.
         """
-        return self._thread.run(
-            self._broker.settle_and_claim, lease, verdicts, max=max, lease_seconds=lease_seconds, consumer=consumer
-        )
 
     def ack(self, lease: LeaseLike, offsets: Ranges = None) -> None:
         """These messages are done (all of the lease, without offsets)."""
-        self._thread.run(self._broker.ack, lease, offsets)
 
     def nack(self, lease: LeaseLike, offsets: Ranges = None, *, delay: float | None = None, error: str = "") -> None:
         """These failed: again after a backoff (or `delay` seconds), dead after the last attempt."""
-        self._thread.run(self._broker.nack, lease, offsets, delay=delay, error=error)
 
     def reject(self, lease: LeaseLike, offsets: Ranges = None, *, error: str = "") -> None:
         """These will never succeed: dead at once, with the error."""
-        self._thread.run(self._broker.reject, lease, offsets, error=error)
 
     def postpone(self, lease: LeaseLike, delay: float, offsets: Ranges = None) -> None:
         """These again after `delay` seconds, without spending an attempt; an ordered partition waits for them."""
-        self._thread.run(self._broker.postpone, lease, delay, offsets)
 
     def release(self, lease: LeaseLike, offsets: Ranges = None) -> None:
         """These back at once, as if never handed out."""
-        self._thread.run(self._broker.release, lease, offsets)
 
     def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
         """Keep the lease for another span from now (the queue's, unless given).
 
         Returns its new deadline in milliseconds since the epoch.
         """
-        return self._thread.run(self._broker.extend, lease, seconds)
 
     def read(
         self, queue: str, group: str, *, max: int = 100, wait: float = 0.0, consumer: str | None = None
     ) -> StreamRead:
         """The next messages for a stream group, waiting up to `wait` seconds for the first."""
-        return self._thread.run(self._broker.read, queue, group, max=max, wait=wait, consumer=consumer)
 
     def commit(
         self, queue: str, group: str, offset: int, *, lane: int | None = None, only_forward: bool = False
@@ -229,7 +195,6 @@ class SyncBroker:
 
         With `only_forward`, nothing changes where the group has already committed a higher offset.
         """
-        self._thread.run(self._broker.commit, queue, group, offset, lane=lane, only_forward=only_forward)
 
     def read_from(
         self,
@@ -245,58 +210,46 @@ class SyncBroker:
 
         Where there are none yet, it waits up to `wait` seconds for the first.
         """
-        return self._thread.run(self._broker.read_from, queue, offset, time_ms=time_ms, max=max, lane=lane, wait=wait)
 
     # Queues and groups ------------------------------------------------------------------------------------
 
     def declare_queue(self, name: str, **options: Unpack[QueueOptions]) -> None:
         """Create a queue, or change the options named here of the one that exists (see `QueueConfig`)."""
-        self._thread.run(self._broker.declare_queue, name, **options)
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue with everything in it."""
-        self._thread.run(self._broker.delete_queue, name)
 
     def queues(self, prefix: str = "") -> dict[str, dict[str, Any]]:
         """The queues of this namespace by name, each with its options that differ from the defaults.
 
         With a prefix, only queues whose names begin with it.
         """
-        return self._thread.run(self._broker.queues, prefix)
 
     def has_queue(self, name: str) -> bool:
         """Whether there is a queue of this name in this namespace."""
-        return self._thread.run(self._broker.has_queue, name)
 
     def queue_options(self, name: str) -> dict[str, Any]:
         """The options of one queue that differ from the defaults."""
-        return self._thread.run(self._broker.queue_options, name)
 
     def declare_group(self, queue: str, name: str, **options: Unpack[GroupOptions]) -> None:
         """Create a consumer group, or change the options named here (see `GroupConfig`)."""
-        self._thread.run(self._broker.declare_group, queue, name, **options)
 
     def delete_group(self, queue: str, name: str) -> None:
         """Delete a group with its leases, waiting and dead messages."""
-        self._thread.run(self._broker.delete_group, queue, name)
 
     def groups(self, queue: str) -> dict[str, dict[str, Any]]:
         """The groups of a queue by name, each with its options that differ from the defaults."""
-        return self._thread.run(self._broker.groups, queue)
 
     # Exchanges and bindings -------------------------------------------------------------------------------
 
     def declare_exchange(self, name: str, **options: Unpack[ExchangeOptions]) -> None:
         """Create an exchange (see `ExchangeConfig`)."""
-        self._thread.run(self._broker.declare_exchange, name, **options)
 
     def delete_exchange(self, name: str) -> None:
         """Delete an exchange with the bindings from and to it."""
-        self._thread.run(self._broker.delete_exchange, name)
 
     def exchanges(self) -> dict[str, dict[str, Any]]:
         """The exchanges of this namespace by name, each with its options that differ from the defaults."""
-        return self._thread.run(self._broker.exchanges)
 
     def bind(
         self,
@@ -309,9 +262,6 @@ class SyncBroker:
         match: Literal["all", "any"] = "all",
     ) -> None:
         """Bind a queue (or exchange) to an exchange: see `Binding` for what the pattern means to each kind."""
-        self._thread.run(
-            self._broker.bind, exchange, target, pattern, target_kind=target_kind, headers=headers, match=match
-        )
 
     def unbind(
         self,
@@ -324,13 +274,9 @@ class SyncBroker:
         match: Literal["all", "any"] = "all",
     ) -> None:
         """Remove a binding."""
-        self._thread.run(
-            self._broker.unbind, exchange, target, pattern, target_kind=target_kind, headers=headers, match=match
-        )
 
     def bindings(self, exchange: str) -> list[Binding]:
         """The bindings of an exchange, in the order of binding."""
-        return self._thread.run(self._broker.bindings, exchange)
 
     # Consumers that come and go ---------------------------------------------------------------------------
 
@@ -341,7 +287,6 @@ class SyncBroker:
 
         With `exclusive` it is the queue's only consumer: `Forbidden` where there is another, and for all later ones.
         """
-        return self._thread.run(self._broker.attach, queue, group, consumer=consumer, exclusive=exclusive)
 
     def detach(self, queue: str, group: str = "default", *, consumer: str | None = None, keep: bool = False) -> None:
         """Announce that a consumer has gone: what it holds returns at once, counted as an attempt.
@@ -349,11 +294,9 @@ class SyncBroker:
         With `keep` it takes no more messages but may still settle what it holds; a second call without `keep` returns
         the rest.
         """
-        self._thread.run(self._broker.detach, queue, group, consumer=consumer, keep=keep)
 
     def stop_waiting(self, queue: str, group: str = "default", *, consumer: str | None = None) -> None:
         """Answer this consumer's waiting claims now: empty, unless messages are already on their way to it."""
-        self._thread.run(self._broker.stop_waiting, queue, group, consumer=consumer)
 
     def declare_schedule(
         self,
@@ -377,30 +320,15 @@ class SyncBroker:
         minute and hour fires once a day: at the first minute after a gap, and the first of two equal times; all others
         follow real time.
         """
-        return self._thread.run(
-            self._broker.declare_schedule,
-            name,
-            message=message,
-            queue=queue,
-            exchange=exchange,
-            cron=cron,
-            interval_ms=interval_ms,
-            timezone=timezone,
-            paused=paused,
-            description=description,
-        )
 
     def delete_schedule(self, name: str) -> None:
         """Delete a schedule; what it published stays."""
-        self._thread.run(self._broker.delete_schedule, name)
 
     def schedule(self, name: str) -> Schedule:
         """A schedule, when it fired last and when it fires next."""
-        return self._thread.run(self._broker.schedule, name)
 
     def schedules(self) -> list[Schedule]:
         """The schedules of this namespace by name."""
-        return self._thread.run(self._broker.schedules)
 
     def browse(
         self,
@@ -421,57 +349,20 @@ class SyncBroker:
         Begins at a lane (0 is the first), an offset or a time where one is given. `state` is what a group (the default
         one unless named) makes of a message.
         """
-        return self._thread.run(
-            self._broker.browse,
-            queue,
-            group=group,
-            offset=offset,
-            time_ms=time_ms,
-            lane=lane,
-            partition=partition,
-            state=state,
-            filter=filter,
-            max=max,
-            after=after,
-        )
 
     def history(self, queue: str, offset: int, *, lane: int | None = None) -> list[HistoryEntry]:
         """What happened to one message: each hand-out and how it ended, as far back as `$events` is kept."""
-        return self._thread.run(self._broker.history, queue, offset, lane=lane)
 
     def stats(self, queue: str) -> QueueStats:
         """Counts of a queue and its groups."""
-        return self._thread.run(self._broker.stats, queue)
 
     def dead(
-        self,
-        queue: str,
-        group: str = "default",
-        *,
-        max: int = 100,
-        reason: str | None = None,
-        error: str | None = None,
-        offsets: tuple[int, int] | None = None,
-        filter: str | None = None,
-        lane: int | None = None,
-        until_ms: int | None = None,
+        self, queue: str, group: str = "default", *, max: int = 100, **choice: Unpack[DeadOptions]
     ) -> list[DeadMessage]:
         """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter.
 
         Offsets count in every lane, unless one is named; with `until_ms`, only what died then or before.
         """
-        return self._thread.run(
-            self._broker.dead,
-            queue,
-            group,
-            max=max,
-            reason=reason,
-            error=error,
-            offsets=offsets,
-            filter=filter,
-            lane=lane,
-            until_ms=until_ms,
-        )
 
     def dead_ranges(
         self, queue: str, group: str = "default", *, after: tuple[int, int] | None = None, max: int = 10000
@@ -480,61 +371,15 @@ class SyncBroker:
 
         No message is read: a range is what died together, one message or many.
         """
-        return self._thread.run(self._broker.dead_ranges, queue, group, after=after, max=max)
 
     def dead_reasons(self, queue: str, group: str = "default") -> list[DeadReason]:
         """Why messages of a group died: how many by reason and error text, the most frequent first."""
-        return self._thread.run(self._broker.dead_reasons, queue, group)
 
-    def redrive(
-        self,
-        queue: str,
-        group: str = "default",
-        *,
-        reason: str | None = None,
-        error: str | None = None,
-        offsets: tuple[int, int] | None = None,
-        filter: str | None = None,
-        lane: int | None = None,
-        until_ms: int | None = None,
-    ) -> int:
+    def redrive(self, queue: str, group: str = "default", **choice: Unpack[DeadOptions]) -> int:
         """Give the chosen dead letters to their group again, with all attempts; returns how many."""
-        return self._thread.run(
-            self._broker.redrive,
-            queue,
-            group,
-            reason=reason,
-            error=error,
-            offsets=offsets,
-            filter=filter,
-            lane=lane,
-            until_ms=until_ms,
-        )
 
-    def purge_dead(
-        self,
-        queue: str,
-        group: str = "default",
-        *,
-        reason: str | None = None,
-        error: str | None = None,
-        offsets: tuple[int, int] | None = None,
-        filter: str | None = None,
-        lane: int | None = None,
-        until_ms: int | None = None,
-    ) -> int:
+    def purge_dead(self, queue: str, group: str = "default", **choice: Unpack[DeadOptions]) -> int:
         """Delete the chosen dead letters for good; returns how many."""
-        return self._thread.run(
-            self._broker.purge_dead,
-            queue,
-            group,
-            reason=reason,
-            error=error,
-            offsets=offsets,
-            filter=filter,
-            lane=lane,
-            until_ms=until_ms,
-        )
 
     def seek(
         self,
@@ -550,26 +395,21 @@ class SyncBroker:
 
         Open leases end; settling them afterwards raises `LeaseLost`. Dead messages before the place stay.
         """
-        self._thread.run(self._broker.seek, queue, group, to=to, offset=offset, time_ms=time_ms, lane=lane)
 
     def purge(self, queue: str, group: str = "default") -> int:
         """Mark everything done for a group that is neither leased nor dead; returns how many messages."""
-        return self._thread.run(self._broker.purge, queue, group)
 
     def pause(self, queue: str, group: str | None = None) -> None:
         """Hand out nothing more of a queue (or to one group of it); what is leased can still be settled."""
-        self._thread.run(self._broker.pause, queue, group)
 
     def resume(self, queue: str, group: str | None = None) -> None:
         """Undo `pause`."""
-        self._thread.run(self._broker.resume, queue, group)
 
     def check_ready(self) -> Literal["ready", "buffering"]:
         """Return when the store takes a commit; raise `Unavailable` with the reason when it cannot, or not in 2 s.
 
         `buffering` means that the store is away and publishes go to the spool.
         """
-        return self._thread.run(self._broker.check_ready)
 
     def trace_event(
         self,
@@ -586,16 +426,6 @@ class SyncBroker:
 
         The message may be done and gone, but must have been there. Kept for a week.
         """
-        self._thread.run(
-            self._broker.trace_event,
-            trace_id,
-            name,
-            detail=detail,
-            queue=queue,
-            lane=lane,
-            offset=offset,
-            consumer=consumer,
-        )
 
     def trace(self, trace_id: str, *, max: int = 1000) -> Trace:
         """The timeline of a trace id in this namespace: where its messages went, what happened to them, what was noted.
@@ -603,11 +433,9 @@ class SyncBroker:
         Its oldest `max` entries, by time, as far as the last week goes. What happened to messages is looked up for the
         first 50 of them, as far back as `$events` is kept.
         """
-        return self._thread.run(self._broker.trace, trace_id, max=max)
 
     def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
         """Where each lane of a queue begins and ends; with `time_ms` also the first offset from that time on."""
-        return self._thread.run(self._broker.lanes, queue, time_ms)
 
     def scan(
         self,
@@ -629,43 +457,26 @@ class SyncBroker:
         one answer, which holds one batch at least. `OffsetGone` where `start` is no longer kept. Scans wait for each
         other, and leave half of the node's time to others.
         """
-        return self._thread.run(
-            self._broker.scan,
-            queue,
-            lane,
-            start,
-            end,
-            payload=payload,
-            columns=columns,
-            where=where,
-            group=group,
-            max_bytes=max_bytes,
-        )
 
     def extent(
         self, queue: str, lane: int, start: int, *, max_rows: int | None = None, max_bytes: int | None = None
     ) -> Extent:
         """How far a read from `start` gets within `max_rows` and `max_bytes`: whole batches, one at least."""
-        return self._thread.run(self._broker.extent, queue, lane, start, max_rows=max_rows, max_bytes=max_bytes)
 
     def marks(self, prefix: str = "") -> list[Mark]:
         """The marks of this namespace whose names begin with `prefix`, by name."""
-        return self._thread.run(self._broker.marks, prefix)
 
     def mark(self, name: str) -> Mark:
         """A mark: its value and version; `NotFound` where there is none."""
-        return self._thread.run(self._broker.mark, name)
 
     def put_mark(self, name: str, value: Any, *, expected_version: int | None = None) -> Mark:
         """Put a mark: any JSON value under a name, durably.
 
         With `expected_version` only if it has that version now (0: only if there is none); `MarkMoved` otherwise.
         """
-        return self._thread.run(self._broker.put_mark, name, value, expected_version=expected_version)
 
     def delete_mark(self, name: str) -> None:
         """Delete a mark; a later one of the same name begins at version 1."""
-        self._thread.run(self._broker.delete_mark, name)
 
     def stage(
         self,
@@ -682,9 +493,6 @@ class SyncBroker:
         The first batch under a chunk's name is kept; staging it again changes nothing, and so does staging for a
         transaction that is committed. With `routing_key`, for an exchange, every message of the batch gets that key.
         """
-        self._thread.run(
-            self._broker.stage, transaction, chunk, batch, queue=queue, exchange=exchange, routing_key=routing_key
-        )
 
     def commit_staged(
         self, transaction: str, chunks: Sequence[str], *, marks: Sequence[MarkPut] = (), publish_id: str | None = None
@@ -697,178 +505,139 @@ class SyncBroker:
         order, through any crash; consumers may see its first pieces before its last. `publish_id` names the chunks in
         their queues: published before under the same id and chunk names within the dedup window, they are left out.
         """
-        return self._thread.run(self._broker.commit_staged, transaction, chunks, marks=marks, publish_id=publish_id)
 
     def abort_staged(self, transaction: str) -> None:
         """Drop what was staged for a transaction, if there is anything; `AlreadyCommitted` where it is too late."""
-        self._thread.run(self._broker.abort_staged, transaction)
 
     def staged(self, transaction: str) -> Staged:
         """How a transaction stands: its state, its chunks, and when it expires."""
-        return self._thread.run(self._broker.staged, transaction)
 
     def enqueued_failed(self, *, after: int = 0, max: int = 100) -> FailedPage:
         """Messages that applications enqueued in the database and that cannot be published, with the reason.
 
         By rising id, page by page: continue with `after=page.next`.
         """
-        return self._thread.run(self._broker.enqueued_failed, after=after, max=max)
 
     def retry_enqueued(self, ids: Sequence[int] | None = None) -> int:
         """Try enqueued messages again that could not be published, all of this namespace unless some are named.
 
         Returns how many. What waits for a queue, an exchange or a binding is tried again when that is declared.
         """
-        return self._thread.run(self._broker.retry_enqueued, ids)
 
     def purge_enqueued(self, ids: Sequence[int] | None = None) -> int:
         """Let enqueued messages go that could not be published, all of this namespace unless some are named.
 
         Returns how many.
         """
-        return self._thread.run(self._broker.purge_enqueued, ids)
 
     async def _give_back(self, claim: Claim) -> None:
         """The caller was interrupted before it saw the claim: back at once, as if never handed out."""
         if claim.lease is not None:
-            await self._broker.release(claim)
+            await self._inner.release(claim)
 
 
-class SyncTransaction:
+class SyncTransaction(Twin):
     """Verdicts and publishes, over any queues, that become one commit: all of it or nothing."""
-
-    def __init__(self, transaction: Transaction, thread: LoopThread) -> None:
-        self._transaction, self._thread = transaction, thread
 
     @property
     def receipt(self) -> Receipt | None:
         """Where the messages went; None until the commit."""
-        return self._transaction.receipt
 
     def publish(self, queue: str, *messages: Message) -> Self:
         """Publish to a queue."""
-        self._thread.do(self._transaction.publish, queue, *messages)
-        return self
 
     def publish_to(self, exchange: str, *messages: Message) -> Self:
         """Publish to an exchange."""
-        self._thread.do(self._transaction.publish_to, exchange, *messages)
-        return self
 
     def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> Self:
         """Any mix of verdicts on a lease."""
-        self._thread.do(self._transaction.settle, lease, verdicts)
-        return self
 
     def ack(self, lease: LeaseLike, offsets: Ranges = None) -> Self:
         """These messages are done."""
-        self._thread.do(self._transaction.ack, lease, offsets)
-        return self
 
     def nack(self, lease: LeaseLike, offsets: Ranges = None, *, delay: float | None = None, error: str = "") -> Self:
         """These failed."""
-        self._thread.do(self._transaction.nack, lease, offsets, delay=delay, error=error)
-        return self
 
     def reject(self, lease: LeaseLike, offsets: Ranges = None, *, error: str = "") -> Self:
         """These will never succeed."""
-        self._thread.do(self._transaction.reject, lease, offsets, error=error)
-        return self
 
     def postpone(self, lease: LeaseLike, delay: float, offsets: Ranges = None) -> Self:
         """These again after `delay` seconds, without spending an attempt."""
-        self._thread.do(self._transaction.postpone, lease, delay, offsets)
-        return self
 
     def release(self, lease: LeaseLike, offsets: Ranges = None) -> Self:
         """These back at once, as if never handed out."""
-        self._thread.do(self._transaction.release, lease, offsets)
-        return self
 
     def commit(self) -> Receipt:
         """Do it all. Raises, and does nothing, if any part cannot be done."""
-        return self._thread.run(self._transaction.commit)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
-            self._thread.run(self._transaction.__aexit__, kind)
+            self._thread.run(self._inner.__aexit__, kind)
 
 
-class SyncQueueHandle:
+class SyncQueueHandle(Twin):
     """One queue."""
 
-    def __init__(self, handle: QueueHandle, thread: LoopThread) -> None:
-        self._handle, self._thread = handle, thread
-        self.name = handle.name
+    @property
+    def name(self) -> str:
+        """The queue's name."""
 
     def declare(self, **options: Unpack[QueueOptions]) -> Self:
         """Create it, or change the options named here (see `QueueConfig`)."""
-        self._thread.run(self._handle.declare, **options)
-        return self
 
     def delete(self) -> None:
         """Delete it with everything in it."""
-        self._thread.run(self._handle.delete)
 
     def group(self, name: str = "default") -> SyncGroupHandle:
         """One of its groups."""
-        return SyncGroupHandle(self._thread.do(self._handle.group, name), self._thread)
 
     def publish(self, message: Message) -> Published:
         """Publish one message; returns when it is durable."""
-        return self._thread.run(self._handle.publish, message)
 
     def publish_many(self, messages: Sequence[Message]) -> Receipt:
         """Publish messages together, all or none, in their order."""
-        return self._thread.run(self._handle.publish_many, messages)
 
     def claim(self, *, max: int = 1, wait: float = 0.0, lease_seconds: float | None = None) -> Claim:
         """Lease messages of the default group."""
-        return self._thread.run(self._handle.claim, max=max, wait=wait, lease_seconds=lease_seconds)
 
     def stats(self) -> QueueStats:
         """Counts of it and its groups."""
-        return self._thread.run(self._handle.stats)
 
     def pause(self) -> None:
         """Hand out nothing more of it."""
-        self._thread.run(self._handle.pause)
 
     def resume(self) -> None:
         """Undo `pause`."""
-        self._thread.run(self._handle.resume)
 
 
-class SyncGroupHandle:
+class SyncGroupHandle(Twin):
     """One group of a queue."""
 
-    def __init__(self, handle: GroupHandle, thread: LoopThread) -> None:
-        self._handle, self._thread = handle, thread
-        self.queue, self.name = handle.queue, handle.name
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+
+    @property
+    def name(self) -> str:
+        """The group's name."""
 
     def declare(self, **options: Unpack[GroupOptions]) -> Self:
         """Create it, or change the options named here (see `GroupConfig`)."""
-        self._thread.run(self._handle.declare, **options)
-        return self
 
     def delete(self) -> None:
         """Delete it with its leases, waiting and dead messages."""
-        self._thread.run(self._handle.delete)
 
     def claim(self, *, max: int = 1, wait: float = 0.0, lease_seconds: float | None = None) -> Claim:
         """Lease messages."""
-        return self._thread.run(self._handle.claim, max=max, wait=wait, lease_seconds=lease_seconds)
 
     def read(self, *, max: int = 100, wait: float = 0.0) -> StreamRead:
         """The next messages of a stream group."""
-        return self._thread.run(self._handle.read, max=max, wait=wait)
 
     def commit(self, offset: int, *, lane: int | None = None) -> None:
         """Everything below `offset` is processed."""
-        self._thread.run(self._handle.commit, offset, lane=lane)
 
     def seek(
         self,
@@ -879,40 +648,32 @@ class SyncGroupHandle:
         lane: int | None = None,
     ) -> None:
         """Move it: everything before the place is done, everything from it on is new again."""
-        self._thread.run(self._handle.seek, to=to, offset=offset, time_ms=time_ms, lane=lane)
 
     def dead(self, *, max: int = 100) -> list[DeadMessage]:
         """Its dead letters with why they died."""
-        return self._thread.run(self._handle.dead, max=max)
 
     def redrive(self) -> int:
         """Give all its dead letters to it again; how many."""
-        return self._thread.run(self._handle.redrive)
 
     def pause(self) -> None:
         """Hand out nothing more to it."""
-        self._thread.run(self._handle.pause)
 
     def resume(self) -> None:
         """Undo `pause`."""
-        self._thread.run(self._handle.resume)
 
 
-class SyncExchangeHandle:
+class SyncExchangeHandle(Twin):
     """One exchange."""
 
-    def __init__(self, handle: ExchangeHandle, thread: LoopThread) -> None:
-        self._handle, self._thread = handle, thread
-        self.name = handle.name
+    @property
+    def name(self) -> str:
+        """The exchange's name."""
 
     def declare(self, **options: Unpack[ExchangeOptions]) -> Self:
         """Create it (see `ExchangeConfig`)."""
-        self._thread.run(self._handle.declare, **options)
-        return self
 
     def delete(self) -> None:
         """Delete it with the bindings from and to it."""
-        self._thread.run(self._handle.delete)
 
     def bind(
         self,
@@ -924,9 +685,6 @@ class SyncExchangeHandle:
         match: Literal["all", "any"] = "all",
     ) -> Self:
         """Bind a queue (or exchange) to it."""
-        self._thread.run(self._handle.bind, target, pattern, target_kind=target_kind, headers=headers, match=match)
-        return self
 
     def publish(self, messages: Message | Sequence[Message] | EncodedBatch, *, mandatory: bool = False) -> Receipt:
         """Publish to it: each message goes to every queue that its key and headers lead to, or to none."""
-        return self._thread.run(self._handle.publish, messages, mandatory=mandatory)

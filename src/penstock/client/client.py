@@ -17,11 +17,11 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, Unpack
 
 from penstock.api.arguments import check_number
 from penstock.api.broker import Broker
-from penstock.client.consumer import BatchHandler, Consumer, Handler
+from penstock.client.consumer import BatchHandler, Consumer, ConsumerOptions, Handler
 from penstock.client.operations.admin import ClientAdministration
 from penstock.client.operations.dead_letters import ClientDeadLetters
 from penstock.client.operations.declare import ClientDeclarations
@@ -35,11 +35,11 @@ from penstock.client.operations.schedules import ClientSchedules
 from penstock.client.operations.staging import ClientStaging
 from penstock.client.operations.traces import ClientTraces
 from penstock.client.operations.transaction import ClientTransaction
-from penstock.client.producer import Producer
+from penstock.client.producer import Producer, ProducerOptions
 from penstock.client.session import begin_session, end_session, renew_session
 from penstock.client.stream import StreamReader
 from penstock.client.transport.channel import Channel, Retry, Sender
-from penstock.model import DEFAULT_GROUP, DEFAULT_NAMESPACE, check_integer, check_name
+from penstock.model import DEFAULT_NAMESPACE, check_integer, check_name
 from penstock.model.limits import SESSION_SECONDS_MAX, SESSION_SECONDS_MIN
 
 DEFAULT_URL: Final = "http://127.0.0.1:7333"
@@ -136,111 +136,31 @@ class AsyncClient(
     def transaction(self) -> ClientTransaction:
         return ClientTransaction(self)
 
-    def producer(
-        self,
-        queue: str | None = None,
-        *,
-        exchange: str | None = None,
-        mandatory: bool = False,
-        linger_ms: float = 5,
-        batch_messages: int = 1_000,
-        batch_bytes: int = 1_000_000,
-        buffer_bytes: int = 32_000_000,
-        in_flight: int = 1,
-        idempotent: bool | None = None,
-    ) -> Producer:
+    def producer(self, queue: str | None = None, **options: Unpack[ProducerOptions]) -> Producer:
         """Many small sends as few large publishes: `async with client.producer("orders") as producer: …`.
 
-        A message waits up to `linger_ms` for others; a batch has up to `batch_messages` and `batch_bytes`. `send` waits
-        while the producer holds `buffer_bytes`. One batch is under way at a time, which keeps the order of sends;
-        `in_flight` above 1 gives that up. `idempotent` is the client's unless given.
+        A message waits up to `linger_ms` (5) for others; a batch has up to `batch_messages` (1 000) and `batch_bytes`
+        (1 000 000). `send` waits while the producer holds `buffer_bytes` (32 000 000). One batch is under way at a
+        time, which keeps the order of sends; `in_flight` above 1 gives that up. `idempotent` is the client's unless
+        given. Instead of a queue it may have an `exchange`, and then be `mandatory`: see `publish_to`.
         """
-        return Producer(
-            self,
-            queue,
-            exchange=exchange,
-            mandatory=mandatory,
-            linger_ms=linger_ms,
-            batch_messages=batch_messages,
-            batch_bytes=batch_bytes,
-            buffer_bytes=buffer_bytes,
-            in_flight=in_flight,
-            idempotent=idempotent,
-        )
+        return Producer(self, queue, **options)
 
-    def consumer(
-        self,
-        queue: str,
-        handler: Handler | BatchHandler,
-        *,
-        group: str = DEFAULT_GROUP,
-        concurrency: int = 1,
-        batch: int | None = None,
-        prefetch: int | None = None,
-        lease_seconds: float = 30.0,
-        ack: bool = False,
-        partition: str | None = None,
-        consumer: str | None = None,
-        settle_ms: float = 5,
-        poll_seconds: float = 2.0,
-    ) -> Consumer:
+    def consumer(self, queue: str, handler: Handler | BatchHandler, **options: Unpack[ConsumerOptions]) -> Consumer:
         """A runner of a handler over a group's messages: `await consumer.run()`, `consumer.stop()`.
 
         The handler, plain (run in threads) or a coroutine function, takes one message, or a list of up to `batch`. What
         returns is acked; what raises is nacked with the error, `Reject` and `Postpone` do what they say. `concurrency`
-        handlers run at a time, never two on one partition of a claim. Leases are renewed while handlers run.
-        `prefetch` is how many messages are held at most. Verdicts are collected for `settle_ms` and sent together. A
-        claim waits `poll_seconds` at the server, and so may a stop. With `ack`, messages are done as they are handed
-        out.
+        handlers (1) run at a time, never two on one partition of a claim. Leases last `lease_seconds` (30) and are
+        renewed while handlers run. `prefetch` is how many messages are held at most (twice what the handlers can
+        take). Verdicts are collected for `settle_ms` (5) and sent together. A claim waits `poll_seconds` (2) at the
+        server, and so may a stop. With `ack`, messages are done as they are handed out.
         """
-        return Consumer(
-            self,
-            queue,
-            handler,
-            group=group,
-            concurrency=concurrency,
-            batch=batch,
-            prefetch=prefetch,
-            lease_seconds=lease_seconds,
-            ack=ack,
-            partition=partition,
-            consumer=consumer,
-            settle_ms=settle_ms,
-            poll_seconds=poll_seconds,
-        )
+        return Consumer(self, queue, handler, **options)
 
-    async def consume(
-        self,
-        queue: str,
-        handler: Handler | BatchHandler,
-        *,
-        group: str = DEFAULT_GROUP,
-        concurrency: int = 1,
-        batch: int | None = None,
-        prefetch: int | None = None,
-        lease_seconds: float = 30.0,
-        ack: bool = False,
-        partition: str | None = None,
-        consumer: str | None = None,
-        settle_ms: float = 5,
-        poll_seconds: float = 2.0,
-    ) -> None:
+    async def consume(self, queue: str, handler: Handler | BatchHandler, **options: Unpack[ConsumerOptions]) -> None:
         """Run a handler over a group's messages until SIGTERM or Ctrl-C, and stop with care; see `consumer`."""
-        runner = self.consumer(
-            queue,
-            handler,
-            group=group,
-            concurrency=concurrency,
-            batch=batch,
-            prefetch=prefetch,
-            lease_seconds=lease_seconds,
-            ack=ack,
-            partition=partition,
-            consumer=consumer,
-            settle_ms=settle_ms,
-            poll_seconds=poll_seconds,
-        )
-        await runner.run_forever()
+        await self.consumer(queue, handler, **options).run_forever()
 
     def stream(
         self,

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from penstock import telemetry
 from penstock.api.arguments import check_number, milliseconds
@@ -60,6 +60,21 @@ class Postpone(Exception):
     def __init__(self, delay: float) -> None:
         super().__init__(f"again in {delay:g} seconds")
         self.delay_ms = milliseconds(delay, "delay", 0, SPAN_MS_MAX)
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """Options of a consumer: see `AsyncClient.consumer`."""
+
+    group: str
+    concurrency: int
+    batch: int | None
+    prefetch: int | None
+    lease_seconds: float
+    ack: bool
+    partition: str | None
+    consumer: str | None
+    settle_ms: float
+    poll_seconds: float
 
 
 class Consumer:
@@ -155,6 +170,7 @@ class Consumer:
 
     @property
     def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
         return self._stopping.is_set()
 
     async def run_forever(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypedDict
 
 from penstock.api.arguments import check_number
 from penstock.api.results import Published
@@ -75,6 +75,19 @@ class Sent:
     def _wake(self) -> None:
         if self._waiters is not None and not self._waiters.done():
             self._waiters.set_result(None)
+
+
+class ProducerOptions(TypedDict, total=False):
+    """Options of a producer: see `AsyncClient.producer`."""
+
+    exchange: str | None
+    mandatory: bool
+    linger_ms: float
+    batch_messages: int
+    batch_bytes: int
+    buffer_bytes: int
+    in_flight: int
+    idempotent: bool | None
 
 
 class Producer:

@@ -45,13 +45,15 @@ def _lanes_of(queue: Queue) -> str:
 
 def choice_of(
     queue: Queue,
-    reason: str | None,
-    error: str | None,
-    offsets: tuple[int, int] | None,
-    condition: str | None,
-    lane: int | None,
-    until_ms: int | None,
+    *,
+    reason: str | None = None,
+    error: str | None = None,
+    offsets: tuple[int, int] | None = None,
+    filter: str | None = None,  # noqa: A002 - the API's word
+    lane: int | None = None,
+    until_ms: int | None = None,
 ) -> Choice:
+    """Which dead letters, as `DeadOptions` says; raises for a condition that makes no sense."""
     check_text(reason, "reason", 255)
     check_text(error, "error", ERROR_CHARACTERS_MAX)
     if offsets is not None:
@@ -59,4 +61,4 @@ def choice_of(
     if until_ms is not None:
         check_integer(until_ms, "until_ms", 0, INTEGER_MAX)
     lane_id = None if lane is None else lane_of(queue, lane)
-    return Choice(reason, error, offsets, None if condition is None else parse(condition), lane_id, until_ms)
+    return Choice(reason, error, offsets, None if filter is None else parse(filter), lane_id, until_ms)

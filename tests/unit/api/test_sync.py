@@ -40,8 +40,8 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 
 def node_of(broker: SyncBroker) -> Node:
-    assert isinstance(broker._broker, LocalBroker)
-    return nodes.node_of(broker._broker)
+    assert isinstance(broker._inner, LocalBroker)
+    return nodes.node_of(broker._inner)
 
 
 # Threads --------------------------------------------------------------------------------------------------

@@ -2,46 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
+import msgspec
+
 from penstock.api.arguments import span_of
-from penstock.api.dead_letters import DeadLetters, DeadMessage, DeadRanges, DeadReason
+from penstock.api.dead_letters import DeadLetters, DeadMessage, DeadOptions, DeadRanges, DeadReason
 from penstock.client.operations.codec import with_query
 from penstock.client.operations.requests import Requests
 from penstock.model import DEFAULT_GROUP
-from penstock.wire.http.shapes import (
-    DeadAnswer,
-    DeadChoice,
-    ReasonsAnswer,
-)
+from penstock.wire.http.shapes import DeadAnswer, DeadChoice, ReasonsAnswer
 
 
 class ClientDeadLetters(Requests, DeadLetters):
     """Lists, redrives and purges dead letters."""
 
     async def dead(
-        self,
-        queue: str,
-        group: str = DEFAULT_GROUP,
-        *,
-        max: int = 100,
-        reason: str | None = None,
-        error: str | None = None,
-        offsets: tuple[int, int] | None = None,
-        filter: str | None = None,
-        lane: int | None = None,
-        until_ms: int | None = None,
+        self, queue: str, group: str = DEFAULT_GROUP, *, max: int = 100, **choice: Unpack[DeadOptions]
     ) -> list[DeadMessage]:
-        start, end = (None, None) if offsets is None else span_of(offsets)
-        path = with_query(
-            self._dead(queue, group),
-            max=max,
-            reason=reason,
-            error=error,
-            start=start,
-            end=end,
-            filter=filter,
-            lane=lane,
-            until_ms=until_ms,
-        )
+        chosen = msgspec.structs.asdict(_choice(choice))
+        start, end = chosen.pop("offsets") or (None, None)
+        path = with_query(self._dead(queue, group), max=max, start=start, end=end, **chosen)
         answer = await self._get(DeadAnswer, path)
         return [
             DeadMessage(body.message.received(), body.reason, body.error, body.attempts, body.consumer, body.dead_ms)
@@ -61,46 +42,15 @@ class ClientDeadLetters(Requests, DeadLetters):
     async def dead_reasons(self, queue: str, group: str = DEFAULT_GROUP) -> list[DeadReason]:
         return (await self._get(ReasonsAnswer, self._dead(queue, group, "reasons"))).reasons
 
-    async def redrive(
-        self,
-        queue: str,
-        group: str = DEFAULT_GROUP,
-        *,
-        reason: str | None = None,
-        error: str | None = None,
-        offsets: tuple[int, int] | None = None,
-        filter: str | None = None,
-        lane: int | None = None,
-        until_ms: int | None = None,
-    ) -> int:
-        choice = DeadChoice(
-            reason=reason,
-            error=error,
-            offsets=offsets and span_of(offsets),
-            filter=filter,
-            lane=lane,
-            until_ms=until_ms,
-        )
-        return await self._count(self._dead(queue, group, "redrive"), choice)
+    async def redrive(self, queue: str, group: str = DEFAULT_GROUP, **choice: Unpack[DeadOptions]) -> int:
+        return await self._count(self._dead(queue, group, "redrive"), _choice(choice))
 
-    async def purge_dead(
-        self,
-        queue: str,
-        group: str = DEFAULT_GROUP,
-        *,
-        reason: str | None = None,
-        error: str | None = None,
-        offsets: tuple[int, int] | None = None,
-        filter: str | None = None,
-        lane: int | None = None,
-        until_ms: int | None = None,
-    ) -> int:
-        choice = DeadChoice(
-            reason=reason,
-            error=error,
-            offsets=offsets and span_of(offsets),
-            filter=filter,
-            lane=lane,
-            until_ms=until_ms,
-        )
-        return await self._count(self._dead(queue, group, "purge"), choice)
+    async def purge_dead(self, queue: str, group: str = DEFAULT_GROUP, **choice: Unpack[DeadOptions]) -> int:
+        return await self._count(self._dead(queue, group, "purge"), _choice(choice))
+
+
+def _choice(given: DeadOptions) -> DeadChoice:
+    chosen = DeadChoice(**given)
+    if chosen.offsets is not None:
+        chosen.offsets = span_of(chosen.offsets)
+    return chosen

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.api.dead_letters import DeadLetters, DeadMessage, DeadPage, DeadRanges, DeadReason
-from penstock.model import (
-    BATCH_MESSAGES_MAX,
-    DEFAULT_GROUP,
-    check_integer,
-)
+from typing import Unpack
+
+from penstock.api.dead_letters import DeadLetters, DeadMessage, DeadOptions, DeadPage, DeadRanges, DeadReason
+from penstock.model import BATCH_MESSAGES_MAX, DEFAULT_GROUP, check_integer
 from penstock.node.arguments import choice_of, place_after
 from penstock.node.broker.names import Names
 
@@ -16,22 +14,12 @@ class LocalDeadLetters(Names, DeadLetters):
     """Lists, redrives and purges dead letters."""
 
     async def dead(
-        self,
-        queue: str,
-        group: str = DEFAULT_GROUP,
-        *,
-        max: int = 100,
-        reason: str | None = None,
-        error: str | None = None,
-        offsets: tuple[int, int] | None = None,
-        filter: str | None = None,
-        lane: int | None = None,
-        until_ms: int | None = None,
+        self, queue: str, group: str = DEFAULT_GROUP, *, max: int = 100, **choice: Unpack[DeadOptions]
     ) -> list[DeadMessage]:
         home = self._queue(queue, "browse")
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
-        choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
-        return await self._services.dead_letters.listed(home, self._group(home, group), choice, max)
+        chosen = choice_of(home, **choice)
+        return await self._services.dead_letters.listed(home, self._group(home, group), chosen, max)
 
     async def dead_page(
         self, queue: str, group: str = DEFAULT_GROUP, *, after: tuple[int, int] | None = None, max: int = 100
@@ -53,34 +41,12 @@ class LocalDeadLetters(Names, DeadLetters):
         home = self._queue(queue, "browse")
         return await self._services.dead_letters.reasons(home, self._group(home, group))
 
-    async def redrive(
-        self,
-        queue: str,
-        group: str = DEFAULT_GROUP,
-        *,
-        reason: str | None = None,
-        error: str | None = None,
-        offsets: tuple[int, int] | None = None,
-        filter: str | None = None,
-        lane: int | None = None,
-        until_ms: int | None = None,
-    ) -> int:
+    async def redrive(self, queue: str, group: str = DEFAULT_GROUP, **choice: Unpack[DeadOptions]) -> int:
         home = self._queue(queue, "manage")
-        choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
-        return await self._services.dead_letters.redrive(home, self._group(home, group), choice)
+        chosen = choice_of(home, **choice)
+        return await self._services.dead_letters.redrive(home, self._group(home, group), chosen)
 
-    async def purge_dead(
-        self,
-        queue: str,
-        group: str = DEFAULT_GROUP,
-        *,
-        reason: str | None = None,
-        error: str | None = None,
-        offsets: tuple[int, int] | None = None,
-        filter: str | None = None,
-        lane: int | None = None,
-        until_ms: int | None = None,
-    ) -> int:
+    async def purge_dead(self, queue: str, group: str = DEFAULT_GROUP, **choice: Unpack[DeadOptions]) -> int:
         home = self._queue(queue, "manage")
-        choice = choice_of(home, reason, error, offsets, filter, lane, until_ms)
-        return await self._services.dead_letters.purge(home, self._group(home, group), choice)
+        chosen = choice_of(home, **choice)
+        return await self._services.dead_letters.purge(home, self._group(home, group), chosen)
