@@ -14,19 +14,11 @@ from penstock.wire.amqp091.codes import BASIC, BODY, FRAME_END, HEADER
 from penstock.wire.amqp091.content import Content, check_properties
 from penstock.wire.amqp091.events import Event, Publish
 from penstock.wire.amqp091.sending import Sender
-from penstock.wire.amqp091.tables import Malformed, check_utf8
+from penstock.wire.amqp091.tables import Malformed, Wrong, check_utf8
 
 _FRAME: Final = Struct(">BHI")
 _CONTENT: Final = Struct(">BHIHHQ")
 _CONTENT_PAYLOAD: Final = Struct(">HHQ")
-
-
-class Wrong(Exception):
-    """What the client did costs it the connection: the reply code and why."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code: Final = code
 
 
 class Assembler(Sender):

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 from pamqp.commands import Basic, Channel, Confirm, Connection, Exchange, Queue, Tx
 
 from penstock.wire.amqp091 import codes, events, frames
-from penstock.wire.amqp091.assembly import Assembler, Wrong
+from penstock.wire.amqp091.assembly import Assembler
 from penstock.wire.amqp091.codes import BASIC_PUBLISH, FRAME_END, FRAME_OVERHEAD, METHOD
 from penstock.wire.amqp091.events import Event
-from penstock.wire.amqp091.handshake import MECHANISMS, Refused, capabilities, credentials, tuned
+from penstock.wire.amqp091.handshake import MECHANISMS, capabilities, credentials, tuned
 from penstock.wire.amqp091.limits import Limits
 from penstock.wire.amqp091.methods import Unknown, decode, make
 from penstock.wire.amqp091.sending import Stage
-from penstock.wire.amqp091.tables import Malformed
+from penstock.wire.amqp091.tables import Malformed, Wrong
 
 if TYPE_CHECKING:
     from pamqp.base import Frame
@@ -235,26 +235,23 @@ class ServerConnection(Assembler):
         stage = self._stage
         if channel:
             raise Wrong(codes.CHANNEL_ERROR, f"{method.name} on channel {channel} before connection.open")
-        try:
-            if stage is Stage.START_OK and isinstance(method, Connection.StartOk):
-                self._capabilities = capabilities(method)
-                user, password = credentials(method)
-                self.client_properties = dict(method.client_properties)
-                self._stage = Stage.LOGIN
-                found.append(events.Login(method.mechanism, user, password))
-            elif stage is Stage.TUNE_OK and isinstance(method, Connection.TuneOk):
-                self.channel_max, self.frame_max, self.heartbeat = tuned(self.limits, method)
-                self._most = self._body_most = self.frame_max - codes.FRAME_OVERHEAD
-                self._stage = Stage.OPEN
-            elif stage is Stage.OPEN and isinstance(method, Connection.Open):
-                self._stage = Stage.VHOST
-                found.append(events.OpenVhost(method.virtual_host))
-            elif isinstance(method, Connection.Close):
-                self._connection_method(method, found)
-            else:
-                raise Wrong(codes.COMMAND_INVALID, f"{method.name} at this point of the handshake")
-        except Refused as refused:
-            raise Wrong(refused.code, refused.text) from None
+        if stage is Stage.START_OK and isinstance(method, Connection.StartOk):
+            self._capabilities = capabilities(method)
+            user, password = credentials(method)
+            self.client_properties = dict(method.client_properties)
+            self._stage = Stage.LOGIN
+            found.append(events.Login(method.mechanism, user, password))
+        elif stage is Stage.TUNE_OK and isinstance(method, Connection.TuneOk):
+            self.channel_max, self.frame_max, self.heartbeat = tuned(self.limits, method)
+            self._most = self._body_most = self.frame_max - codes.FRAME_OVERHEAD
+            self._stage = Stage.OPEN
+        elif stage is Stage.OPEN and isinstance(method, Connection.Open):
+            self._stage = Stage.VHOST
+            found.append(events.OpenVhost(method.virtual_host))
+        elif isinstance(method, Connection.Close):
+            self._connection_method(method, found)
+        else:
+            raise Wrong(codes.COMMAND_INVALID, f"{method.name} at this point of the handshake")
 
     def _connection_method(self, method: Frame, found: list[Event]) -> None:
         if isinstance(method, Connection.UpdateSecret):

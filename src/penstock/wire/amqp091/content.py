@@ -32,21 +32,16 @@ MAX_REMEMBERED: Final = 1024
 MAX_REMEMBERED_BYTES: Final = 128
 
 
-class Checked:
-    """Checks properties; those of most programs repeat, so the last ones found good are remembered."""
-
-    def __init__(self) -> None:
-        self._good: set[bytes] = {NONE}
-
-    def check(self, properties: bytes) -> None:
-        """Raises Malformed."""
-        if properties in self._good:
-            return
-        locate(properties)
-        if len(properties) <= MAX_REMEMBERED_BYTES:
-            if len(self._good) >= MAX_REMEMBERED:
-                self._good.clear()
-            self._good.add(properties)
+_good: Final[set[bytes]] = {NONE}
+"""Properties that were found good: those of most programs repeat."""
 
 
-check_properties: Final = Checked().check
+def check_properties(properties: bytes) -> None:
+    """Raises Malformed where they are not well formed."""
+    if properties in _good:
+        return
+    locate(properties)
+    if len(properties) <= MAX_REMEMBERED_BYTES:
+        if len(_good) >= MAX_REMEMBERED:
+            _good.clear()
+        _good.add(properties)

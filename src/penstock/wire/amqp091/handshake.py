@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.wire.amqp091 import codes
 from penstock.wire.amqp091.limits import Limits
-from penstock.wire.amqp091.tables import Malformed, decode_table
+from penstock.wire.amqp091.tables import Malformed, Wrong, decode_table
 
 if TYPE_CHECKING:
     from pamqp.commands import Connection
@@ -49,17 +49,8 @@ class Tuned(NamedTuple):
     heartbeat: int
 
 
-class Refused(Exception):
-    """What the client asks for cannot be had: a reply code and why."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code: Final = code
-        self.text: Final = text
-
-
 def credentials(method: Connection.StartOk) -> Credentials:
-    """What a client logs in with; raises Refused."""
+    """What a client logs in with; raises Wrong."""
     told: Any = method.response
     response = told.encode() if isinstance(told, str) else bytes(told)
     try:
@@ -68,8 +59,8 @@ def credentials(method: Connection.StartOk) -> Credentials:
         if method.mechanism == "AMQPLAIN":
             return _amqplain(response)
     except (Malformed, UnicodeDecodeError):
-        raise Refused(codes.SYNTAX_ERROR, f"the {method.mechanism} response is not well formed") from None
-    raise Refused(codes.COMMAND_INVALID, f"unknown mechanism {method.mechanism[:40]!r}; there are {MECHANISMS}")
+        raise Wrong(codes.SYNTAX_ERROR, f"the {method.mechanism} response is not well formed") from None
+    raise Wrong(codes.COMMAND_INVALID, f"unknown mechanism {method.mechanism[:40]!r}; there are {MECHANISMS}")
 
 
 def _plain(response: bytes) -> Credentials:
@@ -97,15 +88,15 @@ def capabilities(method: Connection.StartOk) -> frozenset[str]:
 
 
 def tuned(limits: Limits, method: Connection.TuneOk) -> Tuned:
-    """What holds after the client's answer; 0 of the client means no wish. Raises Refused."""
+    """What holds after the client's answer; 0 of the client means no wish. Raises Wrong."""
     channel_max = _agreed("channel_max", limits.channel_max, method.channel_max)
     frame_max = _agreed("frame_max", limits.frame_max, method.frame_max)
     if frame_max < codes.FRAME_MIN_SIZE:
-        raise Refused(codes.NOT_ALLOWED, f"frame_max {frame_max} is less than {codes.FRAME_MIN_SIZE}")
+        raise Wrong(codes.NOT_ALLOWED, f"frame_max {frame_max} is less than {codes.FRAME_MIN_SIZE}")
     return Tuned(channel_max, frame_max, method.heartbeat)
 
 
 def _agreed(name: str, ours: int, theirs: int) -> int:
     if theirs > ours:
-        raise Refused(codes.NOT_ALLOWED, f"{name} {theirs} is more than the {ours} that was offered")
+        raise Wrong(codes.NOT_ALLOWED, f"{name} {theirs} is more than the {ours} that was offered")
     return theirs or ours

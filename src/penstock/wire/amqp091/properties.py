@@ -90,10 +90,31 @@ def locate(raw: bytes) -> dict[str, int]:
     return places
 
 
+class _Text:
+    """A property that is a text."""
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, properties: Properties, _owner: type) -> str | None:
+        return properties.text(self._name)
+
+
 class Properties:
     """Properties as they came; each is None where it is not there. Raises Malformed for bytes that are not any."""
 
     __slots__ = ("raw", "_places")
+
+    content_type = _Text()
+    content_encoding = _Text()
+    correlation_id = _Text()
+    reply_to = _Text()
+    expiration = _Text()
+    message_id = _Text()
+    message_type = _Text()
+    user_id = _Text()
+    app_id = _Text()
+    cluster_id = _Text()
 
     def __init__(self, raw: bytes = NONE) -> None:
         self.raw: Final = raw
@@ -111,14 +132,6 @@ class Properties:
         if position is None:
             return None
         return self.raw[position + 1 : position + 1 + self.raw[position]].decode()
-
-    @property
-    def content_type(self) -> str | None:
-        return self.text("content_type")
-
-    @property
-    def content_encoding(self) -> str | None:
-        return self.text("content_encoding")
 
     @property
     def headers(self) -> dict[str, Any] | None:
@@ -143,41 +156,9 @@ class Properties:
         return self._octet("priority")
 
     @property
-    def correlation_id(self) -> str | None:
-        return self.text("correlation_id")
-
-    @property
-    def reply_to(self) -> str | None:
-        return self.text("reply_to")
-
-    @property
-    def expiration(self) -> str | None:
-        return self.text("expiration")
-
-    @property
-    def message_id(self) -> str | None:
-        return self.text("message_id")
-
-    @property
     def timestamp(self) -> Timestamp | None:
         position = self._places.get("timestamp")
         return None if position is None else Timestamp(_SECONDS.unpack_from(self.raw, position)[0])
-
-    @property
-    def message_type(self) -> str | None:
-        return self.text("message_type")
-
-    @property
-    def user_id(self) -> str | None:
-        return self.text("user_id")
-
-    @property
-    def app_id(self) -> str | None:
-        return self.text("app_id")
-
-    @property
-    def cluster_id(self) -> str | None:
-        return self.text("cluster_id")
 
     def _octet(self, name: str) -> int | None:
         position = self._places.get(name)

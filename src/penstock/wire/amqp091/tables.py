@@ -24,6 +24,14 @@ class Malformed(ValueError):
     """Bytes that are not what the specification says; the text says why."""
 
 
+class Wrong(Exception):
+    """What the client did costs it the connection: the reply code and why."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code: Final = code
+
+
 class Int8(int):
     pass
 

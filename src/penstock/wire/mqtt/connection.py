@@ -22,34 +22,25 @@ from typing import Final
 from penstock.wire.mqtt.codec import Answer
 from penstock.wire.mqtt.codec import Limits as Limits  # noqa: PLC0414 - fronts take it from here
 from penstock.wire.mqtt.incoming import IncomingPackets
-from penstock.wire.mqtt.kinds import PINGRESP, Kind, check_first_byte
+from penstock.wire.mqtt.kinds import FLAGS, PINGRESP, Kind, check_first_byte
 from penstock.wire.mqtt.outgoing import Outgoing, State
 from penstock.wire.mqtt.packets import (
     Connect,
     Disconnect,
     Event,
     Lost,
-    PubAck,
-    PubComp,
     Publish,
-    PubRec,
-    PubRel,
-    UserProperties,
 )
 from penstock.wire.mqtt.reader import Reader
 from penstock.wire.mqtt.reasons import Reason, Refused
 from penstock.wire.mqtt.silence import Silence
+from penstock.wire.mqtt.v3 import ANSWERS
 from penstock.wire.mqtt.versions import choose_codec
 
 # Looked at for every packet, so plain numbers.
 PUBLISH_KIND: Final = int(Kind.PUBLISH)
 PINGREQ: Final = int(Kind.PINGREQ) << 4
-PLAIN_ANSWERS: Final[dict[int, type[PubAck | PubRec | PubRel | PubComp]]] = {
-    0x40: PubAck,
-    0x50: PubRec,
-    0x62: PubRel,
-    0x70: PubComp,
-}
+PLAIN_ANSWERS: Final = {kind << 4 | FLAGS[kind]: event for kind, event in ANSWERS.items()}
 """By their first byte."""
 
 
@@ -193,9 +184,7 @@ class ServerConnection(Outgoing):
         session_expiry: int | None = None,
         assigned_client_id: str | None = None,
         server_keep_alive: int | None = None,
-        response_information: str | None = None,
         text: str = "",
-        user_properties: UserProperties = (),
     ) -> None:
         """Let the client in, or refuse it and close.
 
@@ -207,15 +196,7 @@ class ServerConnection(Outgoing):
         if self._state is not State.ASKED or self._codec is None:
             raise RuntimeError("connack is the answer to Connect, which has not come or has been answered")
         told = Reason(reason)
-        answer = Answer(
-            session_present,
-            session_expiry,
-            assigned_client_id,
-            server_keep_alive,
-            response_information,
-            text,
-            user_properties,
-        )
+        answer = Answer(session_present, session_expiry, assigned_client_id, server_keep_alive, text)
         sent = self._send(self._codec.connack(told, answer))
         if told is not Reason.SUCCESS or not sent:
             self._close()

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, auto
 
-from penstock.wire.mqtt.codec import Answer, Codec
+from penstock.wire.mqtt.codec import Answer
 from penstock.wire.mqtt.kinds import Kind
-from penstock.wire.mqtt.packets import NO_PROPERTIES, PublishProperties, UserProperties
-from penstock.wire.mqtt.publishing import DUP, PUBLISH, RETAIN, EncodedPublish
+from penstock.wire.mqtt.packets import NO_PROPERTIES, PublishProperties
+from penstock.wire.mqtt.publishing import DUP, PUBLISH, RETAIN, Delivery
 from penstock.wire.mqtt.reasons import REFUSAL, Reason
+from penstock.wire.mqtt.v3 import Codec3
+from penstock.wire.mqtt.v5 import Codec5
 
 
 class State(Enum):
@@ -33,7 +35,7 @@ class Outgoing:
 
     def __init__(self) -> None:
         self._state = State.NEW
-        self._codec: Codec | None = None
+        self._codec: Codec3 | Codec5 | None = None
         self._out: list[bytes] = []
         self._unanswered: set[int] = set()
         """Packet ids of a version 5 client's publishes that have no answer yet."""
@@ -69,98 +71,59 @@ class Outgoing:
         subscription_ids: Sequence[int] = (),
     ) -> bool:
         """Deliver a message. False: longer than the client takes; it was not sent and must be dropped for it."""
-        return self.publish_encoded(
-            EncodedPublish(topic, payload, properties),
-            qos=qos,
-            retain=retain,
-            dup=dup,
-            packet_id=packet_id,
-            subscription_ids=subscription_ids,
-        )
-
-    def publish_encoded(
-        self,
-        message: EncodedPublish,
-        *,
-        qos: int = 0,
-        retain: bool = False,
-        dup: bool = False,
-        packet_id: int = 0,
-        subscription_ids: Sequence[int] = (),
-    ) -> bool:
-        """`publish` for a message that goes to many: encoded once, for all connections of both versions."""
         if self._state is not State.OPEN or self._codec is None:
             return True
         first = PUBLISH | qos << 1 | (RETAIN if retain else 0) | (DUP if dup and qos else 0)
-        parts = self._codec.delivery(message, first, subscription_ids)
-        if parts is None:
-            return False
-        if qos:
-            self._out += (parts.head, packet_id.to_bytes(2, "big"), parts.middle, message.payload)
-        else:
-            self._out += (parts.head, parts.middle, message.payload)
-        return True
+        parts = self._codec.delivery(Delivery(topic, payload, properties, first, packet_id), subscription_ids)
+        self._out += parts
+        return bool(parts)
 
-    def puback(self, packet_id: int, reason: int = 0, *, text: str = "", user_properties: UserProperties = ()) -> None:
+    def puback(self, packet_id: int, reason: int = 0, *, text: str = "") -> None:
         """Answer a publish of QoS 1."""
         self._unanswered.discard(packet_id)
-        self._acknowledge(Kind.PUBACK, packet_id, reason, text, user_properties)
+        self._acknowledge(Kind.PUBACK, packet_id, reason, text)
 
-    def pubrec(self, packet_id: int, reason: int = 0, *, text: str = "", user_properties: UserProperties = ()) -> None:
+    def pubrec(self, packet_id: int, reason: int = 0, *, text: str = "") -> None:
         """Answer a publish of QoS 2; a refusal ends the exchange."""
         if reason >= REFUSAL:
             self._unanswered.discard(packet_id)
-        self._acknowledge(Kind.PUBREC, packet_id, reason, text, user_properties)
+        self._acknowledge(Kind.PUBREC, packet_id, reason, text)
 
     def pubrel(self, packet_id: int, reason: int = 0) -> None:
         """Answer a `PubRec`."""
-        self._acknowledge(Kind.PUBREL, packet_id, reason, "", ())
+        self._acknowledge(Kind.PUBREL, packet_id, reason)
 
     def pubcomp(self, packet_id: int, reason: int = 0) -> None:
         """Answer a `PubRel`; `PACKET_ID_NOT_FOUND` for one that is not known (3.1.1: plain)."""
         self._unanswered.discard(packet_id)
-        self._acknowledge(Kind.PUBCOMP, packet_id, reason, "", ())
+        self._acknowledge(Kind.PUBCOMP, packet_id, reason)
 
-    def _acknowledge(self, kind: Kind, packet_id: int, reason: int, text: str, user_properties: UserProperties) -> None:
-        if self._state is not State.OPEN or self._codec is None:
-            return
-        # Where the version has no way to refuse, there is no form, and the connection closes.
-        self._send(self._codec.acknowledge(kind, packet_id, reason, text, user_properties))
-
-    def suback(
-        self, packet_id: int, reasons: Sequence[int], *, text: str = "", user_properties: UserProperties = ()
-    ) -> None:
-        """One code for each subscription: the QoS granted or a refusal (3.1.1: 0x80 for each of these)."""
-        self._acknowledge_filters(Kind.SUBACK, packet_id, reasons, text, user_properties)
-
-    def unsuback(
-        self, packet_id: int, reasons: Sequence[int], *, text: str = "", user_properties: UserProperties = ()
-    ) -> None:
-        """One code for each filter (3.1.1: none)."""
-        self._acknowledge_filters(Kind.UNSUBACK, packet_id, reasons, text, user_properties)
-
-    def _acknowledge_filters(
-        self, kind: Kind, packet_id: int, reasons: Sequence[int], text: str, user_properties: UserProperties
-    ) -> None:
+    def _acknowledge(self, kind: Kind, packet_id: int, reason: int, text: str = "") -> None:
         if self._state is State.OPEN and self._codec is not None:
-            self._send(self._codec.acknowledge_filters(kind, packet_id, reasons, text, user_properties))
+            # Where the version has no way to refuse, there is no form, and the connection closes.
+            self._send(self._codec.acknowledge(kind, packet_id, reason, text))
 
-    def disconnect(
-        self,
-        reason: int = Reason.SUCCESS,
-        *,
-        text: str = "",
-        server_reference: str | None = None,
-        user_properties: UserProperties = (),
-    ) -> None:
+    def suback(self, packet_id: int, reasons: Sequence[int], *, text: str = "") -> None:
+        """One code for each subscription: the QoS granted or a refusal (3.1.1: 0x80 for each of these)."""
+        self._acknowledge_filters(Kind.SUBACK, packet_id, reasons, text)
+
+    def unsuback(self, packet_id: int, reasons: Sequence[int], *, text: str = "") -> None:
+        """One code for each filter (3.1.1: none)."""
+        self._acknowledge_filters(Kind.UNSUBACK, packet_id, reasons, text)
+
+    def _acknowledge_filters(self, kind: Kind, packet_id: int, reasons: Sequence[int], text: str) -> None:
+        if self._state is State.OPEN and self._codec is not None:
+            self._send(self._codec.acknowledge_filters(kind, packet_id, reasons, text))
+
+    def disconnect(self, reason: int = Reason.SUCCESS, *, text: str = "") -> None:
         """End the connection: version 5 is told why, 3.1.1 is only closed. Harmless when it has ended already."""
         if self._codec is not None:
             told = Reason(reason)
             # Before a CONNACK that lets the client in there is no DISCONNECT: the CONNACK says it.
             if self._state is State.ASKED:
-                self._send(self._codec.connack(told, Answer(text=text, user_properties=user_properties)))
+                self._send(self._codec.connack(told, Answer(text=text)))
             elif self._state is State.OPEN:
-                self._send(self._codec.disconnect(told, text, server_reference, user_properties))
+                self._send(self._codec.disconnect(told, text))
         self._close()
 
     def _send(self, forms: tuple[bytes, ...]) -> bool:

@@ -88,36 +88,27 @@ class Publish(Struct, frozen=True, gc=False):
     properties: PublishProperties = NO_PROPERTIES
 
 
-class PubAck(Struct, frozen=True, gc=False):
+class Acknowledgement(Struct, frozen=True, gc=False):
+    """A step in the exchange of a publish or delivery of QoS 1 or 2."""
+
+    packet_id: int
+    reason: int = 0
+
+
+class PubAck(Acknowledgement, frozen=True, gc=False):
     """The client has a delivery of QoS 1."""
 
-    packet_id: int
-    reason: int = 0
-    text: str = ""
-    user_properties: UserProperties = ()
 
-
-class PubRec(Struct, frozen=True, gc=False):
+class PubRec(Acknowledgement, frozen=True, gc=False):
     """The client has a delivery of QoS 2: answer with `pubrel`, unless it refused (`reason` from 0x80 on)."""
 
-    packet_id: int
-    reason: int = 0
-    text: str = ""
-    user_properties: UserProperties = ()
 
-
-class PubRel(Struct, frozen=True, gc=False):
+class PubRel(Acknowledgement, frozen=True, gc=False):
     """The client will not send this packet of QoS 2 again: answer with `pubcomp`."""
 
-    packet_id: int
-    reason: int = 0
 
-
-class PubComp(Struct, frozen=True, gc=False):
+class PubComp(Acknowledgement, frozen=True, gc=False):
     """A delivery of QoS 2 is over."""
-
-    packet_id: int
-    reason: int = 0
 
 
 class Subscription(Struct, frozen=True, gc=False):

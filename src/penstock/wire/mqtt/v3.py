@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from penstock.wire.mqtt.codec import UNLIMITED, Answer, Codec
+from penstock.wire.mqtt.codec import UNLIMITED, Answer
 from penstock.wire.mqtt.kinds import Kind
 from penstock.wire.mqtt.packets import (
     NEVER,
@@ -25,10 +25,9 @@ from penstock.wire.mqtt.packets import (
     Subscribe,
     Subscription,
     Unsubscribe,
-    UserProperties,
     Will,
 )
-from penstock.wire.mqtt.publishing import EncodedPublish, Parts
+from penstock.wire.mqtt.publishing import Delivery
 from penstock.wire.mqtt.reader import Reader, decode_text, packet
 from penstock.wire.mqtt.reasons import REFUSAL, RETURN_CODES, SERVER_UNAVAILABLE_3, Reason, Refused
 from penstock.wire.mqtt.topics import topic_problem
@@ -58,18 +57,29 @@ class ConnectFlags:
             raise Refused(Reason.MALFORMED_PACKET, "CONNECT has a QoS or retain flag of a will, but no will")
 
 
-class Codec3(Codec):
-    """MQTT 3.1.1. It keeps nothing: one for all connections."""
+ANSWERS: Final[dict[Kind, type[PubAck | PubRec | PubRel | PubComp]]] = {
+    Kind.PUBACK: PubAck,
+    Kind.PUBREC: PubRec,
+    Kind.PUBREL: PubRel,
+    Kind.PUBCOMP: PubComp,
+}
+
+
+class Codec3:
+    """MQTT 3.1.1. It keeps nothing: one for all connections.
+
+    Reading raises `Refused`. What is written for an answer has two forms where it may be too long: with all that was
+    given, and the bare one; it has none where this version cannot say it, and then the connection is closed.
+    """
 
     __slots__ = ()
 
     version: ClassVar[int] = 4
-
-    @property
-    def maximum_packet_size(self) -> int:
-        return UNLIMITED
+    maximum_packet_size: int = UNLIMITED
+    """Bytes of a packet that the client takes."""
 
     def connect(self, reader: Reader) -> Connect:
+        """CONNECT, from its flags on: the protocol's name and level are read already."""
         flags = ConnectFlags(reader.byte("the flags of CONNECT"))
         if flags.has_password and not flags.has_username:
             raise Refused(Reason.MALFORMED_PACKET, "CONNECT has a password without a user name")
@@ -96,6 +106,7 @@ class Codec3(Codec):
         )
 
     def publish(self, first: int, data: bytes, position: int, end: int) -> Publish:
+        """PUBLISH: the hot one, so without a `Reader`."""
         qos = first >> 1 & 0x03
         if qos == 3:
             raise Refused(Reason.MALFORMED_PACKET, "the QoS of PUBLISH must be 0, 1 or 2, not 3")
@@ -115,20 +126,15 @@ class Codec3(Codec):
         return Publish(topic, data[body:end], qos, bool(first & 0x01), bool(first & 0x08), packet_id)
 
     def decode(self, kind: Kind, reader: Reader) -> Event:
+        """Every other packet of a client that is let in."""
         event = self._decode(kind, reader)
         reader.finish()
         return event
 
     def _decode(self, kind: Kind, reader: Reader) -> Event:
+        if kind in ANSWERS:
+            return ANSWERS[kind](reader.packet_id())
         match kind:
-            case Kind.PUBACK:
-                return PubAck(reader.packet_id())
-            case Kind.PUBREC:
-                return PubRec(reader.packet_id())
-            case Kind.PUBREL:
-                return PubRel(reader.packet_id())
-            case Kind.PUBCOMP:
-                return PubComp(reader.packet_id())
             case Kind.SUBSCRIBE:
                 return Subscribe(reader.packet_id(), _subscriptions(reader))
             case Kind.UNSUBSCRIBE:
@@ -144,27 +150,24 @@ class Codec3(Codec):
         code = RETURN_CODES.get(reason, SERVER_UNAVAILABLE_3)
         return (bytes((Kind.CONNACK << 4, 2, 0 if code else answer.session_present, code)),)
 
-    def acknowledge(
-        self, kind: Kind, packet_id: int, reason: int, text: str, user_properties: UserProperties
-    ) -> tuple[bytes, ...]:
+    def acknowledge(self, kind: Kind, packet_id: int, reason: int, text: str) -> tuple[bytes, ...]:
+        """PUBACK, PUBREC, PUBREL and PUBCOMP."""
         if reason >= REFUSAL and kind in (Kind.PUBACK, Kind.PUBREC):
             return ()
         flags = 2 if kind is Kind.PUBREL else 0
         return (bytes((kind << 4 | flags, 2, packet_id >> 8, packet_id & 0xFF)),)
 
-    def acknowledge_filters(
-        self, kind: Kind, packet_id: int, reasons: Sequence[int], text: str, user_properties: UserProperties
-    ) -> tuple[bytes, ...]:
+    def acknowledge_filters(self, kind: Kind, packet_id: int, reasons: Sequence[int], text: str) -> tuple[bytes, ...]:
+        """SUBACK and UNSUBACK."""
         codes = bytes(min(code, SUBACK_FAILURE) for code in reasons) if kind is Kind.SUBACK else b""
         return (packet(kind << 4, packet_id.to_bytes(2, "big") + codes),)
 
-    def disconnect(
-        self, reason: Reason, text: str, server_reference: str | None, user_properties: UserProperties
-    ) -> tuple[bytes, ...]:
+    def disconnect(self, reason: Reason, text: str) -> tuple[bytes, ...]:
         return ()
 
-    def delivery(self, message: EncodedPublish, first: int, subscription_ids: Sequence[int]) -> Parts | None:
-        return message.parts(4, first)
+    def delivery(self, message: Delivery, subscription_ids: Sequence[int]) -> tuple[bytes, ...]:
+        """A PUBLISH towards the client; empty where it is longer than the client takes."""
+        return message.parts(message.topic_bytes, b"")
 
 
 def check_topic(topic: str) -> str:

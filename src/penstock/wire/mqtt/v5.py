@@ -8,29 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import mqtt5
 
-from penstock.wire.mqtt.codec import UNLIMITED, Answer, Codec, Limits
+from penstock.wire.mqtt.codec import UNLIMITED, Answer, Limits
 from penstock.wire.mqtt.kinds import Kind
 from penstock.wire.mqtt.packets import (
     NO_PROPERTIES,
     Connect,
     Event,
-    PubAck,
-    PubComp,
     Publish,
-    PubRec,
-    PubRel,
     Unsubscribe,
-    UserProperties,
 )
 from penstock.wire.mqtt.properties import read_properties, subscription_id_parts
-from penstock.wire.mqtt.publishing import EncodedPublish, Parts
-from penstock.wire.mqtt.reader import Reader, decode_text
+from penstock.wire.mqtt.publishing import Delivery
+from penstock.wire.mqtt.reader import Reader, decode_text, encode_length
 from penstock.wire.mqtt.reasons import Reason, Refused
-from penstock.wire.mqtt.v3 import ConnectFlags, check_topic, read_filters
+from penstock.wire.mqtt.v3 import ANSWERS, ConnectFlags, check_topic, read_filters
 from penstock.wire.mqtt.v5_reading import (
     PUBLISH_REASONS,
     RELEASE_REASONS,
@@ -50,20 +45,22 @@ REASON_CHARACTERS_MAX: Final = 1_000
 ALIAS_BYTES: Final = 3
 """Bytes that a topic alias costs: shorter topics are sent as they are."""
 
-_ACKNOWLEDGEMENTS: Final = {
+_ACKNOWLEDGEMENTS: Final[dict[Kind, tuple[Any, type[IntEnum]]]] = {
     Kind.PUBACK: (mqtt5.PubAckPacket, mqtt5.PubAckReasonCode),
     Kind.PUBREC: (mqtt5.PubRecPacket, mqtt5.PubRecReasonCode),
     Kind.PUBREL: (mqtt5.PubRelPacket, mqtt5.PubRelReasonCode),
     Kind.PUBCOMP: (mqtt5.PubCompPacket, mqtt5.PubCompReasonCode),
+    Kind.SUBACK: (mqtt5.SubAckPacket, mqtt5.SubAckReasonCode),
+    Kind.UNSUBACK: (mqtt5.UnsubAckPacket, mqtt5.UnsubAckReasonCode),
 }
 
 
-class Codec5(Codec):
-    """MQTT 5 for one connection: it keeps the topic aliases of both sides."""
+class Codec5:
+    """MQTT 5 for one connection: it keeps the topic aliases of both sides. See `Codec3` for what each method is."""
 
     version: ClassVar[int] = 5
 
-    __slots__ = ("_aliases", "_aliases_allowed", "_given", "_limits", "_maximum", "_tells_problems")
+    __slots__ = ("_aliases", "_aliases_allowed", "_given", "_limits", "_tells_problems", "maximum_packet_size")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -71,11 +68,7 @@ class Codec5(Codec):
         self._given: dict[str, int] = {}
         self._aliases_allowed = 0
         self._tells_problems = True
-        self._maximum = UNLIMITED
-
-    @property
-    def maximum_packet_size(self) -> int:
-        return self._maximum
+        self.maximum_packet_size = UNLIMITED
 
     # In ------------------------------------------------------------------------------------------------
 
@@ -96,7 +89,7 @@ class Codec5(Codec):
         self._aliases_allowed = min(connect.topic_alias_maximum, self._limits.topic_alias_maximum)
         self._tells_problems = connect.request_problem_information
         if connect.maximum_packet_size is not None:
-            self._maximum = connect.maximum_packet_size
+            self.maximum_packet_size = connect.maximum_packet_size
         return connect
 
     def publish(self, first: int, data: bytes, position: int, end: int) -> Publish:
@@ -154,15 +147,10 @@ class Codec5(Codec):
         return event
 
     def _decode(self, kind: Kind, reader: Reader) -> Event:
+        if kind in ANSWERS:
+            reasons = PUBLISH_REASONS if kind in (Kind.PUBACK, Kind.PUBREC) else RELEASE_REASONS
+            return ANSWERS[kind](*read_acknowledgement(kind, reader, reasons))
         match kind:
-            case Kind.PUBACK:
-                return PubAck(*read_acknowledgement(kind, reader, PUBLISH_REASONS))
-            case Kind.PUBREC:
-                return PubRec(*read_acknowledgement(kind, reader, PUBLISH_REASONS))
-            case Kind.PUBREL:
-                return PubRel(*read_acknowledgement(kind, reader, RELEASE_REASONS)[:2])
-            case Kind.PUBCOMP:
-                return PubComp(*read_acknowledgement(kind, reader, RELEASE_REASONS)[:2])
             case Kind.SUBSCRIBE:
                 return read_subscribe(reader)
             case Kind.UNSUBSCRIBE:
@@ -179,80 +167,45 @@ class Codec5(Codec):
     # Out -----------------------------------------------------------------------------------------------
 
     def connack(self, reason: Reason, answer: Answer) -> tuple[bytes, ...]:
-        accepted = reason is Reason.SUCCESS
+        if reason is not Reason.SUCCESS:
+            code = _known(mqtt5.ConnAckReasonCode, reason, Reason.SERVER_UNAVAILABLE)
+            return _forms(mqtt5.ConnAckPacket, answer.text, reason_code=code)
+        return _forms(
+            mqtt5.ConnAckPacket,
+            answer.text,
+            session_present=answer.session_present,
+            session_expiry_interval=answer.session_expiry,
+            assigned_client_id=answer.assigned_client_id,
+            server_keep_alive=answer.server_keep_alive,
+            receive_max=self._limits.receive_maximum,
+            topic_alias_max=self._limits.topic_alias_maximum,
+            max_packet_size=self._limits.maximum_packet_size,
+        )
 
-        def written(text: str, user_properties: UserProperties) -> bytes:
-            if not accepted:
-                return mqtt5.ConnAckPacket(
-                    reason_code=_known(mqtt5.ConnAckReasonCode, reason, Reason.SERVER_UNAVAILABLE),
-                    reason_str=_said(text),
-                    user_properties=list(user_properties),
-                ).write()
-            return mqtt5.ConnAckPacket(
-                session_present=answer.session_present,
-                session_expiry_interval=answer.session_expiry,
-                assigned_client_id=answer.assigned_client_id,
-                server_keep_alive=answer.server_keep_alive,
-                response_info=answer.response_information,
-                receive_max=self._limits.receive_maximum,
-                topic_alias_max=self._limits.topic_alias_maximum,
-                max_packet_size=self._limits.maximum_packet_size,
-                reason_str=_said(text),
-                user_properties=list(user_properties),
-            ).write()
-
-        return written(answer.text, answer.user_properties), written("", ())
-
-    def acknowledge(
-        self, kind: Kind, packet_id: int, reason: int, text: str, user_properties: UserProperties
-    ) -> tuple[bytes, ...]:
+    def acknowledge(self, kind: Kind, packet_id: int, reason: int, text: str) -> tuple[bytes, ...]:
         first = kind << 4 | (2 if kind is Kind.PUBREL else 0)
         if not reason:
             bare = bytes((first, 2, packet_id >> 8, packet_id & 0xFF))
         else:
             bare = bytes((first, 3, packet_id >> 8, packet_id & 0xFF, reason))
-        if not self._tells_problems or not (text or user_properties):
+        if not self._tells_problems or not text:
             return (bare,)
         packet_class, codes = _ACKNOWLEDGEMENTS[kind]
-        full: bytes = packet_class(
-            packet_id, reason_code=_known(codes, reason), reason_str=_said(text), user_properties=list(user_properties)
-        ).write()
+        full: bytes = packet_class(packet_id, reason_code=_known(codes, reason), reason_str=_said(text)).write()
         return full, bare
 
-    def acknowledge_filters(
-        self, kind: Kind, packet_id: int, reasons: Sequence[int], text: str, user_properties: UserProperties
-    ) -> tuple[bytes, ...]:
-        def written(text: str, user_properties: UserProperties) -> bytes:
-            if kind is Kind.SUBACK:
-                granted = [_known(mqtt5.SubAckReasonCode, code) for code in reasons]
-                told = mqtt5.SubAckPacket(
-                    packet_id, granted, reason_str=_said(text), user_properties=list(user_properties)
-                )
-                return told.write()
-            removed = [_known(mqtt5.UnsubAckReasonCode, code) for code in reasons]
-            return mqtt5.UnsubAckPacket(
-                packet_id, removed, reason_str=_said(text), user_properties=list(user_properties)
-            ).write()
+    def acknowledge_filters(self, kind: Kind, packet_id: int, reasons: Sequence[int], text: str) -> tuple[bytes, ...]:
+        packet_class, codes = _ACKNOWLEDGEMENTS[kind]
+        told = text if self._tells_problems else ""
+        return _forms(packet_class, told, packet_id=packet_id, reason_codes=[_known(codes, code) for code in reasons])
 
-        bare = written("", ())
-        if not self._tells_problems or not (text or user_properties):
-            return (bare,)
-        return written(text, user_properties), bare
+    def disconnect(self, reason: Reason, text: str) -> tuple[bytes, ...]:
+        return _forms(mqtt5.DisconnectPacket, text, reason_code=_known(mqtt5.DisconnectReasonCode, reason))
 
-    def disconnect(
-        self, reason: Reason, text: str, server_reference: str | None, user_properties: UserProperties
-    ) -> tuple[bytes, ...]:
-        code = _known(mqtt5.DisconnectReasonCode, reason)
-        full = mqtt5.DisconnectPacket(
-            reason_code=code,
-            reason_str=_said(text),
-            server_reference=server_reference,
-            user_properties=list(user_properties),
-        )
-        return full.write(), mqtt5.DisconnectPacket(reason_code=code).write()
-
-    def delivery(self, message: EncodedPublish, first: int, subscription_ids: Sequence[int]) -> Parts | None:
-        more = subscription_id_parts(subscription_ids) if subscription_ids else b""
+    def delivery(self, message: Delivery, subscription_ids: Sequence[int]) -> tuple[bytes, ...]:
+        properties = message.properties
+        if subscription_ids:
+            properties = subscription_id_parts(subscription_ids) + properties
         alias = 0
         topic_bytes = message.topic_bytes
         is_new = False
@@ -262,15 +215,22 @@ class Codec5(Codec):
             if is_new:
                 alias = len(self._given) + 1
         if alias:
-            more += b"\x23" + alias.to_bytes(2, "big")
+            properties = b"\x23" + alias.to_bytes(2, "big") + properties
             if not is_new:
                 topic_bytes = NO_TOPIC
-        parts = message.special_parts(first, topic_bytes, more) if more else message.parts(5, first)
-        if parts.size > self._maximum:
-            return None
+        parts = message.parts(topic_bytes, encode_length(len(properties)) + properties)
+        if sum(map(len, parts)) > self.maximum_packet_size:
+            return ()
         if is_new:
             self._given[message.topic] = alias
         return parts
+
+
+def _forms(packet_class: Any, text: str, **fields: Any) -> tuple[bytes, ...]:
+    """A packet with its reason string and, where it has one, without."""
+    bare: bytes = packet_class(**fields).write()
+    said = _said(text)
+    return (bare,) if said is None else (packet_class(reason_str=said, **fields).write(), bare)
 
 
 def _known(codes: type[Code], reason: int, otherwise: Reason = Reason.UNSPECIFIED_ERROR) -> Code:

@@ -11,7 +11,6 @@ from penstock.wire.mqtt.packets import (
     PublishProperties,
     Subscribe,
     Subscription,
-    UserProperties,
     Will,
 )
 from penstock.wire.mqtt.properties import WILL, read_properties
@@ -54,13 +53,15 @@ def message_properties(values: dict[str, Any]) -> PublishProperties:
     return PublishProperties(**values)
 
 
-def read_acknowledgement(kind: Kind, reader: Reader, reasons: frozenset[int]) -> tuple[int, int, str, UserProperties]:
+def read_acknowledgement(kind: Kind, reader: Reader, reasons: frozenset[int]) -> tuple[int, int]:
+    """Its packet id and reason; what else it says is checked, and nobody here asks for it."""
     packet_id = reader.packet_id()
     if not reader.left:
-        return packet_id, 0, "", ()
+        return packet_id, 0
     reason = _reason(kind, reader, reasons)
-    values = read_properties(reader, kind) if reader.left else {}
-    return packet_id, reason, values.get("text", ""), values.get("user_properties", ())
+    if reader.left:
+        read_properties(reader, kind)
+    return packet_id, reason
 
 
 def _reason(kind: Kind, reader: Reader, reasons: frozenset[int]) -> int:

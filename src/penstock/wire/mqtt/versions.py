@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.wire.mqtt.codec import Answer, Codec, Limits
+from penstock.wire.mqtt.codec import Answer, Limits
 from penstock.wire.mqtt.packets import Connect
 from penstock.wire.mqtt.reader import Reader
 from penstock.wire.mqtt.reasons import Reason, Refused
@@ -38,7 +38,7 @@ class UnspokenCodec5(Codec5):
         return super().connack(reason, Answer())
 
 
-def choose_codec(reader: Reader, limits: Limits) -> Codec:
+def choose_codec(reader: Reader, limits: Limits) -> Codec3 | Codec5:
     """Read name and level; `Refused` where this is not MQTT at all, which is closed without an answer."""
     name = reader.binary("the protocol's name")
     if name not in NAMES:

@@ -74,10 +74,6 @@ class WebSocketFilter:
             )
         return self._protocol.accept(request)
 
-    def receive_end(self) -> None:
-        """The socket has ended."""
-        self._protocol.receive_eof()
-
     def send(self, data: bytes) -> None:
         """Wrap MQTT bytes into a frame; nothing happens where the WebSocket is not open (any more)."""
         if data and self._protocol.state is State.OPEN:

@@ -7,7 +7,6 @@ import pytest
 
 from penstock.wire.mqtt.connection import Limits, ServerConnection
 from penstock.wire.mqtt.packets import Connect, Disconnect, Lost, Publish, PublishProperties
-from penstock.wire.mqtt.publishing import EncodedPublish
 from penstock.wire.mqtt.reasons import Reason
 from tests.unit.wire.mqtt.rig import (
     DISCONNECT,
@@ -199,7 +198,7 @@ def test_answers_lose_their_text_where_they_are_too_long() -> None:
 
 def test_no_texts_for_a_client_that_wants_none() -> None:
     connection = open_connection(5, with_properties=b"\x17\0")
-    connection.puback(1, Reason.QUOTA_EXCEEDED, text="full", user_properties=(("a", "b"),))
+    connection.puback(1, Reason.QUOTA_EXCEEDED, text="full")
     connection.unsuback(2, [0], text="gone")
     assert connection.take() == b"\x40\x03\0\x01\x97" + b"\xb0\x04\0\x02\0\0"
 
@@ -288,8 +287,7 @@ def test_nothing_is_written_after_the_end(version: int) -> None:
     connection = open_connection(version)
     connection.disconnect()
     connection.take()
-    message = EncodedPublish("a", b"x")
-    assert connection.publish_encoded(message, qos=1, packet_id=1)
+    assert connection.publish("a", b"x", qos=1, packet_id=1)
     connection.puback(1)
     connection.pubrec(1)
     connection.pubrel(1)
@@ -328,6 +326,6 @@ def test_what_mqtt_cannot_carry_is_a_mistake_of_the_caller() -> None:
         PublishProperties(user_properties=(("a", "x" * 65536),)),
     ):
         with pytest.raises(ValueError, match="at most 65535"):
-            EncodedPublish("a", b"", properties_)
+            open_connection(5).publish("a", b"", properties=properties_)
     with pytest.raises(ValueError, match="at most 65535"):
-        EncodedPublish("a" * 65536, b"")
+        open_connection(5).publish("a" * 65536, b"")

@@ -25,7 +25,6 @@ from penstock.wire.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from penstock.wire.mqtt.publishing import EncodedPublish
 from penstock.wire.mqtt.reasons import Reason
 from tests.unit.wire.mqtt.rig import (
     PUBACK,
@@ -127,15 +126,14 @@ def test_subscribe_and_unsubscribe(packet_id: int, filters: list[tuple[str, int]
 
 
 def test_one_message_to_subscribers_of_both_versions() -> None:
-    message = EncodedPublish("a/b", b"payload")
     for version, expected in ((4, b""), (5, b"\0")):
         connection = open_connection(version)
         for packet_id in (1, 2, 65535):
-            assert connection.publish_encoded(message, qos=1, packet_id=packet_id)
+            assert connection.publish("a/b", b"payload", qos=1, packet_id=packet_id)
             assert connection.take() == packet(
                 PUBLISH | 2, text("a/b"), packet_id.to_bytes(2, "big"), expected, b"payload"
             )
-        assert connection.publish_encoded(message, retain=True)
+        assert connection.publish("a/b", b"payload", retain=True)
         assert connection.take() == packet(PUBLISH | 1, text("a/b"), expected, b"payload")
 
 

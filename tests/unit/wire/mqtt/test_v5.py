@@ -33,7 +33,6 @@ from tests.unit.wire.mqtt.strategies import (
     QOS,
     TEXTS,
     TOPICS,
-    USER_PROPERTIES,
     publishes,
 )
 
@@ -74,8 +73,7 @@ def expected(packet: Any) -> object:
             )
         case mqtt5.PubAckPacket() | mqtt5.PubRecPacket():
             kind = PubAck if isinstance(packet, mqtt5.PubAckPacket) else PubRec
-            text = packet.reason_str or ""
-            return kind(packet.packet_id, int(packet.reason_code), text, tuple(packet.user_properties))
+            return kind(packet.packet_id, int(packet.reason_code))
         case mqtt5.PubRelPacket():
             return PubRel(packet.packet_id, int(packet.reason_code))
         case mqtt5.PubCompPacket():
@@ -159,11 +157,11 @@ def test_deliveries_byte_for_byte(packet: mqtt5.PublishPacket, subscription_ids:
     assert expected(ours) == expected(packet)
 
 
-@given(PACKET_IDS, st.sampled_from(PUBLISH_REASONS), TEXTS, USER_PROPERTIES)
-def test_acknowledgements(packet_id: int, reason: int, text: str, user_properties: list[tuple[str, str]]) -> None:
+@given(PACKET_IDS, st.sampled_from(PUBLISH_REASONS), TEXTS)
+def test_acknowledgements(packet_id: int, reason: int, text: str) -> None:
     connection = open_connection(5)
-    connection.puback(packet_id, reason, text=text, user_properties=tuple(user_properties))
-    connection.pubrec(packet_id, reason, text=text, user_properties=tuple(user_properties))
+    connection.puback(packet_id, reason, text=text)
+    connection.pubrec(packet_id, reason, text=text)
     connection.pubrel(packet_id, 0x92)
     connection.pubcomp(packet_id)
     data = memoryview(connection.take())
@@ -171,7 +169,7 @@ def test_acknowledgements(packet_id: int, reason: int, text: str, user_propertie
         packet, size = mqtt5.read(data)
         assert isinstance(packet, packet_class)
         assert (packet.packet_id, int(packet.reason_code)) == (packet_id, reason)
-        assert (packet.reason_str or "", packet.user_properties) == (text, user_properties)
+        assert (packet.reason_str or "") == text
         data = data[size:]
     assert bytes(data) == (
         mqtt5.PubRelPacket(packet_id, reason_code=mqtt5.PubRelReasonCode.PACKET_ID_NOT_FOUND).write()
@@ -185,7 +183,7 @@ def test_other_answers(packet_id: int, text: str, payload: bytes, qos: int, reas
     connection.suback(packet_id, reasons, text=text)
     connection.unsuback(packet_id, [0, 0x11])
     connection.publish(text, payload, qos=qos, packet_id=packet_id if qos else 0)
-    connection.disconnect(0x8E, text=text, user_properties=(("a", "b"),))
+    connection.disconnect(0x8E, text=text)
     data = memoryview(connection.take())
     suback, size = mqtt5.read(data)
     assert isinstance(suback, mqtt5.SubAckPacket)
@@ -201,7 +199,7 @@ def test_other_answers(packet_id: int, text: str, payload: bytes, qos: int, reas
     assert bytes(data[:size]) == published.write()
     ended, size = mqtt5.read(data[size:])
     assert isinstance(ended, mqtt5.DisconnectPacket)
-    assert (int(ended.reason_code), ended.reason_str, ended.user_properties) == (0x8E, text, [("a", "b")])
+    assert (int(ended.reason_code), ended.reason_str) == (0x8E, text)
 
 
 def test_connack_says_the_limits_and_all_that_is_given() -> None:
@@ -212,9 +210,7 @@ def test_connack_says_the_limits_and_all_that_is_given() -> None:
         session_expiry=60,
         assigned_client_id="made-up",
         server_keep_alive=30,
-        response_information="here",
         text="welcome",
-        user_properties=(("a", "b"), ("a", "c")),
     )
     assert connection.take() == (
         mqtt5.ConnAckPacket(
@@ -222,9 +218,7 @@ def test_connack_says_the_limits_and_all_that_is_given() -> None:
             session_expiry_interval=60,
             assigned_client_id="made-up",
             server_keep_alive=30,
-            response_info="here",
             reason_str="welcome",
-            user_properties=[("a", "b"), ("a", "c")],
             receive_max=7,
             topic_alias_max=9,
             max_packet_size=12345,
