@@ -1,4 +1,4 @@
-"""SQL lives in `.sql` files: each query is described and used, and all migrations together make `schema.sql`."""
+"""SQL lives in `.sql` files: each query is described and used, and all migrations together make what `docs/schema/` shows."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from penstock.store.sql import tables
 from penstock.store.sql.queries import fill, in_schema, load_migrations, load_queries, quoted, statements
 from tests.databases import mariadb, postgres
 
+ROOT = Path(__file__).parents[2]
 STORE = Path(penstock.store.__file__).parent
 ENGINES = ("sqlite", "postgres", "mysql")
 FILES = [STORE / engine / "queries.sql" for engine in ENGINES] + [STORE / "postgres" / "functions.sql"]
@@ -82,11 +83,11 @@ def check_columns(engine: str, found: dict[str, list[str]]) -> None:
         assert found[name] == columns if engine == "postgres" else sorted(found[name]) == sorted(columns), name
 
 
-# schema.sql = all migrations -------------------------------------------------------------------------------
+# docs/schema = all migrations ------------------------------------------------------------------------------
 
 
 def schema_of(engine: str) -> list[str]:
-    return list(statements((STORE / engine / "schema.sql").read_text()))
+    return list(statements((ROOT / "docs" / "schema" / f"{engine}.sql").read_text()))
 
 
 def squeezed(text: str) -> str:

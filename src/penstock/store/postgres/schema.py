@@ -1,7 +1,7 @@
 """The PostgreSQL engine's schema: its name, what its errors are called, and how it reaches the newest version.
 
-The tables are described in `schema.sql`, the steps to them are in `migrations/`. It may not know commits. Next stop:
-`apply.py`.
+The tables are described in `docs/schema/postgres.sql`, the steps to them are in `migrations/`. It may not know commits.
+Next stop: `apply.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The SQLite file's schema: how a file reaches the newest version. The steps are in `migrations/`.
 
 Nothing here knows threads, asyncio or commits. A file's version is its `user_version`; a new file runs the same
-migrations as an old one, so there is one way to each schema. `schema.sql` shows what they add up to. Next stop:
-`statements.py`.
+migrations as an old one, so there is one way to each schema. `docs/schema/sqlite.sql` shows what they add
+up to. Next stop: `statements.py`.
 """
 
 from __future__ import annotations
