@@ -1,4 +1,4 @@
-"""SQL lives in `.sql` files: each query is described and used, and all migrations together make what `docs/schema/` shows."""
+"""SQL lives in `.sql` files: each query is described and used, and all migrations make what `docs/schema/` shows."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.api.ticket import Ticket
@@ -37,17 +38,17 @@ async def _nobody() -> None:
     """There are no other nodes to tell."""
 
 
+@dataclass(eq=False, repr=False)
 class CatalogWriter:
     """Changes what is declared."""
 
-    def __init__(
-        self, catalog: Catalog, store: Store, commits: CommitLoop, ownership: Ownership, lifecycle: Lifecycle
-    ) -> None:
-        self._catalog = catalog
-        self._store = store
-        self._commits = commits
-        self._ownership = ownership
-        self._lifecycle = lifecycle
+    _catalog: Catalog
+    _store: Store
+    _commits: CommitLoop
+    _ownership: Ownership
+    _lifecycle: Lifecycle
+
+    def __post_init__(self) -> None:
         self._locks: dict[tuple[str, str, str], asyncio.Lock] = {}
         self._reserving = asyncio.Lock()
         self._reload: asyncio.Task[None] | None = None

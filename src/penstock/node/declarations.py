@@ -6,6 +6,7 @@ Next stop: `catalog_writer.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.core.group.settings import settings_of
@@ -26,28 +27,20 @@ from penstock.node.session import Session
 GROUPS_MAX: Final = 1_000
 
 
+@dataclass(eq=False, repr=False)
 class Declarations:
     """Queues and groups of every namespace."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        writer: CatalogWriter,
-        exchanges: Exchanges,
-        lanes: LaneSet,
-        commits: CommitLoop,
-        clock: Clock,
-        ownership: Ownership,
-        queues_max: int,
-    ) -> None:
-        self._catalog = catalog
-        self._writer = writer
-        self._exchanges = exchanges
-        self._lanes = lanes
-        self._commits = commits
-        self._clock = clock
-        self._ownership = ownership
-        self._queues_max = queues_max
+    _catalog: Catalog
+    _writer: CatalogWriter
+    _exchanges: Exchanges
+    _lanes: LaneSet
+    _commits: CommitLoop
+    _clock: Clock
+    _ownership: Ownership
+    _queues_max: int
+
+    def __post_init__(self) -> None:
         self.on_declared: list[Callable[[Queue], None]] = []
         """Told of a queue that was created or whose options changed."""
         self.on_reconfigured: list[Callable[[Lane], None]] = []

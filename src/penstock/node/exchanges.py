@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -18,14 +19,14 @@ from penstock.node.cluster.ownership import Ownership
 from penstock.node.tasks import Tasks
 
 
+@dataclass(eq=False, repr=False)
 class Exchanges:
     """Exchanges and bindings of every namespace."""
 
-    def __init__(self, catalog: Catalog, writer: CatalogWriter, tasks: Tasks, ownership: Ownership) -> None:
-        self._catalog = catalog
-        self._writer = writer
-        self._tasks = tasks
-        self._ownership = ownership
+    _catalog: Catalog
+    _writer: CatalogWriter
+    _tasks: Tasks
+    _ownership: Ownership
 
     async def declare(self, namespace: str, name: str, options: dict[str, Any]) -> None:
         config = make_config(ExchangeConfig, options)

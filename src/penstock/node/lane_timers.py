@@ -6,6 +6,7 @@ Next stop: `consume/waiters.py`, since what comes back may be what a consumer wa
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.lane import Lane
@@ -23,26 +24,19 @@ from penstock.store.contract import Log
 READ_AGAIN_MS: Final = 1_000
 
 
+@dataclass(eq=False, repr=False)
 class LaneTimers:
     """Ticks a lane when it has something to do."""
 
-    def __init__(
-        self,
-        store: Log,
-        catalog: Catalog,
-        lanes: LaneSet,
-        commits: CommitLoop,
-        clock: Clock,
-        timers: Timers,
-        tasks: Tasks,
-    ) -> None:
-        self._store = store
-        self._catalog = catalog
-        self._lanes = lanes
-        self._commits = commits
-        self._clock = clock
-        self._timers = timers
-        self._tasks = tasks
+    _store: Log
+    _catalog: Catalog
+    _lanes: LaneSet
+    _commits: CommitLoop
+    _clock: Clock
+    _timers: Timers
+    _tasks: Tasks
+
+    def __post_init__(self) -> None:
         self.on_ticked: list[Callable[[Lane], None]] = []
         """Told of a lane after its tick."""
 

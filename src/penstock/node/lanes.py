@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence, Set
+from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.core.dedup import IDS_IN_MEMORY_MAX
@@ -33,32 +34,24 @@ MEMORY_PAUSE_S = 0.05
 Result = TypeVar("Result")
 
 
+@dataclass(eq=False, repr=False)
 class LaneSet:
     """Loaded lanes by id."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        store: Store,
-        memory: Store,
-        ownership: Ownership,
-        lifecycle: Lifecycle,
-        catalog_known: Callable[[], Awaitable[None]],
-    ) -> None:
-        """`ownership` says which lanes are this node's: what is loaded is changed by this node alone.
+    _catalog: Catalog
+    _store: Store
+    _memory: Store
+    _ownership: Ownership
+    """Says which lanes are this node's: what is loaded is changed by this node alone."""
+    _lifecycle: Lifecycle
+    _catalog_known: Callable[[], Awaitable[None]]
+    """Returns when it is known what is declared."""
 
-        `catalog_known` returns when it is known what is declared.
-        """
-        self._lifecycle = lifecycle
-        self._catalog = catalog
-        self._store = store
-        self._memory = memory
-        self._catalog_known = catalog_known
+    def __post_init__(self) -> None:
         self.on_loaded: list[Callable[[Lane], None]] = []
         """Told of a lane that was read from the store."""
         self.in_use: list[Callable[[Lane], bool]] = []
         """Asked whether a lane is needed in memory although nothing is under way in it."""
-        self._ownership = ownership
         self._loaded: dict[int, Lane] = {}
         self._loading: dict[int, asyncio.Future[None]] = {}
         self._pins: dict[int, dict[int, int]] = {}

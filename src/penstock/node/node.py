@@ -207,8 +207,8 @@ class Node:
             tasks,
             ownership,
             check_free,
-            bytes_max=limits.staging_bytes,
-            ttl_ms=round(limits.staging_ttl * 1000),
+            limits.staging_bytes,
+            round(limits.staging_ttl * 1000),
         )
 
     def _build_background(self, enqueue_poll: float) -> None:
@@ -229,7 +229,7 @@ class Node:
     def _build_observation(self, events: bool) -> None:
         store, catalog, lanes, commits, clock = self.store, self.catalog, self.lanes, self.commits, self.clock
         lifecycle, ownership = self.lifecycle, self.ownership
-        self.events = EventWriter(catalog, self.writer, lanes, self.tasks, ownership, is_on=events)
+        self.events = EventWriter(catalog, self.writer, lanes, self.tasks, ownership, events)
         self.feed = EventFeed(self.events, catalog, lanes, self.waiters, self.streams, lifecycle)
         self.histories = Histories(self.events, lanes, store, ownership, self.streams)
         self.traces = Traces(store, lanes, commits, clock, self.timers, self.tasks, self.numbers, self.histories)
@@ -297,7 +297,7 @@ class Node:
             self.ownership,
             name,
             options,
-            is_alone=is_alone,
+            is_alone,
         )
         self.catalog.on_replaced.append(feed.forget)  # what others declared since is not in it
         self.writer.announce = cluster.declared

@@ -17,6 +17,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from penstock.api.enqueued import FailedPage
@@ -69,30 +70,21 @@ class Taken(NamedTuple):
     queues: tuple[str, ...]
 
 
+@dataclass(eq=False, repr=False)
 class Enqueueing:
     """Takes enqueued rows; one commit at a time, so that no row is read while it is being deleted."""
 
-    def __init__(
-        self,
-        source: EnqueuedStore | None,
-        catalog: Catalog,
-        commits: CommitLoop,
-        publisher: Publisher,
-        clock: Clock,
-        counters: Counters,
-        lifecycle: Lifecycle,
-        ownership: Ownership,
-        poll_s: float = POLL_S,
-    ) -> None:
-        self._source = source
-        self._catalog = catalog
-        self._commits = commits
-        self._publisher = publisher
-        self._clock = clock
-        self._counters = counters
-        self._lifecycle = lifecycle
-        self._ownership = ownership
-        self._poll_s = poll_s
+    _source: EnqueuedStore | None
+    _catalog: Catalog
+    _commits: CommitLoop
+    _publisher: Publisher
+    _clock: Clock
+    _counters: Counters
+    _lifecycle: Lifecycle
+    _ownership: Ownership
+    _poll_s: float = POLL_S
+
+    def __post_init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._full: dict[EnqueuedTarget, float] = {}

@@ -7,6 +7,7 @@ timer of its own lane or queue. Nothing here looks at a queue that did not chang
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Set
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.lane import Lane
@@ -25,25 +26,17 @@ HEADS_AT_ONCE: Final = 256
 HEADS_BYTES: Final = 1024 * 1024
 
 
+@dataclass(eq=False, repr=False)
 class LaneRetention:
     """Timers that trim lanes and forget dedup ids."""
 
-    def __init__(
-        self,
-        lanes: LaneSet,
-        commits: CommitLoop,
-        clock: Clock,
-        timers: Timers,
-        tasks: Tasks,
-        ids_until_ms: Callable[[int], int],
-    ) -> None:
-        """`ids_until_ms` says, of a time, up to when dedup ids may be forgotten then."""
-        self._lanes = lanes
-        self._commits = commits
-        self._clock = clock
-        self._timers = timers
-        self._tasks = tasks
-        self._ids_until_ms = ids_until_ms
+    _lanes: LaneSet
+    _commits: CommitLoop
+    _clock: Clock
+    _timers: Timers
+    _tasks: Tasks
+    _ids_until_ms: Callable[[int], int]
+    """Says, of a time, up to when dedup ids may be forgotten then."""
 
     def changed(self, lane: Lane) -> None:
         """A lane was loaded, changed or configured: look at its limits and ids after a while."""
@@ -103,26 +96,17 @@ class LaneRetention:
             self.changed(lane)
 
 
+@dataclass(eq=False, repr=False)
 class QueueRetention:
     """Timers that delete queues which nobody used for their `unused_ms`."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        clock: Clock,
-        timers: Timers,
-        tasks: Tasks,
-        ownership: Ownership,
-        has_waiters: Callable[[Queue], bool],
-        drop_queue: Callable[[Queue], Awaitable[None]],
-    ) -> None:
-        self._catalog = catalog
-        self._clock = clock
-        self._timers = timers
-        self._tasks = tasks
-        self._ownership = ownership
-        self._has_waiters = has_waiters
-        self._drop_queue = drop_queue
+    _catalog: Catalog
+    _clock: Clock
+    _timers: Timers
+    _tasks: Tasks
+    _ownership: Ownership
+    _has_waiters: Callable[[Queue], bool]
+    _drop_queue: Callable[[Queue], Awaitable[None]]
 
     async def slots_served(self, slots: Set[int]) -> None:
         for queue in self._catalog.in_slots(slots):

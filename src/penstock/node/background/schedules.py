@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Set
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -58,30 +59,21 @@ ScheduleKey = tuple[str, str]
 """(namespace, name)"""
 
 
+@dataclass(eq=False, repr=False)
 class Schedules:
     """Fires what is due: one timer a schedule, one round at a time for all that are due together."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        writer: CatalogWriter,
-        publisher: Publisher,
-        clock: Clock,
-        timers: Timers,
-        tasks: Tasks,
-        lifecycle: Lifecycle,
-        ownership: Ownership,
-        schedules_max: int,
-    ) -> None:
-        self._catalog = catalog
-        self._writer = writer
-        self._publisher = publisher
-        self._clock = clock
-        self._timers = timers
-        self._tasks = tasks
-        self._lifecycle = lifecycle
-        self._ownership = ownership
-        self._schedules_max = schedules_max
+    _catalog: Catalog
+    _writer: CatalogWriter
+    _publisher: Publisher
+    _clock: Clock
+    _timers: Timers
+    _tasks: Tasks
+    _lifecycle: Lifecycle
+    _ownership: Ownership
+    _schedules_max: int
+
+    def __post_init__(self) -> None:
         self._next: dict[ScheduleKey, int | None] = {}
         self._due: dict[ScheduleKey, None] = {}
         self._firing = False

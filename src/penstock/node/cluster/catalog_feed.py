@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -21,14 +22,16 @@ from penstock.store.contract import Catalog as CatalogStore
 _binding_decoder = msgspec.msgpack.Decoder(Binding)
 
 
+@dataclass(eq=False, repr=False)
 class CatalogFeed:
     """Keeps the catalog up to date."""
 
-    def __init__(self, store: CatalogStore, catalog: Catalog, exchanges: Exchanges, ownership: Ownership) -> None:
-        self._store = store
-        self._catalog = catalog
-        self._exchanges = exchanges
-        self._ownership = ownership
+    _store: CatalogStore
+    _catalog: Catalog
+    _exchanges: Exchanges
+    _ownership: Ownership
+
+    def __post_init__(self) -> None:
         self._reading = asyncio.Lock()
         self.version = 0
         """What is in the catalog is what was declared up to it."""

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
 
@@ -90,46 +91,31 @@ class NoPeers:
         raise Unavailable(f"this node cannot reach {url}, to which {len(landings)} publishes go")
 
 
+@dataclass(eq=False, repr=False)
 class Cluster:
     """This node's place among the others."""
 
-    def __init__(
-        self,
-        store: Coordination,
-        catalog_feed: CatalogFeed,
-        slots: Slots,
-        sessions: Sessions,
-        outbox: Outbox,
-        spool: Spool,
-        clock: Clock,
-        tasks: Tasks,
-        numbers: Numbers,
-        lifecycle: Lifecycle,
-        ownership: Ownership,
-        name: str,
-        options: ClusterOptions,
-        *,
-        is_alone: bool = False,
-    ) -> None:
-        """`is_alone`: it owns everything or nothing, as a broker inside of a program does that nobody can reach."""
-        self._store = store
-        self.catalog_feed = catalog_feed
-        self._slots = slots
-        self._sessions = sessions
-        self._outbox = outbox
-        self._spool = spool
-        self._clock = clock
-        self._tasks = tasks
-        self._numbers = numbers
-        self._lifecycle = lifecycle
+    _store: Coordination
+    catalog_feed: CatalogFeed
+    _slots: Slots
+    _sessions: Sessions
+    _outbox: Outbox
+    _spool: Spool
+    _clock: Clock
+    _tasks: Tasks
+    _numbers: Numbers
+    _lifecycle: Lifecycle
+    ownership: Ownership
+    _name: str
+    options: ClusterOptions
+    _is_alone: bool = False
+    """It owns everything or nothing, as a broker inside of a program does that nobody can reach."""
+
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._name = name
-        self.options = options
-        self._is_alone = is_alone
         self._url = ""
         self.peers: Peers = NoPeers()
-        self.ownership = ownership
-        self.ownership.lease_for(inf if is_alone else options.lease_ms / 1000)
+        self.ownership.lease_for(inf if self._is_alone else self.options.lease_ms / 1000)
         self.secret = ""
         self._heard_at = 0.0
         self._patient_until = 0.0

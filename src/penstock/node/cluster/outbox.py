@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
@@ -65,34 +66,23 @@ class DeadLetter(msgspec.Struct, tag="dead"):
 _decoder = msgspec.json.Decoder(DeadLetter)
 
 
+@dataclass(eq=False, repr=False)
 class Outbox:
     """Works through the outbox in order, one commit a few rows."""
 
-    def __init__(
-        self,
-        store: Log,
-        catalog: Catalog,
-        lanes: LaneSet,
-        commits: CommitLoop,
-        publisher: Publisher,
-        positions: Positions,
-        clock: Clock,
-        timers: Timers,
-        numbers: Numbers,
-        lifecycle: Lifecycle,
-        ownership: Ownership,
-    ) -> None:
-        self._store = store
-        self._catalog = catalog
-        self._lanes = lanes
-        self._commits = commits
-        self._publisher = publisher
-        self._positions = positions
-        self._clock = clock
-        self._timers = timers
-        self._numbers = numbers
-        self._lifecycle = lifecycle
-        self._ownership = ownership
+    _store: Log
+    _catalog: Catalog
+    _lanes: LaneSet
+    _commits: CommitLoop
+    _publisher: Publisher
+    _positions: Positions
+    _clock: Clock
+    _timers: Timers
+    _numbers: Numbers
+    _lifecycle: Lifecycle
+    _ownership: Ownership
+
+    def __post_init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._closed = False

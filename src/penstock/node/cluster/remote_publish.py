@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
@@ -120,14 +121,16 @@ def part_of(row: OutboxRow, catalog: Catalog) -> Part:
     return part if origin is None else msgspec.structs.replace(part, asked_ms=remote.asked_ms, origin=origin)
 
 
+@dataclass(eq=False, repr=False)
 class RemotePublish:
     """Parts of publishes whose lanes other nodes own."""
 
-    def __init__(self, ownership: Ownership, commits: CommitLoop, numbers: Numbers, tasks: Tasks) -> None:
-        self._ownership = ownership
-        self._commits = commits
-        self._numbers = numbers
-        self._tasks = tasks
+    _ownership: Ownership
+    _commits: CommitLoop
+    _numbers: Numbers
+    _tasks: Tasks
+
+    def __post_init__(self) -> None:
         self.neighbours: Neighbours | None = None
         """None where this node has the store for itself."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Set
+from dataclasses import dataclass
 
 from penstock.model.errors import PenstockError
 from penstock.model.rows import Commit, slot_of
@@ -22,27 +23,20 @@ from penstock.node.tasks import Tasks
 from penstock.store.contract import Log
 
 
+@dataclass(eq=False, repr=False)
 class Slots:
     """Takes slots up and gives them away."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        memory: Log,
-        commits: CommitLoop,
-        outbox: Outbox,
-        events: EventWriter,
-        tasks: Tasks,
-        ownership: Ownership,
-    ) -> None:
-        """`memory` holds the lanes of ephemeral queues."""
-        self._catalog = catalog
-        self._memory = memory
-        self._commits = commits
-        self._outbox = outbox
-        self._events = events
-        self._tasks = tasks
-        self._ownership = ownership
+    _catalog: Catalog
+    _memory: Log
+    """Holds the lanes of ephemeral queues."""
+    _commits: CommitLoop
+    _outbox: Outbox
+    _events: EventWriter
+    _tasks: Tasks
+    _ownership: Ownership
+
+    def __post_init__(self) -> None:
         self.on_served: list[Callable[[Set[int]], Awaitable[None]]] = []
         """Start what goes by itself in these slots: leases and delays, retention, schedules, what sessions left."""
         self.on_shed: list[Callable[[Set[int]], None]] = []

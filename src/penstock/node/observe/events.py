@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Set
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.batch import encode_alike
@@ -31,25 +32,18 @@ _CONTENT_TYPE: Final = "application/json"
 log = logging.getLogger("penstock.node")
 
 
+@dataclass(eq=False, repr=False)
 class EventWriter:
     """This node's events and the lane that they go to."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        writer: CatalogWriter,
-        lanes: LaneSet,
-        tasks: Tasks,
-        ownership: Ownership,
-        *,
-        is_on: bool,
-    ) -> None:
-        self._catalog = catalog
-        self._writer = writer
-        self._lanes = lanes
-        self._tasks = tasks
-        self._ownership = ownership
-        self._is_on = is_on
+    _catalog: Catalog
+    _writer: CatalogWriter
+    _lanes: LaneSet
+    _tasks: Tasks
+    _ownership: Ownership
+    _is_on: bool
+
+    def __post_init__(self) -> None:
         self.lane: int | None = None
         self._waiting: list[bytes] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from penstock.api.results import StreamRead
@@ -35,24 +36,16 @@ class Watch(NamedTuple):
         )
 
 
+@dataclass(eq=False, repr=False)
 class EventFeed:
     """Follows the queue that this node writes its events to."""
 
-    def __init__(
-        self,
-        events: EventWriter,
-        catalog: Catalog,
-        lanes: LaneSet,
-        waiters: Waiters,
-        streams: Streams,
-        lifecycle: Lifecycle,
-    ) -> None:
-        self._events = events
-        self._catalog = catalog
-        self._lanes = lanes
-        self._waiters = waiters
-        self._streams = streams
-        self._lifecycle = lifecycle
+    _events: EventWriter
+    _catalog: Catalog
+    _lanes: LaneSet
+    _waiters: Waiters
+    _streams: Streams
+    _lifecycle: Lifecycle
 
     async def follow(
         self, watch: Watch, after: int | None, pause_s: float

@@ -8,6 +8,7 @@ nodes as far as they are stored.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.api.inspect import HistoryEntry
@@ -29,15 +30,15 @@ MessageKey = tuple[int, int, int]
 """(queue id, lane as users name it, offset)"""
 
 
+@dataclass(eq=False, repr=False)
 class Histories:
     """Reads `$events`."""
 
-    def __init__(self, events: EventWriter, lanes: LaneSet, store: Log, ownership: Ownership, streams: Streams) -> None:
-        self._events = events
-        self._lanes = lanes
-        self._store = store
-        self._ownership = ownership
-        self._streams = streams
+    _events: EventWriter
+    _lanes: LaneSet
+    _store: Log
+    _ownership: Ownership
+    _streams: Streams
 
     async def of_message(self, queue: Queue, lane: int, offset: int) -> list[HistoryEntry]:
         """The events of one offset by rising time, as far back as `$events` is kept."""

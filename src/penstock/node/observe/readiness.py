@@ -7,6 +7,7 @@ write a second. It may not know who asks, nor what a store is made of.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from penstock.model.errors import Closed, Fenced, PenstockError, Unavailable
@@ -21,14 +22,16 @@ SHARED_S: Final = 1.0
 """How long an answer is reused."""
 
 
+@dataclass(eq=False, repr=False)
 class Readiness:
     """The last answer, or the question that is under way."""
 
-    def __init__(self, commits: CommitLoop, spool: Spool, lifecycle: Lifecycle, ownership: Ownership) -> None:
-        self._commits = commits
-        self._spool = spool
-        self._lifecycle = lifecycle
-        self._ownership = ownership
+    _commits: CommitLoop
+    _spool: Spool
+    _lifecycle: Lifecycle
+    _ownership: Ownership
+
+    def __post_init__(self) -> None:
         self._probe: asyncio.Task[None] | None = None
         self._asked_at = 0.0
         self._answered_at: float | None = None

@@ -8,6 +8,7 @@ messages flow on meanwhile. How numbers are written down is the business of `fro
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from heapq import nsmallest
 from time import perf_counter
 from typing import Final
@@ -36,32 +37,22 @@ READS_MAX: Final = 200
 """Bounds of what a survey reads from the store to know how old a message is."""
 
 
+@dataclass(eq=False, repr=False)
 class Survey:
     """Makes the numbers; remembers between scrapes which queues were shown and which heads were read."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        lanes: LaneSet,
-        cache: BatchCache,
-        counters: Counters,
-        waiters: Waiters,
-        commits: CommitLoop,
-        enqueueing: Enqueueing,
-        spool: Spool,
-        clock: Clock,
-        lifecycle: Lifecycle,
-    ) -> None:
-        self._catalog = catalog
-        self._lanes = lanes
-        self._cache = cache
-        self._counters = counters
-        self._waiters = waiters
-        self._commits = commits
-        self._enqueueing = enqueueing
-        self._spool = spool
-        self._clock = clock
-        self._lifecycle = lifecycle
+    _catalog: Catalog
+    _lanes: LaneSet
+    _cache: BatchCache
+    _counters: Counters
+    _waiters: Waiters
+    _commits: CommitLoop
+    _enqueueing: Enqueueing
+    _spool: Spool
+    _clock: Clock
+    _lifecycle: Lifecycle
+
+    def __post_init__(self) -> None:
         self._shown: set[int] = set()
         self._heads: dict[tuple[int, int], tuple[int, int, int]] = {}
         """(lane, group) → base, end, published_ms of a batch that had to be read: most stay for many scrapes."""

@@ -9,6 +9,7 @@ one of their messages is its own, and kept. Rows go TRACE_RETAIN_MS after their 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -40,28 +41,18 @@ _TIMER: Final = ("traces",)
 _RANK: Final = {"published": 0, "redriven": 1, "claimed": 2, "event": 3}
 
 
+@dataclass(eq=False, repr=False)
 class Traces:
     """Makes trace rows, and lets old ones go."""
 
-    def __init__(
-        self,
-        store: Log,
-        lanes: LaneSet,
-        commits: CommitLoop,
-        clock: Clock,
-        timers: Timers,
-        tasks: Tasks,
-        numbers: Numbers,
-        histories: Histories,
-    ) -> None:
-        self._store = store
-        self._lanes = lanes
-        self._commits = commits
-        self._clock = clock
-        self._timers = timers
-        self._tasks = tasks
-        self._numbers = numbers
-        self._histories = histories
+    _store: Log
+    _lanes: LaneSet
+    _commits: CommitLoop
+    _clock: Clock
+    _timers: Timers
+    _tasks: Tasks
+    _numbers: Numbers
+    _histories: Histories
 
     async def open(self) -> None:
         """Expire what is old."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from penstock.model.errors import InvalidArgument, PenstockError, StoreCorrupt, Unavailable
@@ -55,14 +56,16 @@ class _Segment:
         self.size = size
 
 
+@dataclass(eq=False, repr=False)
 class SpoolLog:
     """An open spool. Made by `SpoolLog.open`."""
 
-    def __init__(self, folder: Folder, header: Header, bytes_most: int, segment_bytes: int) -> None:
-        self._folder = folder
-        self._header = header
-        self._bytes_most = bytes_most
-        self._segment_bytes = segment_bytes
+    _folder: Folder
+    _header: Header
+    _bytes_most: int
+    _segment_bytes: int
+
+    def __post_init__(self) -> None:
         self._segments: dict[int, _Segment] = {}
         self._newest = 0
         self._sequence = 0

@@ -11,6 +11,7 @@ outbox see to it.
 from __future__ import annotations
 
 from collections.abc import Set
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.model.errors import Unavailable
@@ -27,14 +28,16 @@ DAY_MS: Final = 24 * 3600 * 1000
 ROWS_KEPT_MS: Final = 400 * DAY_MS
 
 
+@dataclass(eq=False, repr=False)
 class Positions:
     """What the store says of lanes of this node, and what is on its way there."""
 
-    def __init__(self, store: Log, commits: CommitLoop, clock: Clock, ownership: Ownership) -> None:
-        self._store = store
-        self._commits = commits
-        self._clock = clock
-        self._ownership = ownership
+    _store: Log
+    _commits: CommitLoop
+    _clock: Clock
+    _ownership: Ownership
+
+    def __post_init__(self) -> None:
         self._known: dict[tuple[str, int], int] = {}
         self._forgets = 0
 

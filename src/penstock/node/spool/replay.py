@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -50,38 +51,25 @@ def _always() -> None:
     """A node that has the store for itself serves everything."""
 
 
+@dataclass(eq=False, repr=False)
 class Replay:
     """Brings records back into the store."""
 
-    def __init__(
-        self,
-        state: SpoolState,
-        store: Log,
-        catalog: Catalog,
-        writer: CatalogWriter,
-        commits: CommitLoop,
-        publisher: Publisher,
-        remote: RemotePublish,
-        positions: Positions,
-        outbox: Outbox,
-        clock: Clock,
-        tasks: Tasks,
-        lifecycle: Lifecycle,
-        ownership: Ownership,
-    ) -> None:
-        self._state = state
-        self._store = store
-        self._catalog = catalog
-        self._writer = writer
-        self._commits = commits
-        self._publisher = publisher
-        self._remote = remote
-        self._positions = positions
-        self._outbox = outbox
-        self._clock = clock
-        self._tasks = tasks
-        self._lifecycle = lifecycle
-        self._ownership = ownership
+    _state: SpoolState
+    _store: Log
+    _catalog: Catalog
+    _writer: CatalogWriter
+    _commits: CommitLoop
+    _publisher: Publisher
+    _remote: RemotePublish
+    _positions: Positions
+    _outbox: Outbox
+    _clock: Clock
+    _tasks: Tasks
+    _lifecycle: Lifecycle
+    _ownership: Ownership
+
+    def __post_init__(self) -> None:
         self.check_serving: Callable[[], None] = _always
         """Raises until this node has its share of the slots; set by the cluster."""
         self._task: asyncio.Task[None] | None = None

@@ -23,6 +23,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
@@ -75,31 +76,22 @@ class SpoolSettings(msgspec.Struct, frozen=True):
     new_id: Callable[[], str] = _new_id
 
 
+@dataclass(eq=False, repr=False)
 class Spool:
     """What a node does while its store is away. Without settings it does nothing."""
 
-    def __init__(
-        self,
-        settings: SpoolSettings | None,
-        state: SpoolState,
-        replay: Replay,
-        catalog: Catalog,
-        commits: CommitLoop,
-        publisher: Publisher,
-        remote: RemotePublish,
-        clock: Clock,
-        ownership: Ownership,
-    ) -> None:
-        self._settings = settings
-        self._state = state
-        self.replay = replay
-        self._catalog = catalog
-        self._commits = commits
-        self._publisher = publisher
-        self._remote = remote
-        self._clock = clock
-        self._ownership = ownership
-        self.is_on = settings is not None
+    _settings: SpoolSettings | None
+    _state: SpoolState
+    replay: Replay
+    _catalog: Catalog
+    _commits: CommitLoop
+    _publisher: Publisher
+    _remote: RemotePublish
+    _clock: Clock
+    _ownership: Ownership
+
+    def __post_init__(self) -> None:
+        self.is_on = self._settings is not None
         self._failures = 0
         self._number = 0
         self._swept: set[int] = set()

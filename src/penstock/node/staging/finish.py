@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -34,31 +35,22 @@ PAUSE_S_MAX: Final = 5.0
 log = logging.getLogger("penstock.staging")
 
 
+@dataclass(eq=False, repr=False)
 class Finisher:
     """Decided transactions on their way."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        writer: CatalogWriter,
-        publisher: Publisher,
-        chunks: Chunks,
-        ledger: Ledger,
-        tasks: Tasks,
-        lifecycle: Lifecycle,
-        ownership: Ownership,
-        check_free: Callable[[Sequence[Part]], None],
-    ) -> None:
-        """`check_free` raises while something published before to the same queues is in the spool."""
-        self._catalog = catalog
-        self._writer = writer
-        self._publisher = publisher
-        self._chunks = chunks
-        self._ledger = ledger
-        self._tasks = tasks
-        self._lifecycle = lifecycle
-        self._ownership = ownership
-        self._check_free = check_free
+    _catalog: Catalog
+    _writer: CatalogWriter
+    _publisher: Publisher
+    _chunks: Chunks
+    _ledger: Ledger
+    _tasks: Tasks
+    _lifecycle: Lifecycle
+    _ownership: Ownership
+    _check_free: Callable[[Sequence[Part]], None]
+    """Raises while something published before to the same queues is in the spool."""
+
+    def __post_init__(self) -> None:
         self._under_way: set[TransactionKey] = set()
         self._waiters: defaultdict[TransactionKey, list[asyncio.Future[None]]] = defaultdict(list)
         self.piece_bytes = PIECE_BYTES

@@ -6,6 +6,7 @@ It is in the store alone, as ids of a lane that no queue has: thousands an hour 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
@@ -26,28 +27,18 @@ LEDGER_LANE: Final = 0
 """Where committed transactions are remembered; ids of lanes begin at 1."""
 
 
+@dataclass(eq=False, repr=False)
 class Ledger:
     """Ends transactions, and knows which have ended."""
 
-    def __init__(
-        self,
-        store: Log,
-        catalog: Catalog,
-        writer: CatalogWriter,
-        commits: CommitLoop,
-        clock: Clock,
-        timers: Timers,
-        tasks: Tasks,
-        ownership: Ownership,
-    ) -> None:
-        self._store = store
-        self._catalog = catalog
-        self._writer = writer
-        self._commits = commits
-        self._clock = clock
-        self._timers = timers
-        self._tasks = tasks
-        self._ownership = ownership
+    _store: Log
+    _catalog: Catalog
+    _writer: CatalogWriter
+    _commits: CommitLoop
+    _clock: Clock
+    _timers: Timers
+    _tasks: Tasks
+    _ownership: Ownership
 
     async def open(self) -> None:
         """Forget what was committed long ago, now and then."""

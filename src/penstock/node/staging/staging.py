@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -70,44 +71,28 @@ COMMITS_AT_ONCE: Final = 2
 log = logging.getLogger("penstock.staging")
 
 
+@dataclass(eq=False, repr=False)
 class Staging:
     """Every staged transaction of a node."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        writer: CatalogWriter,
-        commits: CommitLoop,
-        publisher: Publisher,
-        marks: Marks,
-        chunks: Chunks,
-        ledger: Ledger,
-        finisher: Finisher,
-        clock: Clock,
-        timers: Timers,
-        tasks: Tasks,
-        ownership: Ownership,
-        check_free: Callable[[Sequence[Part]], None],
-        *,
-        bytes_max: int,
-        ttl_ms: int,
-    ) -> None:
-        """`check_free` raises while something published before to the same queues is in the spool."""
-        self._catalog = catalog
-        self._writer = writer
-        self._commits = commits
-        self._publisher = publisher
-        self._marks = marks
-        self._chunks = chunks
-        self._ledger = ledger
-        self.finisher = finisher
-        self._clock = clock
-        self._timers = timers
-        self._tasks = tasks
-        self._ownership = ownership
-        self._check_free = check_free
-        self._bytes_max = bytes_max
-        self._ttl_ms = ttl_ms
+    _catalog: Catalog
+    _writer: CatalogWriter
+    _commits: CommitLoop
+    _publisher: Publisher
+    _marks: Marks
+    _chunks: Chunks
+    _ledger: Ledger
+    finisher: Finisher
+    _clock: Clock
+    _timers: Timers
+    _tasks: Tasks
+    _ownership: Ownership
+    _check_free: Callable[[Sequence[Part]], None]
+    """Raises while something published before to the same queues is in the spool."""
+    _bytes_max: int
+    _ttl_ms: int
+
+    def __post_init__(self) -> None:
         self._ending: set[TransactionKey] = set()
         """Transactions that one caller holds: chunks wait until that is over."""
         self._publishing = asyncio.Semaphore(COMMITS_AT_ONCE)

@@ -1,7 +1,8 @@
 """The MySQL engine's schema: how a database reaches the newest version. The steps are in `migrations/`.
 
 A statement that makes or changes a table commits by itself, so a migration that was interrupted is run again: each
-statement must be fine with being run twice. `docs/schema/mysql.sql` shows what they add up to. Next stop: `statements.py`.
+statement must be fine with being run twice. `docs/schema/mysql.sql` shows what they add up to. Next stop:
+`statements.py`.
 """
 
 from __future__ import annotations
