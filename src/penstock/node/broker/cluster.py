@@ -17,18 +17,14 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 from penstock.api.arguments import lease_of
 from penstock.api.broker import Broker
-from penstock.api.enqueued import FailedPage
 from penstock.api.front_broker import FrontBroker
-from penstock.api.measures import NodeNumbers, SpoolNumbers
 from penstock.api.peering import Peering
-from penstock.api.principal import Action, Kind, Principal
+from penstock.api.principal import Principal
 from penstock.api.results import Receipt
 from penstock.api.ticket import Ticket, ticketed
-from penstock.api.traces import Trace
 from penstock.api.transaction import Transaction
-from penstock.model import DEFAULT_GROUP, Binding
+from penstock.model import DEFAULT_GROUP
 from penstock.model.errors import NotOwner, PenstockError, Unavailable
-from penstock.model.events import Delivery
 from penstock.model.rows import REGISTRAR_SLOT, slot_of
 from penstock.node.broker.cluster_transaction import ClusterTransaction
 from penstock.node.broker.local import LocalBroker
@@ -121,6 +117,33 @@ def ticket_at(
             return Ticket.of(self._forward(place, _carried_out(name, args, named)))
 
         return forward
+
+    update_wrapper(method, operation, ("__name__", "__qualname__"), ())
+    return method
+
+
+def here(
+    operation: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[ClusterBroker, Arguments], Coroutine[Any, Any, Result]]:
+    """The operation, carried out by this node whoever owns what it is about."""
+    begin = here_now(operation)
+
+    async def method(self: ClusterBroker, /, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
+        return await begin(self, *args, **named)
+
+    update_wrapper(method, operation, ("__name__", "__qualname__"), ())
+    return method
+
+
+def here_now(
+    operation: Callable[Concatenate[Any, Arguments], Result],
+) -> Callable[Concatenate[ClusterBroker, Arguments], Result]:
+    """The same for what is no coroutine."""
+    name = operation.__name__
+
+    def method(self: ClusterBroker, /, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
+        result: Result = getattr(self._local, name)(*args, **named)
+        return result
 
     update_wrapper(method, operation, ("__name__", "__qualname__"), ())
     return method
@@ -268,43 +291,25 @@ class ClusterBroker(FrontBroker):
 
     # What every node knows, and what is only about this one ------------------------------------------------
 
-    async def queues(self, prefix: str = "") -> dict[str, dict[str, Any]]:
-        return await self._local.queues(prefix)
+    queues = here(Broker.queues)
+    exchanges = here(Broker.exchanges)
+    bindings = here(Broker.bindings)
+    trace = here(Broker.trace)
+    enqueued_failed = here(Broker.enqueued_failed)
+    check_ready = here(Broker.check_ready)
+    measures = here(FrontBroker.measures)
+    authorize = here_now(FrontBroker.authorize)
+    knows_queue = here_now(FrontBroker.knows_queue)
+    knows_exchange = here_now(FrontBroker.knows_exchange)
+    follow_events = here_now(FrontBroker.follow_events)
+    spool = here_now(FrontBroker.spool)
+    is_alive = here_now(FrontBroker.is_alive)
+    new_session_name = here_now(FrontBroker.new_session_name)
+    drain = here_now(FrontBroker.drain)
+    flush = here_now(FrontBroker.flush)
 
     async def has_queue(self, name: str) -> bool:
         return self._local.knows_queue(name)
-
-    async def exchanges(self) -> dict[str, dict[str, Any]]:
-        return await self._local.exchanges()
-
-    async def bindings(self, exchange: str) -> list[Binding]:
-        return await self._local.bindings(exchange)
-
-    async def trace(self, trace_id: str, *, max: int = 1_000) -> Trace:
-        return await self._local.trace(trace_id, max=max)
-
-    async def enqueued_failed(self, *, after: int = 0, max: int = 100) -> FailedPage:
-        return await self._local.enqueued_failed(after=after, max=max)
-
-    async def check_ready(self) -> Literal["ready", "buffering"]:
-        return await self._local.check_ready()
-
-    def knows_queue(self, name: str) -> bool:
-        return self._local.knows_queue(name)
-
-    def knows_exchange(self, name: str) -> bool:
-        return self._local.knows_exchange(name)
-
-    def follow_events(
-        self, *, queue: str | None = None, group: str | None = None, after: int | None = None, pause: float = 15.0
-    ) -> AsyncIterator[list[tuple[int, Delivery]]]:
-        return self._local.follow_events(queue=queue, group=group, after=after, pause=pause)
-
-    async def measures(self, *, queues_max: int = 1_000) -> NodeNumbers:
-        return await self._local.measures(queues_max=queues_max)
-
-    def spool(self) -> SpoolNumbers | None:
-        return self._local.spool()
 
     @property
     def peering(self) -> Peering | None:
@@ -318,18 +323,9 @@ class ClusterBroker(FrontBroker):
     def process(self) -> str:
         return self._local.process
 
-    def is_alive(self, process: str) -> bool:
-        return self._local.is_alive(process)
-
     @property
     def is_caretaker(self) -> bool:
         return self._local.is_caretaker
-
-    def drain(self) -> None:
-        self._local.drain()
-
-    def flush(self) -> None:
-        self._local.flush()
 
     async def close(self) -> None:
         await self._local.close()
@@ -342,9 +338,6 @@ class ClusterBroker(FrontBroker):
 
     def acting_as(self, principal: Principal) -> ClusterBroker:
         return ClusterBroker(self._local.acting_as(principal), self._forwarder, self.pinned, self._session_id)
-
-    def authorize(self, action: Action, kind: Kind, name: str) -> None:
-        self._local.authorize(action, kind, name)
 
     @asynccontextmanager
     async def session(self, *, seconds: float = 30.0) -> AsyncIterator[ClusterBroker]:
@@ -376,9 +369,6 @@ class ClusterBroker(FrontBroker):
     def in_session(self, id: str) -> ClusterBroker:
         place = Place(incarnation=int(id.partition(".")[0]))
         return ClusterBroker(self._local, self._forwarder, place, id)
-
-    def new_session_name(self) -> str:
-        return self._local.new_session_name()
 
     def transaction(self) -> Transaction:
         return ClusterTransaction(self._local.transaction(), self._commit)
