@@ -16,11 +16,11 @@ import asyncpg
 
 from penstock.model.rows import EnqueuedRow
 from penstock.store.contract import Store
-from penstock.store.memory.engine import MemoryStore
 from penstock.store.mysql.engine import MysqlStore
 from penstock.store.postgres.engine import PostgresStore
 from penstock.store.sqlite.engine import SqliteStore
 from tests.databases import mariadb, postgres
+from tests.memory_disk import MemoryDisk
 
 Scenario = Callable[[Store], Awaitable[None]]
 
@@ -57,11 +57,11 @@ class Engine:
 
 
 async def _open_memory(_folder: Path) -> Store:
-    return MemoryStore(enqueues=True)
+    return MemoryDisk(enqueues=True)
 
 
 async def _enqueue_memory(store: Store, _folder: Path, rows: Sequence[EnqueuedRow]) -> None:
-    assert isinstance(store, MemoryStore)
+    assert isinstance(store, MemoryDisk)
     store.enqueue(*rows)
 
 

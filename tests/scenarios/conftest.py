@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.store.memory.engine import MemoryStore
+from tests.memory_disk import MemoryDisk
 from tests.scenarios.overlapping import OverlappingStore
 from tests.scenarios.rig import Home
 
@@ -15,7 +15,7 @@ from tests.scenarios.rig import Home
 def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
     """Each scenario runs on each engine, and on one that can do several commits at once."""
     path = tmp_path / "penstock.db" if request.param == "sqlite" else None
-    return Home(path, OverlappingStore if "four" in request.param else MemoryStore)
+    return Home(path, OverlappingStore if "four" in request.param else MemoryDisk)
 
 
 @pytest.fixture

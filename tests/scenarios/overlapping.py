@@ -6,10 +6,10 @@ import asyncio
 
 from penstock.model.rows import Commit
 from penstock.store.contract import Capabilities
-from penstock.store.memory.engine import MemoryStore
+from tests.memory_disk import MemoryDisk
 
 
-class OverlappingStore(MemoryStore):
+class OverlappingStore(MemoryDisk):
     """Every other commit takes longer than the one after it; two of one slot never run side by side."""
 
     capabilities = Capabilities(commits_under_way=4)
@@ -21,7 +21,7 @@ class OverlappingStore(MemoryStore):
         self.overlaps = 0
         """Commits that began while another was under way."""
 
-    def clone(self) -> MemoryStore:
+    def clone(self) -> MemoryDisk:
         copy = OverlappingStore()
         vars(copy).update(vars(super().clone()))
         return copy

@@ -18,9 +18,9 @@ from penstock.embedded import open_store
 from penstock.node.broker import LocalBroker
 from penstock.node.clock import Clock, SystemClock
 from penstock.store.contract import Store
-from penstock.store.memory.engine import MemoryStore
 from penstock.store.sqlite.engine import SqliteStore
 from tests.local import open_local
+from tests.memory_disk import MemoryDisk
 from tests.nodes import node_of
 
 PATIENCE_S = 20.0
@@ -43,11 +43,11 @@ class ManualClock:
 class Home:
     """One store: brokers are opened on it, closed, or left for dead."""
 
-    def __init__(self, path: Path | None, memory: type[MemoryStore] = MemoryStore) -> None:
+    def __init__(self, path: Path | None, memory: type[MemoryDisk] = MemoryDisk) -> None:
         self.path = path
         self._kind = memory
         self.clock: Clock = SystemClock()
-        self._memory: MemoryStore | None = None
+        self._memory: MemoryDisk | None = None
         self._opened: list[LocalBroker] = []
 
     @property

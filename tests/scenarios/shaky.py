@@ -14,13 +14,13 @@ from penstock.model.errors import Unavailable
 from penstock.model.rows import Commit, LaneImage
 from penstock.node.broker import LocalBroker
 from penstock.node.node import Node
-from penstock.store.memory.engine import MemoryStore
+from tests.memory_disk import MemoryDisk
 from tests.simulation.virtual_loop import EPOCH_MS, VirtualLoop, run
 
 Story = Callable[["Machine"], Awaitable[None]]
 
 
-class ShakyStore(MemoryStore):
+class ShakyStore(MemoryDisk):
     """Remembers every commit; the next ones that a test chooses fail, before they are done or after."""
 
     def __init__(self, *, enqueues: bool = False) -> None:
@@ -69,7 +69,7 @@ class Machine:
     def now_ms(self) -> int:
         return self._start_ms + int(self._loop.time() * 1000.0 + 1e-6)
 
-    async def open(self, store: MemoryStore | None = None, **options: Any) -> LocalBroker:
+    async def open(self, store: MemoryDisk | None = None, **options: Any) -> LocalBroker:
         node = Node(self.store if store is None else store, self, **options)
         await node.open("me")
         return LocalBroker(node, "default")

@@ -11,7 +11,7 @@ from penstock import Closed, InvalidArgument, LeaseLost, Message, NotFound, Verd
 from penstock.model.options import Expired
 from penstock.model.rows import Commit, LaneImage
 from penstock.node.broker import LocalBroker
-from penstock.store.memory.engine import MemoryStore
+from tests.memory_disk import MemoryDisk
 from tests.nodes import node_of
 from tests.scenarios.rig import (
     Home,
@@ -280,13 +280,13 @@ def test_the_deadline_that_a_consumer_is_told_is_the_one_that_holds() -> None:
     clock = home.hold_time()
     slow = False
 
-    class SlowStore(MemoryStore):
+    class SlowStore(MemoryDisk):
         async def apply(self, commit: Commit) -> None:
             if slow:
                 clock.time_ms += 400
             await super().apply(commit)
 
-        def clone(self) -> MemoryStore:
+        def clone(self) -> MemoryDisk:
             return self
 
     home._memory = SlowStore()
@@ -402,7 +402,7 @@ def test_a_poll_on_several_lanes_misses_nothing_that_comes_while_a_lane_is_loade
 
     held: set[int] = set()
 
-    class HeldStore(MemoryStore):
+    class HeldStore(MemoryDisk):
         loading: asyncio.Event
         go_on: asyncio.Event
 
@@ -412,7 +412,7 @@ def test_a_poll_on_several_lanes_misses_nothing_that_comes_while_a_lane_is_loade
                 await self.go_on.wait()
             return await super().load(lanes, dedup_most)
 
-        def clone(self) -> MemoryStore:
+        def clone(self) -> MemoryDisk:
             return self
 
     async def scenario(home: Home) -> None:

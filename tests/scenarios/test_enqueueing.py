@@ -17,7 +17,7 @@ from penstock.node.broker import LocalBroker
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.publish import split
 from penstock.store.checks import changes_enqueued
-from penstock.store.memory.enqueued import MemoryEnqueueing
+from tests.memory_disk import MemoryEnqueueing
 from tests.nodes import node_of
 from tests.scenarios.rig import texts
 from tests.scenarios.shaky import Machine, ShakyStore, play
@@ -41,8 +41,7 @@ async def published(broker: LocalBroker, queue: str = "work") -> list[str]:
 
 
 def rows_of(store: ShakyStore) -> MemoryEnqueueing:
-    assert store.enqueueing is not None
-    return store.enqueueing
+    return store.enqueued
 
 
 async def settled(store: ShakyStore) -> None:

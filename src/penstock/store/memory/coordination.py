@@ -31,13 +31,6 @@ class Members:
         self.owners: dict[int, str] = {}
         """slot → the name of its owner, or of the last one"""
 
-    def clone(self) -> Members:
-        copy = Members(self._now_ms)
-        copy._members = dict(self._members)
-        copy._last_incarnation, copy._last_id, copy._secret = self._last_incarnation, self._last_id, self._secret
-        copy.slots, copy.owners = dict(self.slots), dict(self.owners)
-        return copy
-
     def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
         taken = {slot: self.epoch(slot) + 1 for slot in slots}
         for slot, epoch in taken.items():
@@ -118,12 +111,6 @@ class CatalogTable:
         self._deleted: dict[_Key, tuple[int, CatalogRow]] = {}
         self._forgotten = 0
         """Deletions up to this version are not remembered any more."""
-
-    def clone(self) -> CatalogTable:
-        copy = CatalogTable()
-        copy.rows, copy.version = dict(self.rows), self.version
-        copy._put_at, copy._deleted, copy._forgotten = dict(self._put_at), dict(self._deleted), self._forgotten
-        return copy
 
     def apply(self, rows: Sequence[CatalogRow], deleted: Sequence[_Key]) -> None:
         if rows or deleted:

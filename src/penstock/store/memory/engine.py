@@ -23,7 +23,6 @@ from penstock.model.rows import (
     Commit,
     DeadRow,
     DedupRow,
-    EnqueuedRow,
     GroupRow,
     Joined,
     LaneChange,
@@ -35,9 +34,8 @@ from penstock.model.rows import (
     WaitingRow,
 )
 from penstock.store.checks import check_commit
-from penstock.store.contract import CallbackLog, Capabilities
+from penstock.store.contract import CallbackLog, Capabilities, Enqueueing
 from penstock.store.memory.coordination import CatalogTable, Members
-from penstock.store.memory.enqueued import MemoryEnqueueing
 
 Row = TypeVar("Row")
 
@@ -47,33 +45,17 @@ class MemoryStore:
 
     capabilities = Capabilities()
     callback_log: CallbackLog | None = None
+    enqueueing: Enqueueing | None = None
+    """No application can reach it."""
 
-    def __init__(self, now_ms: Callable[[], int] | None = None, *, enqueues: bool = False) -> None:
-        """With `enqueues`, rows put by `enqueue` are what an application has committed."""
+    def __init__(self, now_ms: Callable[[], int] | None = None) -> None:
         self._now_ms = now_ms or _system_ms
         self._members = Members(self._now_ms)
         self._lanes: dict[int, _Lane] = {}
         self._catalog = CatalogTable()
         self._outbox: dict[int, OutboxRow] = {}
         self._traces = _Traces()
-        self.enqueueing = MemoryEnqueueing(self._check_open) if enqueues else None
         self._closed = False
-
-    def clone(self) -> MemoryStore:
-        """An open copy that shares nothing that changes: a crash image, or what a restart finds."""
-        copy = MemoryStore(self._now_ms)
-        copy._members = self._members.clone()
-        copy._lanes = {number: lane.clone() for number, lane in self._lanes.items()}
-        copy._catalog = self._catalog.clone()
-        copy._outbox = dict(self._outbox)
-        copy._traces = self._traces.clone()
-        copy.enqueueing = self.enqueueing.clone(copy._check_open) if self.enqueueing else None
-        return copy
-
-    def enqueue(self, *rows: EnqueuedRow) -> None:
-        """What the commit of an application's transaction does."""
-        assert self.enqueueing is not None, "open it with enqueues=True"
-        self.enqueueing.put(rows)
 
     async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
         self._check_open()
@@ -102,8 +84,6 @@ class MemoryStore:
             self._traces.expire(commit.traces_expired_ms)
         for happened in commit.traces:
             self._traces.put(happened)
-        if self.enqueueing is not None:
-            self.enqueueing.settle(commit)
 
     async def load(self, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
         self._check_open()
@@ -199,7 +179,7 @@ class MemoryStore:
         return self._catalog.since(version)
 
     async def close(self) -> None:
-        """Refuse every later call. The rows stay, for `clone`."""
+        """Refuse every later call. The rows stay."""
         self._closed = True
 
     def _check_open(self) -> None:
@@ -238,12 +218,6 @@ class _Traces:
         # (time, namespace, trace id, id) of every put: the same row put twice is here twice.
         self.times: list[tuple[int, str, str, int]] = []
 
-    def clone(self) -> _Traces:
-        copy = _Traces()
-        copy.by_id = {key: dict(rows) for key, rows in self.by_id.items()}
-        copy.times = list(self.times)
-        return copy
-
     def put(self, row: TraceRow) -> None:
         self.by_id.setdefault((row.namespace, row.trace_id), {})[row.at_ms, row.id] = row
         heappush(self.times, (row.at_ms, row.namespace, row.trace_id, row.id))
@@ -280,19 +254,6 @@ class _Lane:
         self.dedup: dict[bytes, DedupRow] = {}
         # (expiry, key) of every put: may name rows that were replaced since, so an expiry checks the row itself.
         self.expiries: list[tuple[int, bytes]] = []
-
-    def clone(self) -> _Lane:
-        copy = _Lane()
-        copy.first, copy.end, copy.bytes_end = self.first, self.end, self.bytes_end
-        copy.bases = list(self.bases)
-        copy.batches = dict(self.batches)
-        copy.groups = dict(self.groups)
-        copy.leases = {group: dict(rows) for group, rows in self.leases.items()}
-        copy.waiting = {group: dict(rows) for group, rows in self.waiting.items()}
-        copy.dead = {group: dict(rows) for group, rows in self.dead.items()}
-        copy.dedup = dict(self.dedup)
-        copy.expiries = list(self.expiries)
-        return copy
 
     def apply(self, change: LaneChange) -> None:
         self.first, self.end, self.bytes_end = change.first, change.end, change.bytes_end

@@ -1,13 +1,50 @@
-"""Enqueueing on the memory engine: a dict of rows that a test puts as an application would.
-
-It may not know the log. Next stop: `engine.py`.
-"""
+"""The memory engine for tests: copies of it are crash images, and rows are enqueued as an application would do it."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from penstock.model.rows import Commit, EnqueuedFailure, EnqueuedRow, EnqueuedTarget, FailedRow
+from penstock.store.memory.engine import MemoryStore
+
+
+class MemoryDisk(MemoryStore):
+    """A store in memory whose rows outlive a node. With `enqueues`, it takes what applications enqueue."""
+
+    def __init__(self, now_ms: Callable[[], int] | None = None, *, enqueues: bool = False) -> None:
+        super().__init__(now_ms)
+        self.enqueued = MemoryEnqueueing(self._check_open)
+        self.enqueueing = self.enqueued if enqueues else None
+
+    def clone(self) -> MemoryDisk:
+        """An open copy that shares nothing that changes: a crash image, or what a restart finds."""
+        image = MemoryDisk(self._now_ms)
+        for name in ("_members", "_lanes", "_catalog", "_outbox", "_traces"):
+            setattr(image, name, _copied(getattr(self, name)))
+        return image
+
+    def enqueue(self, *rows: EnqueuedRow) -> None:
+        """What the commit of an application's transaction does."""
+        self.enqueued.put(rows)
+
+    async def apply(self, commit: Commit) -> None:
+        await super().apply(commit)
+        self.enqueued.settle(commit)
+
+
+def _copied(value: Any) -> Any:
+    """The value with tables of its own; rows never change."""
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return list(value)
+    if type(value).__module__.startswith("penstock.store.memory"):
+        made = copy.copy(value)
+        vars(made).update({name: _copied(item) for name, item in vars(value).items()})
+        return made
+    return value
 
 
 class MemoryEnqueueing:
@@ -18,12 +55,6 @@ class MemoryEnqueueing:
         self._rows: dict[int, EnqueuedRow] = {}
         self._failed: dict[int, EnqueuedFailure] = {}
         self._wake: Callable[[], object] = lambda: None
-
-    def clone(self, check_open: Callable[[], None]) -> MemoryEnqueueing:
-        copy = MemoryEnqueueing(check_open)
-        copy._rows = dict(self._rows)
-        copy._failed = dict(self._failed)
-        return copy
 
     def put(self, rows: Sequence[EnqueuedRow]) -> None:
         """What the commit of an application's transaction does."""
