@@ -19,6 +19,7 @@ from penstock.core.routing.tries import (
     check_mqtt_pattern,
     check_pattern,
     check_topic_pattern,
+    mqtt_levels,
     mqtt_targets,
     topic_targets,
     topic_words,
@@ -123,83 +124,73 @@ class _Index(Protocol):
         """The targets of the bindings that match; one may come twice."""
 
 
-class _DirectIndex:
+class _ByPattern:
+    """Targets by the patterns of their bindings."""
+
+    def __init__(self) -> None:
+        self._targets: dict[str, Targets] = {}
+
+    def add(self, binding: Binding, target: Target) -> None:
+        self._targets.setdefault(binding.pattern, Targets()).add(target)
+
+    def remove(self, binding: Binding, target: Target) -> None:
+        targets = self._targets[binding.pattern]
+        targets.remove(target)
+        if not targets:
+            del self._targets[binding.pattern]
+
+
+class _DirectIndex(_ByPattern):
     """The pattern is the key."""
 
     by_key_alone = True
 
-    def __init__(self) -> None:
-        self._by_key: dict[str, Targets] = {}
-
     def add(self, binding: Binding, target: Target) -> None:
         check_pattern(binding.pattern, "a direct binding's key")
-        self._by_key.setdefault(binding.pattern, Targets()).add(target)
-
-    def remove(self, binding: Binding, target: Target) -> None:
-        targets = self._by_key[binding.pattern]
-        targets.remove(target)
-        if not targets:
-            del self._by_key[binding.pattern]
+        super().add(binding, target)
 
     def match(self, subject: Subject) -> list[Target]:
-        return list(self._by_key.get(subject.key, ()))
+        return list(self._targets.get(subject.key, ()))
 
 
-class _FanoutIndex:
+class _FanoutIndex(_ByPattern):
     """Every message matches every binding; patterns are kept and ignored."""
 
     by_key_alone = True
 
-    def __init__(self) -> None:
-        self._targets = Targets()
-
     def add(self, binding: Binding, target: Target) -> None:
         check_pattern(binding.pattern, "a fanout binding's key")
-        self._targets.add(target)
+        super().add(binding, target)
 
-    def remove(self, binding: Binding, target: Target) -> None:  # noqa: ARG002 - an index is given both
-        self._targets.remove(target)
-
-    def match(self, subject: Subject) -> list[Target]:  # noqa: ARG002
-        return list(self._targets)
+    def match(self, subject: Subject) -> list[Target]:  # noqa: ARG002 - an index is given it
+        return [target for targets in self._targets.values() for target in targets]
 
 
-class _TopicIndex:
-    """Words between dots; `*` is one word, `#` any number of them, none included."""
+class _TrieIndex:
+    """Patterns of words with wildcards: what is well formed, what its words are, and what matches differs by kind."""
 
     by_key_alone = True
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        check: Callable[[str], None],
+        words: Callable[[str], list[str]],
+        targets: Callable[[Trie, str], list[Target]],
+    ) -> None:
         self.trie = Trie()
+        self._check = check
+        self._words = words
+        self._matching = targets
 
     def add(self, binding: Binding, target: Target) -> None:
-        check_topic_pattern(binding.pattern)
-        self.trie.add(topic_words(binding.pattern), target)
+        self._check(binding.pattern)
+        self.trie.add(self._words(binding.pattern), target)
 
     def remove(self, binding: Binding, target: Target) -> None:
-        self.trie.remove(topic_words(binding.pattern), target)
+        self.trie.remove(self._words(binding.pattern), target)
 
     def match(self, subject: Subject) -> list[Target]:
-        return topic_targets(self.trie, subject.key)
-
-
-class _MqttIndex:
-    """Levels between slashes; `+` is one level, a last `#` the level before it and all below."""
-
-    by_key_alone = True
-
-    def __init__(self) -> None:
-        self.trie = Trie()
-
-    def add(self, binding: Binding, target: Target) -> None:
-        check_mqtt_pattern(binding.pattern)
-        self.trie.add(binding.pattern.split("/"), target)
-
-    def remove(self, binding: Binding, target: Target) -> None:
-        self.trie.remove(binding.pattern.split("/"), target)
-
-    def match(self, subject: Subject) -> list[Target]:
-        return mqtt_targets(self.trie, subject.key)
+        return self._matching(self.trie, subject.key)
 
 
 class _HeadersIndex:
@@ -241,35 +232,34 @@ def same_header(left: Any, right: Any) -> bool:
     return isinstance(left, bool) is isinstance(right, bool) and bool(left == right)
 
 
-class _FilterIndex:
+class _FilterIndex(_ByPattern):
     """The pattern is a condition; equal texts are evaluated once."""
 
     by_key_alone = False
 
     def __init__(self) -> None:
-        self._by_text: dict[str, tuple[Filter, Targets]] = {}
+        super().__init__()
+        self._conditions: dict[str, Filter] = {}
 
     def add(self, binding: Binding, target: Target) -> None:
-        condition = parse(binding.pattern)
-        _, targets = self._by_text.setdefault(binding.pattern, (condition, Targets()))
-        targets.add(target)
+        self._conditions[binding.pattern] = parse(binding.pattern)
+        super().add(binding, target)
 
     def remove(self, binding: Binding, target: Target) -> None:
-        _, targets = self._by_text[binding.pattern]
-        targets.remove(target)
-        if not targets:
-            del self._by_text[binding.pattern]
+        super().remove(binding, target)
+        if binding.pattern not in self._targets:
+            del self._conditions[binding.pattern]
 
     def match(self, subject: Subject) -> list[Target]:
-        return [
-            target
-            for condition, targets in self._by_text.values()
-            if subject.satisfies(condition)
-            for target in targets
-        ]
+        matching = [pattern for pattern, condition in self._conditions.items() if subject.satisfies(condition)]
+        return [target for pattern in matching for target in self._targets[pattern]]
 
 
 INDEXES: Final[dict[str, Callable[[], _Index]]] = {
-    "direct": _DirectIndex, "topic": _TopicIndex, "fanout": _FanoutIndex, "headers": _HeadersIndex,
-    "filter": _FilterIndex, "mqtt": _MqttIndex,
-}  # fmt: skip
+    "direct": _DirectIndex,
+    "topic": lambda: _TrieIndex(check_topic_pattern, topic_words, topic_targets),
+    "fanout": _FanoutIndex,
+    "headers": _HeadersIndex,
+    "filter": _FilterIndex,
+    "mqtt": lambda: _TrieIndex(check_mqtt_pattern, mqtt_levels, mqtt_targets),
+}

@@ -133,7 +133,7 @@ def mqtt_targets(trie: Trie, key: str) -> list[Target]:
     places = [trie.root]
     # The server's own topics are not for those who asked for everything.
     wildcards = not key.startswith("$")
-    for level in key.split("/"):
+    for level in mqtt_levels(key):
         following: list[TrieNode] = []
         for node in places:
             if wildcards:
@@ -151,6 +151,11 @@ def _targets_of(node: TrieNode | None) -> Iterable[Target]:
     return () if node is None else node.targets
 
 
+def mqtt_levels(text: str) -> list[str]:
+    """The levels of a key or a pattern."""
+    return text.split("/")
+
+
 def check_mqtt_pattern(pattern: str) -> None:
     """Raise unless `+` fills its level and `#` fills the last one."""
     check_pattern(pattern, "an mqtt pattern")
@@ -158,7 +163,7 @@ def check_mqtt_pattern(pattern: str) -> None:
         raise InvalidArgument("an mqtt pattern may not be empty; '#' matches every topic")
     if "\x00" in pattern:
         raise InvalidArgument(f"mqtt pattern {pattern!r} contains a null character")
-    *levels, last = pattern.split("/")
+    *levels, last = mqtt_levels(pattern)
     if any("#" in level for level in levels) or ("#" in last and last != "#"):
         raise InvalidArgument(f"mqtt pattern {pattern!r} has a '#' that is not the whole last level")
     for level in (*levels, last):

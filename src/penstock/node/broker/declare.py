@@ -164,5 +164,3 @@ class LocalDeclarations(Names, Declarations):
         home = self._queue(queue, "consume")
         name = self.consumer_name if consumer is None else check_name(consumer, "consumer")
         self._services.waiters.stop_waiting(home, self._group(home, group), name)
-
-    # Schedules --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Looking at messages, and at what became of them; dead letters, traces, numbers; moving and emptying a group."""
+"""Looking at messages, at what became of them, and at a queue's numbers."""
 
 from __future__ import annotations
 
@@ -80,12 +80,6 @@ class LocalInspection(Names, Inspection):
         home = self._queue(queue, "browse")
         check_integer(offset, "offset", 0, INTEGER_MAX)
         return await self._services.histories.of_message(home, lane_of(home, lane), offset)
-
-    # Traces -----------------------------------------------------------------------------------------------
-
-    # Dead letters -----------------------------------------------------------------------------------------
-
-    # Administration ---------------------------------------------------------------------------------------
 
     async def stats(self, queue: str) -> QueueStats:
         home = self._queue(queue, "browse")
