@@ -73,6 +73,7 @@ class NodePool:
         connections_max: int,
         connect_timeout_s: float,
         body_bytes_max: int = BODY_BYTES_MAX,
+        idle_s_max: float = IDLE_S_MAX,
     ) -> None:
         self.address = address
         self.prefix = address.prefix.encode()
@@ -82,6 +83,7 @@ class NodePool:
         self._connections_max = connections_max
         self._connect_timeout_s = connect_timeout_s
         self._body_bytes_max = body_bytes_max
+        self._idle_s_max = idle_s_max
         self._idle: list[tuple[Connection, float]] = []
         self._busy: set[Connection] = set()
         self._opening = 0
@@ -108,7 +110,7 @@ class NodePool:
         """The connection that was used last, if it can be used again; those that cannot be are closed."""
         while self._idle:
             connection, since = self._idle.pop()
-            if connection.is_reusable and not fresh and time.monotonic() - since < IDLE_S_MAX:
+            if connection.is_reusable and not fresh and time.monotonic() - since < self._idle_s_max:
                 self._busy.add(connection)
                 return connection
             connection.close()

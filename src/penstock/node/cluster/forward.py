@@ -14,13 +14,12 @@ from penstock.client.operations.errors import error_of
 from penstock.client.transport.channel import Reply, Request, Retry
 from penstock.client.transport.connection import Answer
 from penstock.model.errors import Unavailable
-from penstock.node.cluster.connections import Broken, NotSent, PeerAnswer
+from penstock.node.cluster.peers import Broken, HttpPeers, NotSent
 from penstock.wire.http.cluster import CONSUMER, MISDIRECTED, PRINCIPAL, SESSION_NAME, TO_SESSION
 
 if TYPE_CHECKING:
     from penstock.node.cluster.membership import Cluster
     from penstock.node.cluster.ownership import Ownership
-    from penstock.node.cluster.peers import HttpPeers
 
 ANSWER_WITHIN_S: Final = 3_700.0
 """The longest wait that a claim may ask for, and some more."""
@@ -81,7 +80,7 @@ class Forwarder:
         """Know here too what another node has just declared."""
         await self.cluster.catalog_feed.refresh()
 
-    async def attempt(self, place: Place, request: Request, headers: bytes) -> PeerAnswer:
+    async def attempt(self, place: Place, request: Request, headers: bytes) -> Answer:
         """One attempt at the owner. Raises `TryAgain`, or `Unavailable` where it may have been done."""
         url = self.url(place)
         if url is None:
@@ -100,7 +99,7 @@ class Forwarder:
         self.forwarded += 1
         return answer
 
-    async def _while_owner(self, place: Place, url: str, request: Request, headers: bytes) -> PeerAnswer:
+    async def _while_owner(self, place: Place, url: str, request: Request, headers: bytes) -> Answer:
         """The answer; given up on when another node has been the owner for a while."""
         body = (request.body, request.more) if request.more else (request.body,)
         hop = TO_SESSION if place.slot < 0 else b""
@@ -141,7 +140,7 @@ class PeerChannel:
         """The successful answer, or the error that the other node answers with. It is sent once."""
         answer = await self._forwarder.attempt(self._place, request, self._headers)
         if answer.status >= 400:
-            raise error_of(Answer(answer.status, answer.headers, answer.body))
+            raise error_of(answer)
         return Reply(answer.body, False, answer.status)
 
     def close(self) -> None:

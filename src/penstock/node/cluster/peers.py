@@ -1,7 +1,9 @@
 """What one node asks of another: an operation for a client, or something between nodes.
 
 Every request carries the cluster's secret, so that the other node believes in whose name it comes, and this node's
-number, so that it is not forwarded a second time. Knows no route and no owner. Next stop: `connections.py`.
+number, so that it is not forwarded a second time. The connections are the Python client's, kept for each node. A
+failure says whether the request may have reached the other node. Knows no route and no owner. Next stop:
+`client/transport/pool.py`.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import asdict
 
+from penstock.client.transport.connection import Answer, ConnectFailed, ConnectionLost
+from penstock.client.transport.pool import Address, NodePool
 from penstock.logs import request_id
 from penstock.model.errors import Unavailable
-from penstock.node.cluster.connections import PeerAnswer, PeerConnections
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.cluster.remote_publish import Landed, Landing
 from penstock.wire.http.cluster import FORWARDED, SECRET, HandoverRequest, LandedRequest, SessionEnd
@@ -22,7 +25,24 @@ from penstock.wire.http.shapes import JSON_TYPE, encode_json
 
 ANSWER_S: Final = 5.0
 """How long a node waits for another one's answer to a request of its own."""
+CONNECT_S: Final = 1.0
+IDLE_S: Final = 10.0
+"""How long an idle connection is kept: one that the other node closes just as it is used leaves an outcome unknown."""
+CONNECTIONS_MAX: Final = 1 << 16
+"""To one node: each request that waits there has its own."""
 _JSON: Final = b"content-type: " + JSON_TYPE.encode() + b"\r\n"
+
+
+class NotSent(Unavailable):
+    """Nothing of the request has reached the other node."""
+
+    code = "peer_unreachable"
+
+
+class Broken(Unavailable):
+    """The connection broke after the request was sent: it was carried out, or it was not."""
+
+    code = "peer_lost"
 
 
 class HttpPeers:
@@ -31,10 +51,23 @@ class HttpPeers:
     def __init__(self, ownership: Ownership, secret: Callable[[], str]) -> None:
         self._ownership = ownership
         self._secret = secret
-        self._connections = PeerConnections()
+        self._pools: dict[str, NodePool] = {}
 
     def close(self) -> None:
-        self._connections.close()
+        for pool in self._pools.values():
+            pool.close()
+
+    def _pool(self, url: str) -> NodePool:
+        pool = self._pools.get(url)
+        if pool is None:
+            pool = self._pools[url] = NodePool(
+                Address(url),
+                tls=None,
+                connections_max=CONNECTIONS_MAX,
+                connect_timeout_s=CONNECT_S,
+                idle_s_max=IDLE_S,
+            )
+        return pool
 
     async def send(
         self,
@@ -46,7 +79,7 @@ class HttpPeers:
         *,
         seconds: float = ANSWER_S,
         hop: bytes = b"",
-    ) -> PeerAnswer:
+    ) -> Answer:
         """One request and its answer, whatever that is. `hop` says why it comes, where not as its owner's."""
         lines = [
             b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method, target, url.partition("://")[2].rstrip("/").encode()),
@@ -57,7 +90,12 @@ class HttpPeers:
         if id := request_id.get():
             lines.append(b"x-request-id: %b\r\n" % id.encode("latin-1", "replace"))
         lines.append(b"content-length: %d\r\n\r\n" % sum(map(len, body)))
-        return await self._connections.send(url, b"".join((*lines, *body)), seconds)
+        try:
+            return await self._pool(url).request(b"".join(lines), b"".join(body), seconds)
+        except ConnectFailed as error:
+            raise NotSent(f"{url} cannot be reached: {error}") from None
+        except ConnectionLost as error:
+            raise Broken(f"{url} was asked, and gave no answer: {error}") from None
 
     # Between nodes ----------------------------------------------------------------------------------------
 
@@ -79,7 +117,7 @@ class HttpPeers:
         answer = await self._ask(url, b"/v1/cluster/landed", request)
         return msgspec.json.decode(answer.body, type=list[Landed])
 
-    async def _ask(self, url: str, target: bytes, body: object = None) -> PeerAnswer:
+    async def _ask(self, url: str, target: bytes, body: object = None) -> Answer:
         """Raises unless it was carried out."""
         sent = () if body is None else (encode_json(body),)
         answer = await self.send(url, b"POST", target, _JSON if sent else b"", sent)
