@@ -56,6 +56,8 @@ class LaneSet:
         self._loading: dict[int, asyncio.Future[None]] = {}
         self._pins: dict[int, dict[int, int]] = {}
         """Pins of lanes that were given up: their readers go on."""
+        self._overtaken: set[int] = set()
+        """Lanes of which a commit failed while they were read: it may have deleted them before they were."""
         self._memory_from = 0.0
         """When ephemeral lanes may be loaded again after a failed commit."""
         self._wanted: list[int] = []
@@ -98,6 +100,7 @@ class LaneSet:
     def give_up(self, ids: set[int]) -> None:
         """A commit failed: what is in memory of these lanes may not be so."""
         self.drop(ids)
+        self._overtaken |= ids & self._loading.keys()
         if any(id >= EPHEMERAL_FROM for id in ids):
             self._memory_from = asyncio.get_running_loop().time() + MEMORY_PAUSE_S
 
@@ -188,6 +191,7 @@ class LaneSet:
                 if (
                     image.lane in self._catalog.by_lane
                     and image.lane not in self._loaded
+                    and image.lane not in self._overtaken
                     and self._ownership.has_taken(slot_of(image.lane))
                     # Otherwise another node may have had it since it was read: the caller asks again.
                     and self._epoch_of(image.lane) == epochs[image.lane]
@@ -201,6 +205,7 @@ class LaneSet:
             error = failure
         except Exception as failure:
             error = Unavailable(f"lanes could not be loaded: {failure!r}")
+        self._overtaken.difference_update(ids)
         for id in ids:
             future = self._loading.pop(id)
             if error is None:
