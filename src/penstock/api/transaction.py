@@ -8,13 +8,14 @@ from typing import Protocol, Self
 from penstock.api.arguments import Ranges, nacked, verdicts_of, waiting_ms
 from penstock.api.results import LeaseLike, Receipt
 from penstock.model import Message
+from penstock.model.errors import InvalidArgument
 from penstock.model.verdict import Verdict
 
 
 class Transaction(Protocol):
     """Verdicts and publishes, over any queues, that become one commit: all of it or nothing."""
 
-    receipt: Receipt | None
+    receipt: Receipt | None = None
     """Where the messages went; None until the commit."""
 
     def publish(self, queue: str, *messages: Message) -> Self:
@@ -51,9 +52,17 @@ class Transaction(Protocol):
 
     async def commit(self) -> Receipt:
         """Do it all. Raises, and does nothing, if any part cannot be done."""
+        if self.receipt is not None:
+            raise InvalidArgument("this transaction was committed before; begin another")
+        self.receipt = await self._commit()
+        return self.receipt
+
+    async def _commit(self) -> Receipt: ...
 
     async def __aenter__(self) -> Self:
         """Begin to collect; the end of the block commits, unless it raises or `commit` was called."""
         return self
 
-    async def __aexit__(self, kind: object, *_: object) -> None: ...
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if kind is None and self.receipt is None:
+            await self.commit()

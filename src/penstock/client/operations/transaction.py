@@ -15,7 +15,7 @@ from penstock.client.operations.messages import unsure_of
 from penstock.client.operations.requests import TAKES_JSON
 from penstock.client.transport.channel import Request, is_repeat
 from penstock.model import Message, check_message
-from penstock.model.errors import InvalidArgument, LeaseLost
+from penstock.model.errors import LeaseLost
 from penstock.model.verdict import Verdict
 from penstock.wire.http.shapes import LeaseVerdicts, TargetMessages, TransactionRequest, encode_json, message_body
 
@@ -31,8 +31,6 @@ class ClientTransaction(Transaction):
         self._settles: dict[Lease, list[Verdict]] = {}
         self._publishes: list[TargetMessages] = []
         self._is_repeatable = True
-        self._ended = False
-        self.receipt: Receipt | None = None
 
     def publish(self, queue: str, *messages: Message) -> Self:
         return self._publish(TargetMessages(queue=queue, messages=[]), messages)
@@ -60,17 +58,9 @@ class ClientTransaction(Transaction):
             self._settles.setdefault(lease_of(lease), []).extend(verdicts)
         return self
 
-    async def commit(self) -> Receipt:
-        if self._ended:
-            raise InvalidArgument("this transaction was committed before; begin another")
-        if self._settles or self._publishes:
-            self.receipt = await self._commit()
-        else:
-            self.receipt = Receipt(0, [])
-        self._ended = True
-        return self.receipt
-
     async def _commit(self) -> Receipt:
+        if not (self._settles or self._publishes):
+            return Receipt(0, [])
         body = TransactionRequest(
             settle=[
                 LeaseVerdicts(str(lease), [verdict_body(verdict) for verdict in verdicts])
@@ -92,10 +82,3 @@ class ClientTransaction(Transaction):
             if is_repeat(error):
                 raise unsure_of(error, "committed") from error
             raise
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: object, *_: object) -> None:
-        if kind is None and not self._ended:
-            await self.commit()

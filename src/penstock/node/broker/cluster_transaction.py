@@ -8,23 +8,20 @@ from typing import Self
 from penstock.api.results import LeaseLike, Receipt
 from penstock.api.transaction import Transaction
 from penstock.model import Message
-from penstock.model.errors import InvalidArgument
 from penstock.model.verdict import Verdict
 
 Step = Callable[[Transaction], Transaction]
-Commit = Callable[[Transaction, Step], Awaitable[Receipt]]
+CarryOut = Callable[[Transaction, Step], Awaitable[Receipt]]
 """Takes what was collected for this node, and what collects it once more for another."""
 
 
 class ClusterTransaction(Transaction):
     """Collects for the local broker, which says at once what is wrong, and remembers the steps for another node."""
 
-    def __init__(self, local: Transaction, commit: Commit) -> None:
+    def __init__(self, local: Transaction, carry_out: CarryOut) -> None:
         self._local = local
-        self._commit = commit
+        self._carry_out = carry_out
         self._steps: list[Step] = []
-        self._ended = False
-        self.receipt: Receipt | None = None
 
     def publish(self, queue: str, *messages: Message) -> Self:
         return self._step(lambda transaction: transaction.publish(queue, *messages))
@@ -45,16 +42,5 @@ class ClusterTransaction(Transaction):
             step(transaction)
         return transaction
 
-    async def commit(self) -> Receipt:
-        if self._ended:
-            raise InvalidArgument("this transaction was committed before; begin another")
-        self.receipt = await self._commit(self._local, self._replay)
-        self._ended = True
-        return self.receipt
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: object, *_: object) -> None:
-        if kind is None and not self._ended:
-            await self.commit()
+    async def _commit(self) -> Receipt:
+        return await self._carry_out(self._local, self._replay)

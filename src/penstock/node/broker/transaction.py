@@ -11,7 +11,6 @@ from penstock.api.arguments import check_verdict
 from penstock.api.results import Claim, Lease, Receipt
 from penstock.api.transaction import Transaction
 from penstock.model import Message
-from penstock.model.errors import InvalidArgument
 from penstock.model.verdict import Verdict
 from penstock.node.publish.parts import Part
 from penstock.node.publish.route import route_messages
@@ -31,8 +30,6 @@ class LocalTransaction(Transaction):
         self._settles: dict[Lease, list[Verdict]] = {}
         self._parts: list[Part] = []
         self._count = 0
-        self._ended = False
-        self.receipt: Receipt | None = None
 
     def publish(self, queue: str, *messages: Message) -> Self:
         home = self._broker._known_target(queue)
@@ -56,17 +53,6 @@ class LocalTransaction(Transaction):
         self._settles.setdefault(self._broker._known_lease(lease), []).extend(verdicts)
         return self
 
-    async def commit(self) -> Receipt:
-        if self._ended:
-            raise InvalidArgument("this transaction was committed before; begin another")
+    async def _commit(self) -> Receipt:
         self._broker._services.lifecycle.check_open()
-        self.receipt = await self._broker._services.transactions.commit(self._settles, self._count, self._parts)
-        self._ended = True
-        return self.receipt
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: object, *_: object) -> None:
-        if kind is None and not self._ended:
-            await self.commit()
+        return await self._broker._services.transactions.commit(self._settles, self._count, self._parts)
