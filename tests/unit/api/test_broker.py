@@ -123,9 +123,7 @@ def test_a_wrong_implementation_is_found_out() -> None:
         "Wrong has no publish_to",
         "Wrong.release is a coroutine",
     ]
-    assert faults_of(Transaction, Short) == [
-        f"Short has no {name}" for name in ("commit", "publish", "publish_to", "settle")
-    ]
+    assert faults_of(Transaction, Short) == [f"Short has no {name}" for name in ("publish", "publish_to", "settle")]
 
 
 # Without asyncio ------------------------------------------------------------------------------------------
