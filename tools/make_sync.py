@@ -39,7 +39,7 @@ PARTS: Final = (
 API: Final = (
     Twin("api/broker.py", "Broker", "SyncBroker"),
     *(Twin(f"api/{module}.py", name, "SyncBroker") for module, name in PARTS),
-    Twin("api/transaction.py", "Transaction", "SyncTransaction"),
+    Twin("api/messages.py", "Transaction", "SyncTransaction"),
     Twin("api/handles.py", "QueueHandle", "SyncQueueHandle"),
     Twin("api/handles.py", "GroupHandle", "SyncGroupHandle"),
     Twin("api/handles.py", "ExchangeHandle", "SyncExchangeHandle"),

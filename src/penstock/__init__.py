@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from penstock.api.dead_letters import DeadMessage, DeadReason
     from penstock.api.inspect import GroupStats, HistoryEntry, Page, QueueStats
     from penstock.api.marks import Mark, MarkPut
+    from penstock.api.messages import Transaction
     from penstock.api.results import Claim, Lease, Published, Receipt, Received, Scan, ScanSlice, ScanState, StreamRead
     from penstock.api.scan import Extent, LanePlace, QueueLanes
     from penstock.api.schedules import Schedule
     from penstock.api.staging import Committed, Staged, StagedChunk
     from penstock.api.traces import Trace, TraceEntry
-    from penstock.api.transaction import Transaction
     from penstock.batch import EncodedBatch, decode, encode
     from penstock.client.client import AsyncClient
     from penstock.client.consumer import Consumer, Postpone, Reject
@@ -158,7 +158,7 @@ _HOMES = {
     "api.schedules": ("Schedule",),
     "api.staging": ("Committed", "Staged", "StagedChunk"),
     "api.traces": ("Trace", "TraceEntry"),
-    "api.transaction": ("Transaction",),
+    "api.messages": ("Transaction",),
     "batch": ("EncodedBatch", "decode", "encode"),
     "client.client": ("AsyncClient",),
     "client.consumer": ("Consumer", "Postpone", "Reject"),
@@ -168,48 +168,18 @@ _HOMES = {
     "client.transport.channel": ("Retry",),
     "embedded": ("open",),
     "model": ("Binding", "Message"),
-    "model.errors": (
-        "AlreadyCommitted",
-        "AlreadyExists",
-        "ChunkMissing",
-        "Closed",
-        "ExclusiveConsumer",
-        "ExclusiveQueue",
-        "Fenced",
-        "Forbidden",
-        "InvalidArgument",
-        "InvalidBatch",
-        "InvalidFilter",
-        "LeaseLost",
-        "LimitReached",
-        "MarkMoved",
-        "MessageTooLarge",
-        "NotFound",
-        "OffsetGone",
-        "Overloaded",
-        "PenstockError",
-        "QueueFull",
-        "StoreCorrupt",
-        "TooManyConnections",
-        "Unauthorized",
-        "Unavailable",
-        "UnknownError",
-        "UnknownOption",
-        "Unroutable",
-        "WrongKind",
-    ),
     "model.verdict": ("Verdict",),
 }
-"""Where each public name is: the same as the imports above, which type checkers and editors read."""
+"""Where each public name is, as the imports above say it to type checkers and editors; all others are errors."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name == "sync":
         return import_module("penstock.sync")
-    if name not in _HOME_OF:
+    if name not in __all__:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    value = getattr(import_module(f"penstock.{_HOME_OF[name]}"), name)
+    value = getattr(import_module(f"penstock.{_HOME_OF.get(name, 'model.errors')}"), name)
     globals()[name] = value
     return value
 

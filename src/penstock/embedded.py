@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Awaitable
 from pathlib import Path
 
 from penstock.api.broker import Broker
@@ -89,8 +90,12 @@ async def open_store(
     node = Node(
         store, clock, cache_bytes=cache_bytes, events=events, limits=limits, enqueue_poll=enqueue_poll, spool=spool
     )
+    return await _opened(node, store, node.open(node_name()))
+
+
+async def _opened(node: Node, store: Store, opening: Awaitable[object]) -> LocalBroker:
     try:
-        await node.open(node_name())
+        await opening
     except BaseException:
         await node.spool.close()
         await store.close()
@@ -114,10 +119,4 @@ async def open_member(
     node = Node(
         store, clock, cache_bytes=cache_bytes, events=events, limits=limits, enqueue_poll=enqueue_poll, spool=spool
     )
-    try:
-        await node.open_among(name or node_name(), options)
-    except BaseException:
-        await node.spool.close()
-        await store.close()
-        raise
-    return LocalBroker(node, DEFAULT_NAMESPACE)
+    return await _opened(node, store, node.open_among(name or node_name(), options))

@@ -15,8 +15,8 @@ import pytest
 import penstock
 from penstock import Message, Verdict, encode
 from penstock.api.front_broker import FrontBroker
+from penstock.api.messages import Transaction
 from penstock.api.principal import Action, Kind, Principal
-from penstock.api.transaction import Transaction
 from penstock.model.errors import Forbidden
 from penstock.node.broker.local import LocalBroker
 

@@ -100,11 +100,6 @@ LAYERS: Final = {
     "__main__": Layer(frozenset({"cli"})),
 }
 
-EXCEPTIONS: Final = {
-    # A topic pattern must mean the same in a subscription's filter as in a binding; the trie is pure.
-    ("penstock.fronts.key_filter", "penstock.core.routing.tries"),
-}
-
 
 def module_name(path: Path) -> str:
     parts = path.relative_to(SOURCE).with_suffix("").parts
@@ -154,8 +149,6 @@ def is_allowed(module: str, imported: str) -> bool:
     top = imported.partition(".")[0]
     if top != "penstock":
         return top not in LAYERS[own].not_outside
-    if (module, imported) in EXCEPTIONS:
-        return True
     target = layer_of(imported)
     if target not in LAYERS:  # `from penstock import connect`: a name of the package, not a module
         target = ""

@@ -20,12 +20,11 @@ from penstock.api.enqueued import Enqueued
 from penstock.api.handles import ExchangeHandle, QueueHandle
 from penstock.api.inspect import Inspection
 from penstock.api.marks import Marks
-from penstock.api.messages import Messages
+from penstock.api.messages import Messages, Transaction
 from penstock.api.scan import Scans
 from penstock.api.schedules import Schedules
 from penstock.api.staging import Staging
 from penstock.api.traces import Traces
-from penstock.api.transaction import Transaction
 
 
 class Broker(

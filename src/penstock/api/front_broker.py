@@ -1,21 +1,24 @@
-"""What the fronts need of a broker beyond what users ask for: sessions by name, paging, the node's numbers, a stop."""
+"""What the fronts need of a broker beyond what users ask for: sessions by name, paging, the node's numbers, a stop.
+
+And what nodes of one store ask of each other, as the front sees it through which they reach this one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from penstock.api.broker import Broker
 from penstock.api.dead_letters import DeadPage
 from penstock.api.marks import MarkPage
 from penstock.api.measures import NodeNumbers, SpoolNumbers
-from penstock.api.peering import Peering
 from penstock.api.principal import Action, Kind, Principal
 from penstock.api.results import LeaseLike, Receipt
 from penstock.api.ticket import Ticket
 from penstock.batch import EncodedBatch
 from penstock.model import DEFAULT_GROUP, Message
 from penstock.model.events import Delivery
+from penstock.model.rows import ClusterView
 from penstock.model.verdict import Verdict
 
 
@@ -156,4 +159,53 @@ class FrontBroker(Broker, Protocol):
 
     def spool(self) -> SpoolNumbers | None:
         """What waits in the node's spool for the store to be back; None for a node without a spool."""
+        ...
+
+
+class ClusterNumbers(NamedTuple):
+    """What `/metrics` shows of a node among others."""
+
+    slots: int
+    heartbeat_age_s: float
+    heartbeats_failed: int
+    forwarded: int
+    forwards_failed: int
+
+
+class Peering(Protocol):
+    """One node, for the other nodes of its store. Who asks must know the secret that only they have."""
+
+    @property
+    def incarnation(self) -> int:
+        """This node's number; 0 while it is no member."""
+
+    @property
+    def view(self) -> ClusterView:
+        """Nodes and owners as the store last told them."""
+
+    def check(self, secret: bytes) -> None:
+        """Raise `Forbidden` unless the request comes from a node of the same store."""
+
+    def broker_for(self, namespace: str, session_key: str | None) -> FrontBroker:
+        """The broker for what another node forwards, perhaps in the name of a session that it has.
+
+        It forwards nothing: `NotOwner` tells the other node to look again.
+        """
+        ...
+
+    async def poked(self) -> None:
+        """Something has changed: read what is declared now, and look soon who owns what."""
+
+    async def hand_over(self, slots: list[int], to: int) -> None:
+        """Hand slots on to the node of this incarnation, which asks for them."""
+
+    async def landed(self, landings: list[dict[str, Any]]) -> list[Any]:
+        """Carry out what was published to this node's queues; where that went."""
+        ...
+
+    async def end_session(self, session_key: str) -> None:
+        """End what a session of another node has in queues of this one."""
+
+    def numbers(self) -> ClusterNumbers:
+        """What this node measures of its place among the others."""
         ...

@@ -174,32 +174,24 @@ class Lease(msgspec.Struct, frozen=True):
         return Lease(*map(int, parts.groups()))
 
 
-class Claim:
-    """Messages handed to one consumer under one lease. Empty when the wait was over before there were any.
+class _Messages:
+    """Messages of one lane, in the parts of batches that hold them; decoded when looked at."""
 
-    All of them are of one lane; `lane` is its place in the queue, from 0 on.
-    """
-
-    def __init__(self, queue: str, lane: int, lease: Lease | None, deadline_ms: int, slices: list[Slice]) -> None:
-        self.queue = queue
-        self.lane = lane
-        self.lease = lease
-        self.deadline_ms = deadline_ms
-        self.slices = slices
+    queue: str
+    lane: int
+    """The lane's place in its queue, from 0 on."""
+    slices: list[Slice]
 
     @cached_property
     def messages(self) -> list[Received]:
-        """The messages in the order of delivery, decoded on first use."""
+        """The messages in their order, decoded on first use."""
         return [received for part in self.slices for received in part.messages(self.queue, self.lane)]
 
     def payloads(self) -> list[bytes]:
-        """The payloads alone: the fastest way through a large claim."""
+        """The payloads alone: the fastest way through many."""
         if len(self.slices) == 1:
             return self.slices[0].payloads()
         return [payload for part in self.slices for payload in part.payloads()]
-
-    def offsets(self) -> list[int]:
-        return [part.offset + index for part in self.slices for index in range(part.stop - part.start)]
 
     def __len__(self) -> int:
         count = 0
@@ -210,6 +202,18 @@ class Claim:
     def __iter__(self) -> Iterator[Received]:
         return iter(self.messages)
 
+
+class Claim(_Messages):
+    """Messages handed to one consumer under one lease. Empty when the wait was over before there were any."""
+
+    def __init__(self, queue: str, lane: int, lease: Lease | None, deadline_ms: int, slices: list[Slice]) -> None:
+        self.queue, self.lane, self.slices = queue, lane, slices
+        self.lease = lease
+        self.deadline_ms = deadline_ms
+
+    def offsets(self) -> list[int]:
+        return [part.offset + index for part in self.slices for index in range(part.stop - part.start)]
+
     def __repr__(self) -> str:
         return f"<Claim of {len(self)} messages of {self.queue!r} under lease {self.lease}>"
 
@@ -218,8 +222,8 @@ LeaseLike = Claim | Lease | str
 """A lease, in any form that a caller may have it in."""
 
 
-class StreamRead:
-    """Messages of one lane, and the offset at which the next read goes on. Decoded when looked at, like a `Claim`."""
+class StreamRead(_Messages):
+    """Messages of one lane, and the offset at which the next read goes on."""
 
     def __init__(
         self,
@@ -230,10 +234,7 @@ class StreamRead:
         primary_committed: int | None = None,
         done: list[bool] | None = None,
     ) -> None:
-        self.queue = queue
-        self.lane = lane
-        """The lane's place in its queue, from 0 on."""
-        self.slices = slices
+        self.queue, self.lane, self.slices = queue, lane, slices
         self.next_offset = next_offset
         self.primary_committed = primary_committed
         """The watermark of the queue's primary group: everything below is done or dead for it."""
@@ -247,16 +248,6 @@ class StreamRead:
         if self.done is None:
             return found
         return [msgspec.structs.replace(one, done=done) for one, done in zip(found, self.done, strict=True)]
-
-    def payloads(self) -> list[bytes]:
-        """The payloads alone: the fastest way through a large read."""
-        return [payload for part in self.slices for payload in part.payloads()]
-
-    def __len__(self) -> int:
-        return sum(part.stop - part.start for part in self.slices)
-
-    def __iter__(self) -> Iterator[Received]:
-        return iter(self.messages)
 
     def __repr__(self) -> str:
         return f"<StreamRead of {len(self)} messages of {self.queue!r} up to offset {self.next_offset}>"

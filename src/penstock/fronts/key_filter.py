@@ -1,17 +1,16 @@
 """`$queue/<name>/<pattern>`: an MQTT pattern on keys as a consumer group's filter. For every front that has such names.
 
 The language of filters knows LIKE, which cannot say "one level" in front of "any levels". There the filter lets pass
-what it must, and a front settles what `lets_pass` does not: for a group that is the same as not matching its filter.
+what it must, and a front settles what does not match: for a group that is the same as not matching its filter.
 May not know: brokers, sockets.
 """
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
-from penstock.core.routing.tries import Target, Trie, check_mqtt_pattern, mqtt_targets
-
-_ANY = Target("queue", "")
+from penstock.model.errors import InvalidArgument
 
 
 class KeyFilter(NamedTuple):
@@ -22,35 +21,39 @@ class KeyFilter(NamedTuple):
     """What the group is declared with; None: no filter. Two patterns never have the same one."""
     is_exact: bool
     """Whether the condition alone is enough."""
+    shape: re.Pattern[str]
 
-    def lets_pass(self, key: str) -> bool:
-        """Whether a key that the condition let pass matches the pattern."""
-        if self.is_exact:
-            return True
-        trie = Trie()
-        trie.add(self.pattern.split("/"), _ANY)
-        return bool(mqtt_targets(trie, key))
+    def matches(self, key: str | None) -> bool:
+        """Whether a key matches the pattern, whatever the condition made of it."""
+        return self.shape.fullmatch(key or "") is not None
 
 
 def key_filter(pattern: str) -> KeyFilter:
     """The filter of a pattern; raises `InvalidArgument` for one that is not well formed. Empty and `#`: everything."""
     if pattern in ("", "#"):
-        return KeyFilter(pattern, None, True)
-    check_mqtt_pattern(pattern)
+        return KeyFilter(pattern, None, True, re.compile(".*", re.DOTALL))
     levels = pattern.split("/")
+    for level, is_last in zip(levels, [False] * (len(levels) - 1) + [True], strict=True):
+        if ("#" in level and not (level == "#" and is_last)) or ("+" in level and level != "+"):
+            raise InvalidArgument(f"{pattern!r} is no filter: + stands for a level, # for all levels at the end")
     is_open = levels[-1] == "#"
     named = levels[:-1] if is_open else levels
-    has_single = "+" in named
-    if not has_single:
-        condition = f"$key = {_text('/'.join(named))}"
-        below = _like([*map(_escaped, named), "%"])
-        return KeyFilter(pattern, f"{condition} OR {below}" if is_open else condition, True)
+    shape = "/".join("[^/]*" if level == "+" else re.escape(level) for level in named)
+    condition = _condition(named, is_open)
+    is_exact = not is_open or "+" not in named
+    return KeyFilter(pattern, condition, is_exact, re.compile(shape + "(/.*)?" if is_open else shape, re.DOTALL))
+
+
+def _condition(named: list[str], is_open: bool) -> str:
+    if "+" not in named:
+        equal = f"$key = {_text('/'.join(named))}"
+        return f"{equal} OR {_like([*map(_escaped, named), '%'])}" if is_open else equal
     like = ["%" if level == "+" else _escaped(level) for level in named]
     if is_open:
-        return KeyFilter(pattern, f"{_like(like)} OR {_like([*like, '%'])}", False)
+        return f"{_like(like)} OR {_like([*like, '%'])}"
     # As many slashes as the pattern has and no more: so none is inside of a level.
     slashes = "%" + "/%" * len(named)
-    return KeyFilter(pattern, f"{_like(like)} AND $key NOT LIKE '{slashes}'", True)
+    return f"{_like(like)} AND $key NOT LIKE '{slashes}'"
 
 
 def _like(levels: list[str]) -> str:

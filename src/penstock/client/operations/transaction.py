@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from penstock.api.arguments import check_verdict, lease_of
+from penstock.api.messages import Transaction
 from penstock.api.results import Lease, LeaseLike, Receipt
-from penstock.api.transaction import Transaction
 from penstock.client.operations.codec import receipt_of, verdict_body
 from penstock.client.operations.messages import unsure_of
 from penstock.client.operations.requests import TAKES_JSON

@@ -10,14 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from penstock.api.principal import ANONYMOUS, Principal
+from penstock.api.principal import ANONYMOUS
 from penstock.fronts.amqp091.channel import Channel
 from penstock.fronts.amqp091.mapping import Reader
 from penstock.fronts.amqp091.names import namespace_of
-from penstock.fronts.amqp091.options import AmqpOptions
-from penstock.fronts.auth import Credentials
 from penstock.model import check_name
 from penstock.model.errors import PenstockError
 from penstock.wire.amqp091 import codes, events
@@ -26,7 +24,7 @@ from penstock.wire.amqp091.events import Publish
 
 if TYPE_CHECKING:
     from penstock.api.front_broker import FrontBroker
-    from penstock.fronts.amqp091.measures import AmqpMeasures
+    from penstock.fronts.amqp091.server import AmqpServer
 
 WRITE_BUFFER_BYTES: Final = 256 * 1024
 PUBLISH_BYTES: Final = 512
@@ -39,34 +37,10 @@ CLOSE_SECONDS: Final = 3.0
 log = logging.getLogger("penstock.amqp")
 
 
-class Host(Protocol):
-    """The server, as its connections see it."""
-
-    options: AmqpOptions
-    credentials: Credentials
-    measures: AmqpMeasures
-    broker: FrontBroker
-
-    def opened(self, connection: Connection) -> bool:
-        """It is there; whether there is room for it."""
-
-    def closed(self, connection: Connection) -> None:
-        """It is gone, and so is all that it had."""
-
-    def new_session(self, namespace: str, principal: Principal) -> FrontBroker:
-        """A broker for a connection: what it declares as its own goes with it."""
-
-    def queue_deleted(self) -> None:
-        """A queue was deleted: perhaps some have consumers that do not know it yet."""
-
-    def reads(self, namespace: str, queue: str, group: str) -> bool:
-        """Whether a group of a stream has readers here."""
-
-
 class Connection(asyncio.Protocol):
     """See the module's description."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: AmqpServer) -> None:
         self.host = host
         self.wire = ServerConnection(host.options.limits(), answers_closes=False)
         self.broker: FrontBroker = host.broker

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.api.results import Claim
 from penstock.fronts.amqp091.mapping import LOCAL, counted, outgoing, routing_key
-from penstock.fronts.amqp091.names import Filter
 from penstock.fronts.amqp091.settling import LEASE_SECONDS, Held, Place, runs
+from penstock.fronts.key_filter import KeyFilter
 from penstock.model.errors import Closed, Forbidden, LimitReached, NotFound, PenstockError, WrongKind
 from penstock.model.verdict import Verdict
 
@@ -130,7 +130,7 @@ class Consumer(Standing):
         prefetch: int,
         priority: int = 0,
         skips_own: bool = False,
-        wanted: Filter | None = None,
+        wanted: KeyFilter | None = None,
         is_single: bool = False,
         is_limited: bool = False,
     ) -> None:

@@ -22,7 +22,7 @@ from penstock.fronts.amqp091.arguments import (
 )
 from penstock.fronts.amqp091.errors import ChannelFault, not_found, precondition
 from penstock.fronts.amqp091.mapping import plain_headers
-from penstock.fronts.amqp091.names import BUILT_IN, check_not_reserved, new_queue_name, queue_of
+from penstock.fronts.amqp091.names import BUILT_IN, check_not_reserved, new_name, queue_of
 from penstock.model import DEFAULT_GROUP, ExchangeConfig, Headers, QueueConfig, make_config
 from penstock.model.errors import AlreadyExists, NotFound
 from penstock.wire.amqp091 import codes
@@ -160,7 +160,7 @@ async def declare_queue(channel: Channel, method: Queue.Declare) -> Frame | None
         keeps_transient=broker.is_shared,
     )
     if not name:
-        name = new_queue_name()
+        name = new_name("amq.gen-")
     else:
         name = queue_of(name)
         if not await broker.has_queue(name):
@@ -188,7 +188,7 @@ async def make_reply_queue(channel: Channel) -> str:
     options = queue_options(
         durable=False, exclusive=True, auto_delete=True, arguments={}, keeps_transient=keeps_transient
     )
-    name = replies.new_name()
+    name = new_name(replies.PREFIX)
     await _make_queue(channel, name, options)
     return name
 

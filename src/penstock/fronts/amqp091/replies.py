@@ -7,8 +7,6 @@ can answer it. Knows the broker through its channel.
 
 from __future__ import annotations
 
-import secrets
-from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING, Final
 
 from penstock.fronts.amqp091.errors import precondition
@@ -27,10 +25,6 @@ PREFIX: Final = REPLY_TO + "."
 def is_reply_queue(name: str) -> bool:
     """Whether it is the queue of a channel that waits for answers, or what such a channel calls it."""
     return name == REPLY_TO or name.startswith(PREFIX)
-
-
-def new_name() -> str:
-    return PREFIX + urlsafe_b64encode(secrets.token_bytes(24)).decode()
 
 
 def reply_queue(channel: Channel) -> str | None:

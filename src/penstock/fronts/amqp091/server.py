@@ -89,6 +89,7 @@ class AmqpServer(Front):
     # Connections (their host) -----------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> bool:
+        """A connection is there; whether there is room for it."""
         self.measures.connections_accepted += 1
         self.measures.connections += 1
         self._connections.add(connection)
@@ -97,6 +98,7 @@ class AmqpServer(Front):
         return has_room
 
     def closed(self, connection: Connection) -> None:
+        """A connection is gone, and so is all that it had."""
         if connection in self._connections:
             self._connections.discard(connection)
             self.measures.connections -= 1
@@ -104,15 +106,18 @@ class AmqpServer(Front):
             self._all_closed.set_result(None)
 
     def new_session(self, namespace: str, principal: Principal) -> FrontBroker:
+        """A broker for a connection: what it declares as its own goes with it."""
         broker = self.broker.in_namespace(namespace).acting_as(principal)
         return broker.begin_session(broker.new_session_name())
 
     def queue_deleted(self) -> None:
+        """A queue was deleted: perhaps some connections have consumers that do not know it yet."""
         for connection in self._connections:
             for channel in connection.channels.values():
                 channel.find_gone()
 
     def reads(self, namespace: str, queue: str, group: str) -> bool:
+        """Whether a group of a stream has readers here."""
         return any(
             consumer.place[:2] == (queue, group)
             for connection in self._connections

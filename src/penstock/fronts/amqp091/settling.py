@@ -19,7 +19,7 @@ from penstock.model.verdict import Verdict
 
 if TYPE_CHECKING:
     from penstock.api.front_broker import FrontBroker
-    from penstock.api.transaction import Transaction
+    from penstock.api.messages import Transaction
 
 LEASE_SECONDS: Final = 30.0
 RENEW_AFTER: Final = 10.0

@@ -19,8 +19,8 @@ from penstock.fronts.amqp091.arguments import span_ms
 from penstock.fronts.amqp091.consuming import LOOK_SECONDS, PAUSE_SECONDS, WAIT_SECONDS, Standing
 from penstock.fronts.amqp091.errors import precondition
 from penstock.fronts.amqp091.mapping import outgoing, routing_key, with_headers
-from penstock.fronts.amqp091.names import Filter
 from penstock.fronts.amqp091.settling import Action, Holder, Place
+from penstock.fronts.key_filter import KeyFilter
 from penstock.model.errors import Closed, Forbidden, InvalidArgument, NotFound, OffsetGone, PenstockError, WrongKind
 from penstock.wire.amqp091.tables import Timestamp
 
@@ -108,7 +108,7 @@ class _Reader(Standing):
         *,
         no_ack: bool,
         prefetch: int,
-        wanted: Filter | None,
+        wanted: KeyFilter | None,
         primary: str | None,
     ) -> None:
         super().__init__(channel, tag, place, no_ack=no_ack, prefetch=prefetch)
@@ -330,7 +330,7 @@ async def prepare_group(
     start: Start | None,
     *,
     commits: bool,
-    wanted: Filter | None,
+    wanted: KeyFilter | None,
     is_first: bool,
 ) -> None:
     """Declare the group where it is missing; where it is there and nobody reads it, move it to where it is wanted."""

@@ -17,8 +17,9 @@ from penstock.fronts.amqp091.consuming import Consumer, Standing
 from penstock.fronts.amqp091.declaring import make_reply_queue, ready_in
 from penstock.fronts.amqp091.errors import ChannelFault, ConnectionFault, not_implemented, precondition
 from penstock.fronts.amqp091.mapping import counted, outgoing, routing_key
-from penstock.fronts.amqp091.names import Filter, address_of, filter_of, new_consumer_tag
+from penstock.fronts.amqp091.names import address_of, filter_of, new_name
 from penstock.fronts.amqp091.settling import LEASE_SECONDS, Held, Place
+from penstock.fronts.key_filter import KeyFilter
 from penstock.model import DEFAULT_GROUP, NAME_CHARACTERS_MAX, QueueConfig, make_config
 from penstock.model.errors import ExclusiveConsumer, PenstockError
 from penstock.wire.amqp091 import codes
@@ -38,7 +39,7 @@ async def consume(channel: Channel, method: Basic.Consume) -> Frame | None:
         replies.check_consumer(channel, method)
     else:
         await channel.check_queue(queue)
-    tag = method.consumer_tag or new_consumer_tag()
+    tag = method.consumer_tag or new_name("amq.ctag-")
     if tag in channel.consumers:
         raise ConnectionFault(codes.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
     if queue == replies.REPLY_TO:
@@ -52,14 +53,16 @@ async def consume(channel: Channel, method: Basic.Consume) -> Frame | None:
     return None
 
 
-async def _consumer(channel: Channel, method: Basic.Consume, tag: str, queue: str, wanted: Filter | None) -> Standing:
+async def _consumer(
+    channel: Channel, method: Basic.Consume, tag: str, queue: str, wanted: KeyFilter | None
+) -> Standing:
     """The consumer, attached to its queue."""
     left: Arguments = dict(method.arguments or {})
     options, groups = await channel.broker.queue_options(queue), await channel.broker.groups(queue)
     named = left.pop("x-consumer-group", None)
     group = DEFAULT_GROUP if named is None else text("x-consumer-group", named)
     if wanted is not None:
-        group = f"{group}/{wanted.text}"
+        group = f"{group}/{wanted.pattern}"
     if not 1 <= len(group) <= NAME_CHARACTERS_MAX:
         raise precondition(f"invalid arg 'x-consumer-group': {group!r} has {len(group)} characters")
     is_stream = options.get("stream", False) or groups.get(group, {}).get("kind") == "stream"
@@ -119,7 +122,7 @@ async def _reader(
     method: Basic.Consume,
     tag: str,
     place: Place,
-    wanted: Filter | None,
+    wanted: KeyFilter | None,
     options: dict[str, Any],
     left: Arguments,
 ) -> Standing:

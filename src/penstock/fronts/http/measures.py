@@ -8,8 +8,8 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from penstock.api.front_broker import ClusterNumbers
 from penstock.api.measures import SECONDS_BOUNDS, Histogram
-from penstock.api.peering import ClusterNumbers
 
 ROUTES_MAX: Final = 500
 OTHER: Final = "(other)"

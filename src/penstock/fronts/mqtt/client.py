@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.api.front_broker import FrontBroker
     from penstock.fronts.mqtt.connection import Connection
     from penstock.fronts.mqtt.server import MqttServer
+    from penstock.wire.mqtt.connection import ServerConnection
 
 LINE_EVENTS: Final = 2_000
 """Queued packets at which reading from the socket pauses,"""
@@ -53,10 +54,13 @@ Lined = Publish | PubRel | Subscribe | Unsubscribe | Disconnect | Lost
 class Client:
     """See the module's description."""
 
+    window: Window
+    settling: Settling
+
     def __init__(self, server: MqttServer, connection: Connection, connect: Connect) -> None:
         self.server = server
         self.connection = connection
-        self.engine = connection.engine
+        self.engine: ServerConnection = connection.engine
         self.connect = connect
         self.broker: FrontBroker = server.broker
         """For what the client asks for, in its name once it has logged in. Its session's own queue and its place in
@@ -283,17 +287,7 @@ class Client:
         if not isinstance(source, SessionSource):
             session = self.session
             assert session is not None
-            source = SessionSource(
-                self.server.broker,
-                session.queue,
-                session.token,
-                session.client_id,
-                self.connection,
-                self.window,
-                self.settling,
-                session.subscriptions,
-            )
-            self.sources[""] = source
+            source = self.sources[""] = SessionSource(self, session)
         return source
 
     async def renew(self) -> None:

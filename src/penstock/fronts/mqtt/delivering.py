@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from penstock.api.results import Lease, Received
 from penstock.fronts.mqtt.errors import log
 from penstock.fronts.mqtt.mapping import ORIGIN, STORED, SUBSCRIPTION, Origin, for_subscription, origin_of
-from penstock.fronts.mqtt.session.window import Flight, Window, packet_id_of
-from penstock.fronts.mqtt.settling import Settling
-from penstock.fronts.mqtt.subscription.subscriptions import Plan, Subscription, Subscriptions, plan_of
+from penstock.fronts.mqtt.session.window import Flight, packet_id_of
+from penstock.fronts.mqtt.subscription.subscriptions import Plan, Subscription, plan_of, share_queue
 from penstock.model.errors import Closed, LeaseLost, NotFound, PenstockError, Unavailable
-from penstock.wire.mqtt.packets import UserProperties
 from penstock.wire.mqtt.topics import topic_problem
 
 if TYPE_CHECKING:
     from penstock.api.front_broker import FrontBroker
+    from penstock.fronts.mqtt.client import Client
+    from penstock.fronts.mqtt.session.connected import Session
     from penstock.model import Message
 
 CLAIM_MAX: Final = 500
@@ -38,54 +37,18 @@ AGAIN_SECONDS: Final = 0.5
 """The broker could not answer a claim: how long until the next."""
 
 
-class Outgoing(Protocol):
-    """What deliveries need of a connection."""
-
-    def deliver(
-        self,
-        message: Message,
-        topic: str,
-        published_ms: int,
-        *,
-        qos: int,
-        retain: bool,
-        dup: bool,
-        packet_id: int,
-        ids: tuple[int, ...],
-        extra: UserProperties = (),
-    ) -> bool:
-        """Write a PUBLISH; False where the client does not take one so large."""
-
-    def flush(self) -> None:
-        """Send what was written."""
-
-    def fail(self, text: str) -> None:
-        """End the connection."""
-
-    async def writable(self) -> None:
-        """Until the client has taken most of what was written."""
-
-
 class Source:
     """What sources have in common: claim, send, keep what cannot be sent yet."""
 
-    def __init__(
-        self,
-        broker: FrontBroker,
-        queue: str,
-        token: str,
-        client_id: str,
-        out: Outgoing,
-        window: Window,
-        settling: Settling,
-    ) -> None:
+    def __init__(self, client: Client, broker: FrontBroker, queue: str) -> None:
+        assert client.session is not None
         self.broker = broker
         self.queue = queue
-        self.token = token
-        self.client_id = client_id
-        self.out = out
-        self.window = window
-        self.settling = settling
+        self.token = client.session.token
+        self.client_id = client.session.client_id
+        self.out = client.connection
+        self.window = client.window
+        self.settling = client.settling
         self._unsent: deque[tuple[Lease | None, Received]] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -126,9 +89,8 @@ class Source:
             except Closed:
                 return
             except NotFound as error:
-                self.out.fail(
-                    str(error)
-                )  # a subscription that brings nothing any more must not look like one that does
+                # A subscription that brings nothing any more must not look like one that does.
+                self.out.fail(str(error))
                 return
             except LeaseLost as error:
                 log.info("deliveries to %r: %s", self.client_id, error)
@@ -196,6 +158,12 @@ class Source:
 
     # Sending ----------------------------------------------------------------------------------------------
 
+    def pass_over(self, lease: Lease | None, received: Received) -> bool:
+        """It is not for this client, and done."""
+        if lease is not None:
+            self.settling.ack(lease, received.offset)
+        return True
+
     def send_planned(self, lease: Lease | None, received: Received, plan: Plan, origin: Origin, packet_id: int) -> bool:
         """Send a message as planned; False where too many are under way, or its packet id is."""
         message = received.message
@@ -226,19 +194,9 @@ class Source:
 class SessionSource(Source):
     """A session's own queue."""
 
-    def __init__(
-        self,
-        broker: FrontBroker,
-        queue: str,
-        token: str,
-        client_id: str,
-        out: Outgoing,
-        window: Window,
-        settling: Settling,
-        subscriptions: Subscriptions,
-    ) -> None:
-        super().__init__(broker, queue, token, client_id, out, window, settling)
-        self._subscriptions = subscriptions
+    def __init__(self, client: Client, session: Session) -> None:
+        super().__init__(client, client.server.broker, session.queue)
+        self._subscriptions = session.subscriptions
 
     async def claim(self, most: int) -> None:
         ack = self._subscriptions.is_at_most_once
@@ -252,9 +210,7 @@ class SessionSource(Source):
         origin = origin_of(message.headers)
         plan = self._plan(message, origin)
         if plan is None:
-            if lease is not None:
-                self.settling.ack(lease, received.offset)
-            return True
+            return self.pass_over(lease, received)
         return self.send_planned(lease, received, plan, origin, packet_id_of(received.offset))
 
     def _plan(self, message: Message, origin: Origin) -> Plan | None:
@@ -275,23 +231,11 @@ class SharedSource(Source):
     first: from then on it is the session's alone.
     """
 
-    def __init__(
-        self,
-        broker: FrontBroker,
-        queue: str,
-        token: str,
-        client_id: str,
-        out: Outgoing,
-        window: Window,
-        settling: Settling,
-        subscription: Subscription,
-        own_queue: str,
-        now_ms: Callable[[], int],
-    ) -> None:
-        super().__init__(broker, queue, token, client_id, out, window, settling)
+    def __init__(self, client: Client, session: Session, subscription: Subscription) -> None:
+        super().__init__(client, client.server.broker, share_queue(subscription))
         self.subscription = subscription
-        self._own_queue = own_queue
-        self._now_ms = now_ms
+        self._own_queue = session.queue
+        self._now_ms = client.server.now_ms
 
     async def claim(self, most: int) -> None:
         claim = await self.broker.claim(
@@ -325,8 +269,6 @@ class SharedSource(Source):
         message = received.message
         origin = origin_of(message.headers)
         if ORIGIN not in (message.headers or {}) and topic_problem(message.key or ""):
-            if lease is not None:
-                self.settling.ack(lease, received.offset)
-            return True
+            return self.pass_over(lease, received)
         plan = plan_of(self.subscription, origin)
         return self.send_planned(lease, received, plan._replace(qos=min(plan.qos, 1)), origin, self.window.any_free())

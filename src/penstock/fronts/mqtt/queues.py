@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.api.results import Lease, Received
 from penstock.fronts.key_filter import KeyFilter, key_filter
-from penstock.fronts.mqtt.delivering import LEASE_SECONDS, WAIT_SECONDS, Outgoing, Source
+from penstock.fronts.mqtt.delivering import LEASE_SECONDS, WAIT_SECONDS, Source
 from penstock.fronts.mqtt.errors import Refusal
-from penstock.fronts.mqtt.session.window import Flight, Window
-from penstock.fronts.mqtt.settling import Settling
+from penstock.fronts.mqtt.session.window import Flight
 from penstock.fronts.mqtt.subscription.subscriptions import QUEUE_PREFIX, Subscription
 from penstock.model.errors import InvalidArgument, NotFound
 from penstock.wire.mqtt.packets import UserProperties
@@ -24,6 +23,7 @@ from penstock.wire.mqtt.topics import topic_problem
 
 if TYPE_CHECKING:
     from penstock.api.front_broker import FrontBroker
+    from penstock.fronts.mqtt.client import Client
 
 ACTIONS: Final = ("$ack", "$nack", "$reject")
 MESSAGE_ID: Final = "message-id"
@@ -50,28 +50,14 @@ class Unsettled:
 class QueueSource(Source):
     """One subscription to a queue: a consumer of a work group."""
 
-    def __init__(
-        self,
-        broker: FrontBroker,
-        token: str,
-        client_id: str,
-        out: Outgoing,
-        window: Window,
-        settling: Settling,
-        subscription: Subscription,
-        pattern: KeyFilter,
-        *,
-        version: int,
-        most: int,
-        unsettled: Unsettled,
-    ) -> None:
-        super().__init__(broker, subscription.queue, token, client_id, out, window, settling)
+    def __init__(self, client: Client, subscription: Subscription, pattern: KeyFilter) -> None:
+        super().__init__(client, client.broker, subscription.queue)
         self.subscription = subscription
         self.pattern = pattern
-        self.settles_by_publish = version == 5 and subscription.qos > 0
-        self._most = most
+        self.settles_by_publish = client.engine.version == 5 and subscription.qos > 0
+        self._most = client.server.options.max_unsettled
         self._open: dict[str, Lease] = {}
-        self._unsettled = unsettled
+        self._unsettled = client.server.unsettled
 
     def room(self) -> int:
         most = self._most - len(self._open)
@@ -90,9 +76,8 @@ class QueueSource(Source):
         self.keep(claim.lease, claim.messages)
 
     def send(self, lease: Lease | None, received: Received) -> bool:
-        if not self.pattern.lets_pass(received.message.key or ""):
-            self.pass_over(lease, received)
-            return True
+        if not (self.pattern.is_exact or self.pattern.matches(received.message.key)):
+            return self.pass_over(lease, received)
         qos = 0 if self.subscription.qos == 0 else 1
         if qos and self.window.room <= 0:
             return False
@@ -135,11 +120,6 @@ class QueueSource(Source):
             ("queue", self.queue),
             ("offset", str(received.offset)),
         )
-
-    def pass_over(self, lease: Lease | None, received: Received) -> None:
-        """It is not for this group."""
-        if lease is not None:
-            self.settling.ack(lease, received.offset)
 
     def too_large(self, lease: Lease | None, received: Received) -> None:
         """The packet is too large for the client: dead, so that an operator may see it."""
@@ -206,9 +186,6 @@ class StreamSource(QueueSource):
                 ("x-work-group", self.primary_group),
             )
         return found
-
-    def pass_over(self, lease: Lease | None, received: Received) -> None:
-        """A reader leaves out what it does not want."""
 
     def too_large(self, lease: Lease | None, received: Received) -> None:
         """The log keeps it; the client cannot have it."""

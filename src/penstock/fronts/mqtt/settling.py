@@ -47,11 +47,6 @@ class Settling:
         self._acks.setdefault(lease, []).append(offset)
         self._work()
 
-    def ack_all(self, lease: Lease, offsets: list[int]) -> None:
-        """The same for several."""
-        self._acks.setdefault(lease, []).extend(offsets)
-        self._work()
-
     def nack(self, lease: Lease, offset: int, error: str) -> None:
         """A message failed."""
         self._others.append(lambda: self._broker.nack(lease, [offset], error=error))

@@ -17,12 +17,11 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 from penstock.api.arguments import lease_of
 from penstock.api.broker import Broker
-from penstock.api.front_broker import FrontBroker
-from penstock.api.peering import Peering
+from penstock.api.front_broker import FrontBroker, Peering
+from penstock.api.messages import Transaction
 from penstock.api.principal import Principal
 from penstock.api.results import Receipt
 from penstock.api.ticket import Ticket, ticketed
-from penstock.api.transaction import Transaction
 from penstock.model import DEFAULT_GROUP
 from penstock.model.errors import NotOwner, PenstockError, Unavailable
 from penstock.model.rows import REGISTRAR_SLOT, slot_of

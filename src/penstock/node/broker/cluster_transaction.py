@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Self
 
+from penstock.api.messages import Transaction
 from penstock.api.results import LeaseLike, Receipt
-from penstock.api.transaction import Transaction
 from penstock.model import Message
 from penstock.model.verdict import Verdict
 

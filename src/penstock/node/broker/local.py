@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Literal
 
 from penstock.api.arguments import check_number
-from penstock.api.front_broker import FrontBroker
-from penstock.api.peering import Peering
+from penstock.api.front_broker import FrontBroker, Peering
 from penstock.api.principal import Authorizer, Caller, Principal
 from penstock.model import check_name
 from penstock.model.errors import NotFound

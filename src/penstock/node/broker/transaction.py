@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from penstock.api.arguments import check_verdict
+from penstock.api.messages import Transaction
 from penstock.api.results import Claim, Lease, Receipt
-from penstock.api.transaction import Transaction
 from penstock.model import Message
 from penstock.model.verdict import Verdict
 from penstock.node.publish.parts import Part

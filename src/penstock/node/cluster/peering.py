@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.api.peering import ClusterNumbers, Peering
+from penstock.api.front_broker import ClusterNumbers, Peering
 from penstock.model import check_name
 from penstock.model.errors import Forbidden
 from penstock.model.rows import ClusterView

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.api.peering import Peering
+from penstock.api.front_broker import Peering
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call

@@ -6,8 +6,7 @@ import secrets
 from typing import Final
 
 from penstock.fronts.mqtt.errors import Refusal
-from penstock.fronts.mqtt.subscription.subscribing import session_queue
-from penstock.fronts.mqtt.subscription.subscriptions import Subscriptions
+from penstock.fronts.mqtt.subscription.subscriptions import Subscriptions, session_queue
 from penstock.wire.mqtt.packets import Will
 from penstock.wire.mqtt.reasons import Reason
 

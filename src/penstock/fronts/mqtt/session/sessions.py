@@ -22,8 +22,8 @@ from penstock.fronts.mqtt.publishing import Publishing
 from penstock.fronts.mqtt.session.connected import Session
 from penstock.fronts.mqtt.session.documents import SessionDocument, SessionDocuments
 from penstock.fronts.mqtt.session.wills import wanted_will
-from penstock.fronts.mqtt.subscription.subscribing import Subscribing, session_queue
-from penstock.fronts.mqtt.subscription.subscriptions import Subscriptions
+from penstock.fronts.mqtt.subscription.subscribing import Subscribing
+from penstock.fronts.mqtt.subscription.subscriptions import Subscriptions, session_queue
 from penstock.model import DEFAULT_GROUP
 from penstock.model.errors import NotFound, PenstockError
 from penstock.wire.mqtt.packets import Connect

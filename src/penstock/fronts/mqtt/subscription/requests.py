@@ -11,7 +11,6 @@ from penstock.fronts.mqtt.mapping import for_subscription, origin_of
 from penstock.fronts.mqtt.publishing import EXCHANGE
 from penstock.fronts.mqtt.queues import QueueSource, StreamSource, prepare
 from penstock.fronts.mqtt.subscription import subscriptions
-from penstock.fronts.mqtt.subscription.subscribing import share_queue
 from penstock.fronts.mqtt.subscription.subscriptions import Subscription
 from penstock.model.errors import Closed, NotFound, PenstockError
 from penstock.wire.mqtt.packets import Subscribe, Unsubscribe
@@ -119,37 +118,13 @@ class SubscriptionRequests:
             if subscription.qos == 2:
                 await self._need_queue()
             await self._subscribing.join(session.client_id, session.token, subscription, is_stored=session.is_stored)
-            source: SharedSource | QueueSource = SharedSource(
-                server.broker,
-                share_queue(subscription),
-                session.token,
-                session.client_id,
-                client.connection,
-                client.window,
-                client.settling,
-                subscription,
-                session.queue,
-                server.now_ms,
-            )
+            source: SharedSource | QueueSource = SharedSource(client, session, subscription)
         else:
             pattern, kind = await prepare(
                 self._broker, subscription, declare=server.options.declare_queues, is_new=is_new
             )
             await self._broker.attach(subscription.queue, subscription.group, consumer=session.token)
-            make = StreamSource if kind == "stream" else QueueSource
-            source = make(
-                self._broker,
-                session.token,
-                session.client_id,
-                client.connection,
-                client.window,
-                client.settling,
-                subscription,
-                pattern,
-                version=client.engine.version,
-                most=server.options.max_unsettled,
-                unsettled=server.unsettled,
-            )
+            source = (StreamSource if kind == "stream" else QueueSource)(client, subscription, pattern)
             if isinstance(source, StreamSource):
                 options = await self._broker.queue_options(subscription.queue)
                 source.primary_group = options.get("primary_group") or ""

@@ -15,21 +15,13 @@ from penstock.fronts.mqtt.errors import Refusal
 from penstock.fronts.mqtt.options import MqttOptions
 from penstock.fronts.mqtt.publishing import EXCHANGE
 from penstock.fronts.mqtt.session.documents import SessionDocuments
-from penstock.fronts.mqtt.subscription.subscriptions import Subscription
+from penstock.fronts.mqtt.subscription.subscriptions import Subscription, session_queue, share_queue
 from penstock.model import DEFAULT_GROUP, NAME_CHARACTERS_MAX
 from penstock.model.errors import NotFound
 from penstock.wire.mqtt.reasons import Reason
 
 UNUSED_MS: Final = 600_000
 """What a crash leaves behind of sessions that do not outlive their connection goes after this."""
-
-
-def session_queue(client_id: str) -> str:
-    return f"mqtt/session/{client_id}"
-
-
-def share_queue(subscription: Subscription) -> str:
-    return f"mqtt/share/{subscription.group}/{subscription.pattern}"
 
 
 class Subscribing:

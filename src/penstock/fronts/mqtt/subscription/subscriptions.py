@@ -45,6 +45,16 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a new stream group begins; empty: it is a work group."""
 
 
+def session_queue(client_id: str) -> str:
+    """The name of a session's own queue."""
+    return f"mqtt/session/{client_id}"
+
+
+def share_queue(subscription: Subscription) -> str:
+    """The name of the queue of a shared subscription."""
+    return f"mqtt/share/{subscription.group}/{subscription.pattern}"
+
+
 class Plan(NamedTuple):
     """How a message goes to a session."""
 
