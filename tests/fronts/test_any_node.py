@@ -1,24 +1,32 @@
-"""AMQP and MQTT asked of a node that owns neither the queue nor the registrar's slot: each operation that they have.
+"""AMQP and MQTT asked of a node that owns neither the queue nor the registrar's slot: each method and packet they have.
 
-The operations are named after the broker's; `tests/scenarios/test_every_operation.py` has all of them over HTTP.
+Each story names the methods or packets that its client sends; a front's method that no story sends fails here.
+`tests/scenarios/test_every_operation.py` has all of the broker's operations over HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, get_args
 
 import pika
 import pytest
+from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
+from pamqp.commands import Channel as Flow
 from pika.exceptions import ChannelClosedByBroker
 
+from penstock.fronts.amqp091.channel import METHODS, Channel
 from penstock.fronts.amqp091.options import AmqpOptions
 from penstock.fronts.amqp091.server import AmqpServer
+from penstock.fronts.mqtt.connection import Connection
 from penstock.fronts.mqtt.options import MqttOptions
 from penstock.fronts.mqtt.server import MqttServer
+from penstock.model import Message
 from penstock.model.rows import home_slot
 from penstock.node.broker import LocalBroker
+from penstock.wire.amqp091 import events
+from penstock.wire.mqtt import packets
 from tests.fronts.amqp091.rig import PATIENCE_S, Inbox
 from tests.fronts.mqtt.rig import Client, connect
 from tests.nodes import node_of
@@ -38,18 +46,24 @@ class Channels(Protocol):
 
 
 AmqpCase = Callable[[Channels, str], None]
-AMQP: Final[dict[str, AmqpCase]] = {}
+AMQP: Final[dict[AmqpCase, frozenset[type]]] = {}
+"""Stories, and what their clients send."""
+AMQP_EXEMPT: Final = {
+    Basic.CancelOk: "a client's answer to a cancel of the server's: nothing is asked of the broker",
+    Basic.RecoverAsync: "recover without an answer, which pika cannot send: the same handler",
+}
+"""What no story sends, and why."""
 
 
-def amqp(*operations: str) -> Callable[[AmqpCase], AmqpCase]:
+def amqp(*methods: type) -> Callable[[AmqpCase], AmqpCase]:
     def add(story: AmqpCase) -> AmqpCase:
-        AMQP.update(dict.fromkeys(operations, story))
+        AMQP[story] = frozenset(methods)
         return story
 
     return add
 
 
-@amqp("declare_queue", "queue_options", "stats", "purge", "delete_queue")
+@amqp(Queue.Declare, Queue.Purge, Queue.Delete, Confirm.Select, events.Publish)
 def queues(open_channel: Channels, queue: str) -> None:
     channel = open_channel()
     channel.queue_declare(queue, durable=True)
@@ -62,7 +76,7 @@ def queues(open_channel: Channels, queue: str) -> None:
         channel.queue_declare(queue, passive=True)
 
 
-@amqp("publish_many", "claim", "settle", "extend")
+@amqp(Basic.Get, events.Ack, events.Nack, events.Reject)
 def get(open_channel: Channels, queue: str) -> None:
     channel = open_channel()
     channel.queue_declare(queue, durable=True)
@@ -81,7 +95,7 @@ def get(open_channel: Channels, queue: str) -> None:
     assert channel.basic_get(queue)[0] is None
 
 
-@amqp("attach", "detach", "stop_waiting")
+@amqp(Basic.Consume, Basic.Cancel, Flow.Flow)
 def consume(open_channel: Channels, queue: str) -> None:
     channel, other = open_channel(), open_channel()
     channel.queue_declare(queue, durable=True)
@@ -90,11 +104,16 @@ def consume(open_channel: Channels, queue: str) -> None:
     inbox.wait(1)
     channel.basic_ack(inbox.deliveries[0][0].delivery_tag)
     assert other.queue_declare(queue, passive=True).method.consumer_count == 1
+    channel.flow(False)
+    channel.flow(True)
+    other.basic_publish("", queue, b"2")
+    inbox.wait(2)
+    channel.basic_ack(inbox.deliveries[1][0].delivery_tag)
     channel.basic_cancel(inbox.tag)
     assert other.queue_declare(queue, passive=True).method.consumer_count == 0
 
 
-@amqp("declare_exchange", "bind", "publish_to", "unbind", "delete_exchange")
+@amqp(Exchange.Declare, Exchange.Bind, Exchange.Unbind, Exchange.Delete, Queue.Bind, Queue.Unbind)
 def exchanges(open_channel: Channels, queue: str) -> None:
     channel = open_channel()
     channel.queue_declare(queue, durable=True)
@@ -102,13 +121,18 @@ def exchanges(open_channel: Channels, queue: str) -> None:
     channel.queue_bind(queue, "x", "a.*")
     channel.basic_publish("x", "a.b", b"1", mandatory=True)
     assert channel.basic_get(queue, auto_ack=True)[2] == b"1"
+    channel.exchange_declare("y", "fanout", durable=True)
+    channel.exchange_bind("x", "y")
+    channel.basic_publish("y", "a.c", b"2", mandatory=True)
+    assert channel.basic_get(queue, auto_ack=True)[2] == b"2"
+    channel.exchange_unbind("x", "y")
     channel.queue_unbind(queue, "x", "a.*")
     channel.exchange_delete("x")
     with pytest.raises(ChannelClosedByBroker, match="404"):
         channel.exchange_declare("x", passive=True)
 
 
-@amqp("transaction")
+@amqp(Tx.Select, Tx.Commit, Tx.Rollback)
 def transactions(open_channel: Channels, queue: str) -> None:
     open_channel().queue_declare(queue, durable=True)
     open_channel().basic_publish("", queue, b"task")
@@ -118,10 +142,24 @@ def transactions(open_channel: Channels, queue: str) -> None:
     channel.basic_ack(method.delivery_tag)
     channel.basic_publish("", queue, b"result")
     channel.tx_commit()
+    channel.basic_publish("", queue, b"never")
+    channel.tx_rollback()
     assert channel.basic_get(queue)[2] == b"result"
+    assert channel.basic_get(queue)[0] is None
 
 
-@amqp("read_from")
+@amqp(Basic.Recover)
+def recover(open_channel: Channels, queue: str) -> None:
+    channel = open_channel()
+    channel.queue_declare(queue, durable=True)
+    channel.basic_publish("", queue, b"1")
+    assert channel.basic_get(queue)[2] == b"1"
+    channel.basic_recover(requeue=True)
+    method, _, body = channel.basic_get(queue, auto_ack=True)
+    assert (body, method.redelivered) == (b"1", True)
+
+
+@amqp(Basic.Qos, Basic.Consume)
 def streams(open_channel: Channels, queue: str) -> None:
     channel = open_channel()
     channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "stream"})
@@ -131,9 +169,16 @@ def streams(open_channel: Channels, queue: str) -> None:
     inbox = Inbox(channel, queue, arguments={"x-stream-offset": "first"})
     inbox.wait(2)
     assert inbox.bodies == [b"1", b"2"]
+    group = {"x-stream-offset": "first", "x-consumer-group": "readers", "x-auto-commit": False}
+    readers = Inbox(channel, queue, arguments=group)
+    readers.wait(2)
+    commit = pika.BasicProperties(headers={"x-group-id": "readers", "x-offset": 1})
+    channel.basic_publish("", f"$queue/{queue}/$commit", b"", commit)
+    for channel_inbox in (inbox, readers):
+        channel.basic_cancel(channel_inbox.tag)
 
 
-@amqp("session")
+@amqp(Queue.Declare, Basic.Get)
 def exclusive(open_channel: Channels, queue: str) -> None:
     channel, other = open_channel(), open_channel()
     channel.queue_declare(queue, exclusive=True)
@@ -143,8 +188,17 @@ def exclusive(open_channel: Channels, queue: str) -> None:
         other.basic_get(queue)
 
 
-@pytest.mark.parametrize("story", list(dict.fromkeys(AMQP.values())))
-def test_amqp(story: AmqpCase) -> None:
+def test_every_amqp_method_has_a_story() -> None:
+    offered = {*METHODS, events.Publish, events.Ack, events.Nack, events.Reject}
+    assert offered == set().union(*AMQP.values(), AMQP_EXEMPT)
+
+
+@pytest.mark.parametrize("story", AMQP)
+def test_amqp(story: AmqpCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: set[type] = set()
+    for name in ("publish", "settle", "method"):
+        _record(monkeypatch, Channel, name, lambda event: sent.add(type(event)))
+
     async def scene() -> None:
         async with two_nodes() as (asked, owner, _):
             server = AmqpServer(asked, AmqpOptions(port=0))
@@ -157,6 +211,18 @@ def test_amqp(story: AmqpCase) -> None:
                 await server.stop()
 
     asyncio.run(asyncio.wait_for(scene(), 60))
+    assert AMQP[story] <= sent
+
+
+def _record(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, note: Callable[[Any], None]) -> None:
+    """Note what a method of a front is given."""
+    original = getattr(kind, name)
+
+    def noting(self: object, given: Any) -> object:
+        note(given)
+        return original(self, given)
+
+    monkeypatch.setattr(kind, name, noting)
 
 
 def _foreign(owner: LocalBroker) -> str:
@@ -187,18 +253,20 @@ def _told(story: AmqpCase, port: int, queue: str) -> None:
 # MQTT ----------------------------------------------------------------------------------------------------
 
 MqttCase = Callable[[Callable[[str], Awaitable[Client]], LocalBroker, str], Awaitable[None]]
-MQTT: Final[dict[str, MqttCase]] = {}
+MQTT: Final[dict[MqttCase, frozenset[type]]] = {}
+"""Stories, and the packets that their clients send."""
+MQTT_EXEMPT: Final = {packets.Lost: "no packet: the connection has broken"}
 
 
-def mqtt(*operations: str) -> Callable[[MqttCase], MqttCase]:
+def mqtt(*kinds: type) -> Callable[[MqttCase], MqttCase]:
     def add(story: MqttCase) -> MqttCase:
-        MQTT.update(dict.fromkeys(operations, story))
+        MQTT[story] = frozenset(kinds)
         return story
 
     return add
 
 
-@mqtt("publish_many", "declare_group", "groups", "claim", "settle", "attach", "detach")
+@mqtt(packets.Connect, packets.Subscribe, packets.Publish, packets.PubAck, packets.Disconnect)
 async def mqtt_queues(client: Callable[[str], Awaitable[Client]], owner: LocalBroker, queue: str) -> None:
     await owner.declare_queue(queue, max_attempts=2, backoff_ms=0)
     consumer, producer = await client("consumer"), await client("producer")
@@ -227,7 +295,7 @@ async def _settle(client: Client, message: Any, queue: str, action: str) -> int:
     return await client.publish(f"$queue/{queue}/{action}", b"because", properties=properties)
 
 
-@mqtt("publish_to", "declare_queue", "bind", "unbind", "delete_queue", "marks", "put_mark", "delete_mark")
+@mqtt(packets.Subscribe, packets.Publish, packets.Unsubscribe)
 async def mqtt_topics(client: Callable[[str], Awaitable[Client]], owner: LocalBroker, queue: str) -> None:
     subscribers = [await client(f"subscriber-{number}") for number in range(4)]  # of both nodes, by their names
     for subscriber in subscribers:
@@ -243,11 +311,40 @@ async def mqtt_topics(client: Callable[[str], Awaitable[Client]], owner: LocalBr
     assert (await late.message()).payload == b"2"
 
 
-@pytest.mark.parametrize("story", list(dict.fromkeys(MQTT.values())))
-def test_mqtt(story: MqttCase) -> None:
+@mqtt(packets.Publish, packets.PubRec, packets.PubRel, packets.PubComp)
+async def mqtt_exactly_once(client: Callable[[str], Awaitable[Client]], owner: LocalBroker, queue: str) -> None:
+    subscriber, publisher = await client("subscriber"), await client("publisher")
+    assert await subscriber.subscribe("once/#", qos=2) == [2]
+    assert await publisher.publish("once/a", b"1", qos=2) == 0
+    assert (await subscriber.message()).payload == b"1"
+    await subscriber.silent()
+
+
+@mqtt(packets.Subscribe, packets.PubAck)
+async def mqtt_streams(client: Callable[[str], Awaitable[Client]], owner: LocalBroker, queue: str) -> None:
+    await owner.declare_queue(queue, stream=True)
+    await owner.publish_many(queue, [Message(b"1"), Message(b"2")])
+    reader = await client("reader")
+    given = {"consumer-group": "readers", "x-stream-offset": "first"}
+    assert await reader.subscribe(f"$queue/{queue}/#", qos=1, properties=given) == [1]
+    read = [await reader.message() for _ in range(2)]
+    assert [message.payload for message in read] == [b"1", b"2"]
+    assert await _settle(reader, read[1], queue, "$ack") == 0
+    assert [group.lag for group in (await owner.stats(queue)).groups if group.group == "readers"] == [0]
+
+
+def test_every_mqtt_packet_has_a_story() -> None:
+    assert set(get_args(packets.Event)) == set().union(*MQTT.values(), MQTT_EXEMPT)
+
+
+@pytest.mark.parametrize("story", MQTT)
+def test_mqtt(story: MqttCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: set[type] = set()
+    _record(monkeypatch, Connection, "take_in", lambda events: sent.update(map(type, events)))
+
     async def scene() -> None:
         async with two_nodes() as (asked, owner, _):
-            server = MqttServer(asked, MqttOptions(port=0))
+            server = MqttServer(asked, MqttOptions(port=0, websocket=False))
             await server.start()
             clients: list[Client] = []
 
@@ -265,3 +362,4 @@ def test_mqtt(story: MqttCase) -> None:
                 await server.stop()
 
     asyncio.run(asyncio.wait_for(scene(), 60))
+    assert MQTT[story] <= sent
