@@ -48,7 +48,8 @@ def test_no_seed_finds_a_violation_with_four_commits_under_way(chunk: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("seed", "commits_under_way"), [(9059, 1), (202431, 1), (301085, 4), (301517, 4), (301524, 4), (501289, 1)]
+    ("seed", "commits_under_way"),
+    [(9059, 1), (202431, 1), (301085, 4), (301517, 4), (301524, 4), (501289, 1), (503172, 1)],
 )
 def test_a_seed_that_found_something_finds_it_no_more(seed: int, commits_under_way: int) -> None:
     """What each of them found.
@@ -58,6 +59,7 @@ def test_a_seed_that_found_something_finds_it_no_more(seed: int, commits_under_w
     301085, 301524: a probe, and deaths in an ephemeral queue, were fenced by a slot of which a commit was under way.
     301517: a claim loaded two ephemeral lanes in turn, on which something was due that could not be committed.
     501289: a lane was read while the deletion of its queue, in force by then, failed; a publish went into it.
+    503172: a node that closed while it read the catalog loaded a lane without a group, and trimmed what that wanted.
     """
     outcome = run_world(seed, commits_under_way=commits_under_way)
     assert not outcome.violations, describe(outcome)

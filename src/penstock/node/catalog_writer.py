@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.api.ticket import Ticket
-from penstock.model.errors import Unavailable
+from penstock.model.errors import Closed, Unavailable
 from penstock.model.rows import REGISTRAR_SLOT, CatalogRow
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog
 from penstock.node.cluster.ownership import Ownership
@@ -99,9 +99,11 @@ class CatalogWriter:
             raise Unavailable("what is declared is being read again after a failed commit; try again")
 
     async def known(self) -> None:
-        """Wait until it is known what is declared."""
+        """Wait until it is known what is declared; a node that closes before does not find out any more."""
         while self._reload is not None:
             await asyncio.wait([self._reload])
+            if self._reload is not None and self._reload.done():
+                raise Closed("the broker was closed while it read again what is declared")
 
     # The declaration --------------------------------------------------------------------------------------
 
@@ -144,8 +146,8 @@ class CatalogWriter:
                 pause_s = min(pause_s * 2, 2.0)
                 continue
             self.replace(rows)
-            break
-        self._reload = None
+            self._reload = None
+            return
 
     def replace(self, rows: list[CatalogRow]) -> None:
         """These rows are what is declared, with the ephemeral queues that only this node knows."""

@@ -173,7 +173,6 @@ class LaneSet:
 
     async def _load_wanted(self) -> None:
         while self._wanted:
-            await self._catalog_known()  # or a lane would be loaded without its newest groups
             ids, self._wanted = self._wanted[:LOAD_AT_ONCE], self._wanted[LOAD_AT_ONCE:]
             for store in (self._store, self._memory):
                 chosen = [id for id in ids if self.store_of(id) is store]
@@ -185,8 +184,9 @@ class LaneSet:
 
     async def _load_from(self, store: Store, ids: list[int]) -> None:
         error: PenstockError | None = None
-        epochs = {id: self._epoch_of(id) for id in ids}
         try:
+            await self._catalog_known()  # or a lane would be loaded without its newest groups
+            epochs = {id: self._epoch_of(id) for id in ids}
             for image in await store.load(ids, IDS_IN_MEMORY_MAX):
                 if (
                     image.lane in self._catalog.by_lane

@@ -80,7 +80,8 @@ class LaneState:
         self.groups: dict[int, Group] = {}
         for row in image.groups:
             if row.group in groups:
-                self._make_group(row.group, groups[row.group], row.next, row.committed)
+                # What is trimmed cannot be handed out, nor read: older builds could trim what a group still wanted.
+                self._make_group(row.group, groups[row.group], max(row.next, image.first), row.committed)
         for group in self.groups.values():
             if isinstance(group, WorkGroup):
                 group.load(image)

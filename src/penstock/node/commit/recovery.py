@@ -72,11 +72,11 @@ class Recovery:
             self._lane_timers.disarm(id)
         self._positions.forget()
         self._spool.lost(error)
+        if catalog:
+            self._writer.reload()  # also at a close: until it is read, no lane may be loaded
         if self._lifecycle.closed:
             return
         self._outbox.wake_later()  # the commit may have happened all the same, with new rows in the outbox
-        if catalog:
-            self._writer.reload()
         # All of them: they may have leases to end, delays that pass and consumers that wait.
         for id in lanes:
             self._tasks.spawn(self._reload(id))
