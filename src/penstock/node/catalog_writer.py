@@ -100,9 +100,9 @@ class CatalogWriter:
 
     async def known(self) -> None:
         """Wait until it is known what is declared; a node that closes before does not find out any more."""
-        while self._reload is not None:
-            await asyncio.wait([self._reload])
-            if self._reload is not None and self._reload.done():
+        while (reload := self._reload) is not None:
+            await asyncio.wait([reload])
+            if self._reload is reload:
                 raise Closed("the broker was closed while it read again what is declared")
 
     # The declaration --------------------------------------------------------------------------------------
