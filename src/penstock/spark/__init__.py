@@ -32,7 +32,7 @@ __all__ = [
 _LATER = {
     "delivery_events": "events",
     "event_rows": "events",
-    "filter_column": "columns",
+    "filter_column": "filters.columns",
     "json_columns": "payloads",
     "read_lake": "lake.source",
 }
