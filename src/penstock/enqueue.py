@@ -79,87 +79,74 @@ class MessageFields(TypedDict, total=False):
     trace_id: str | None
 
 
+class Target(TypedDict, total=False):
+    """Where messages go, besides the queue."""
+
+    exchange: str | None
+    """In place of a queue, which is None then."""
+    mandatory: bool
+    """A message for which the exchange has no queue is kept as failed; otherwise dropped. True unless given."""
+    namespace: str
+    schema: str
+    """The one of the server's store; of a MySQL or MariaDB store, its database. `penstock` unless given."""
+
+
+class Options(Target, MessageFields, total=False):
+    """Where one message goes, and what it has besides its payload."""
+
+
 # What applications call ----------------------------------------------------------------------------------
 
 
-def enqueue(
-    connection: Any,
-    queue: str | None,
-    message: bytes | Message,
-    *,
-    exchange: str | None = None,
-    mandatory: bool = True,
-    namespace: str = DEFAULT_NAMESPACE,
-    schema: str = DEFAULT_SCHEMA,
-    **fields: Unpack[MessageFields],
-) -> None:
+def enqueue(connection: Any, queue: str | None, message: bytes | Message, **options: Unpack[Options]) -> None:
     """Publish a message to a queue when the connection's transaction commits.
 
     `connection` is one of psycopg, PyMySQL, SQLAlchemy (also a Session) or Django, or a cursor of psycopg, PyMySQL or
     Django; for those of asyncio there is `enqueue_async`. The message is a payload with its fields, or a
-    `penstock.Message`. For an exchange, `queue` is None; with `mandatory`, a message for which the exchange has no
-    queue is kept as failed, otherwise dropped. `schema` is the one of the server's store; of a MySQL or MariaDB store,
-    its database.
+    `penstock.Message`.
     """
-    enqueue_many(
-        connection,
-        queue,
-        [_message(message, fields)],
-        exchange=exchange,
-        mandatory=mandatory,
-        namespace=namespace,
-        schema=schema,
-    )
+    made, target = _message_and_target(message, options)
+    enqueue_many(connection, queue, [made], **target)
 
 
 def enqueue_many(
-    connection: Any,
-    queue: str | None,
-    messages: Iterable[bytes | Message],
-    *,
-    exchange: str | None = None,
-    mandatory: bool = True,
-    namespace: str = DEFAULT_NAMESPACE,
-    schema: str = DEFAULT_SCHEMA,
+    connection: Any, queue: str | None, messages: Iterable[bytes | Message], **target: Unpack[Target]
 ) -> int:
     """Publish messages in their order when the connection's transaction commits, by one statement; how many."""
     way = _way(connection)
     if way.is_async:
         raise InvalidArgument(f"{_kind(connection)} is for asyncio: await enqueue_async or enqueue_many_async instead")
-    made = [_message(message, {}) for message in messages]
-    document = _document(made, queue, exchange, mandatory, namespace)
-    if made:
-        statement = _statement(way, connection, schema)
+    statement, document, count = _prepared(way, connection, queue, messages, **target)
+    if count:
         way.run(connection, statement, document)
-    return len(made)
+    return count
 
 
 async def enqueue_async(
-    connection: Any,
-    queue: str | None,
-    message: bytes | Message,
-    *,
-    exchange: str | None = None,
-    mandatory: bool = True,
-    namespace: str = DEFAULT_NAMESPACE,
-    schema: str = DEFAULT_SCHEMA,
-    **fields: Unpack[MessageFields],
+    connection: Any, queue: str | None, message: bytes | Message, **options: Unpack[Options]
 ) -> None:
     """`enqueue` for connections of asyncio: those of asyncpg, psycopg's AsyncConnection and AsyncCursor, SQLAlchemy's
     AsyncConnection and AsyncSession.
     """
-    await enqueue_many_async(
-        connection,
-        queue,
-        [_message(message, fields)],
-        exchange=exchange,
-        mandatory=mandatory,
-        namespace=namespace,
-        schema=schema,
-    )
+    made, target = _message_and_target(message, options)
+    await enqueue_many_async(connection, queue, [made], **target)
 
 
 async def enqueue_many_async(
+    connection: Any, queue: str | None, messages: Iterable[bytes | Message], **target: Unpack[Target]
+) -> int:
+    """`enqueue_many` for connections of asyncio."""
+    way = _way(connection)
+    if not way.is_async:
+        raise InvalidArgument(f"{_kind(connection)} is not for asyncio: call enqueue or enqueue_many instead")
+    statement, document, count = _prepared(way, connection, queue, messages, **target)
+    if count:
+        await way.run(connection, statement, document)
+    return count
+
+
+def _prepared(
+    way: Way,
     connection: Any,
     queue: str | None,
     messages: Iterable[bytes | Message],
@@ -168,20 +155,20 @@ async def enqueue_many_async(
     mandatory: bool = True,
     namespace: str = DEFAULT_NAMESPACE,
     schema: str = DEFAULT_SCHEMA,
-) -> int:
-    """`enqueue_many` for connections of asyncio."""
-    way = _way(connection)
-    if not way.is_async:
-        raise InvalidArgument(f"{_kind(connection)} is not for asyncio: call enqueue or enqueue_many instead")
+) -> tuple[str, str, int]:
+    """The statement, its one value, and how many messages are in it."""
     made = [_message(message, {}) for message in messages]
     document = _document(made, queue, exchange, mandatory, namespace)
-    if made:
-        statement = _statement(way, connection, schema)
-        await way.run(connection, statement, document)
-    return len(made)
+    return _statement(way, connection, schema) if made else "", document, len(made)
 
 
 # Messages as a document ----------------------------------------------------------------------------------
+
+
+def _message_and_target(message: bytes | Message, options: Options) -> tuple[Message, Target]:
+    target: Any = {name: value for name, value in options.items() if name in Target.__annotations__}
+    fields: Any = {name: value for name, value in options.items() if name not in target}
+    return _message(message, fields), target
 
 
 def _message(message: bytes | Message, fields: MessageFields) -> Message:
@@ -256,7 +243,7 @@ class Way(NamedTuple):
     place: str
     """What stands in the statement for its one value."""
     run: Callable[[Any, str, str], Any]
-    dialect: Callable[[Any], str]
+    dialect: str | Callable[[Any], str]
 
 
 def _run_dbapi(connection: Any, statement: str, document: str) -> None:
@@ -289,14 +276,6 @@ def _sqlalchemy_text(statement: str) -> Any:
     return text(statement)
 
 
-def _postgresql(_connection: Any) -> str:
-    return "postgresql"
-
-
-def _mysql(_connection: Any) -> str:
-    return "mysql"
-
-
 def _django_dialect(connection: Any) -> str:
     return str(getattr(connection, "db", connection).vendor)
 
@@ -307,10 +286,10 @@ def _sqlalchemy_dialect(connection: Any) -> str:
 
 
 _WAYS: Final = {
-    ("psycopg", False): Way(False, "%s", _run_dbapi, _postgresql),
-    ("psycopg", True): Way(True, "%s", _run_psycopg_async, _postgresql),
-    ("asyncpg", True): Way(True, "$1", _run_asyncpg, _postgresql),
-    ("pymysql", False): Way(False, "%s", _run_dbapi, _mysql),
+    ("psycopg", False): Way(False, "%s", _run_dbapi, "postgresql"),
+    ("psycopg", True): Way(True, "%s", _run_psycopg_async, "postgresql"),
+    ("asyncpg", True): Way(True, "$1", _run_asyncpg, "postgresql"),
+    ("pymysql", False): Way(False, "%s", _run_dbapi, "mysql"),
     ("sqlalchemy", False): Way(False, ":messages", _run_sqlalchemy, _sqlalchemy_dialect),
     ("sqlalchemy", True): Way(True, ":messages", _run_sqlalchemy_async, _sqlalchemy_dialect),
     ("django", False): Way(False, "%s", _run_dbapi, _django_dialect),
@@ -339,7 +318,7 @@ def _statement(way: Way, connection: Any, schema: str) -> str:
         raise InvalidArgument(
             f"{schema!r} cannot be a schema's name: small letters, digits and underscores, 63 at most"
         )
-    dialect = way.dialect(connection)
+    dialect = way.dialect if isinstance(way.dialect, str) else way.dialect(connection)
     template = STATEMENTS.get(dialect)
     if template is None:
         raise InvalidArgument(

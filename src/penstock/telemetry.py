@@ -1,10 +1,10 @@
 """OpenTelemetry traces that join producer to consumer through message headers. Off until `configure` turns it on.
 
 The context of a publish travels in the message as the header `traceparent` (W3C Trace Context). A front opens a
-`server_span` for a request and calls `inject` on messages that came as JSON; an encoded batch cannot be given headers
-on its way, so the client injects before it encodes. A consumer handles messages inside a `consumer_span`. While it is
-off every function here is a look at one variable, and opentelemetry (the extra `telemetry`) need not be installed.
-It may not know brokers, sockets or the configuration's files.
+`server_span` for a request and calls `inject_all` on messages that came as JSON; an encoded batch cannot be given
+headers on its way, so the client injects before it encodes. A consumer handles messages inside a `consumer_span`. While
+it is off, a function here looks at one variable, and opentelemetry (the extra `telemetry`) need not be installed. It
+may not know brokers, sockets or the configuration's files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from threading import Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -48,26 +48,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Of one export, and of the flush at the end."""
 
 
-class SpanLike(Protocol):
-    """A span, or the nothing that stands for it: a context manager that is entered once."""
+class Span:
+    """A context manager that is entered once; this one, while telemetry is off, does nothing."""
 
-    def __enter__(self) -> SpanLike: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
-
-    def set(self, name: str, value: str | int | float | bool) -> None:
-        """Set an attribute."""
-
-    def status(self, status: int) -> None:
-        """The HTTP status of the answer; from 500 on the span failed."""
-
-
-class _NoSpan:
     __slots__ = ()
 
-    def __enter__(self) -> _NoSpan:
+    def __enter__(self) -> Span:
         return self
 
     def __exit__(
@@ -76,25 +62,26 @@ class _NoSpan:
         pass
 
     def set(self, name: str, value: str | int | float | bool) -> None:
-        pass
+        """Set an attribute."""
 
     def status(self, status: int) -> None:
-        pass
+        """The HTTP status of the answer; from 500 on the span failed."""
 
 
-NO_SPAN: Final = _NoSpan()
+NO_SPAN: Final = Span()
 
 
-class _Span:
+class _OpenSpan(Span):
     """A span that is the current one while it is entered."""
 
-    __slots__ = ("_entered", "_manager")
+    __slots__ = ("_entered", "_failed", "_manager")
 
-    def __init__(self, manager: Any) -> None:
+    def __init__(self, manager: Any, failed: Any) -> None:
         self._manager = manager
+        self._failed = failed
         self._entered: Any = None
 
-    def __enter__(self) -> _Span:
+    def __enter__(self) -> Span:
         self._entered = self._manager.__enter__()
         return self
 
@@ -107,9 +94,9 @@ class _Span:
         self._entered.set_attribute(name, value)
 
     def status(self, status: int) -> None:
-        self._entered.set_attribute("http.response.status_code", status)
+        self.set("http.response.status_code", status)
         if status >= 500:
-            self._entered.set_status(_tracing_on().failed)
+            self._entered.set_status(self._failed)
 
 
 class _Tracing:
@@ -134,8 +121,9 @@ class _Tracing:
         attributes: Attributes | None,
         context: Context | None,
         links: Sequence[Link] = (),
-    ) -> _Span:
-        return _Span(self.tracer.start_as_current_span(name, context, kind, attributes=attributes or {}, links=links))
+    ) -> Span:
+        manager = self.tracer.start_as_current_span(name, context, kind, attributes=attributes or {}, links=links)
+        return _OpenSpan(manager, self.failed)
 
     def current(self) -> SpanContext:
         return self.trace.get_current_span().get_span_context()
@@ -152,11 +140,6 @@ class _Tracing:
 
 
 _tracing: _Tracing | None = None
-
-
-def _tracing_on() -> _Tracing:
-    assert _tracing is not None
-    return _tracing
 
 
 def is_on() -> bool:
@@ -224,7 +207,7 @@ def shutdown() -> None:
 # Spans ---------------------------------------------------------------------------------------------------
 
 
-def server_span(name: str, traceparent: str | None = None, attributes: Attributes | None = None) -> SpanLike:
+def server_span(name: str, traceparent: str | None = None, attributes: Attributes | None = None) -> Span:
     """The span of a request, child of what its `traceparent` header names. Use it with `with`, in one task."""
     if _tracing is None:
         return NO_SPAN
@@ -232,8 +215,8 @@ def server_span(name: str, traceparent: str | None = None, attributes: Attribute
     return _tracing.span(name, _tracing.trace.SpanKind.SERVER, attributes, None if remote is None else remote[0])
 
 
-def producer_span(queue: str, attributes: Attributes | None = None) -> SpanLike:
-    """The span of a publish in a client: `inject` and `traceparent` inside of it join what follows to it."""
+def producer_span(queue: str, attributes: Attributes | None = None) -> Span:
+    """The span of a publish in a client: `inject_all` and `traceparent` inside of it join what follows to it."""
     if _tracing is None:
         return NO_SPAN
     described = _messaging("publish", "send", queue) | (attributes or {})
@@ -247,22 +230,15 @@ def traceparent() -> str | None:
     return _header_of(_tracing.current())
 
 
-def inject(message: Message) -> Message:
-    """The message with the current span as its `traceparent`, unless it has one; its trace id too, if it has none."""
-    if _tracing is None:
-        return message
-    return _injected(message, _tracing.current())
-
-
 def inject_all(messages: Sequence[Message]) -> Sequence[Message]:
-    """`inject` for many."""
+    """Messages with the current span as their `traceparent`, and its trace id; what they have of their own stays."""
     if _tracing is None:
         return messages
     span = _tracing.current()
     return [_injected(message, span) for message in messages]
 
 
-def consumer_span(received: Received | Sequence[Received]) -> SpanLike:
+def consumer_span(received: Received | Sequence[Received]) -> Span:
     """The span of handling messages.
 
     Of one message: child of the producer's span, linked to what is current here. Of several: linked to each producer.

@@ -50,7 +50,7 @@ def span_of(span: ReadableSpan) -> int:
 def test_off_it_does_nothing() -> None:
     message = Message(b"x")
     assert not telemetry.is_on()
-    assert telemetry.inject(message) is message
+    assert telemetry.inject_all([message]) == [message]
     assert telemetry.traceparent() is None
     assert telemetry.links_of([received(message)]) == []
     for span in (
@@ -113,7 +113,7 @@ def test_a_bad_traceparent_begins_a_trace(spans: InMemorySpanExporter, header: s
 
 def test_one_trace_from_producer_to_consumer(spans: InMemorySpanExporter) -> None:
     with telemetry.producer_span("orders"):
-        message = telemetry.inject(Message(b"x", headers={"a": 1}))
+        [message] = telemetry.inject_all([Message(b"x", headers={"a": 1})])
         header = telemetry.traceparent()
     assert message.headers == {"a": 1, "traceparent": header}
     with pytest.raises(RuntimeError), telemetry.consumer_span(received(message)):
@@ -131,9 +131,9 @@ def test_one_trace_from_producer_to_consumer(spans: InMemorySpanExporter) -> Non
 def test_what_a_message_has_is_left_to_it(spans: InMemorySpanExporter) -> None:
     own = Message(b"x", headers={"traceparent": PARENT}, trace_id="mine")
     named = Message(b"x", trace_id="mine")
-    assert telemetry.inject(named) is named  # no span is current
+    assert telemetry.inject_all([named])[0] is named  # no span is current
     with telemetry.producer_span("orders"):
-        assert telemetry.inject(own) is own
+        assert telemetry.inject_all([own])[0] is own
         many = telemetry.inject_all([named, Message(b"y")])
     assert many[0].trace_id == "mine"
     assert many[0].headers is not None

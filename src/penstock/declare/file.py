@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -32,6 +32,7 @@ from penstock.wire.http.shapes import ScheduleRequest
 TABLES: Final = ("queues", "exchanges", "schedules", "namespaces")
 
 Options = dict[str, Any]
+Found = TypeVar("Found")
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -113,18 +114,16 @@ class _Reader:
         for name in tables:
             if name not in TABLES[:3]:
                 self._complain((*path, name), f"unknown table {name!r}; {suggestion(name, TABLES[:3])}")
-        world = World(self._queues(tables, path), self._exchanges(tables, path), self._schedules(tables, path))
+        schedules = self._every(self._schedule, tables, path, "schedules", "a schedule's name")
+        world = World(
+            self._every(self._queue, tables, path, "queues", "a queue's name"),
+            self._every(self._exchange, tables, path, "exchanges", "an exchange's name"),
+            {name: schedule for name, schedule in schedules.items() if schedule is not None},
+        )
         self._check_bindings(world)
         return world
 
     # Queues and groups ------------------------------------------------------------------------------------
-
-    def _queues(self, tables: dict[str, Any], path: KeyPath) -> dict[str, WantedQueue]:
-        path = (*path, "queues")
-        return {
-            name: self._queue(name, table, (*path, name))
-            for name, table in self._named(tables.get("queues", {}), path, "a queue's name")
-        }
 
     def _queue(self, name: str, table: dict[str, Any], path: KeyPath) -> WantedQueue:
         if name.startswith("$"):
@@ -151,11 +150,9 @@ class _Reader:
     ) -> Options:
         """The options that are good together; each of the others is complained of at its own line."""
         good: Options = {}
-        waiting = dict(options)
+        self._has_unknown(path, options, known)
+        waiting = {name: value for name, value in options.items() if name in known}
         errors: dict[str, str] = {}
-        for name in [name for name in waiting if name not in known]:
-            del waiting[name]
-            self._complain((*path, name), f"unknown option {name!r}; {suggestion(name, known)}")
         # One may only be good beside another that stands below it, so go on while some are.
         progress = True
         while waiting and progress:
@@ -173,13 +170,6 @@ class _Reader:
         return good
 
     # Exchanges and bindings -------------------------------------------------------------------------------
-
-    def _exchanges(self, tables: dict[str, Any], path: KeyPath) -> dict[str, WantedExchange]:
-        path = (*path, "exchanges")
-        return {
-            name: self._exchange(name, table, (*path, name))
-            for name, table in self._named(tables.get("exchanges", {}), path, "an exchange's name")
-        }
 
     def _exchange(self, name: str, table: dict[str, Any], path: KeyPath) -> WantedExchange:
         options = {key: value for key, value in table.items() if key != "bindings"}
@@ -201,10 +191,7 @@ class _Reader:
             self._complain(path, 'a binding is a table: { target = "a-queue", pattern = "…" }')
             return None
         known = [name for name in Binding.__struct_fields__ if name != "exchange"]
-        unknown = [name for name in given if name not in known]
-        for name in unknown:
-            self._complain((*path, name), f"unknown option {name!r} of a binding; {suggestion(name, known)}")
-        if unknown:
+        if self._has_unknown(path, given, known, " of a binding"):
             return None
         try:
             return WantedBinding(msgspec.convert(given | {"exchange": exchange}, Binding), self._toml.place(path))
@@ -232,36 +219,13 @@ class _Reader:
 
     # Schedules --------------------------------------------------------------------------------------------
 
-    def _schedules(self, tables: dict[str, Any], path: KeyPath) -> dict[str, Wanted]:
-        path = (*path, "schedules")
-        found = {
-            name: self._schedule(name, table, (*path, name))
-            for name, table in self._named(tables.get("schedules", {}), path, "a schedule's name")
-        }
-        return {name: schedule for name, schedule in found.items() if schedule is not None}
-
     def _schedule(self, name: str, table: dict[str, Any], path: KeyPath) -> Wanted | None:
-        known = ScheduleRequest.__struct_fields__
-        unknown = [option for option in table if option not in known]
-        for option in unknown:
-            self._complain((*path, option), f"unknown option {option!r}; {suggestion(option, known)}")
-        if unknown:
+        if self._has_unknown(path, table, ScheduleRequest.__struct_fields__):
             return None
         try:
             request = msgspec.convert(_with_raw_json(table), ScheduleRequest)
-            checked = check_schedule(
-                DEFAULT_NAMESPACE,
-                name,
-                request.message.message(),
-                queue=request.queue,
-                exchange=request.exchange,
-                cron=request.cron,
-                interval_ms=request.interval_ms,
-                timezone=request.timezone,
-                paused=request.paused,
-                description=request.description,
-                now_ms=time.time_ns() // 1_000_000,
-            )
+            options = msgspec.structs.asdict(request) | {"message": request.message.message()}
+            checked = check_schedule(DEFAULT_NAMESPACE, name, **options, now_ms=time.time_ns() // 1_000_000)
         except msgspec.ValidationError as error:
             self._complain((*path, *_inner_path(str(error))), _sentence("a schedule", str(error)))
             return None
@@ -272,6 +236,25 @@ class _Reader:
         return Wanted({option: getattr(checked, option) for option in table}, self._toml.place(path))
 
     # Tables -----------------------------------------------------------------------------------------------
+
+    def _every(
+        self,
+        read: Callable[[str, dict[str, Any], KeyPath], Found],
+        tables: dict[str, Any],
+        path: KeyPath,
+        kind: str,
+        what: str,
+    ) -> dict[str, Found]:
+        """What is read of each table below [kind.…], by its name."""
+        path = (*path, kind)
+        return {name: read(name, table, (*path, name)) for name, table in self._named(tables.get(kind, {}), path, what)}
+
+    def _has_unknown(self, path: KeyPath, options: Collection[str], known: Collection[str], of: str = "") -> bool:
+        """Complain of options that are not known; whether there were any."""
+        unknown = [name for name in options if name not in known]
+        for name in unknown:
+            self._complain((*path, name), f"unknown option {name!r}{of}; {suggestion(name, known)}")
+        return bool(unknown)
 
     def _named(self, table: Any, path: KeyPath, what: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """The tables in a table, with names that are good."""

@@ -5,7 +5,7 @@ Knows the API alone, so it works on either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -42,50 +42,27 @@ async def read_present(target: Broker, wanted: World) -> Present:
     )
 
 
-async def take(target: Broker, steps: Sequence[Step], taken: Callable[[Step], None] | None = None) -> None:
-    """Take the steps in order; `taken` hears of each. Raises `StepFailed` at the first that fails."""
+async def take(target: Broker, steps: Sequence[Step]) -> None:
+    """Take the steps in order. Raises `StepFailed` at the first that fails."""
     spaces: dict[str, Broker] = {}
     for step in steps:
         space = spaces.setdefault(step.namespace, target.in_namespace(step.namespace))
         try:
-            if step.action in ("create", "change"):
-                await _declare(space, step)
-            elif step.action == "delete":
-                await _delete(space, step)
+            await _take(space, step)
         except PenstockError as error:
             where = f"{step.where}: " if step.where else ""
             raise StepFailed(f"{where}{step.title}: {error}") from error
-        if taken is not None:
-            taken(step)
 
 
-async def _declare(target: Broker, step: Step) -> None:
+async def _take(target: Broker, step: Step) -> None:
+    """Declare it with its options, or delete it: by the broker's method for its kind."""
+    if step.action not in ("create", "change", "delete"):
+        return
+    is_deletion = step.action == "delete"
     if step.binding is not None:
-        await target.bind(step.parent, step.name, **_binding_arguments(step))
-    elif step.kind == "group":
-        await target.declare_group(step.parent, step.name, **step.options)
-    elif step.kind == "queue":
-        await target.declare_queue(step.name, **step.options)
-    elif step.kind == "exchange":
-        await target.declare_exchange(step.name, **step.options)
-    else:
-        await target.declare_schedule(step.name, **step.options)
-
-
-async def _delete(target: Broker, step: Step) -> None:
-    if step.binding is not None:
-        await target.unbind(step.parent, step.name, **_binding_arguments(step))
-    elif step.kind == "group":
-        await target.delete_group(step.parent, step.name)
-    elif step.kind == "queue":
-        await target.delete_queue(step.name)
-    elif step.kind == "exchange":
-        await target.delete_exchange(step.name)
-    else:
-        await target.delete_schedule(step.name)
-
-
-def _binding_arguments(step: Step) -> dict[str, Any]:
-    assert step.binding is not None
-    fields = msgspec.structs.asdict(step.binding)
-    return {name: fields[name] for name in ("pattern", "target_kind", "headers", "match")}
+        bind = target.unbind if is_deletion else target.bind
+        await bind(**msgspec.structs.asdict(step.binding))
+        return
+    names = (step.parent, step.name) if step.parent else (step.name,)
+    method = getattr(target, f"{'delete' if is_deletion else 'declare'}_{step.kind}")
+    await method(*names, **({} if is_deletion else step.options))

@@ -24,9 +24,8 @@ from penstock import logs, telemetry
 from penstock.api.broker import Broker
 from penstock.cli.serve import lock
 from penstock.cli.serve.announcement import announcement
-from penstock.cli.serve.fronts import build_fronts, listen
+from penstock.cli.serve.fronts import CannotStart, build_fronts, listen
 from penstock.cli.serve.settings import Flags
-from penstock.cli.serve.starting import CannotStart
 from penstock.config import Config, Loaded
 from penstock.config.load import is_unspecified
 from penstock.declare.target import StepFailed, plan_all, take

@@ -9,12 +9,15 @@ from typing import Any
 
 from penstock.api.front_broker import FrontBroker
 from penstock.cli.serve.settings import flag_of
-from penstock.cli.serve.starting import CannotStart
 from penstock.config import Config
 from penstock.fronts.front import Front, Shared
 from penstock.fronts.listening import CannotListen
 from penstock.fronts.registry import FRONTS
 from penstock.model.errors import PenstockError
+
+
+class CannotStart(Exception):
+    """Why the server does not start, and what to do: one line for people, told by `command.py`."""
 
 
 def build_fronts(broker: FrontBroker, config: Config) -> dict[str, Front]:
