@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.spark.lake.files import EPOCH
 from penstock.spark.lake.layout import EVENTS, EVENTS_SCHEMA, MESSAGES, MESSAGES_SCHEMA, SCHEMAS, data_schema
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.lake.writing import PartitionFiles
+from penstock.spark.times import EPOCH
 
 EVENT_QUEUE: Final = 1
 Row = dict[str, Any]

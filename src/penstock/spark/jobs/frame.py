@@ -27,6 +27,7 @@ import msgspec
 
 from penstock.model.errors import PenstockError
 from penstock.spark.jobs.status import JobStatus, State, write_status
+from penstock.spark.times import now_ms
 
 if TYPE_CHECKING:
     from penstock.client.sync import Client
@@ -78,7 +79,7 @@ class Progress:
         display: Display | None = None,
     ) -> None:
         """`client` is where the row is kept; without it, or without a display, nothing is written or shown."""
-        now = _now_ms()
+        now = now_ms()
         self._status = JobStatus(job=job, id=id, what=what, state="running", started_ms=now, updated_ms=now)
         self._client = client
         self._display = display
@@ -220,7 +221,7 @@ class Progress:
 
     def _current(self) -> JobStatus:
         """A copy with what depends on the time; the lock is held."""
-        status = msgspec.structs.replace(self._status, updated_ms=_now_ms())
+        status = msgspec.structs.replace(self._status, updated_ms=now_ms())
         if status.state != "running":
             return status
         since, rows_then = self._samples[0]
@@ -258,7 +259,7 @@ class Progress:
     def _end(self, state: State, error: str) -> None:
         with self._lock:
             status = self._status
-            status.state, status.error, status.ended_ms, status.note = state, error, _now_ms(), ""
+            status.state, status.error, status.ended_ms, status.note = state, error, now_ms(), ""
             status.rate = status.rows / max(self.seconds, 0.001)
             status.lag = status.lag if state != "done" else None
         self._ended.set()
@@ -307,7 +308,3 @@ def _error_text(error: BaseException) -> str:
     """One paragraph: Spark puts a plan and a stack behind its first lines."""
     text = str(error).strip() or type(error).__name__
     return text.split("\n\n", 1)[0][:2_000]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -15,7 +15,7 @@ import msgspec
 from penstock.model import DEFAULT_NAMESPACE, EVENTS_PATTERN, EVENTS_QUEUE
 from penstock.model.errors import InvalidArgument, MarkMoved, NotFound
 from penstock.spark.clients import Access, client_of
-from penstock.spark.lake.errors import LakeMissing, translated
+from penstock.spark.lake.errors import LakeMissing, told_by_tasks
 from penstock.spark.lake.layout import EVENTS, MESSAGES, SCHEMAS, table_of
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
@@ -35,21 +35,13 @@ SERVER_MARK: Final = "penstock-server"
 """The mark that holds a server's identity (of one namespace): made up once, and then never changed."""
 
 
-class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the server and the lake are: what every job on a lake is told."""
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the server is."""
 
     url: str
     """The server, or several nodes with commas in between."""
-    lake: str
-    """A folder, or the URL of an object store."""
-    queues: str = "*"
-    """Names, patterns or both, with commas in between, as the source's option `queue` takes them."""
-    events: bool = True
-    """Delivery events too: `$events`, and the queues beside it that other servers write theirs to."""
     token: str | None = None
     namespace: str = DEFAULT_NAMESPACE
-    storage_options: dict[str, str] = {}
-    """For the object store, where its credentials are not in the environment."""
 
     @property
     def access(self) -> Access:
@@ -58,6 +50,24 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def client(self) -> Client:
         return client_of(self.access)
+
+    def source(self) -> dict[str, str]:
+        """The options of the source and the sink that say where the server is."""
+        token = {} if self.token is None else {"token": self.token}
+        return {"url": self.url, "namespace": self.namespace, **token}
+
+
+class LakeOptions(ServerOptions, frozen=True, kw_only=True):
+    """Where the server and the lake are: what every job on both is told."""
+
+    lake: str
+    """A folder, or the URL of an object store."""
+    queues: str = "*"
+    """Names, patterns or both, with commas in between, as the source's option `queue` takes them."""
+    events: bool = True
+    """Delivery events too: `$events`, and the queues beside it that other servers write theirs to."""
+    storage_options: dict[str, str] = {}
+    """For the object store, where its credentials are not in the environment."""
 
     @property
     def choice(self) -> QueueChoice:
@@ -76,11 +86,6 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def storage(self, table: str) -> Storage:
         return Storage(self.lake, self.storage_options).under(table)
-
-    def source(self) -> dict[str, str]:
-        """The options of the source that say where the server is."""
-        token = {} if self.token is None else {"token": self.token}
-        return {"url": self.url, "namespace": self.namespace, **token}
 
 
 def server_identity(client: Client) -> str:
@@ -153,9 +158,20 @@ def queues_json(queues: Iterable[str]) -> str:
     return json.dumps(list(queues))
 
 
-def check_positive(value: float, what: str) -> None:
-    if not value > 0:
-        raise InvalidArgument(f"{what} is {value}; it must be more than 0")
+def check_positive(options: msgspec.Struct, *names: str) -> None:
+    """Raise where an option that is given is not more than 0."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and not value > 0:
+            raise InvalidArgument(f"{name} is {value}; it must be more than 0")
+
+
+def check_least(options: msgspec.Struct, **least: int) -> None:
+    """Raise where an option that is given is less than this."""
+    for name, low in least.items():
+        value = getattr(options, name)
+        if value is not None and value < low:
+            raise InvalidArgument(f"{name} is {value}; it must be {low} or more")
 
 
 def plain(value: Any) -> Any:
@@ -169,11 +185,6 @@ def in_tasks(
     """Call a function on the executors, once for each argument; a task for each, in any order, results in theirs."""
     if not arguments:
         return []
-    try:
+    with told_by_tasks():
         found: list[Result] = spark.sparkContext.parallelize(arguments, len(arguments)).map(function).collect()
         return found
-    except Exception as error:
-        known = translated(error)
-        if known is None:
-            raise
-        raise known from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from penstock.model.errors import PenstockError
@@ -53,8 +55,19 @@ class LakeFull(LakeError):
 _NAMED: Final = re.compile(rf"^(?:.*: )?{re.escape(__name__)}\.(\w+): (.+)$", re.MULTILINE)
 
 
-def translated(error: BaseException) -> LakeError | None:
-    """The error of ours that a task of Spark failed with: it comes back as text within pages of others."""
+@contextmanager
+def told_by_tasks() -> Iterator[None]:
+    """Raise the error of ours that a task of Spark failed with: it comes back as text within pages of others."""
+    try:
+        yield
+    except Exception as error:
+        known = translated(error)
+        if known is None:
+            raise
+        raise known from error
+
+
+def translated(error: Exception) -> LakeError | None:
     found = _NAMED.findall(str(error))
     every: list[type[LakeError]] = [LakeError, *LakeError.__subclasses__()]
     kinds = {kind.__name__: kind for kind in every}

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from penstock.model.events import decode_delivery
 from penstock.spark.lake.errors import LakeError
-from penstock.spark.lake.files import EPOCH
 from penstock.spark.lake.layout import EVENTS_SCHEMA, data_schema
+from penstock.spark.times import EPOCH
 
 
 def flatten(batch: pa.RecordBatch) -> Iterable[tuple[str, str, pa.RecordBatch]]:

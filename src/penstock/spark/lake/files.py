@@ -8,16 +8,15 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
 
+from penstock.spark.times import EPOCH, microseconds
+
 Bounds = tuple[int, int]
 """The least and the greatest value, both of them there."""
-
-EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
 class DataFile(msgspec.Struct, frozen=True, array_like=True):
@@ -94,11 +93,6 @@ def _bounds(row: Mapping[str, Any], column: str) -> Bounds | None:
 def as_integers(low: Any, high: Any) -> Bounds:
     """Bounds as numbers: times in microseconds."""
     return (microseconds(low), microseconds(high)) if isinstance(low, dt.datetime) else (low, high)
-
-
-def microseconds(time: dt.datetime) -> int:
-    """Since 1970, of a time with a zone."""
-    return (time - EPOCH) // _MICROSECOND
 
 
 def _milliseconds(since_1970: int) -> str:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from penstock.arrow.schema import EXTRA_SCHEMA, MESSAGE_SCHEMA, TIME, schema_of
 from penstock.model import is_events_queue
 
 MESSAGES: Final = "messages"
@@ -26,36 +27,8 @@ LAYOUT_PROPERTY: Final = "penstock.layout"
 SERVER_PROPERTY: Final = "penstock.server"
 NAMESPACE_PROPERTY: Final = "penstock.namespace"
 
-_TIME: Final = pa.timestamp("us", "UTC")
-HEADERS_TYPE: Final = pa.map_(pa.string(), pa.string())
-TYPED_HEADERS_TYPE: Final = pa.map_(
-    pa.string(),
-    pa.struct([("kind", pa.string()), ("text", pa.string()), ("integer", pa.int64()), ("float", pa.float64())]),
-)
-
-MESSAGES_SCHEMA: Final = pa.schema(
-    [
-        ("queue", pa.string()),
-        ("date", pa.date32()),
-        ("queue_id", pa.int64()),
-        ("lane", pa.int32()),
-        ("offset", pa.int64()),
-        ("partition", pa.string()),
-        ("payload", pa.binary()),
-        ("headers", HEADERS_TYPE),
-        ("content_type", pa.string()),
-        ("priority", pa.int32()),
-        ("published_at", _TIME),
-        ("expires_at", _TIME),
-        ("dedup_id", pa.string()),
-        ("trace_id", pa.string()),
-        ("correlation_id", pa.string()),
-        ("key", pa.string()),
-        ("delay_ms", pa.int64()),
-        ("not_before", _TIME),
-        ("ttl_ms", pa.int64()),
-        ("typed_headers", TYPED_HEADERS_TYPE),
-    ]
+MESSAGES_SCHEMA: Final = schema_of(["queue", "queue_id", *MESSAGE_SCHEMA.names[1:], *EXTRA_SCHEMA.names[1:]]).insert(
+    1, pa.field("date", pa.date32())
 )
 """One row a message: what the source gives, and what is needed to publish it again exactly as it was."""
 
@@ -76,7 +49,7 @@ EVENTS_SCHEMA: Final = pa.schema(
         ("start_offset", pa.int64()),
         ("end_offset", pa.int64()),
         ("messages", pa.int64()),
-        ("at", _TIME),
+        ("at", TIME),
         ("consumer", pa.string()),
         ("attempt", pa.int32()),
         ("detail", pa.string()),
@@ -91,7 +64,7 @@ STATS_SCHEMA: Final = pa.schema(
         ("date", pa.date32()),
         ("queue_id", pa.int64()),
         ("group", pa.string()),
-        ("at", _TIME),
+        ("at", TIME),
         ("published", pa.int64()),
         ("bytes", pa.int64()),
         ("delivered", pa.int64()),

@@ -1,32 +1,28 @@
 """Runs the executor's part of a landing through Spark: a DataFrame of the source's rows becomes files and reports.
 
-Inside it is a Spark data source that writes and does not commit: tasks write files (`writing.py`), and the reports of
-those that count, one of every task whatever was tried again, are handed to the job, which commits (`landing.py`). Spark
-runs a sink's commit in a process of its own beside the driver, so they are handed over in a file.
+Tasks write files (`writing.py`), and their reports are handed to the job (`handover.py`), which commits (`landing.py`).
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from penstock.model.errors import InvalidArgument
-from penstock.spark.lake.errors import translated
 from penstock.spark.lake.events import flatten
+from penstock.spark.lake.files import DataFile
+from penstock.spark.lake.handover import FOLDER, PLACE, HandoverWriter, handed_over
 from penstock.spark.lake.layout import EVENTS, MESSAGES, SCHEMAS, table_of
 from penstock.spark.lake.storage import Storage
-from penstock.spark.lake.table import LakeTable, LaneKey
+from penstock.spark.lake.table import LakeTable
 from penstock.spark.lake.writing import Lander, Report
 from penstock.spark.source.packing import PACKED, unpacked
 
@@ -34,12 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMAT: Final = "penstock-lake-files"
-REPORTS: Final = "reports"
-PLACES: Final = "secretPlaces"
-"""Spark shows no values of options with `secret` in their name: these may hold an object store's credentials."""
-
-Reports = dict[str, list[Report]]
-"""By table, what its tasks wrote."""
+Reports = dict[str, Report]
+"""By table, what one task wrote."""
 
 
 def register(spark: SparkSession) -> None:
@@ -47,20 +39,11 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(LakeFiles)
 
 
-def write_files(rows: DataFrame, tables: Mapping[str, LakeTable]) -> Reports:
-    """Write what is new among rows of the source; durable and invisible when this returns."""
+def write_files(rows: DataFrame, tables: Mapping[str, LakeTable]) -> dict[str, list[Report]]:
+    """Write what is new among rows of the source; by table what its tasks wrote, durable and invisible."""
     places = {name: Place(table.storage, table.version) for name, table in tables.items()}
-    with tempfile.TemporaryDirectory(prefix="penstock-reports-") as folder:
-        options = {PLACES: msgspec.json.encode(places).decode(), "folder": folder}
-        try:
-            rows.write.format(FORMAT).mode("append").options(**options).save()
-        except Exception as error:
-            known = translated(error)
-            if known is None:
-                raise
-            raise known from error
-        reports = msgspec.msgpack.decode(Path(folder, REPORTS).read_bytes(), type=list[Reports])
-    return {name: [report for one in reports for report in one.get(name, [])] for name in tables}
+    reports = handed_over(rows, LakeFiles, places, Reports)
+    return {name: [one[name] for one in reports if name in one] for name in tables}
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -68,13 +51,6 @@ class Place(msgspec.Struct, frozen=True):
 
     storage: Storage
     version: int
-
-
-@dataclass
-class Written(WriterCommitMessage):
-    """What a task tells: its reports, encoded."""
-
-    reports: bytes
 
 
 class LakeFiles(DataSource):
@@ -92,67 +68,41 @@ class LakeFiles(DataSource):
         missing = {"queue", "queue_id", "lane", "offset", "published_at"} - set(schema.fieldNames())
         if missing and PACKED not in schema.fieldNames():
             raise InvalidArgument(f"rows for the lake need a column {sorted(missing)[0]!r}")
-        places = msgspec.json.decode(self.options[PLACES], type=dict[str, Place])
-        return FilesWriter(places, self.options["folder"])
+        places = msgspec.json.decode(self.options[PLACE], type=dict[str, Place])
+        return FilesWriter(places, self.options[FOLDER])
 
 
-class FilesWriter(DataSourceArrowWriter):
-    """`write` runs in every task, `commit` once, beside the driver."""
+class FilesWriter(HandoverWriter[Reports]):
+    """Rows to the files of their tables."""
+
+    report_type = Reports
 
     def __init__(self, places: dict[str, Place], folder: str) -> None:
+        super().__init__(folder)
         self._places = places
-        self._folder = folder
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write_rows(self, batches: Iterator[pa.RecordBatch]) -> Reports:
         landers: dict[str, Lander] = {}
         try:
-            for batch in iterator:
+            for batch in batches:
                 for name, rows in chain.from_iterable(map(by_table, unpacked(batch))):
                     if name not in landers:
                         landers[name] = self._lander(name)
                     landers[name].add(rows)
-            reports = {name: [lander.finish()] for name, lander in landers.items()}
+            return {name: lander.finish() for name, lander in landers.items()}
         except BaseException:
             for lander in landers.values():
                 lander.abandon()
             raise
-        return Written(msgspec.msgpack.encode(reports))
 
     def _lander(self, name: str) -> Lander:
         place = self._places[name]
-        mark_of = remembered(LakeTable.open(place.storage, place.version).mark)
+        mark_of = cache(LakeTable.open(place.storage, place.version).mark)  # a version: the answer cannot change
         return Lander(place.storage, SCHEMAS[name], mark_of, flatten if name == EVENTS else None)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        parts = [message.reports for message in messages if isinstance(message, Written)]
-        Path(self._folder, REPORTS).write_bytes(joined(parts))
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Other tasks have failed: what these wrote is not needed."""
-        for message in messages:
-            if isinstance(message, Written):
-                for name, reports in msgspec.msgpack.decode(message.reports, type=Reports).items():
-                    for file in (file for report in reports for file in report.files):
-                        with suppress(OSError):  # a vacuum finds it
-                            self._places[name].storage.remove(file.path)
-
-
-def joined(parts: Sequence[bytes]) -> bytes:
-    """Encoded values as one encoded list."""
-    return msgspec.msgpack.encode([msgspec.Raw(part) for part in parts])
-
-
-def remembered(mark_of: Callable[[int, int], int | None]) -> Callable[[int, int], int | None]:
-    """The same, asked once for each lane: a handle stands for one version, so the answer cannot change."""
-    known: dict[LaneKey, int | None] = {}
-
-    def found(queue_id: int, lane: int) -> int | None:
-        key = queue_id, lane
-        if key not in known:
-            known[key] = mark_of(queue_id, lane)
-        return known[key]
-
-    return found
+    def files_of(self, report: Reports) -> Iterator[tuple[Storage, DataFile]]:
+        for name, one in report.items():
+            yield from ((self._places[name].storage, file) for file in one.files)
 
 
 def by_table(batch: pa.RecordBatch) -> Iterable[tuple[str, pa.RecordBatch]]:

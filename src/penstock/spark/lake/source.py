@@ -17,11 +17,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.model.errors import InvalidArgument
-from penstock.spark.lake.files import DataFile, microseconds
+from penstock.spark.lake.files import DataFile
 from penstock.spark.lake.layout import MESSAGES, chosen, time_column
 from penstock.spark.lake.reading import Choice, grouped, read_file
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
+from penstock.spark.times import bound_us
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,8 +65,8 @@ def read_lake(
     opened = LakeTable.open(Storage(path, storage_options or {}).under(table), version)
     choice = Choice(
         None if queues is None else tuple(queues),
-        None if start is None else microseconds(_zoned(start, "start")),
-        None if end is None else microseconds(_zoned(end, "end")),
+        bound_us(start, "start"),
+        bound_us(end, "end"),
         time=time_column(opened.schema),
     )
     return frame(spark, opened, columns, choice)
@@ -128,9 +129,3 @@ class LakeReader(DataSourceReader):
         files: list[DataFile] = partition.value or []
         for file in files:
             yield from read_file(self._asked.storage, file, self._schema, self._asked.choice)
-
-
-def _zoned(time: dt.datetime, what: str) -> dt.datetime:
-    if time.tzinfo is None:
-        raise InvalidArgument(f"{what} is {time!r}, which has no time zone: give one, such as datetime.UTC")
-    return time

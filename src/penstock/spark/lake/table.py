@@ -8,7 +8,6 @@ what it commits is refused if another writer moved one of the same marks after t
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -32,6 +31,7 @@ from penstock.spark.lake.layout import (
     time_column,
 )
 from penstock.spark.lake.storage import Storage, full_disk
+from penstock.spark.times import now_ms
 
 CHECKPOINT_EVERY: Final = 50
 """Commits between two checkpoints of the log: what a reader must go through at most."""
@@ -159,7 +159,7 @@ class LakeTable:
         notes: Mapping[str, Any] | None = None,
     ) -> LakeTable:
         """Make files visible and move marks, together; durable when this returns the table at its new version."""
-        now = _now_ms()
+        now = now_ms()
         adds = [self._add(file, now, data_change=True) for file in files]
         moved = [Transaction(mark_id(*lane), offset, now) for lane, offset in sorted(marks.items())]
         moved += _floors(floors, now)
@@ -177,7 +177,7 @@ class LakeTable:
         Refused if any commit came after this handle's version: deltalake would not notice that a file was removed
         twice, and rows would double.
         """
-        now = _now_ms()
+        now = now_ms()
         same_rows = bool(added)
         actions: list[AddAction | RemoveAction] = [
             RemoveAction(file.path, not same_rows, now, file.size, file.partition) for file in removed
@@ -261,7 +261,3 @@ def _explained(error: Exception, what: str) -> LakeError:
     if "No space left" in str(error):
         return LakeFull(f"{what}: no space is left. Nothing of it is visible; free some and run the job again: {error}")
     return LakeError(f"{what}: {error}")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

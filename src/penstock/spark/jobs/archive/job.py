@@ -67,8 +67,7 @@ class ArchiveOptions(LakeOptions, frozen=True, kw_only=True):
 
 def run(spark: SparkSession, options: ArchiveOptions, progress: Progress) -> Summary:
     """Archive until there is nothing more, or with `watch` until the job is stopped."""
-    check_positive(options.interval_seconds, "interval_seconds")
-    check_positive(options.rows_per_batch, "rows_per_batch")
+    check_positive(options, "interval_seconds", "rows_per_batch")
     heads = options.heads()
     if not heads:
         raise NotFound(f"no queue is called {options.queues!r}: there is nothing to archive")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from penstock.model.errors import InvalidArgument
 from penstock.spark.jobs.frame import Progress, Summary
-from penstock.spark.jobs.lakes import in_tasks
+from penstock.spark.jobs.lakes import check_least, in_tasks
 from penstock.spark.lake import compaction
 from penstock.spark.lake.errors import LakeMissing
 from penstock.spark.lake.files import DataFile
@@ -87,11 +88,7 @@ def run(spark: SparkSession, options: CompactOptions, progress: Progress) -> Sum
 
 
 def _check(options: CompactOptions) -> None:
-    least = {"older_than_days": 0, "target_bytes": 1, "expire_days": 0, "vacuum_hours": 0}
-    for name, low in least.items():
-        value = getattr(options, name)
-        if value is not None and value < low:
-            raise InvalidArgument(f"{name} is {value}; it must be {low} or more")
+    check_least(options, older_than_days=0, target_bytes=1, expire_days=0, vacuum_hours=0)
     if options.vacuum_hours == 0 and not options.alone:
         raise InvalidArgument(
             "vacuum_hours is 0: that would also free files that a running archive has written and not committed yet. "
@@ -125,7 +122,7 @@ def _merge(
             counts.merged += sum(len(one.files) for one in part)
             counts.into += len(part)
             continue
-        merged = in_tasks(spark, _Merging(table.storage, name), part)
+        merged = in_tasks(spark, partial(compaction.merge, table.storage, SCHEMAS[name]), part)
         table, kept = compaction.replace(table, merged)
         if kept:
             counts.merged += sum(len(one.removed) for one in merged)
@@ -134,17 +131,6 @@ def _merge(
         done += len(part)
         progress.update(done=done, total=len(plan))
     return table
-
-
-class _Merging:
-    """One merge, in a task."""
-
-    def __init__(self, storage: Storage, name: str) -> None:
-        self._storage = storage
-        self._name = name
-
-    def __call__(self, group: compaction.Merge) -> compaction.Merged:
-        return compaction.merge(self._storage, SCHEMAS[self._name], group)
 
 
 # Old days ------------------------------------------------------------------------------------------------
@@ -166,25 +152,19 @@ def _expire(
 def _floors(spark: SparkSession, storage: Storage, name: str, old: Sequence[DataFile]) -> dict[LaneKey, int]:
     """For each lane, the offset after the last that goes."""
     floors: dict[LaneKey, int] = {}
-    for part in in_tasks(spark, _LaneEnds(storage, name), list(old)):
+    for part in in_tasks(spark, partial(_lane_ends, storage, name), list(old)):
         for lane, end in part.items():
             floors[lane] = max(end, floors.get(lane, 0))
     return floors
 
 
-class _LaneEnds:
+def _lane_ends(storage: Storage, name: str, file: DataFile) -> dict[LaneKey, int]:
     """Where the lanes of one file end, in a task."""
-
-    def __init__(self, storage: Storage, name: str) -> None:
-        self._storage = storage
-        self._name = name
-
-    def __call__(self, file: DataFile) -> dict[LaneKey, int]:
-        columns = IDENTITY if self._name == MESSAGES else tuple(f"event_{name}" for name in IDENTITY)
-        ends: dict[LaneKey, int] = {}
-        for rows in read_file(self._storage, file, chosen(SCHEMAS[self._name], columns), Choice()):
-            lanes = pa.Table.from_batches([rows]).group_by(list(columns[:2])).aggregate([(columns[2], "max")])
-            for row in lanes.to_pylist():
-                lane = row[columns[0]], row[columns[1]]
-                ends[lane] = max(row[f"{columns[2]}_max"] + 1, ends.get(lane, 0))
-        return ends
+    columns = IDENTITY if name == MESSAGES else tuple(f"event_{column}" for column in IDENTITY)
+    ends: dict[LaneKey, int] = {}
+    for rows in read_file(storage, file, chosen(SCHEMAS[name], columns), Choice()):
+        lanes = pa.Table.from_batches([rows]).group_by(list(columns[:2])).aggregate([(columns[2], "max")])
+        for row in lanes.to_pylist():
+            lane = row[columns[0]], row[columns[1]]
+            ends[lane] = max(row[f"{columns[2]}_max"] + 1, ends.get(lane, 0))
+    return ends

@@ -10,9 +10,7 @@ Original place, time and ids travel in headers `x-original-…`.
 
 from __future__ import annotations
 
-import datetime as dt
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -20,54 +18,47 @@ import msgspec
 from penstock.model import check_name
 from penstock.model.errors import InvalidArgument, MarkMoved, NotFound, PenstockError
 from penstock.spark.jobs.frame import Progress, Summary
-from penstock.spark.jobs.lakes import LakeOptions, check_positive
-from penstock.spark.jobs.replay.plan import Plan, Slice, planned, units
-from penstock.spark.jobs.replay.rows import counted, published, rows_of, wanted
+from penstock.spark.jobs.lakes import check_positive
+from penstock.spark.jobs.replay.plan import HistoryOptions, Plan, Slice, planned, units
+from penstock.spark.jobs.replay.rows import counted, days_of, published, rows_of, wanted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 MARK: Final = "replay/"
-UNIT_ROWS: Final = 200_000
+ASKED: Final = (
+    "lake", "queues", "to_queue", "to_exchange", "routing_key", "start", "end", "partitions", "headers", "where",
+    "live", "keep_dedup_ids",
+)  # fmt: skip
+"""Options that decide what is published: a replay does not change on its way."""
 PACED_SECONDS: Final = 2.0
 """With a rate, a unit is what may be published in this many seconds."""
 
 
-class ReplayOptions(LakeOptions, frozen=True, kw_only=True):
+class ReplayOptions(HistoryOptions, frozen=True, kw_only=True):
     """What `penstock pipeline replay` is told."""
 
     name: str
     """Names the replay: the same name again goes on with it, or finds it done."""
-    events: bool = False
     to_queue: str | None = None
     to_exchange: str | None = None
     """One of the two: where messages go. An exchange routes by their own keys, or by `routing_key`."""
     routing_key: str | None = None
-    start: dt.datetime | None = None
-    end: dt.datetime | None = None
-    """Messages published in [start, end)."""
     partitions: list[str] | None = None
     """Only messages of these partitions."""
     headers: dict[str, str] | None = None
     """Only messages whose headers have these values (as text; other types as JSON)."""
     where: str | None = None
     """Only messages that this filter expression lets through."""
-    live: bool = True
-    """Also what is in the log and not in the lake yet."""
-    keep_dedup_ids: bool = False
-    """Keep dedup ids: a target that saw them lately drops the message. Else they travel in a header alone."""
     rate: float | None = None
     """Messages a second at the most."""
-    unit_rows: int = UNIT_ROWS
-    dry_run: bool = False
-    """Count what would be published, by queue and day, and publish nothing."""
 
 
 class State(msgspec.Struct):
     """The mark of a replay."""
 
     asked: dict[str, Any]
-    """The options that decide what is published: a replay does not change on its way."""
+    """The options of `ASKED`."""
     plan: Plan
     done: int = 0
     """Units that are published."""
@@ -110,14 +101,8 @@ def _check(options: ReplayOptions) -> None:
         raise InvalidArgument("a replay goes to a queue or to an exchange: give one of to_queue and to_exchange")
     if options.routing_key is not None and options.to_exchange is None:
         raise InvalidArgument("routing_key is for exchanges: give to_exchange too")
-    if options.events:
-        raise InvalidArgument("delivery events tell what happened; they cannot be replayed")
-    for what, moment in (("start", options.start), ("end", options.end)):
-        if moment is not None and moment.tzinfo is None:
-            raise InvalidArgument(f"{what} is {moment!r}, which has no time zone")
-    if options.rate is not None:
-        check_positive(options.rate, "rate")
-    check_positive(options.unit_rows, "unit_rows")
+    options.check()
+    check_positive(options, "rate")
     if options.where is not None:
         wanted(options)  # a bad expression is said so before anything is read
 
@@ -143,21 +128,7 @@ def _state(spark: SparkSession, options: ReplayOptions) -> tuple[State, int]:
 
 
 def _asked(options: ReplayOptions) -> dict[str, Any]:
-    named = (
-        "lake",
-        "queues",
-        "to_queue",
-        "to_exchange",
-        "routing_key",
-        "start",
-        "end",
-        "partitions",
-        "headers",
-        "where",
-        "live",
-        "keep_dedup_ids",
-    )
-    found: dict[str, Any] = msgspec.to_builtins({name: getattr(options, name) for name in named})
+    found: dict[str, Any] = msgspec.to_builtins({name: getattr(options, name) for name in ASKED})
     return found
 
 
@@ -187,7 +158,7 @@ def _publish(spark: SparkSession, options: ReplayOptions, number: int, unit: lis
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    rows = rows_of(spark, options, unit)
+    rows = rows_of(spark, options, unit, wanted(options))
     if rows is None:
         return 0
     seen = Observation()
@@ -203,14 +174,8 @@ def _publish(spark: SparkSession, options: ReplayOptions, number: int, unit: lis
 
 
 def _counted(spark: SparkSession, options: ReplayOptions, progress: Progress) -> Summary:
-    from pyspark.sql import functions as F
-
     plan = planned(spark, options, _unit_rows(options))
-    rows: DataFrame | None = rows_of(spark, options, plan.slices)
-    days: list[Mapping[str, Any]] = []
-    if rows is not None:
-        grouped = rows.groupBy("queue", F.to_date("published_at").cast("string").alias("date")).count()
-        days = [row.asDict() for row in grouped.orderBy("queue", "date").collect()]
+    days = days_of(rows_of(spark, options, plan.slices, wanted(options)))
     total = sum(day["count"] for day in days)
     progress.update(rows=total)
     return progress.summary(
@@ -218,5 +183,5 @@ def _counted(spark: SparkSession, options: ReplayOptions, progress: Progress) ->
         dry_run=True,
         would_publish=total,
         looked_at=sum(piece.rows for piece in plan.slices),
-        days=[dict(day) for day in days],
+        days=days,
     )

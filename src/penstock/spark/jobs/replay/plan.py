@@ -1,26 +1,61 @@
-"""Which offsets a replay goes through: settled once, cut into units. No message is read for it but by number."""
+"""Which part of history a replay or a route goes through: offsets, settled once and cut into units.
+
+No message is read for it but by number.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.spark.jobs.lakes import LakeOptions, tables_to_read
+from penstock.model.errors import InvalidArgument
+from penstock.spark.jobs.lakes import LakeOptions, check_positive, tables_to_read
 from penstock.spark.lake.errors import LakeMissing
-from penstock.spark.lake.files import microseconds
 from penstock.spark.lake.layout import MESSAGES
 from penstock.spark.lake.reading import Choice
 from penstock.spark.lake.source import frame
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.source.heads import HeadReader
 from penstock.spark.source.options import chosen_queues
+from penstock.spark.times import bound_us, microseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.spark.jobs.replay.job import ReplayOptions
+
+UNIT_ROWS: Final = 200_000
+
+
+class HistoryOptions(LakeOptions, frozen=True, kw_only=True):
+    """Which messages of the lake and the log a job publishes again, and how."""
+
+    events: bool = False
+    start: dt.datetime | None = None
+    end: dt.datetime | None = None
+    """Messages published in [start, end)."""
+    live: bool = True
+    """Also what is in the log and not in the lake yet."""
+    keep_dedup_ids: bool = False
+    """Keep dedup ids: of messages that bear the same, the target then takes only one."""
+    unit_rows: int = UNIT_ROWS
+    """Offsets that are read and published as one."""
+    dry_run: bool = False
+    """Count what would be published, by queue and day, and publish nothing."""
+
+    @property
+    def times(self) -> Choice:
+        """The lake's rows within [start, end)."""
+        return Choice(start_us=bound_us(self.start, "start"), end_us=bound_us(self.end, "end"))
+
+    def check(self) -> None:
+        """Raise where an option cannot be right."""
+        if self.events:
+            raise InvalidArgument("delivery events tell what happened: they cannot be replayed and are not routed")
+        check_positive(self, "unit_rows")
+        for name in ("start", "end"):
+            bound_us(getattr(self, name), name)
 
 
 class Slice(msgspec.Struct, frozen=True, array_like=True):
@@ -44,7 +79,7 @@ class Plan(msgspec.Struct, frozen=True):
     unit_rows: int
 
 
-def planned(spark: SparkSession, options: ReplayOptions, unit_rows: int) -> Plan:
+def planned(spark: SparkSession, options: HistoryOptions, unit_rows: int) -> Plan:
     """What the lake and the log have now, within the times that are asked for."""
     table = lake_messages(options)
     found: dict[tuple[str, int, int], tuple[int, int]] = {}
@@ -67,23 +102,18 @@ def lake_messages(options: LakeOptions) -> LakeTable | None:
         return None
 
 
-def time_choice(options: ReplayOptions, **more: object) -> Choice:
-    """The lake's rows within the times that are asked for."""
-    bounds = [None if moment is None else microseconds(moment) for moment in (options.start, options.end)]
-    return msgspec.structs.replace(Choice(start_us=bounds[0], end_us=bounds[1]), **more)
-
-
-def _in_lake(spark: SparkSession, options: ReplayOptions, table: LakeTable) -> list[Slice]:
+def _in_lake(spark: SparkSession, options: HistoryOptions, table: LakeTable) -> list[Slice]:
     from pyspark.sql import functions as F
 
     queues = chosen_queues(options.choice, sorted({file.queue for file in table.files()}))
     columns = ["queue", "queue_id", "lane", "offset"]
-    lanes = frame(spark, table, columns, time_choice(options, queues=tuple(queues))).groupBy(*columns[:3])
+    wanted = msgspec.structs.replace(options.times, queues=tuple(queues))
+    lanes = frame(spark, table, columns, wanted).groupBy(*columns[:3])
     ends = lanes.agg(F.min("offset").alias("first"), F.max("offset").alias("last")).collect()
     return [Slice(row["queue"], row["queue_id"], row["lane"], row["first"], row["last"] + 1) for row in ends]
 
 
-def _in_log(options: ReplayOptions, table: LakeTable | None) -> list[Slice]:
+def _in_log(options: HistoryOptions, table: LakeTable | None) -> list[Slice]:
     """What is beyond the lake's marks."""
     reader = HeadReader(options.access, options.choice)
     ends = reader.now(None if options.end is None else _milliseconds(options.end))

@@ -1,19 +1,20 @@
-"""The messages of a replay as Spark rows: read from lake and log, filtered, and made into what the sink publishes."""
+"""Messages of history as Spark rows: read from lake and log, filtered, counted, made into what the sink publishes."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from penstock.spark.filters.columns import filter_column
 from penstock.spark.jobs.lakes import offsets_json, queues_json
-from penstock.spark.jobs.replay.plan import Slice, lake_messages, time_choice
+from penstock.spark.jobs.replay.plan import HistoryOptions, Slice, lake_messages
 from penstock.spark.lake.errors import LakeGap
 from penstock.spark.lake.reading import LaneRange
 from penstock.spark.lake.source import frame
@@ -27,10 +28,17 @@ COLUMNS: Final = (
     "queue", "queue_id", "lane", "offset", "published_at", "partition", "payload", "headers", "typed_headers", "key",
     "content_type", "priority", "ttl_ms", "delay_ms", "not_before", "dedup_id", "trace_id", "correlation_id",
 )  # fmt: skip
+MESSAGE: Final = (
+    "payload", "partition", "key", "typed_headers", "priority", "ttl_ms", "dedup_id", "content_type", "correlation_id",
+    "trace_id",
+)  # fmt: skip
+"""What is published of a row."""
 _VALUE: Final = "struct<kind:string,text:string,integer:bigint,float:double>"
 
 
-def rows_of(spark: SparkSession, options: ReplayOptions, slices: Sequence[Slice]) -> DataFrame | None:
+def rows_of(
+    spark: SparkSession, options: HistoryOptions, slices: Sequence[Slice], is_wanted: Column
+) -> DataFrame | None:
     """The wanted messages of these offsets: below a lane's mark from the lake, from there on from the log."""
     table = lake_messages(options)
     archived: list[LaneRange] = []
@@ -50,17 +58,18 @@ def rows_of(spark: SparkSession, options: ReplayOptions, slices: Sequence[Slice]
             logged.append(Slice(one.queue, one.queue_id, one.lane, max(one.start, mark), one.end))
     parts: list[DataFrame] = []
     if table is not None and archived:
-        choice = time_choice(options, queues=tuple({one.queue for one in slices}), ranges=tuple(archived))
+        queues = tuple({one.queue for one in slices})
+        choice = msgspec.structs.replace(options.times, queues=queues, ranges=tuple(archived))
         parts.append(frame(spark, table, COLUMNS, choice).select(*COLUMNS))
     if logged:
         parts.append(_logged(spark, options, logged))
     if not parts:
         return None
     rows = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-    return rows.where(wanted(options))
+    return rows.where(_in_time(options)).where(is_wanted)
 
 
-def _logged(spark: SparkSession, options: ReplayOptions, slices: Sequence[Slice]) -> DataFrame:
+def _logged(spark: SparkSession, options: HistoryOptions, slices: Sequence[Slice]) -> DataFrame:
     low: dict[str, dict[int, int]] = defaultdict(dict)
     high: dict[str, dict[int, int]] = defaultdict(dict)
     for one in slices:
@@ -86,36 +95,35 @@ def _logged(spark: SparkSession, options: ReplayOptions, slices: Sequence[Slice]
     return spark.read.format("penstock").options(**asked).load().select(*COLUMNS)
 
 
-def wanted(options: ReplayOptions) -> Column:
-    """Which messages are replayed."""
+def _in_time(options: HistoryOptions) -> Column:
     conditions: list[Column] = [F.lit(True)]
     if options.start is not None:
         conditions.append(F.col("published_at") >= F.lit(options.start))
     if options.end is not None:
         conditions.append(F.col("published_at") < F.lit(options.end))
+    return reduce(Column.__and__, conditions)
+
+
+def wanted(options: ReplayOptions) -> Column:
+    """Which messages are replayed, of those within the times."""
+    conditions: list[Column] = [F.lit(True)]
     if options.partitions is not None:
         conditions.append(F.col("partition").isin(options.partitions))
     for name, value in (options.headers or {}).items():
         conditions.append(F.col("headers")[name] == value)
     if options.where is not None:
         conditions.append(filter_column(options.where))
-    return reduce(lambda one, other: one & other, conditions)
+    return reduce(Column.__and__, conditions)
+
+
+def dedup_id(options: HistoryOptions) -> Column:
+    """The message's own, where it is kept."""
+    return F.col("dedup_id") if options.keep_dedup_ids else F.lit(None).cast("string")
 
 
 def published(rows: DataFrame, options: ReplayOptions) -> DataFrame:
     """The messages as the sink takes them. Delays are over; a ttl counts from now on."""
-    return rows.select(
-        "payload",
-        "partition",
-        "key",
-        _headers(options).alias("typed_headers"),
-        "priority",
-        "ttl_ms",
-        (F.col("dedup_id") if options.keep_dedup_ids else F.lit(None).cast("string")).alias("dedup_id"),
-        "content_type",
-        "correlation_id",
-        "trace_id",
-    )
+    return rows.withColumns({"typed_headers": _headers(options), "dedup_id": dedup_id(options)}).select(*MESSAGE)
 
 
 def _headers(options: ReplayOptions) -> Column:
@@ -146,6 +154,14 @@ def _value(kind: str, *, text: Column | None = None, integer: Column | None = No
         (F.lit(None).cast("bigint") if integer is None else integer).alias("integer"),
         F.lit(None).cast("double").alias("float"),
     )
+
+
+def days_of(rows: DataFrame | None) -> list[dict[str, Any]]:
+    """How many rows there are of each queue and day."""
+    if rows is None:
+        return []
+    grouped = rows.groupBy("queue", F.to_date("published_at").cast("string").alias("date")).count()
+    return [row.asDict() for row in grouped.orderBy("queue", "date").collect()]
 
 
 def counted(seen: Observation, rows: DataFrame, counts: Mapping[str, Column]) -> dict[str, int]:

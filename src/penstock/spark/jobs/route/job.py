@@ -1,9 +1,9 @@
 """`route`: what a queue would have got, had its filter or its bindings been there before: history → the queue, once.
 
 Which messages those are is decided as live routing decides it, by the same expression or binding compiled to a Spark
-column (`columns.py`, `columns_routing.py`). History is the lake and the log beyond it, read as `replay` reads it; the
-messages go to the queue as they were, through the public sink, which keeps a ledger of the source offsets that it has
-written under the route's name. So a run that was stopped, killed or is repeated later only adds what is missing.
+column (`filters/columns.py`, `filters/routing.py`). History is the lake and the log beyond it, read as `replay` reads
+it; the messages go to the queue as they were, through the public sink, which keeps a ledger of the source offsets that
+it has written under the route's name. So a run that was stopped, killed or is repeated later only adds what is missing.
 
 A message that expired since is not routed: it would not be delivered any more either. A ttl goes on counting from when
 the message was published, and a delay ends when it would have ended.
@@ -11,10 +11,7 @@ the message was published, and a delay ends when it would have ended.
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
@@ -22,13 +19,12 @@ import msgspec
 from penstock.model import Binding, ExchangeConfig, ExchangeKind, check_name
 from penstock.model.errors import InvalidArgument, NotFound
 from penstock.spark.jobs.frame import Progress, Summary
-from penstock.spark.jobs.lakes import LakeOptions, check_positive
-from penstock.spark.jobs.replay.job import UNIT_ROWS, ReplayOptions
-from penstock.spark.jobs.replay.plan import Plan, Slice, planned, units
+from penstock.spark.jobs.replay.plan import HistoryOptions, Plan, Slice, planned, units
 from penstock.spark.sink.identity import ledger_name, sink_text
 from penstock.spark.sink.ledger import Ledger
 from penstock.spark.sink.options import write_options
 from penstock.spark.source.options import queue_choice
+from penstock.spark.times import now_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -39,8 +35,11 @@ if TYPE_CHECKING:
 SINK: Final = "pipeline/route/"
 
 
-class RouteOptions(LakeOptions, frozen=True, kw_only=True):
-    """What `penstock pipeline route` is told: which history, to which queue, and in one of three ways which of it."""
+class RouteOptions(HistoryOptions, frozen=True, kw_only=True):
+    """What `penstock pipeline route` is told: which history, to which queue, and in one of three ways which of it.
+
+    Where the binding is live already, let `end` be when it was made.
+    """
 
     to_queue: str
     where: str | None = None
@@ -54,17 +53,6 @@ class RouteOptions(LakeOptions, frozen=True, kw_only=True):
     match: str = "all"
     name: str | None = None
     """Names the route: what was routed under this name before is not routed again. None: its condition does."""
-    events: bool = False
-    start: dt.datetime | None = None
-    end: dt.datetime | None = None
-    """Messages published in [start, end). Where the binding is live already, let `end` be when it was made."""
-    live: bool = True
-    """Also what is in the log and not in the lake yet."""
-    unit_rows: int = UNIT_ROWS
-    keep_dedup_ids: bool = False
-    """Keep dedup ids: of messages that bear the same, however far apart they were, the queue then takes only one."""
-    dry_run: bool = False
-    """Count what would be routed, by queue and day, and publish nothing."""
 
     @property
     def sink_name(self) -> str:
@@ -81,23 +69,17 @@ def run(spark: SparkSession, options: RouteOptions, progress: Progress) -> Summa
     from penstock.spark.jobs.replay.rows import rows_of
 
     is_wanted = predicate(options)  # before anything is read: what is wrong with a condition is said at once
-    reading = _reading(options)
-
-    def read(slices: list[Slice]) -> DataFrame | None:
-        rows = rows_of(spark, reading, slices)
-        return None if rows is None else rows.where(is_wanted)
-
-    plan = planned(spark, reading, options.unit_rows)
+    plan = planned(spark, options, options.unit_rows)
     plan = Plan([one for one in plan.slices if one.queue != options.to_queue], plan.unit_rows)
     if options.dry_run:
-        return _counted(options, read, plan, progress)
+        return _counted(options, plan, rows_of(spark, options, plan.slices, is_wanted), progress)
     counts = Counts()
     total = sum(one.rows for one in plan.slices)
     progress.update(done=0, total=total)
     for unit in units(plan):
         if progress.stopping:
             break
-        found = _route(options, unit, read(unit))
+        found = _route(options, unit, rows_of(spark, options, unit, is_wanted))
         counts = Counts(
             *(one + other for one, other in zip(*map(msgspec.structs.astuple, (counts, found)), strict=True))
         )
@@ -123,33 +105,11 @@ def _check(options: RouteOptions) -> None:
         raise InvalidArgument(f"kind is {options.kind!r}; there are {', '.join(get_args(ExchangeKind))}")
     if options.match not in ("all", "any"):
         raise InvalidArgument(f"match is {options.match!r}; it must be all or any")
-    if options.events:
-        raise InvalidArgument("delivery events tell what happened; they are not routed")
-    for what, moment in (("start", options.start), ("end", options.end)):
-        if moment is not None and moment.tzinfo is None:
-            raise InvalidArgument(f"{what} is {moment!r}, which has no time zone")
-    check_positive(options.unit_rows, "unit_rows")
+    options.check()
     if options.to_queue in queue_choice(options.queues).names:
         raise InvalidArgument(f"queue {options.to_queue!r} is where messages come from and where they go to")
     if options.to_queue not in options.client.queues():
         raise NotFound(f"there is no queue {options.to_queue!r}: create it before history is routed to it")
-
-
-def _reading(options: RouteOptions) -> ReplayOptions:
-    """The same history as a replay of everything in it."""
-    return ReplayOptions(
-        url=options.url,
-        lake=options.lake,
-        queues=options.queues,
-        token=options.token,
-        namespace=options.namespace,
-        storage_options=options.storage_options,
-        name="route",
-        to_queue=options.to_queue,
-        start=options.start,
-        end=options.end,
-        live=options.live,
-    )
 
 
 # Which messages ------------------------------------------------------------------------------------------
@@ -207,9 +167,9 @@ def _route(options: RouteOptions, unit: list[Slice], rows: DataFrame | None) -> 
     counts = Counts(looked_at=sum(one.rows for one in unit))
     if rows is None:
         return counts
-    now_ms = time.time_ns() // 1_000_000
+    now = now_ms()
     seen = Observation()
-    wanted = {"matched": F.count(F.lit(1)), "expired": F.count_if(~is_alive(now_ms))}
+    wanted = {"matched": F.count(F.lit(1)), "expired": F.count_if(~is_alive(now))}
     looked_at = rows.observe(seen, *(column.alias(name) for name, column in wanted.items()))
     asked = {
         **options.source(),
@@ -219,8 +179,8 @@ def _route(options: RouteOptions, unit: list[Slice], rows: DataFrame | None) -> 
     }
     before = _written(options, asked, unit)
     # In the order of the log: messages of one partition stay in order.
-    alive = looked_at.where(is_alive(now_ms)).orderBy("queue_id", "lane", "offset")
-    as_published(alive, options, now_ms).write.format("penstock").mode("append").options(**asked).save()
+    alive = looked_at.where(is_alive(now)).orderBy("queue_id", "lane", "offset")
+    as_published(alive, options, now).write.format("penstock").mode("append").options(**asked).save()
     found = counted(seen, rows, wanted)
     counts.matched, counts.expired = found["matched"], found["expired"]
     counts.routed = _written(options, asked, unit) - before
@@ -239,50 +199,34 @@ def _written(options: RouteOptions, asked: dict[str, str], unit: list[Slice]) ->
     )
 
 
-def is_alive(now_ms: int) -> Column:
+def is_alive(now: int) -> Column:
     """Whether a message has no ttl of its own, or one that is not over."""
     from pyspark.sql import functions as F
 
-    return F.coalesce(F.unix_millis("published_at") + F.col("ttl_ms") > now_ms, F.lit(True))
+    return F.coalesce(F.unix_millis("published_at") + F.col("ttl_ms") > now, F.lit(True))
 
 
-def as_published(rows: DataFrame, options: RouteOptions, now_ms: int) -> DataFrame:
+def as_published(rows: DataFrame, options: RouteOptions, now: int) -> DataFrame:
     """The messages as the sink takes them: as they were, with what is left of a ttl and of a delay."""
     from pyspark.sql import functions as F
 
+    from penstock.spark.jobs.replay.rows import MESSAGE, dedup_id
+
     published_ms = F.unix_millis("published_at")
     due_ms = F.greatest(F.unix_millis("not_before"), published_ms + F.col("delay_ms"))
-    return rows.select(
-        "queue_id",
-        "queue",
-        "lane",
-        "offset",
-        "payload",
-        "partition",
-        "key",
-        "typed_headers",
-        "priority",
-        (published_ms + F.col("ttl_ms") - now_ms).alias("ttl_ms"),
-        F.when(due_ms > now_ms, F.timestamp_millis(due_ms)).alias("not_before"),
-        (F.col("dedup_id") if options.keep_dedup_ids else F.lit(None).cast("string")).alias("dedup_id"),
-        "content_type",
-        "correlation_id",
-        "trace_id",
-    )
+    left = {
+        "ttl_ms": published_ms + F.col("ttl_ms") - now,
+        "not_before": F.when(due_ms > now, F.timestamp_millis(due_ms)),
+        "dedup_id": dedup_id(options),
+    }
+    return rows.withColumns(left).select("queue_id", "queue", "lane", "offset", "not_before", *MESSAGE)
 
 
-def _counted(
-    options: RouteOptions, read: Callable[[list[Slice]], DataFrame | None], plan: Plan, progress: Progress
-) -> Summary:
+def _counted(options: RouteOptions, plan: Plan, rows: DataFrame | None, progress: Progress) -> Summary:
     """What a run would look at and route, one that has routed before included."""
-    from pyspark.sql import functions as F
+    from penstock.spark.jobs.replay.rows import days_of
 
-    rows = read(plan.slices)
-    days: list[dict[str, Any]] = []
-    if rows is not None:
-        alive = rows.where(is_alive(time.time_ns() // 1_000_000))
-        grouped = alive.groupBy("queue", F.to_date("published_at").cast("string").alias("date")).count()
-        days = [row.asDict() for row in grouped.orderBy("queue", "date").collect()]
+    days = days_of(None if rows is None else rows.where(is_alive(now_ms())))
     total = sum(day["count"] for day in days)
     progress.update(rows=total)
     return progress.summary(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.model.errors import InvalidArgument
 from penstock.spark.jobs.frame import Progress, Summary
+from penstock.spark.jobs.lakes import check_least
 from penstock.spark.jobs.stats.report import By, Range, report
 from penstock.spark.jobs.stats.update import Update
 from penstock.spark.lake.errors import LakeMissing
@@ -50,7 +50,7 @@ class StatsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def run(spark: SparkSession, options: StatsOptions, progress: Progress) -> Summary:
     """Bring the summaries up to date, then tell of the range."""
-    _check(options)
+    check_least(options, reasons=1, lookback_hours=0, unit_messages=1)
     wanted = Range(options.queues, options.group, options.start, options.end)
     storage = Storage(options.lake, options.storage_options)
     facts = {}
@@ -63,16 +63,6 @@ def run(spark: SparkSession, options: StatsOptions, progress: Progress) -> Summa
     progress.update(note="reading")
     found = report(spark, _table(storage), wanted, options.by, options.reasons)
     return progress.summary(lake=options.lake, **facts, **found)
-
-
-def _check(options: StatsOptions) -> None:
-    for name, least in {"reasons": 1, "lookback_hours": 0, "unit_messages": 1}.items():
-        if getattr(options, name) < least:
-            raise InvalidArgument(f"{name} is {getattr(options, name)}; it must be {least} or more")
-    for name in ("start", "end"):
-        moment = getattr(options, name)
-        if moment is not None and moment.tzinfo is None:
-            raise InvalidArgument(f"{name} is {moment!r}, which has no time zone")
 
 
 def _table(storage: Storage) -> LakeTable:

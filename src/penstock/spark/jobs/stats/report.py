@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 
 from penstock.model.errors import InvalidArgument
 from penstock.spark.jobs.stats.rows import COUNTS, TIMES, floor_to
-from penstock.spark.lake.files import microseconds
 from penstock.spark.lake.reading import Choice
 from penstock.spark.lake.source import frame
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.source.options import chosen_queues, queue_choice
+from penstock.spark.times import bound_us
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -39,8 +39,7 @@ class Range:
     def __init__(self, queues: str, group: str | None, start: dt.datetime | None, end: dt.datetime | None) -> None:
         self.queues = queue_choice(queues)
         self.group = group
-        self.start_us = None if start is None else microseconds(start)
-        self.end_us = None if end is None else microseconds(end)
+        self.start_us, self.end_us = bound_us(start, "start"), bound_us(end, "end")
 
 
 def report(spark: SparkSession, table: LakeTable, wanted: Range, by: By | None, reasons: int) -> dict[str, Any]:

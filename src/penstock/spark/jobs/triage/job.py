@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from penstock.model import DEFAULT_NAMESPACE
-from penstock.model.errors import InvalidArgument, NotFound
+from penstock.model.errors import NotFound
 from penstock.spark.clients import Access, client_of
 from penstock.spark.jobs.frame import Progress, Summary
+from penstock.spark.jobs.lakes import ServerOptions, check_least, check_positive
 from penstock.spark.jobs.triage.plans import PLANS_MAX, Found, Plan, Plans, load_plans, pieces, plans_id, save_plans
 from penstock.spark.jobs.triage.reasons import normalised
 from penstock.spark.source.options import chosen_queues, queue_choice
+from penstock.spark.times import now_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,26 +42,19 @@ EXAMPLE_PLANS: Final = 100
 """How many groups get examples; the others say where theirs are."""
 
 
-class TriageOptions(msgspec.Struct, frozen=True, kw_only=True):
+class TriageOptions(ServerOptions, frozen=True, kw_only=True):
     """What `penstock pipeline triage` is told."""
 
-    url: str
-    token: str | None = None
-    namespace: str = DEFAULT_NAMESPACE
     queues: str = "*"
     """Names, patterns or both, with commas in between."""
     group: str | None = None
     """Only this group's dead letters."""
     examples: int = 3
     """How many examples of each group to show."""
-    redrive: list[int] = []
+    redrive: list[int] = msgspec.field(default_factory=list)
     """Run these plans of the last triage of the same queues and group, and look for nothing new."""
     rate: float | None = None
     """At most this many letters a second."""
-
-    @property
-    def access(self) -> Access:
-        return Access(self.url, self.token, self.namespace)
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -73,11 +68,9 @@ class Place(msgspec.Struct, frozen=True):
 
 def run(spark: SparkSession, options: TriageOptions, progress: Progress) -> Summary:
     """Find groups of dead letters, or redrive some."""
-    if options.examples < 0:
-        raise InvalidArgument(f"examples is {options.examples}; it must be 0 or more")
-    if options.rate is not None and not options.rate > 0:
-        raise InvalidArgument(f"rate is {options.rate}; it must be more than 0")
-    client = client_of(options.access)
+    check_least(options, examples=0)
+    check_positive(options, "rate")
+    client = options.client
     if options.redrive:
         plans = load_plans(client, plans_id(options.queues, options.group), options.redrive)
         return _redriven(spark, options, client, plans, progress)
@@ -99,38 +92,22 @@ def _places(client: Client, queues: list[str], group: str | None) -> list[Place]
 
 def _letters(spark: SparkSession, options: TriageOptions, places: list[Place]) -> DataFrame:
     """The dead letters of these places, a row for each range that died together, with a comparable `error`."""
-    ranges = spark.sparkContext.parallelize(places, max(1, len(places))).flatMap(_Reading(options.access))
+    ranges = spark.sparkContext.parallelize(places, max(1, len(places))).flatMap(partial(_read, options.access))
     return spark.createDataFrame(ranges, SCHEMA).withColumn("error", normalised(F.col("text")))
 
 
-class _Reading:
+def _read(access: Access, place: Place) -> Iterator[tuple[Any, ...]]:
     """The dead letters of a lane, in a task."""
-
-    def __init__(self, access: Access) -> None:
-        self._access = access
-
-    def __call__(self, place: Place) -> Iterator[tuple[Any, ...]]:
-        client = client_of(self._access)
-        after: tuple[int, int] | None = (place.lane, 0)
-        while after is not None and after[0] == place.lane:
-            page = client.dead_ranges(place.queue, place.group, after=after)
-            for one in page.ranges:
-                if one.lane != place.lane:
-                    return
-                yield (
-                    place.queue,
-                    place.queue_id,
-                    place.group,
-                    one.lane,
-                    one.start,
-                    one.end,
-                    one.reason,
-                    one.error,
-                    one.attempts,
-                    one.consumer,
-                    one.dead_ms,
-                )
-            after = page.next
+    client = client_of(access)
+    names = ("lane", "start", "end", "reason", "error", "attempts", "consumer", "dead_ms")
+    after: tuple[int, int] | None = (place.lane, 0)
+    while after is not None and after[0] == place.lane:
+        page = client.dead_ranges(place.queue, place.group, after=after)
+        for one in page.ranges:
+            if one.lane != place.lane:
+                return
+            yield place.queue, place.queue_id, place.group, *(getattr(one, name) for name in names)
+        after = page.next
 
 
 # Groups --------------------------------------------------------------------------------------------------
@@ -141,7 +118,7 @@ def _listed(spark: SparkSession, options: TriageOptions, client: Client, progres
     places = _places(client, queues, options.group)
     total, count, groups = _grouped(_letters(spark, options, places), options.examples) if places else (0, 0, [])
     plans = [_plan(number, row) for number, row in enumerate(groups, 1)]
-    save_plans(client, plans_id(options.queues, options.group), Plans(time.time_ns() // 1_000_000, plans))
+    save_plans(client, plans_id(options.queues, options.group), Plans(now_ms(), plans))
     shown = [
         _shown(client, plan, row, fetch=plan.number <= EXAMPLE_PLANS) for plan, row in zip(plans, groups, strict=True)
     ]
@@ -186,15 +163,12 @@ def _shown(client: Client, plan: Plan, row: dict[str, Any], *, fetch: bool) -> d
         if fetch:
             found |= _looked_at(client, plan, example["lane"], offset)
         examples.append(found)
-    told = {"number": plan.number, "queue": plan.queue, "group": plan.group, "reason": plan.reason}
-    return told | {
-        "error": plan.error,
-        "dead": plan.dead,
-        "attempts": row["attempts"],
-        "first_ms": plan.first_ms,
-        "last_ms": plan.last_ms,
-        "examples": examples,
-    }
+    times = {"first_ms": plan.first_ms, "last_ms": plan.last_ms}
+    return _told(plan) | {"attempts": row["attempts"], **times, "examples": examples}
+
+
+def _told(plan: Plan) -> dict[str, Any]:
+    return {name: getattr(plan, name) for name in ("number", "queue", "group", "reason", "error", "dead")}
 
 
 def _looked_at(client: Client, plan: Plan, lane: int, offset: int) -> dict[str, Any]:
@@ -219,18 +193,7 @@ def _redriven(
             raise NotFound(f"queue {plan.queue!r} was deleted and declared again since plan {plan.number} was made")
         before = progress.rows
         is_whole = _redrive(spark, options, client, plan, pace, progress)
-        told.append(
-            {
-                "number": plan.number,
-                "queue": plan.queue,
-                "group": plan.group,
-                "reason": plan.reason,
-                "error": plan.error,
-                "dead": plan.dead,
-                "redriven": progress.rows - before,
-                "finished": is_whole,
-            }
-        )
+        told.append(_told(plan) | {"redriven": progress.rows - before, "finished": is_whole})
     return progress.summary(redriven=progress.rows, plans=told)
 
 

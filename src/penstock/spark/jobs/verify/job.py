@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -134,7 +135,7 @@ class Verification:
         files = self._files()
         columns = None if self._options.payload else compared_columns(self._name)
         groups = grouped(files, 4 * self._spark.sparkContext.defaultParallelism)
-        for part in in_tasks(self._spark, _Checking(self._table.storage, columns), groups):
+        for part in in_tasks(self._spark, partial(_problems, self._table.storage, columns), groups):
             for path, wrong in part:
                 self._without.append(path)
                 self._findings.damaged.append({"table": self._name, "file": path, "problem": wrong})
@@ -285,16 +286,10 @@ class Verification:
         return [(row["offset"], row["hash"]) for row in mine.select("offset", "hash").collect()]
 
 
-class _Checking:
-    """Whether files are what the log says, in a task."""
-
-    def __init__(self, storage: Storage, columns: Sequence[str] | None) -> None:
-        self._storage = storage
-        self._columns = columns
-
-    def __call__(self, files: Sequence[DataFile]) -> list[tuple[str, str]]:
-        found = ((file.path, problem(self._storage, file, self._columns)) for file in files)
-        return [(path, wrong) for path, wrong in found if wrong is not None]
+def _problems(storage: Storage, columns: Sequence[str] | None, files: Sequence[DataFile]) -> list[tuple[str, str]]:
+    """The files that are not what the log says, in a task."""
+    found = ((file.path, problem(storage, file, columns)) for file in files)
+    return [(path, wrong) for path, wrong in found if wrong is not None]
 
 
 # For people ---------------------------------------------------------------------------------------------

@@ -81,14 +81,5 @@ def summed(rows: DataFrame, *more: str) -> DataFrame:
 
 
 def cell_of(row: Any) -> Cell:
-    return Cell(
-        Lane(row["queue"], row["queue_id"], row["lane"]),
-        row["date"],
-        row["number"],
-        row["messages"],
-        row["first"],
-        row["last"],
-        row["places"],
-        row["squares"],
-        row["hash"],
-    )
+    sums = {name: row[name] for name in Cell.__struct_fields__ if name != "lane"}
+    return Cell(lane=Lane(row["queue"], row["queue_id"], row["lane"]), **sums)
