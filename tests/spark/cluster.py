@@ -16,7 +16,7 @@ from typing import Final
 
 import pyspark
 
-from penstock.spark.java import java_home
+from penstock.spark.java import find_java
 from penstock.spark.session import QUICK_START
 from tests.spark.rig import PATIENCE_S, until
 
@@ -94,7 +94,7 @@ def _variables(folder: Path) -> dict[str, str]:
         if not name.startswith(("PYTHON", "PYSPARK", "SPARK_", "PENSTOCK_"))
     }
     return inherited | {
-        "JAVA_HOME": str(java_home()),
+        "JAVA_HOME": str(find_java().home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder),
         "SPARK_LOG_DIR": str(folder),

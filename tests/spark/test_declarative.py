@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from penstock import Client, Message
 from penstock.cli.dev.checkout import root, script_environment
-from penstock.spark.java import java_home
+from penstock.spark.java import find_java
 from penstock.spark.session import QUICK_START
 from tests.spark.rig import PATIENCE_S, running_server
 
@@ -38,7 +38,7 @@ def run(project: Path) -> None:
     variables = given | {
         # As in a shell where the environment that has Spark is active.
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{given['PATH']}",
-        "JAVA_HOME": str(java_home()),
+        "JAVA_HOME": str(find_java().home),
         "SPARK_SUBMIT_OPTS": QUICK_START,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(project),

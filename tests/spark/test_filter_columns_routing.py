@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from penstock.core.routing.router import Router
 from penstock.model import Binding, ExchangeConfig, ExchangeKind, Message
 from penstock.model.errors import InvalidArgument, InvalidFilter, NotFound
-from penstock.spark.filters.routing import Routes, binding_column, columns_of_binding, columns_of_route, route_column
+from penstock.spark.filters.routing import Routes, binding_column, route_column
 from tests.spark.generated import drawn, frame_of
 from tests.unit.core import test_routing as plain
 
@@ -185,14 +185,3 @@ def test_what_cannot_be_routed_is_told(spark: SparkSession) -> None:
     with pytest.raises(InvalidFilter):
         binding_column("filter", Binding(exchange="x", target="q", pattern="n ="))
     assert answers(spark, [route_column(routes, "x", "q")], [Message()]) == [[False]]
-
-
-def test_the_columns_that_are_read_are_named() -> None:
-    by_filter = Binding(exchange="f", target="q", pattern="n = 1 AND $trace_id = 'a'")
-    assert columns_of_binding("filter", by_filter) == {"typed_headers", "trace_id"}
-    assert columns_of_binding("topic", Binding(exchange="x", target="q", pattern="a")) == {"key"}
-    assert columns_of_binding("headers", Binding(exchange="x", target="q")) == {"typed_headers"}
-    assert columns_of_binding("fanout", Binding(exchange="x", target="q")) == set()
-    onward = Binding(exchange="x", target="f", target_kind="exchange", pattern="a")
-    routes = Routes({"x": ExchangeConfig(), "f": ExchangeConfig(kind="filter")}, {"x": [onward], "f": [by_filter]})
-    assert columns_of_route(routes, "x") == {"key", "typed_headers", "trace_id"}

@@ -66,11 +66,6 @@ class JavaMissing(PenstockError):
     code = "java_missing"
 
 
-def java_home() -> Path:
-    """What JAVA_HOME must be for Spark to start."""
-    return find_java().home
-
-
 def find_java(variables: Mapping[str, str] | None = None) -> Java:
     """The first Java that is new enough; `variables` stand for the process's own environment."""
     variables = os.environ if variables is None else variables

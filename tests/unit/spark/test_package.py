@@ -13,5 +13,5 @@ def test_every_public_name_is_there(name: str) -> None:
 
 
 def test_a_name_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(AttributeError, match="'penstock.spark' has no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match=r"'penstock\.spark' has no attribute 'nothing'"):
         spark.nothing  # noqa: B018

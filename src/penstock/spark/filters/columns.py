@@ -39,19 +39,13 @@ from penstock.core.filters import (
     parse,
 )
 from penstock.spark.filters.regex import like_regex
-from penstock.spark.filters.values import HEADERS, Parts, Values
+from penstock.spark.filters.values import Parts, Values
 
 
 def filter_column(expression: str | Filter) -> Column:
     """The condition as a column of true, false and NULL (unknown); raises `InvalidFilter` for a bad expression."""
     condition = parse(expression) if isinstance(expression, str) else expression
     return _Compiler().condition(condition.ast)
-
-
-def columns_of_filter(expression: str | Filter) -> list[str]:
-    """The source's columns that `filter_column` reads, sorted: what to ask of the source's option `columns`."""
-    condition = parse(expression) if isinstance(expression, str) else expression
-    return sorted(HEADERS if name == "headers" else name for name in condition.names)
 
 
 # Conditions ----------------------------------------------------------------------------------------------

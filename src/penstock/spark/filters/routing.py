@@ -14,22 +14,20 @@ import base64
 import datetime as dt
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from penstock.core.filters import INTEGER_MIN, parse
+from penstock.core.filters import INTEGER_MIN
 from penstock.core.routing.exchanges import same_header
 from penstock.core.routing.tries import check_pattern
 from penstock.model import INTEGER_MAX, Binding, ExchangeConfig, ExchangeKind, check_headers
 from penstock.model.errors import InvalidArgument, NotFound
-from penstock.spark.filters.columns import columns_of_filter, filter_column, joined
+from penstock.spark.filters.columns import filter_column, joined
 from penstock.spark.filters.regex import mqtt_regex, topic_regex
-from penstock.spark.filters.values import HEADERS, header_of
-
-BY_KEY: Final = frozenset({"direct", "topic", "mqtt"})
+from penstock.spark.filters.values import header_of
 
 
 class Routes(msgspec.Struct, frozen=True):
@@ -60,13 +58,6 @@ def binding_column(kind: ExchangeKind, binding: Binding) -> Column:
             return F.lit(True)
         case "headers":
             return _headers_column(binding)
-
-
-def columns_of_binding(kind: ExchangeKind, binding: Binding) -> set[str]:
-    """The source's columns that `binding_column` reads."""
-    if kind == "filter":
-        return set(columns_of_filter(parse(binding.pattern)))
-    return {"key"} if kind in BY_KEY else {HEADERS} if kind == "headers" else set()
 
 
 def _key() -> Column:
@@ -157,16 +148,6 @@ def route_column(routes: Routes, exchange: str, queue: str) -> Column:
         if binding.target_kind == "queue" and binding.target == queue
     ]
     return joined(Column.__or__, ways) if ways else F.lit(False)
-
-
-def columns_of_route(routes: Routes, exchange: str) -> set[str]:
-    """The source's columns that `route_column` reads."""
-    return {
-        column
-        for name in _reachable(routes, exchange)
-        for binding in routes.bindings[name]
-        for column in columns_of_binding(routes.exchanges[name].kind, binding)
-    }
 
 
 Matched = Mapping[str, Sequence[tuple[Binding, Column]]]

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from penstock.model.events import Delivery, Event, encode_delivery
 from penstock.spark.lake import landing, log_files, table, writing
-from penstock.spark.lake.checking import problem
 from penstock.spark.lake.errors import (
     LakeConflict,
     LakeDamaged,
@@ -37,7 +36,7 @@ from penstock.spark.lake.layout import (
     partition_folder,
     table_of,
 )
-from penstock.spark.lake.reading import Choice, LaneRange, grouped, read_file
+from penstock.spark.lake.reading import Choice, LaneRange, grouped, problem, read_file
 from penstock.spark.lake.sink import by_table
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable

@@ -8,13 +8,13 @@ May not know: how summaries are made, or where they go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from pyspark.sql import functions as F
 
-from penstock.spark.lake.layout import IDENTITY
+from penstock.spark.lake.layout import IDENTITY, time_column
 from penstock.spark.lake.reading import Choice, LaneRange
 from penstock.spark.lake.source import frame
 from penstock.spark.lake.table import LakeTable, LaneKey
@@ -22,7 +22,8 @@ from penstock.spark.lake.table import LakeTable, LaneKey
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-EVENT_LANES_MAX: Final = 64
+EVENT_LANES: Final = (0, 63)
+"""The first and the last lane that an events queue may have."""
 BLOCK: Final = 100
 """Event offsets that are never cut apart."""
 
@@ -61,35 +62,30 @@ class Block(msgspec.Struct, frozen=True):
 
 def event_lanes(spark: SparkSession, table: LakeTable | None) -> dict[LaneKey, int]:
     """The archive's marks of all events queues that it has events of, by lane."""
-    if table is None:
-        return {}
-    found: set[int] = set()
-    known: list[str] = []
-    for file in table.files():
-        if file.event_queue_ids is not None and file.event_queue_ids[0] == file.event_queue_ids[1]:
-            known.append(file.path)
-            found.add(file.event_queue_ids[0])
-    if len(known) < len(table.files()):  # events of several servers that were merged, or a file that says nothing
-        rest = frame(spark, table, ["event_queue_id"], Choice(time="at"), known).distinct().collect()
-        found |= {row["event_queue_id"] for row in rest}
-    marks = {(queue_id, lane): table.mark(queue_id, lane) for queue_id in found for lane in range(EVENT_LANES_MAX)}
-    return {lane: mark for lane, mark in sorted(marks.items()) if mark is not None}
+    return _marked(spark, table, "event_queue_ids", ("event_queue_id",))
 
 
 def message_lanes(spark: SparkSession, table: LakeTable | None) -> dict[LaneKey, int]:
     """The archive's marks of all queues that it has messages of, by lane."""
+    return _marked(spark, table, "queue_ids", IDENTITY[:2])
+
+
+def _marked(spark: SparkSession, table: LakeTable | None, ids: str, columns: Sequence[str]) -> dict[LaneKey, int]:
+    """By lane, the marks of what the files hold; `columns` tell the queue, and the lane where rows have it."""
     if table is None:
         return {}
     found: set[LaneKey] = set()
     known: list[str] = []
     for file in table.files():
-        if file.queue_ids is None or file.lanes is None or file.queue_ids[0] != file.queue_ids[1]:
-            continue
-        known.append(file.path)
-        found |= {(file.queue_ids[0], lane) for lane in range(file.lanes[0], file.lanes[1] + 1)}
-    if len(known) < len(table.files()):  # a queue that was declared again shares a file with its namesake
-        rest = frame(spark, table, IDENTITY[:2], Choice(), known).distinct().collect()
-        found |= {(row["queue_id"], row["lane"]) for row in rest}
+        queue_ids, lanes = getattr(file, ids), file.lanes if len(columns) > 1 else EVENT_LANES
+        if queue_ids is not None and lanes is not None and queue_ids[0] == queue_ids[1]:
+            known.append(file.path)
+            found |= {(queue_ids[0], lane) for lane in range(lanes[0], lanes[1] + 1)}
+    # A file of several queues: merged events of several servers, or a queue that was declared again.
+    if len(known) < len(table.files()):
+        rest = frame(spark, table, columns, Choice(time=time_column(table.schema)), known).distinct().collect()
+        every = range(EVENT_LANES[0], EVENT_LANES[1] + 1)
+        found |= {(row[0], lane) for row in rest for lane in (row[1:] or every)}
     marks = {lane: table.mark(*lane) for lane in found}
     return {lane: mark for lane, mark in sorted(marks.items()) if mark is not None}
 

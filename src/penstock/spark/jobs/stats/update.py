@@ -14,13 +14,14 @@ May not know: how numbers are made of events (`rows.py`), or how they are shown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import reduce
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from penstock.spark.filters.columns import joined
 from penstock.spark.jobs.frame import Progress
 from penstock.spark.jobs.stats import rows as stats_rows
 from penstock.spark.jobs.stats.files import write_summaries
@@ -45,7 +46,7 @@ from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable, LaneKey
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 TRIES: Final = 20
 """Another run that is at work is met again and again; this bounds the retries."""
@@ -155,8 +156,7 @@ class Update:
         below = {lane: Span(0, self._stats.mark(*lane) or 0) for lane in self._event_ends}
         if not any(span.length for span in below.values()):
             return None
-        bounds = [file.times_us for file in Choice(ranges=ranges).files(self._messages.files())]
-        earliest = None if None in bounds else min((low for low, _ in filter(None, bounds)), default=None)
+        earliest, _ = _times(Choice(ranges=ranges).files(self._messages.files()))
         since_us = None if earliest is None else earliest - SLACK_US
         return self._event_rows(below, since_us).where("kind = 'claimed'").where(_overlaps(ranges))
 
@@ -170,7 +170,9 @@ class Update:
         # In one read: these events, and the hand-outs before them, which another server may have told elsewhere.
         every = {lane: Span(0, end) for lane, end in self._event_ends.items()}
         every |= {lane: Span(0, span.end) for lane, span in ahead.items()}
-        rows = self._event_rows(every, self._times_from(ahead, self._lookback_us), self._times_to(ahead))
+        first, last = _times(self._files(ahead))
+        since_us = None if first is None else first - self._lookback_us
+        rows = self._event_rows(every, since_us, None if last is None else last + SLACK_US)
         rows = rows.where(_in_spans(ahead) | (F.col("kind") == "claimed"))
         rows.persist()
         try:
@@ -198,19 +200,6 @@ class Update:
             times = frame(self._spark, self._messages, TIME_COLUMNS, Choice(ranges=ranges))
             parts.append(stats_rows.waited(first, times))
         return parts
-
-    def _times_from(self, spans: Spans, before_us: int) -> int | None:
-        """So long before the first of these events, in microseconds since 1970; None where the log does not tell."""
-        assert self._events is not None
-        bounds = [file.times_us for file in self._files(spans)]
-        earliest = min((low for low, _ in filter(None, bounds)), default=None)
-        return None if None in bounds or earliest is None else earliest - before_us
-
-    def _times_to(self, spans: Spans) -> int | None:
-        """A time after all these events, in microseconds since 1970; None where the log does not tell."""
-        bounds = [file.times_us for file in self._files(spans)]
-        latest = max((high for _, high in filter(None, bounds)), default=None)
-        return None if None in bounds or latest is None else latest + SLACK_US
 
     def _files(self, spans: Spans) -> list[DataFile]:
         """The archive's files that can have events with these offsets."""
@@ -260,30 +249,34 @@ def _opened(storage: Storage) -> LakeTable | None:
         return None
 
 
+def _times(files: Sequence[DataFile]) -> tuple[int | None, int | None]:
+    """The first and the last time in some files, in microseconds since 1970; None where the log does not tell."""
+    bounds = [file.times_us for file in files if file.times_us is not None]
+    if not files or len(bounds) < len(files):
+        return None, None
+    return min(low for low, _ in bounds), max(high for _, high in bounds)
+
+
 def _in_spans(spans: Spans) -> Column:
     """Events whose own place is in one of these."""
-    place = F.col("event_offset")
-    return reduce(
-        lambda left, right: left | right,
-        [
-            (F.col("event_queue_id") == queue_id)
-            & (F.col("event_lane") == lane)
-            & (place >= span.start)
-            & (place < span.end)
-            for (queue_id, lane), span in spans.items()
-        ],
-    )
+    places = [LaneRange(*lane, span.start, span.end) for lane, span in spans.items()]
+    return _in_lanes(places, "event_", "event_offset", "event_offset + 1")
 
 
-def _overlaps(ranges: tuple[LaneRange, ...]) -> Column:
+def _overlaps(ranges: Sequence[LaneRange]) -> Column:
     """Events about one of these messages."""
-    return reduce(
-        lambda left, right: left | right,
+    return _in_lanes(ranges, "", "start_offset", "end_offset")
+
+
+def _in_lanes(ranges: Sequence[LaneRange], prefix: str, start: str, end: str) -> Column:
+    """Rows whose offsets [start, end) meet one of the ranges."""
+    return joined(
+        Column.__or__,
         [
-            (F.col("queue_id") == one.queue_id)
-            & (F.col("lane") == one.lane)
-            & (F.col("start_offset") < one.end)
-            & (F.col("end_offset") > one.start)
+            (F.col(f"{prefix}queue_id") == one.queue_id)
+            & (F.col(f"{prefix}lane") == one.lane)
+            & (F.expr(start) < one.end)
+            & (F.expr(end) > one.start)
             for one in ranges
         ],
     )

@@ -32,11 +32,10 @@ from penstock.spark.jobs.verify.rows import (
     told_events,
 )
 from penstock.spark.lake import comparison
-from penstock.spark.lake.checking import problem
 from penstock.spark.lake.comparison import Cell, Difference, Lane, Span
 from penstock.spark.lake.files import DataFile
 from penstock.spark.lake.layout import EVENTS, MESSAGES, table_of
-from penstock.spark.lake.reading import Choice, LaneRange, grouped
+from penstock.spark.lake.reading import Choice, LaneRange, grouped, problem
 from penstock.spark.lake.source import frame
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
