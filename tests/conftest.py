@@ -16,21 +16,23 @@ import pytest
 from hypothesis import settings
 
 TOGETHER: Final = "tests/spark/"
-SECOND_HALF: Final = "tests/spark/test_n"
-"""By name, from here on: each half takes about the same time."""
+SECOND_HALF: Final = tuple(
+    f"{TOGETHER}{folder}/" for folder in ("jobs/replay", "jobs/route", "jobs/stats", "jobs/triage", "sink", "source")
+)
+"""By folder: each half takes about the same time."""
 SHARED_BY_FILE: Final = tuple(
     f"tests/{name}"
     for name in (
         "cli/test_apply.py", "clients/amqp/", "conformance/mysql/", "conformance/postgres/",
         "crash/test_database_trouble.py", "crash/test_postgres_trouble.py", "enqueue/test_libraries.py",
-        "enqueue/test_mysql.py", "unit/spark/test_readers.py",
+        "enqueue/test_mysql.py", "unit/spark/source/test_readers.py",
     )
 )  # fmt: skip
 """Files whose tests share a server or a database: every worker that ran some of them would start its own."""
 LONG: Final = tuple(
     f"tests/{name}"
     for name in (
-        "spark/test_cluster.py", "spark/test_declarative.py", "spark/test_kills.py", "spark/test_sink_killed_driver.py",
+        "spark/test_cluster.py", "spark/test_declarative.py", "spark/test_kills.py", "spark/sink/test_killed_driver.py",
     )
 )  # fmt: skip
 """Tests that start clusters and drivers of their own and take minutes: run with `--long`, or where they are named."""
@@ -92,5 +94,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def unit_of(test: str) -> str:
     """Tests of the same unit go to the same worker."""
     if test.startswith(TOGETHER):
-        return f"{TOGETHER} {'second' if test >= SECOND_HALF else 'first'} half"
+        return f"{TOGETHER} {'second' if test.startswith(SECOND_HALF) else 'first'} half"
     return test.partition("::")[0] if test.startswith(SHARED_BY_FILE) else test

@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FOUR_TESTS = "import pytest, time\n@pytest.mark.parametrize('number', range(4))\ndef test(number): time.sleep(0.05)\n"
 
 
-FIRST_HALF = ("spark/test_archive.py", "spark/test_kills.py")
-SECOND_HALF = ("spark/test_nodes.py", "spark/test_triage.py")
+FIRST_HALF = ("spark/jobs/archive/test_job.py", "spark/test_kills.py")
+SECOND_HALF = ("spark/jobs/triage/test_job.py", "spark/source/test_faults.py")
 OTHERS = ("other/test_it.py",)
 
 

@@ -3,7 +3,7 @@
 `filter_column("region = 'eu' AND amount > 10")` reads the source's columns: `typed_headers` for headers, and
 `partition`, `key`, `priority`, `content_type`, `correlation_id`, `trace_id`, `dedup_id` for properties. The answer is
 true, false or NULL for unknown, so `df.where(…)` keeps exactly what a live filter lets through. `docs/filters.md` is
-the law for both back ends, `tests/spark/test_filter_columns.py` holds them to it.
+the law for both back ends, `tests/spark/filters/test_columns.py` holds them to it.
 
 Values are made in `values.py`; here they are compared.
 

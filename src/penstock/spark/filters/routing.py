@@ -3,7 +3,7 @@
 `binding_column` is one binding of one kind of exchange; `route_column` is the whole way from an exchange to a queue,
 through exchanges bound to exchanges and through alternates. Both read the source's columns `key` and `typed_headers`
 (and a filter what it names) and answer true or false, never NULL, as `core/routing/exchanges.py` and
-`core/routing/router.py` do: `tests/spark/test_filter_columns_routing.py` holds them to it.
+`core/routing/router.py` do: `tests/spark/filters/test_routing.py` holds them to it.
 
 May not know: the server, the lake, or what is done with the rows.
 """

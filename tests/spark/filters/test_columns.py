@@ -1,7 +1,7 @@
 """Filters as Spark columns: the same answer as the Python closures on every input, true, false and unknown told apart.
 
 Conditions and messages are generated; one Spark job answers all pairs of many of each. More of them with
-`PENSTOCK_COLUMN_ROUNDS=50 ./penstock test tests/spark/test_filter_columns.py`.
+`PENSTOCK_COLUMN_ROUNDS=50 ./penstock test tests/spark/filters/test_columns.py`.
 """
 
 from __future__ import annotations
