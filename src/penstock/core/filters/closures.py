@@ -9,32 +9,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Final, assert_never
 
+from penstock.core.filters import syntax_tree as tree
 from penstock.core.filters.like import like_matcher
-from penstock.core.filters.syntax_tree import (
-    And,
-    Arithmetic,
-    ArithmeticOperator,
-    Between,
-    Boolean,
-    Compare,
-    CompareOperator,
-    Condition,
-    Float,
-    Header,
-    In,
-    Integer,
-    IsNull,
-    Like,
-    LiteralValue,
-    Not,
-    Or,
-    Property,
-    PropertyName,
-    Signed,
-    Text,
-    Truth,
-    Value,
-)
 from penstock.core.filters.values import PLAIN_KINDS, as_double, calculated, compared, divided, plain
 
 # What a closure gets: the headers (never None), the message or the columns, and the index into the columns.
@@ -43,20 +19,20 @@ Evaluate = Callable[[Mapping[str, Any], Any, int], Any]
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-_MIRRORED: Final[dict[str, CompareOperator]] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_MIRRORED: Final[dict[str, tree.CompareOperator]] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-def compile_for_message(ast: Condition) -> Evaluate:
+def compile_for_message(ast: tree.Condition) -> Evaluate:
     """True of a message that matches; false or unknown of any other. The index is not looked at."""
     return _Compiler(_message_property).root(ast)
 
 
-def compile_for_columns(ast: Condition) -> Evaluate:
+def compile_for_columns(ast: tree.Condition) -> Evaluate:
     """The same of the columns of a batch, at an index."""
     return _Compiler(_column_property).root(ast)
 
 
-def _message_property(name: PropertyName) -> Evaluate:
+def _message_property(name: tree.PropertyName) -> Evaluate:
     read = operator.attrgetter(name)
 
     def load(_headers: Mapping[str, Any], source: Any, _index: int) -> Any:
@@ -66,7 +42,7 @@ def _message_property(name: PropertyName) -> Evaluate:
     return load
 
 
-def _column_property(name: PropertyName) -> Evaluate:
+def _column_property(name: tree.PropertyName) -> Evaluate:
     read = operator.attrgetter(name)
     absent = 0 if name == "priority" else None
 
@@ -80,60 +56,60 @@ def _column_property(name: PropertyName) -> Evaluate:
 class _Compiler:
     """Builds closures of closures. The one thing that differs by source is how a property is read."""
 
-    def __init__(self, load_property: Callable[[PropertyName], Evaluate]) -> None:
+    def __init__(self, load_property: Callable[[tree.PropertyName], Evaluate]) -> None:
         self._load_property = load_property
 
-    def root(self, node: Condition) -> Evaluate:
+    def root(self, node: tree.Condition) -> Evaluate:
         """For a caller to whom false and unknown are one: AND and OR can stop earlier and keep no third value."""
         match node:
-            case And(parts):
+            case tree.And(parts):
                 return _all_true(tuple(map(self.root, parts)))
-            case Or(parts):
+            case tree.Or(parts):
                 return _any_true(tuple(map(self.root, parts)))
         return self.condition(node)
 
-    def condition(self, node: Condition) -> Evaluate:
+    def condition(self, node: tree.Condition) -> Evaluate:
         match node:
-            case Truth(value):
+            case tree.Truth(value):
                 return _truth(self.value(value))
-            case Compare():
+            case tree.Compare():
                 return self._compare(node)
-            case Between(value, low, high, negated):
+            case tree.Between(value, low, high, negated):
                 return _between(self.value(value), self.value(low), self.value(high), negated)
-            case In(value, items, negated):
+            case tree.In(value, items, negated):
                 return _membership(self.value(value), items, negated)
-            case Like(value, pattern, escape, negated):
+            case tree.Like(value, pattern, escape, negated):
                 return _like(self.value(value), like_matcher(pattern, escape), negated)
-            case IsNull(value, negated):
+            case tree.IsNull(value, negated):
                 return _is_null(self.value(value), negated)
-            case Not(operand):
+            case tree.Not(operand):
                 return _inverted(self.condition(operand))
-            case And(parts):
+            case tree.And(parts):
                 return _connected(tuple(map(self.condition, parts)), decisive=False)
-            case Or(parts):
+            case tree.Or(parts):
                 return _connected(tuple(map(self.condition, parts)), decisive=True)
         assert_never(node)
 
-    def value(self, node: Value) -> Evaluate:
+    def value(self, node: tree.Value) -> Evaluate:
         match node:
-            case Text(constant) | Integer(constant) | Float(constant) | Boolean(constant):
+            case tree.Text(constant) | tree.Integer(constant) | tree.Float(constant) | tree.Boolean(constant):
                 return _constant(constant)
-            case Header(name):
+            case tree.Header(name):
                 return _header(name)
-            case Property(name):
+            case tree.Property(name):
                 return self._load_property(name)
-            case Signed(sign, operand):
+            case tree.Signed(sign, operand):
                 # As 0 + x and 0 - x: the sign of a zero may differ, which no comparison or division can see.
                 return _arithmetic(sign, _constant(0), self.value(operand))
-            case Arithmetic(name, left, right):
+            case tree.Arithmetic(name, left, right):
                 return _arithmetic(name, self.value(left), self.value(right))
         assert_never(node)
 
-    def _compare(self, node: Compare) -> Evaluate:
+    def _compare(self, node: tree.Compare) -> Evaluate:
         left, right, name = node.left, node.right, node.operator
-        if isinstance(left, LiteralValue) and isinstance(right, Header):
+        if isinstance(left, tree.LiteralValue) and isinstance(right, tree.Header):
             left, right, name = right, left, _MIRRORED[name]
-        if isinstance(left, Header) and isinstance(right, Text | Integer):
+        if isinstance(left, tree.Header) and isinstance(right, tree.Text | tree.Integer):
             return _header_with_constant(left.name, _COMPARISONS[name], right.value)
         return _comparison(_COMPARISONS[name], self.value(left), self.value(right))
 
@@ -228,8 +204,8 @@ def _between(value: Evaluate, low: Evaluate, high: Evaluate, negated: bool) -> E
     return _inverted(between) if negated else between
 
 
-def _membership(load: Evaluate, items: tuple[LiteralValue, ...], negated: bool) -> Evaluate:
-    if isinstance(items[0], Integer | Float):
+def _membership(load: Evaluate, items: tuple[tree.LiteralValue, ...], negated: bool) -> Evaluate:
+    if isinstance(items[0], tree.Integer | tree.Float):
         return _number_membership(load, items, negated)
     kind = type(items[0].value)
     members = frozenset(item.value for item in items)
@@ -241,10 +217,10 @@ def _membership(load: Evaluate, items: tuple[LiteralValue, ...], negated: bool) 
     return evaluate
 
 
-def _number_membership(load: Evaluate, items: tuple[LiteralValue, ...], negated: bool) -> Evaluate:
+def _number_membership(load: Evaluate, items: tuple[tree.LiteralValue, ...], negated: bool) -> Evaluate:
     """Integers among themselves compare exactly; as soon as one side is a float, both are doubles."""
-    integers = frozenset(item.value for item in items if isinstance(item, Integer))
-    floats = frozenset(item.value for item in items if isinstance(item, Float))
+    integers = frozenset(item.value for item in items if isinstance(item, tree.Integer))
+    floats = frozenset(item.value for item in items if isinstance(item, tree.Float))
     doubles = floats | {float(value) for value in integers}
 
     def evaluate(headers: Mapping[str, Any], source: Any, index: int) -> bool | None:
@@ -271,7 +247,7 @@ def _is_null(load: Evaluate, negated: bool) -> Evaluate:
     return evaluate
 
 
-def _arithmetic(name: ArithmeticOperator, left: Evaluate, right: Evaluate) -> Evaluate:
+def _arithmetic(name: tree.ArithmeticOperator, left: Evaluate, right: Evaluate) -> Evaluate:
     if name == "/":
         return lambda headers, source, index: divided(left(headers, source, index), right(headers, source, index))
     calculate: Callable[[Any, Any], Any] = {"+": operator.add, "-": operator.sub, "*": operator.mul}[name]
