@@ -36,12 +36,12 @@ class LocalDeclarations(Names, Declarations):
         await self._services.declarations.delete_group(home, self._group(home, name))
 
     async def declare_exchange(self, name: str, **options: Unpack[ExchangeOptions]) -> None:
-        self._check_exchange(name, "declare")
+        self._check("exchange", name, "declare")
         self._check_registrar()
         await self._services.exchanges.declare(self._namespace, name, {**options})
 
     async def delete_exchange(self, name: str) -> None:
-        self._check_exchange(name, "declare")
+        self._check("exchange", name, "declare")
         self._check_registrar()
         await self._services.exchanges.delete(self._namespace, name)
 
@@ -80,7 +80,7 @@ class LocalDeclarations(Names, Declarations):
         headers: Headers | None,
         match: Literal["all", "any"],
     ) -> Binding:
-        self._check_exchange(exchange, "declare")
+        self._check("exchange", exchange, "declare")
         self._check_registrar()
         if target_kind not in ("queue", "exchange"):
             raise InvalidArgument(f"target_kind is {target_kind!r}; it must be queue or exchange")
@@ -91,7 +91,7 @@ class LocalDeclarations(Names, Declarations):
         if target_kind == "queue":
             self._known_target(target, "declare")
         else:
-            self._check_exchange(target, "declare")
+            self._check("exchange", target, "declare")
         return Binding(
             exchange=exchange, target=target, target_kind=target_kind, pattern=pattern, headers=headers, match=match
         )
@@ -127,7 +127,7 @@ class LocalDeclarations(Names, Declarations):
         return {name: options_of(config) for name, config in declared.items()}
 
     async def bindings(self, exchange: str) -> list[Binding]:
-        self._check_exchange(exchange, "browse")
+        self._check("exchange", exchange, "browse")
         return self._services.catalog.router(self._namespace).bindings(exchange)
 
     # Consumers that are known to come and go --------------------------------------------------------------

@@ -27,16 +27,13 @@ class LocalMarks(Names, Marks):
         return self._services.marks.page(self._namespace, prefix, after, max)
 
     async def mark(self, name: str) -> Mark:
-        self._check_named("mark", name, "browse")
-        self._check_registrar()
+        self._check_registrars("mark", name, "browse")
         return self._services.marks.one(self._namespace, name)
 
     async def put_mark(self, name: str, value: Any, *, expected_version: int | None = None) -> Mark:
-        self._check_named("mark", name, "manage")
-        self._check_registrar()
+        self._check_registrars("mark", name, "manage")
         return await self._services.marks.put(self._namespace, MarkPut(name, value, expected_version))
 
     async def delete_mark(self, name: str) -> None:
-        self._check_named("mark", name, "manage")
-        self._check_registrar()
+        self._check_registrars("mark", name, "manage")
         await self._services.marks.delete(self._namespace, name)

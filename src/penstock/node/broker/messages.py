@@ -84,7 +84,7 @@ class LocalMessages(Names, Messages):
         mandatory: bool = False,
         publish_id: str | None = None,
     ) -> Ticket[Receipt]:
-        self._check_exchange(exchange, "publish")
+        self._check("exchange", exchange, "publish")
         check_publish_id(publish_id)
         listed: Sequence[Message] | EncodedBatch
         if isinstance(messages, EncodedBatch):

@@ -6,6 +6,7 @@ All parts of the broker's face are built on this. Next stop: the part that has t
 from __future__ import annotations
 
 import itertools
+from typing import Final, get_args
 
 from penstock.api.arguments import check_is_text
 from penstock.api.principal import ANYONE, Action, Caller, Kind
@@ -17,6 +18,7 @@ from penstock.node.catalog import Group, Queue
 from penstock.node.session import Session
 
 _consumers = itertools.count(1)
+_NAME_OF: Final = {kind: f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}'s name" for kind in get_args(Kind)}
 
 
 class Names:
@@ -79,19 +81,22 @@ class Names:
 
     def _known_target(self, name: str, action: Action = "publish") -> Queue:
         """The same, whoever owns it: for what is not done in that queue alone."""
-        self._services.lifecycle.check_open()
-        check_is_text(name, "a queue's name")
-        self.authorize(action, "queue", name)
+        self._check("queue", name, action)
         queue = self._services.catalog.queue(self._namespace, name)
         if queue.name.startswith("$"):
             raise Forbidden(f"queue {name!r} is written by the broker alone")
         return queue
 
-    def _check_named(self, kind: Kind, name: str, action: Action) -> None:
-        """Raise unless the caller may do this to the schedule or mark of that name."""
+    def _check(self, kind: Kind, name: str, action: Action) -> None:
+        """Raise unless the caller may do this to the thing of that name."""
         self._services.lifecycle.check_open()
-        check_is_text(name, f"a {kind}'s name")
+        check_is_text(name, _NAME_OF[kind])
         self.authorize(action, kind, name)
+
+    def _check_registrars(self, kind: Kind, name: str, action: Action) -> None:
+        """The same of a schedule, mark or transaction, which the registrar keeps: raise unless this node is that."""
+        self._check(kind, name, action)
+        self._services.ownership.check(REGISTRAR_SLOT)
 
     def _check_listing(self) -> None:
         """Raise unless the caller may see what the namespace has."""
@@ -102,11 +107,6 @@ class Names:
         """Raise unless this node has the catalog."""
         self._services.lifecycle.check_open()
         self._services.ownership.check(REGISTRAR_SLOT)
-
-    def _check_exchange(self, name: str, action: Action) -> None:
-        self._services.lifecycle.check_open()
-        check_is_text(name, "an exchange's name")
-        self.authorize(action, "exchange", name)
 
     def _group(self, queue: Queue, name: str) -> Group:
         check_is_text(name, "a group's name")

@@ -25,8 +25,7 @@ class LocalSchedules(Names, Schedules):
         paused: bool = False,
         description: str = "",
     ) -> Schedule:
-        self._check_named("schedule", name, "declare")
-        self._check_registrar()
+        self._check_registrars("schedule", name, "declare")
         document = check_schedule(
             self._namespace,
             name,
@@ -43,19 +42,17 @@ class LocalSchedules(Names, Schedules):
         if queue is not None and self._known_target(queue).session is not None:
             raise Forbidden(f"queue {queue!r} is exclusive and goes with its session; a schedule needs one that stays")
         if exchange is not None:
-            self._check_exchange(exchange, "publish")
+            self._check("exchange", exchange, "publish")
             # Whether messages may be published there at all; that no queue takes them yet is no error.
             self._services.catalog.router(self._namespace).route(exchange, message.key or "", message.headers, message)
         return await self._services.schedules.declare(self._namespace, name, document)
 
     async def delete_schedule(self, name: str) -> None:
-        self._check_named("schedule", name, "declare")
-        self._check_registrar()
+        self._check_registrars("schedule", name, "declare")
         await self._services.schedules.delete(self._namespace, name)
 
     async def schedule(self, name: str) -> Schedule:
-        self._check_named("schedule", name, "browse")
-        self._check_registrar()
+        self._check_registrars("schedule", name, "browse")
         return self._services.schedules.one(self._namespace, name)
 
     async def schedules(self) -> list[Schedule]:

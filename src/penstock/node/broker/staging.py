@@ -28,7 +28,6 @@ class LocalStaging(Names, Staging):
         routing_key: str | None = None,
     ) -> None:
         place = self._staged(transaction, "publish")
-        self._check_registrar()
         if check_name(chunk, "a chunk's name") == "commit":
             raise InvalidArgument("a chunk cannot be named 'commit', which is what its transaction's path ends with")
         check_target(queue, exchange, routing_key)
@@ -41,7 +40,7 @@ class LocalStaging(Names, Staging):
             if home.session is not None:
                 raise Forbidden(f"queue {queue!r} is exclusive and goes with its session; stage for one that stays")
         else:
-            self._check_exchange(exchange or "", "publish")
+            self._check("exchange", exchange or "", "publish")
         if queue is None and exchange not in self._services.catalog.router(self._namespace).exchanges():
             raise NotFound(f"there is no exchange {exchange!r}; declare it first")
         self._services.publisher.check_size(batch.count, batch.size)
@@ -57,7 +56,7 @@ class LocalStaging(Names, Staging):
 
     def _staged(self, transaction: str, action: Action) -> tuple[str, str]:
         check_name(transaction, "a transaction's name")
-        self.authorize(action, "transaction", transaction)
+        self._check_registrars("transaction", transaction, action)
         return self._namespace, transaction
 
     async def commit_staged(
@@ -69,21 +68,18 @@ class LocalStaging(Names, Staging):
         publish_id: str | None = None,
     ) -> Committed:
         place = self._staged(transaction, "publish")
-        self._check_registrar()
         check_publish_id(publish_id)
         check_sequence(chunks)
         for chunk in chunks:
             check_name(chunk, "a chunk's name")
         for mark in marks:
-            self._check_named("mark", mark.name, "manage")
+            self._check_registrars("mark", mark.name, "manage")
         return await self._services.staging.commit(place, chunks, marks, publish_id)
 
     async def abort_staged(self, transaction: str) -> None:
         place = self._staged(transaction, "publish")
-        self._check_registrar()
         await self._services.staging.abort(place)
 
     async def staged(self, transaction: str) -> Staged:
         place = self._staged(transaction, "browse")
-        self._check_registrar()
         return await self._services.staging.show(place)

@@ -40,7 +40,7 @@ class LocalTransaction(Transaction):
 
     def publish_to(self, exchange: str, *messages: Message) -> Self:
         catalog, namespace = self._broker._services.catalog, self._broker._namespace
-        self._broker._check_exchange(exchange, "publish")
+        self._broker._check("exchange", exchange, "publish")
         for part in route_messages(catalog, namespace, exchange, list(messages), mandatory=False):
             indexes = [self._count + index for index in part.indexes or ()]
             self._parts.append(msgspec.structs.replace(part, indexes=indexes))
