@@ -2,15 +2,13 @@
 
     .venv/bin/python -m tools.make_typed_options
 
-Names, types and docstrings are those of the classes in `model/options.py`. A test compares the file with what this
-makes.
+Names and types are those of the classes in `model/options.py`. A test compares the file with what this makes.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from inspect import cleandoc
 from textwrap import indent
 from typing import Final
 
@@ -21,8 +19,8 @@ CLASSES: Final = {"QueueConfig": "QueueOptions", "GroupConfig": "GroupOptions", 
 
 TEMPLATE: Final = '''"""Options of `declare_queue`, `declare_group` and `declare_exchange`, for type checkers.
 
-Made by `python -m tools.make_typed_options` from `model/options.py`: change that, and make this again. Defaults and
-limits are there; at run time an unknown name or a wrong type raises `UnknownOption` or `InvalidArgument`.
+Made by `python -m tools.make_typed_options` from `model/options.py`: change that, and make this again. What each means,
+defaults and limits are there; at run time an unknown name or a wrong type raises `UnknownOption` or `InvalidArgument`.
 """
 
 from __future__ import annotations
@@ -49,12 +47,10 @@ def typed_dict(home: ast.ClassDef, name: str) -> str:
 
 
 def fields(home: ast.ClassDef) -> Iterator[str]:
-    """Each field's name and type, with the docstring below it."""
-    for node, following in zip(home.body, [*home.body[1:], None], strict=True):
+    """Each field's name and type."""
+    for node in home.body:
         if isinstance(node, ast.AnnAssign):
             yield f"{ast.unparse(node.target)}: {ast.unparse(node.annotation)}"
-            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-                yield f'"""{cleandoc(str(following.value.value))}"""'
 
 
 if __name__ == "__main__":

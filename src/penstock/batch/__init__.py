@@ -13,27 +13,16 @@ Inside, `layout` and `guards` are below `body` (payloads) and `columns` (metadat
 Others import the names below from here.
 """
 
-from penstock.batch.body import COMPRESS_BYTES_MIN, is_intact, is_large, payloads
+from penstock.batch.body import is_intact, is_large, payloads
 from penstock.batch.checks import check
 from penstock.batch.columns import meta_column, meta_columns, read_columns
 from penstock.batch.frame import from_bytes, from_parts, to_bytes, to_parts
 from penstock.batch.layout import (
-    BODY_COMPRESSED,
-    BODY_EQUAL_LENGTHS,
-    COLUMN_CONTENT_TYPE,
-    COLUMN_CORRELATION_ID,
-    COLUMN_DEDUP_ID,
     COLUMN_DELAY_MS,
-    COLUMN_HEADERS,
-    COLUMN_KEY,
     COLUMN_NOT_BEFORE_MS,
     COLUMN_PARTITION,
     COLUMN_PRIORITY,
-    COLUMN_TRACE_ID,
     COLUMN_TTL_MS,
-    MAGIC,
-    META_BYTES_MAX,
-    VERSION,
     EncodedBatch,
     Meta,
 )
@@ -42,23 +31,11 @@ from penstock.batch.reader import Reader
 from penstock.batch.reshape import cut, join, select, with_key
 
 __all__ = [
-    "BODY_COMPRESSED",
-    "BODY_EQUAL_LENGTHS",
-    "COLUMN_CONTENT_TYPE",
-    "COLUMN_CORRELATION_ID",
-    "COLUMN_DEDUP_ID",
     "COLUMN_DELAY_MS",
-    "COLUMN_HEADERS",
-    "COLUMN_KEY",
     "COLUMN_NOT_BEFORE_MS",
     "COLUMN_PARTITION",
     "COLUMN_PRIORITY",
-    "COLUMN_TRACE_ID",
     "COLUMN_TTL_MS",
-    "COMPRESS_BYTES_MIN",
-    "MAGIC",
-    "META_BYTES_MAX",
-    "VERSION",
     "EncodedBatch",
     "Meta",
     "Reader",

@@ -38,7 +38,7 @@ from penstock.client.operations.transaction import ClientTransaction
 from penstock.client.producer import Producer, ProducerOptions
 from penstock.client.session import begin_session, end_session, renew_session
 from penstock.client.stream import StreamReader
-from penstock.client.transport.channel import Channel, Retry, Sender
+from penstock.client.transport.channel import Channel, Retry
 from penstock.model import DEFAULT_NAMESPACE, check_integer, check_name
 from penstock.model.limits import SESSION_SECONDS_MAX, SESSION_SECONDS_MIN
 
@@ -183,10 +183,3 @@ class AsyncClient(
 def _default_consumer() -> str:
     host = "".join(character for character in socket.gethostname() if 32 < ord(character) < 127)[:100] or "host"
     return f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
-
-
-def client_over(sender: Sender, namespace: str, consumer: str) -> AsyncClient:
-    """A client whose requests something else than a channel answers."""
-    client = object.__new__(AsyncClient)
-    ClientMessages.__init__(client, sender, namespace, consumer, Retry(), True, PublishIds())
-    return client

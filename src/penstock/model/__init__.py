@@ -3,7 +3,7 @@
 Errors are in `errors.py`, stored rows in `rows.py`.
 """
 
-from penstock.model.checks import check_integer, check_number, check_text
+from penstock.model.checks import check_integer, check_text
 from penstock.model.limits import (
     ATTEMPTS_MAX,
     BATCH_BYTES_MAX,
@@ -39,7 +39,6 @@ from penstock.model.options import (
     Expired,
     GroupConfig,
     GroupKind,
-    Overflow,
     QueueConfig,
     Start,
     check_config,
@@ -77,7 +76,6 @@ __all__ = [
     "GroupKind",
     "Headers",
     "Message",
-    "Overflow",
     "QueueConfig",
     "Start",
     "check_config",
@@ -85,7 +83,6 @@ __all__ = [
     "check_integer",
     "check_message",
     "check_name",
-    "check_number",
     "check_text",
     "dead_letter_target",
     "is_events_queue",

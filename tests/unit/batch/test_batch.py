@@ -33,13 +33,14 @@ from penstock.batch import (
     from_parts,
     is_intact,
     join,
+    layout,
     meta_columns,
     payloads,
     select,
     to_bytes,
     to_parts,
 )
-from penstock.batch.body import _sample, write_body
+from penstock.batch.body import COMPRESS_BYTES_MIN, _sample, write_body
 from penstock.batch.columns import columns_of, write_meta
 from penstock.model import (
     BATCH_BYTES_MAX,
@@ -65,17 +66,17 @@ META_HEAD_BYTES = 13
 BODY_HEAD_BYTES = 10
 
 COLUMNS: dict[str, tuple[int, Any, Any]] = {
-    "partition": (codec.COLUMN_PARTITION, "a", "b"),
-    "key": (codec.COLUMN_KEY, "a", "b"),
-    "headers": (codec.COLUMN_HEADERS, {"a": 1}, {"a": 2}),
-    "priority": (codec.COLUMN_PRIORITY, 1, 2),
-    "delay_ms": (codec.COLUMN_DELAY_MS, 1, 2),
-    "not_before_ms": (codec.COLUMN_NOT_BEFORE_MS, 1, 2),
-    "ttl_ms": (codec.COLUMN_TTL_MS, 1, 2),
-    "dedup_id": (codec.COLUMN_DEDUP_ID, "a", "b"),
-    "content_type": (codec.COLUMN_CONTENT_TYPE, "a", "b"),
-    "correlation_id": (codec.COLUMN_CORRELATION_ID, "a", "b"),
-    "trace_id": (codec.COLUMN_TRACE_ID, "a", "b"),
+    "partition": (layout.COLUMN_PARTITION, "a", "b"),
+    "key": (layout.COLUMN_KEY, "a", "b"),
+    "headers": (layout.COLUMN_HEADERS, {"a": 1}, {"a": 2}),
+    "priority": (layout.COLUMN_PRIORITY, 1, 2),
+    "delay_ms": (layout.COLUMN_DELAY_MS, 1, 2),
+    "not_before_ms": (layout.COLUMN_NOT_BEFORE_MS, 1, 2),
+    "ttl_ms": (layout.COLUMN_TTL_MS, 1, 2),
+    "dedup_id": (layout.COLUMN_DEDUP_ID, "a", "b"),
+    "content_type": (layout.COLUMN_CONTENT_TYPE, "a", "b"),
+    "correlation_id": (layout.COLUMN_CORRELATION_ID, "a", "b"),
+    "trace_id": (layout.COLUMN_TRACE_ID, "a", "b"),
 }
 
 # Few distinct values, so that constants, defaults and repetitions come up, beside arbitrary ones.
@@ -298,7 +299,7 @@ def test_size_is_both_parts() -> None:
 
 
 def is_compressed(encoded: EncodedBatch) -> bool:
-    return bool(encoded.body[1] & codec.BODY_COMPRESSED)
+    return bool(encoded.body[1] & layout.BODY_COMPRESSED)
 
 
 def test_what_compresses_is_compressed() -> None:
@@ -325,7 +326,7 @@ def test_many_lengths_and_few_payloads(sizes: list[int]) -> None:
 
 
 def test_what_is_small_is_left_alone() -> None:
-    at = codec.COMPRESS_BYTES_MIN - 4
+    at = COMPRESS_BYTES_MIN - 4
     assert not is_compressed(encode([Message(b"x" * (at - 1))]))
     assert is_compressed(encode([Message(b"x" * at)]))
 
@@ -388,7 +389,7 @@ def test_a_body_is_of_its_payloads_however_they_are_cut_into_pieces(
     assert is_intact(body)
     assert payloads(body, len(sizes)) == given_payloads
     if len(block) > 10_000:
-        assert bool(body[1] & codec.BODY_COMPRESSED) == is_text
+        assert bool(body[1] & layout.BODY_COMPRESSED) == is_text
 
 
 def test_a_sample_of_large_payloads_is_taken_over_all_of_them() -> None:
@@ -578,12 +579,12 @@ def test_bytes_of_a_batch() -> None:
 
 def test_bytes_of_metadata() -> None:
     wanted = [Message(headers={"a": f"{index:06}" + "x" * 65_013}) for index in range(129)]
-    spare = codec.META_BYTES_MAX - len(encode(wanted).meta)
+    spare = layout.META_BYTES_MAX - len(encode(wanted).meta)
     last = {"a": "000128" + "x" * (65_013 + spare)}
     most = encode([*wanted[:-1], Message(headers=last)])
-    assert len(most.meta) == codec.META_BYTES_MAX
+    assert len(most.meta) == layout.META_BYTES_MAX
     check(most)
-    with pytest.raises(MessageTooLarge, match=f"metadata.*limit is {codec.META_BYTES_MAX}"):
+    with pytest.raises(MessageTooLarge, match=f"metadata.*limit is {layout.META_BYTES_MAX}"):
         encode([*wanted[:-1], Message(headers={"a": last["a"] + "x"})])
 
 

@@ -21,7 +21,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import batch as codec
-from penstock.batch import EncodedBatch, check, cut, decode, decode_meta, encode, from_bytes, join, select, to_bytes
+from penstock.batch import (
+    EncodedBatch,
+    check,
+    cut,
+    decode,
+    decode_meta,
+    encode,
+    from_bytes,
+    join,
+    layout,
+    select,
+    to_bytes,
+)
 from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, Message
 from penstock.model.errors import InvalidBatch, MessageTooLarge
 
@@ -94,8 +106,8 @@ def refused(batch: EncodedBatch, text: str = ".") -> None:
 
 
 def test_the_makers_make_what_the_codec_reads() -> None:
-    both = codec.COLUMN_KEY | codec.COLUMN_PRIORITY
-    meta = make_meta(both, [pack(["a", "b"]), pack(7)], constant=codec.COLUMN_PRIORITY)
+    both = layout.COLUMN_KEY | layout.COLUMN_PRIORITY
+    meta = make_meta(both, [pack(["a", "b"]), pack(7)], constant=layout.COLUMN_PRIORITY)
     wanted = [Message(b"a", key="a", priority=7), Message(b"b", key="b", priority=7)]
     assert decode(EncodedBatch(2, meta, make_body(2, struct.pack("<I", 1) + b"ab"))) == wanted
     assert encode(wanted) == EncodedBatch(2, meta, make_body(2, struct.pack("<I", 1) + b"ab"))
@@ -172,7 +184,7 @@ def test_random_columns_under_a_right_checksum(data: bytes, position: int, const
 @given(st.binary(max_size=100), st.integers(0, 3))
 def test_random_blocks_under_a_right_checksum(data: bytes, flags: int) -> None:
     survives(EncodedBatch(2, b"", make_body(flags, data)))
-    survives(EncodedBatch(2, b"", make_body(flags | codec.BODY_COMPRESSED, zstandard.compress(data))))
+    survives(EncodedBatch(2, b"", make_body(flags | layout.BODY_COMPRESSED, zstandard.compress(data))))
 
 
 # Hostility in the heads ----------------------------------------------------------------------------------
@@ -237,10 +249,10 @@ def test_flags_that_do_not_exist() -> None:
 # Hostility in the columns --------------------------------------------------------------------------------
 
 PARTITION, HEADERS, PRIORITY, TTL = (
-    codec.COLUMN_PARTITION,
-    codec.COLUMN_HEADERS,
-    codec.COLUMN_PRIORITY,
-    codec.COLUMN_TTL_MS,
+    layout.COLUMN_PARTITION,
+    layout.COLUMN_HEADERS,
+    layout.COLUMN_PRIORITY,
+    layout.COLUMN_TTL_MS,
 )
 NESTED = b"\x91" * 100_000 + b"\xc0"
 
@@ -305,7 +317,7 @@ def test_a_hostile_constant(bit: int, part: bytes) -> None:
 
 @pytest.mark.parametrize("value", [2**63, 2**64 - 1, -(2**63)])
 def test_numbers_past_every_limit(value: int) -> None:
-    for bit in (PRIORITY, TTL, codec.COLUMN_DELAY_MS, codec.COLUMN_NOT_BEFORE_MS):
+    for bit in (PRIORITY, TTL, layout.COLUMN_DELAY_MS, layout.COLUMN_NOT_BEFORE_MS):
         batch = EncodedBatch(2, make_meta(bit, [pack([1, value])]), PLAIN_BODY)
         with pytest.raises(InvalidBatch, match="of message 1 is"):
             check(batch)
@@ -336,7 +348,7 @@ def test_lengths_of_columns_that_wrap_around() -> None:
 
 # Hostility in the body -----------------------------------------------------------------------------------
 
-EQUAL, COMPRESSED = codec.BODY_EQUAL_LENGTHS, codec.BODY_COMPRESSED
+EQUAL, COMPRESSED = layout.BODY_EQUAL_LENGTHS, layout.BODY_COMPRESSED
 
 
 @pytest.mark.parametrize(
@@ -429,7 +441,7 @@ def test_a_list_of_another_length_is_not_built() -> None:
 
 
 def test_meta_past_its_limit_is_not_decoded() -> None:
-    part = b"\x92\x81\xa1a\xdd" + struct.pack(">I", codec.META_BYTES_MAX) + b"\xc0" * codec.META_BYTES_MAX + b"\xc0"
+    part = b"\x92\x81\xa1a\xdd" + struct.pack(">I", layout.META_BYTES_MAX) + b"\xc0" * layout.META_BYTES_MAX + b"\xc0"
     batch = EncodedBatch(2, make_meta(HEADERS, [part]), PLAIN_BODY)
     assert peak(lambda: check(batch)) < MEBIBYTE
 
@@ -468,14 +480,14 @@ def test_joining_bodies_that_unfold_stops_at_the_limit() -> None:
 def test_the_worst_metadata_that_is_allowed_stays_in_bounds() -> None:
     # One-entry dicts: the most Python objects for a byte of msgpack.
     one = b"\x81\xa1a\xc0"
-    count = (codec.META_BYTES_MAX - 100) // len(one) // 2
+    count = (layout.META_BYTES_MAX - 100) // len(one) // 2
     part = b"\x92" + (b"\x81\xa1a\xdd" + struct.pack(">I", count) + one * count) * 2
     meta = make_meta(HEADERS, [part])
     tracemalloc.start()
     decode_meta(meta, 2)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert most < 64 * codec.META_BYTES_MAX
+    assert most < 64 * layout.META_BYTES_MAX
 
 
 def test_random_bytes_of_the_operating_system() -> None:

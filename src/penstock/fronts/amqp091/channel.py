@@ -184,9 +184,6 @@ class Channel:
             self.connection.wire.send(self.number, answer)
         self.connection.flush_soon()
 
-    async def have_exchange(self, name: str) -> None:
-        await declaring.have_exchange(self, name)
-
     def queue_name(self, name: str) -> str:
         """The queue that a method is about; an empty name is the one that was declared last."""
         if name:
@@ -300,7 +297,7 @@ class Channel:
         wire = self.connection.wire
         if isinstance(fault, ConnectionFault):
             wire.connection_error(fault.code, fault.text, index >> 16, index & 0xFFFF)
-            self.connection.fail(fault.text)
+            self.connection.end(fault.text)
         else:
             wire.channel_error(self.number, fault.code, fault.text, index >> 16, index & 0xFFFF)
             self.connection.channel_failed(self)

@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self._ended = True
         self.is_full = True
-        self._end("the socket was closed")
+        self.end("the socket was closed")
         if self._is_let_go:
             self.host.closed(self)
 
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
 
     def _turn_away(self, text: str) -> None:
         log.warning("%s is turned away: %s", self.peer, text)
-        self.fail(text)
+        self.end(text)
 
     def _open(self, event: events.OpenVhost) -> None:
         self.vhost = event.name
@@ -231,16 +231,16 @@ class Connection(asyncio.Protocol):
             channel.method(event.method)
 
     def _closed(self, _event: events.Closed) -> None:
-        self._end("the client has closed it")
+        self.end("the client has closed it")
 
     def _failed_wire(self, event: events.Failed) -> None:
         log.info("%s has broken the protocol: %d %s", self.peer, event.code, event.text)
-        self._end(event.text)
+        self.end(event.text)
 
     def _lost(self, event: events.Lost) -> None:
         if self._ending is None:
             log.info("the connection of %s ends: %s", self.peer, event.reason)
-        self._end(event.reason)
+        self.end(event.reason)
         self.flush()
 
     # Back-pressure ----------------------------------------------------------------------------------------
@@ -300,11 +300,8 @@ class Connection(asyncio.Protocol):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def fail(self, reason: str) -> None:
-        """A fault has closed it; the client is told, and goes."""
-        self._end(reason)
-
-    def _end(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
+        """Nothing more comes of it: finish, give everything back, say goodbye. Once."""
         if self._ending is None:
             log.debug("%s ends: %s", self.name or self.peer, reason)
             self._ending = self._loop.create_task(self._let_go())
@@ -336,7 +333,7 @@ class Connection(asyncio.Protocol):
         """The server stops: finish the answers under way, and tell the client."""
         await asyncio.gather(*(channel.close() for channel in self.channels.values()))
         self.wire.connection_error(codes.CONNECTION_FORCED, "the broker is stopping")
-        self._end("the server stops")
+        self.end("the server stops")
         self.flush()
 
     def abort(self) -> None:

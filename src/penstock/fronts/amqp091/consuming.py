@@ -29,6 +29,8 @@ SINGLE_WAIT_SECONDS: Final = 10.0
 """For a queue with a single active consumer: claiming again shows the broker that it is alive."""
 PAUSE_SECONDS: Final = 0.2
 LOOK_SECONDS: Final = 0.02
+GONE: Final = (NotFound, Forbidden, LimitReached, WrongKind)
+"""Errors by which a consumer has nothing to consume from any more."""
 
 log = logging.getLogger("penstock.amqp")
 
@@ -107,6 +109,21 @@ class Standing:
             self.channel.consumer_gone(self)
 
     async def _run(self) -> None:
+        """Take messages while there is room for them."""
+        try:
+            while not self._stopping:
+                room = self.room()
+                if room <= 0:
+                    await self._wait_for_room()
+                else:
+                    await self._step(room)
+        except GONE:
+            self.channel.consumer_gone(self)
+        except Closed:
+            return
+
+    async def _step(self, room: int) -> None:
+        """Wait for up to so many messages, and deliver them."""
         raise NotImplementedError
 
     async def _wait_for_room(self) -> None:
@@ -150,29 +167,21 @@ class Consumer(Standing):
                 await self.channel.broker.stop_waiting(queue, group, consumer=consumer)
             await asyncio.wait([claiming], timeout=LOOK_SECONDS)
 
-    async def _run(self) -> None:
+    async def _step(self, room: int) -> None:
         loop = asyncio.get_running_loop()
-        while not self._stopping:
-            room = self.room()
-            if room <= 0:
-                await self._wait_for_room()
-                continue
-            began = loop.time()
-            try:
-                claim = await self._claim(room)
-            except (NotFound, Forbidden, LimitReached, WrongKind):
-                self.channel.consumer_gone(self)
-                return
-            except Closed:
-                return
-            except PenstockError as error:
-                log.warning("a consumer of %r has to wait: %s", self.place.queue, error)
-                await asyncio.sleep(PAUSE_SECONDS)
-                continue
-            if claim.slices:
-                await self._take(claim)
-            elif loop.time() - began < LOOK_SECONDS and not self._stopping:
-                await asyncio.sleep(LOOK_SECONDS)  # the broker is draining, or `stop_waiting` ended the wait
+        began = loop.time()
+        try:
+            claim = await self._claim(room)
+        except (*GONE, Closed):
+            raise
+        except PenstockError as error:
+            log.warning("a consumer of %r has to wait: %s", self.place.queue, error)
+            await asyncio.sleep(PAUSE_SECONDS)
+            return
+        if claim.slices:
+            await self._take(claim)
+        elif loop.time() - began < LOOK_SECONDS and not self._stopping:
+            await asyncio.sleep(LOOK_SECONDS)  # the broker is draining, or `stop_waiting` ended the wait
 
     async def _claim(self, most: int) -> Claim:
         queue, group, consumer = self.place

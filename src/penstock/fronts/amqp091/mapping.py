@@ -163,7 +163,6 @@ class Outgoing(NamedTuple):
     properties: bytes
 
 
-_NOTHING: Final = Outgoing(b"", build(delivery_mode=PERSISTENT))
 _good: dict[bytes, Outgoing] = {}
 """A cache of decoded `amqp` headers: consumers see the same ones over and over."""
 

@@ -17,6 +17,7 @@ from penstock.api.results import Receipt
 from penstock.api.ticket import Ticket
 from penstock.batch import encode
 from penstock.fronts.amqp091 import streams
+from penstock.fronts.amqp091.declaring import have_exchange
 from penstock.fronts.amqp091.errors import ChannelFault, fault_of, not_found, not_implemented
 from penstock.fronts.amqp091.names import BUILT_IN, COMMIT, QUEUE_PREFIX, address_of
 from penstock.fronts.amqp091.replies import REPLY_TO_BYTES, addressed
@@ -191,7 +192,7 @@ class Publishing:
             return False
         try:
             for run in runs:
-                await self._channel.have_exchange(run.exchange)
+                await have_exchange(self._channel, run.exchange)
             transaction = broker.transaction()
             for run in runs:
                 if run.queue is None:
@@ -236,7 +237,7 @@ class Publishing:
                     return Outcome(set(range(len(messages))), set())  # the queue has just been deleted
                 if run.exchange not in BUILT_IN:
                     raise not_found("exchange", run.exchange, self._channel.vhost) from None
-                await self._channel.have_exchange(run.exchange)
+                await have_exchange(self._channel, run.exchange)
             except (QueueFull, InvalidArgument) as error:
                 return None if len(messages) > 1 else self._refused(messages, error)
             except Overloaded:

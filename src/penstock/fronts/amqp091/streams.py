@@ -16,12 +16,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.fronts.amqp091.arguments import span_ms
-from penstock.fronts.amqp091.consuming import LOOK_SECONDS, PAUSE_SECONDS, WAIT_SECONDS, Standing
+from penstock.fronts.amqp091.consuming import GONE, LOOK_SECONDS, PAUSE_SECONDS, WAIT_SECONDS, Standing
 from penstock.fronts.amqp091.errors import precondition
 from penstock.fronts.amqp091.mapping import outgoing, routing_key, with_headers
 from penstock.fronts.amqp091.settling import Action, Holder, Place
 from penstock.fronts.key_filter import KeyFilter
-from penstock.model.errors import Closed, Forbidden, InvalidArgument, NotFound, OffsetGone, PenstockError, WrongKind
+from penstock.model.errors import Closed, InvalidArgument, OffsetGone, PenstockError
 from penstock.wire.amqp091.tables import Timestamp
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from penstock.fronts.amqp091.channel import Channel
 
 log = logging.getLogger("penstock.amqp")
-
-_ENDS: Final = (NotFound, Forbidden, WrongKind, Closed, OffsetGone)
-"""What is not tried again."""
 
 
 # Where to begin ------------------------------------------------------------------------------------------
@@ -133,7 +130,7 @@ class _Reader(Standing):
         if reading.cancelled():
             return None
         error = reading.exception()
-        if isinstance(error, PenstockError) and not isinstance(error, _ENDS):
+        if isinstance(error, PenstockError) and not isinstance(error, (*GONE, Closed, OffsetGone)):
             log.warning("a reader of %r has to wait: %s", self.place.queue, error)
             await asyncio.sleep(PAUSE_SECONDS)
             return None
@@ -143,18 +140,6 @@ class _Reader(Standing):
         return read
 
     def _ask(self, name: str, most: int) -> Any:
-        raise NotImplementedError
-
-    async def _run(self) -> None:
-        try:
-            while not self._stopping:
-                await self._step()
-        except (NotFound, Forbidden, WrongKind):
-            self.channel.consumer_gone(self)
-        except Closed:
-            return
-
-    async def _step(self) -> None:
         raise NotImplementedError
 
     def _send(self, read: StreamRead, holder: Holder) -> list[int]:
@@ -205,11 +190,7 @@ class FreeReader(_Reader):
     def _ask(self, _name: str, most: int) -> Any:
         return self.channel.broker.read_from(self.place.queue, self._offset, max=most, lane=0, wait=WAIT_SECONDS)
 
-    async def _step(self) -> None:
-        room = self.room()
-        if room <= 0:
-            await self._wait_for_room()
-            return
+    async def _step(self, room: int) -> None:
         try:
             read = await self._read("", room)
         except OffsetGone:
@@ -272,11 +253,7 @@ class GroupReader(_Reader):
         wait = 0.0 if any(other.is_done for other in self._turns) else WAIT_SECONDS  # that one's read commits it next
         return await self.channel.broker.read(queue, group, max=most, wait=wait, consumer=name)
 
-    async def _step(self) -> None:
-        room = self.room()
-        if room <= 0:
-            await self._wait_for_room()
-            return
+    async def _step(self, room: int) -> None:
         self._current = turn = self._next_turn()
         read = await self._read(turn.name, room)
         self._current = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.fronts.amqp091.declaring import have_exchange
 from penstock.fronts.amqp091.errors import fault_of, not_found, precondition
 from penstock.fronts.amqp091.names import BUILT_IN
 from penstock.fronts.amqp091.publishing import Run, reached_by
@@ -66,7 +67,7 @@ class Transactions:
     async def _commit(self, runs: list[Run], settled: list[tuple[Delivered, Action]]) -> None:
         channel = self._channel
         for run in runs:
-            await channel.have_exchange(run.exchange)
+            await have_exchange(channel, run.exchange)
         transaction = channel.broker.transaction()
         events: list[Publish] = []
         nowhere: list[Publish] = []

@@ -171,11 +171,4 @@ def json_answer(body: object, status: int = 200) -> Answer:
     return Answer(status, encode_json(body))
 
 
-def _seconds(text: bytes) -> float:
-    try:
-        return max(0.0, float(text))
-    except ValueError:
-        return 0.0
-
-
 NOTHING: Final = Answer(204)

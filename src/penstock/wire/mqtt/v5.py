@@ -17,25 +17,21 @@ from penstock.wire.mqtt.kinds import Kind
 from penstock.wire.mqtt.packets import (
     NO_PROPERTIES,
     Connect,
+    Disconnect,
     Event,
     Publish,
+    PublishProperties,
+    Subscribe,
+    Subscription,
     Unsubscribe,
+    Will,
 )
-from penstock.wire.mqtt.properties import read_properties, subscription_id_parts
+from penstock.wire.mqtt.properties import WILL, read_properties, subscription_id_parts
 from penstock.wire.mqtt.publishing import Delivery
 from penstock.wire.mqtt.reader import Reader, decode_text, encode_length
 from penstock.wire.mqtt.reasons import Reason, Refused
+from penstock.wire.mqtt.topics import SHARE
 from penstock.wire.mqtt.v3 import ANSWERS, ConnectFlags, check_topic, read_filters
-from penstock.wire.mqtt.v5_reading import (
-    PUBLISH_REASONS,
-    RELEASE_REASONS,
-    check_authentication,
-    message_properties,
-    read_acknowledgement,
-    read_disconnect,
-    read_subscribe,
-    read_will,
-)
 
 Code = TypeVar("Code", bound=IntEnum)
 """The library's reason codes of one kind of packet."""
@@ -44,6 +40,11 @@ NO_TOPIC: Final = b"\0\0"
 REASON_CHARACTERS_MAX: Final = 1_000
 ALIAS_BYTES: Final = 3
 """Bytes that a topic alias costs: shorter topics are sent as they are."""
+
+_PUBLISH_REASONS: Final = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
+_RELEASE_REASONS: Final = frozenset({0x00, 0x92})
+# What the standard lets a client say; the others of DISCONNECT are a server's.
+_DISCONNECT_REASONS: Final = frozenset({0x00, 0x04, *range(0x80, 0x84), *range(0x90, 0x9A)} - {0x91, 0x92})
 
 _ACKNOWLEDGEMENTS: Final[dict[Kind, tuple[Any, type[IntEnum]]]] = {
     Kind.PUBACK: (mqtt5.PubAckPacket, mqtt5.PubAckReasonCode),
@@ -77,11 +78,11 @@ class Codec5:
         keep_alive = reader.short("the keep-alive")
         values = read_properties(reader, Kind.CONNECT)
         client_id = reader.text("the client id")
-        will = read_will(reader, flags) if flags.has_will else None
+        will = _read_will(reader, flags) if flags.has_will else None
         username = reader.text("the user name") if flags.has_username else None
         password = reader.binary("the password") if flags.has_password else None
         reader.finish()
-        check_authentication(values)
+        _check_authentication(values)
         for name in ("request_response_information", "request_problem_information"):
             if name in values:
                 values[name] = bool(values[name])
@@ -118,7 +119,7 @@ class Codec5:
             reader = Reader(data, body, end)
             values = read_properties(reader, Kind.PUBLISH)
             topic = self._resolve(topic, values.pop("topic_alias", 0))
-            properties = message_properties(values)
+            properties = _message_properties(values)
             body = reader.position
         return Publish(
             check_topic(topic), data[body:end], qos, bool(first & 0x01), bool(first & 0x08), packet_id, properties
@@ -148,17 +149,17 @@ class Codec5:
 
     def _decode(self, kind: Kind, reader: Reader) -> Event:
         if kind in ANSWERS:
-            reasons = PUBLISH_REASONS if kind in (Kind.PUBACK, Kind.PUBREC) else RELEASE_REASONS
-            return ANSWERS[kind](*read_acknowledgement(kind, reader, reasons))
+            reasons = _PUBLISH_REASONS if kind in (Kind.PUBACK, Kind.PUBREC) else _RELEASE_REASONS
+            return ANSWERS[kind](*_read_acknowledgement(kind, reader, reasons))
         match kind:
             case Kind.SUBSCRIBE:
-                return read_subscribe(reader)
+                return _read_subscribe(reader)
             case Kind.UNSUBSCRIBE:
                 packet_id = reader.packet_id()
                 values = read_properties(reader, Kind.UNSUBSCRIBE)
                 return Unsubscribe(packet_id, read_filters(reader), **values)
             case Kind.DISCONNECT:
-                return read_disconnect(reader)
+                return _read_disconnect(reader)
             case Kind.AUTH:
                 raise Refused(Reason.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
             case _:
@@ -245,3 +246,87 @@ def _said(text: str) -> str | None:
     """A reason string made safe for a packet: it may quote what a client sent."""
     text = text[:REASON_CHARACTERS_MAX].replace("\0", "")
     return text.encode("utf-8", "replace").decode() or None
+
+
+# Parts of packets ----------------------------------------------------------------------------------------
+
+
+def _check_authentication(values: dict[str, Any]) -> None:
+    method = values.pop("authentication_method", None)
+    if method is not None:
+        raise Refused(
+            Reason.BAD_AUTHENTICATION_METHOD, "extended authentication is not supported: leave its method out"
+        )
+    if values.pop("authentication_data", None) is not None:
+        raise Refused(Reason.PROTOCOL_ERROR, "CONNECT has authentication data without an authentication method")
+
+
+def _read_will(reader: Reader, flags: ConnectFlags) -> Will:
+    values = read_properties(reader, WILL)
+    topic = check_topic(reader.text("the topic of the will"))
+    payload = reader.binary("the will's payload")
+    delay = values.pop("will_delay", 0)
+    return Will(topic, payload, flags.will_qos, flags.will_retain, delay, _message_properties(values))
+
+
+def _message_properties(values: dict[str, Any]) -> PublishProperties:
+    if "subscription_id" in values:
+        raise Refused(Reason.PROTOCOL_ERROR, "a client's PUBLISH must not have a subscription id")
+    if not values:
+        return NO_PROPERTIES
+    if "response_topic" in values:
+        check_topic(values["response_topic"])
+    return PublishProperties(**values)
+
+
+def _read_acknowledgement(kind: Kind, reader: Reader, reasons: frozenset[int]) -> tuple[int, int]:
+    """Its packet id and reason; what else it says is checked, and nobody here asks for it."""
+    packet_id = reader.packet_id()
+    if not reader.left:
+        return packet_id, 0
+    reason = _reason(kind, reader, reasons)
+    if reader.left:
+        read_properties(reader, kind)
+    return packet_id, reason
+
+
+def _reason(kind: Kind, reader: Reader, reasons: frozenset[int]) -> int:
+    reason = reader.byte("the reason code")
+    if reason not in reasons:
+        raise Refused(Reason.PROTOCOL_ERROR, f"a client's {kind.name} cannot have the reason code 0x{reason:02x}")
+    return reason
+
+
+def _read_subscribe(reader: Reader) -> Subscribe:
+    packet_id = reader.packet_id()
+    values = read_properties(reader, Kind.SUBSCRIBE)
+    subscriptions = []
+    while reader.left:
+        topic_filter = reader.text("a topic filter")
+        subscriptions.append(_subscription(topic_filter, reader.byte("the options of a subscription")))
+    if not subscriptions:
+        raise Refused(Reason.PROTOCOL_ERROR, "SUBSCRIBE has no topic filter")
+    return Subscribe(packet_id, tuple(subscriptions), **values)
+
+
+def _subscription(topic_filter: str, options: int) -> Subscription:
+    if options & 0xC0:
+        raise Refused(Reason.MALFORMED_PACKET, "the reserved options of a subscription must be 0")
+    if options & 0x03 == 3:
+        raise Refused(Reason.PROTOCOL_ERROR, "the QoS of a subscription must be 0, 1 or 2, not 3")
+    if options >> 4 == 3:
+        raise Refused(Reason.PROTOCOL_ERROR, "the retain handling of a subscription must be 0, 1 or 2, not 3")
+    no_local = bool(options & 0x04)
+    if no_local and topic_filter.startswith(SHARE):
+        raise Refused(Reason.PROTOCOL_ERROR, "a shared subscription cannot have the option no local")
+    return Subscription(topic_filter, options & 0x03, no_local, bool(options & 0x08), options >> 4)
+
+
+def _read_disconnect(reader: Reader) -> Disconnect:
+    if not reader.left:
+        return Disconnect()
+    reason = _reason(Kind.DISCONNECT, reader, _DISCONNECT_REASONS)
+    values = read_properties(reader, Kind.DISCONNECT) if reader.left else {}
+    if "server_reference" in values:
+        raise Refused(Reason.PROTOCOL_ERROR, "a client's DISCONNECT must not name a server")
+    return Disconnect(reason, **values)

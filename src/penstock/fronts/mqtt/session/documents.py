@@ -7,7 +7,7 @@ delivery that the client has and whose PUBREL it has not answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -108,9 +108,6 @@ class SessionDocuments:
         if client_id in self.all:
             keys.append(f"s/{client_id}")
         return [self.table.forgetting(key) for key in keys]
-
-    async def put(self, rows: Iterable[Message]) -> None:
-        await self.table.put(rows)
 
     def _heard(self, key: str, message: Message | None) -> None:
         kind, name = key[:2], key[2:]

@@ -107,7 +107,7 @@ class Sessions:
         if document is None:
             return None
         if document.is_connected:
-            if document.node != self.node and self._is_alive(document.node):
+            if document.node != self.node and self._broker.is_alive(document.node):
                 await self._take_over(document)
                 document = self.documents.all.get(client_id) or document
             if document.is_connected:  # its node is gone, and did not get to say so
@@ -137,7 +137,7 @@ class Sessions:
 
     async def keep(self, session: Session) -> None:
         """Write the document of a session that is connected."""
-        await self.documents.put([self.documents.row(self._document(session))])
+        await self.documents.table.put([self.documents.row(self._document(session))])
         session.has_document = True
 
     def _document(self, session: Session) -> SessionDocument:
@@ -168,7 +168,7 @@ class Sessions:
             elif _is_due(document.due_ms(), self._now_ms()):
                 await self._attend(document)
             else:
-                await self.documents.put([self.documents.row(document)])
+                await self.documents.table.put([self.documents.row(document)])
             if not session.is_stored:
                 await self.subscribing.leave(session.client_id, session.subscriptions)
         finally:
@@ -196,7 +196,7 @@ class Sessions:
             else:
                 log.warning("the will of %r could not be published: %s", document.client_id, will.refusal.text)
         if rows:
-            await self.documents.put(rows)
+            await self.documents.table.put(rows)
         else:
             await self.documents.table.catch_up()
         if is_over:
@@ -216,16 +216,16 @@ class Sessions:
 
     async def adopt(self) -> None:
         """Close what nodes left open that are gone."""
-        if not self._is_eldest():
+        if not self._broker.is_caretaker:
             return
         now_ms = self._now_ms()
-        lost = [one for one in self.documents.all.values() if one.is_connected and not self._is_alive(one.node)]
+        lost = [one for one in self.documents.all.values() if one.is_connected and not self._broker.is_alive(one.node)]
         for start in range(0, len(lost), ATTENDED_AT_ONCE):
             rows = [
                 self.documents.row(msgspec.structs.replace(one, is_connected=False, left_ms=now_ms, node=self.node))
                 for one in lost[start : start + ATTENDED_AT_ONCE]
             ]
-            await self.documents.put(rows)
+            await self.documents.table.put(rows)
 
     async def sweep(self) -> None:
         """Attend to what has become due."""
@@ -275,23 +275,15 @@ class Sessions:
 
     # Among nodes ----------------------------------------------------------------------------------------------
 
-    def _is_alive(self, node: str) -> bool:
-        """Whether a node's connections may still be there."""
-        return self._broker.is_alive(node)
-
-    def _is_eldest(self) -> bool:
-        """Whether it is on this node to look after what nobody else does."""
-        return self._broker.is_caretaker
-
     def _is_mine(self, document: SessionDocument) -> bool:
-        return document.node == self.node or (not self._is_alive(document.node) and self._is_eldest())
+        return document.node == self.node or (not self._broker.is_alive(document.node) and self._broker.is_caretaker)
 
     async def _take_over(self, document: SessionDocument) -> None:
         """Let another node know that its client is here, and wait until it has let go of it."""
         freed = self._freed[document.client_id] = asyncio.get_running_loop().create_future()
         try:
             claimed = msgspec.structs.replace(document, node=self.node)
-            await self.documents.put([self.documents.row(claimed)])
+            await self.documents.table.put([self.documents.row(claimed)])
             await asyncio.wait([freed], timeout=TAKEOVER_SECONDS)
         finally:
             del self._freed[document.client_id]
