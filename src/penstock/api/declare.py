@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, Unpack
+from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 from penstock.api.options import ExchangeOptions, GroupOptions, QueueOptions
 from penstock.model import DEFAULT_GROUP, Binding, Headers
+
+
+class BindingOptions(TypedDict, total=False):
+    """What a binding is besides its pattern: see `penstock.model.Binding`."""
+
+    target_kind: Literal["queue", "exchange"]
+    """What the target is: a queue, unless said otherwise."""
+    headers: Headers | None
+    """What a headers exchange compares."""
+    match: Literal["all", "any"]
+    """All of the headers, unless said otherwise, or any."""
 
 
 class Declarations(Protocol):
@@ -51,28 +62,10 @@ class Declarations(Protocol):
     async def exchanges(self) -> dict[str, dict[str, Any]]:
         """The exchanges of this namespace by name, each with its options that differ from the defaults."""
 
-    async def bind(
-        self,
-        exchange: str,
-        target: str,
-        pattern: str = "",
-        *,
-        target_kind: Literal["queue", "exchange"] = "queue",
-        headers: Headers | None = None,
-        match: Literal["all", "any"] = "all",
-    ) -> None:
+    async def bind(self, exchange: str, target: str, pattern: str = "", **options: Unpack[BindingOptions]) -> None:
         """Bind a queue (or exchange) to an exchange: see `Binding` for what the pattern means to each kind."""
 
-    async def unbind(
-        self,
-        exchange: str,
-        target: str,
-        pattern: str = "",
-        *,
-        target_kind: Literal["queue", "exchange"] = "queue",
-        headers: Headers | None = None,
-        match: Literal["all", "any"] = "all",
-    ) -> None:
+    async def unbind(self, exchange: str, target: str, pattern: str = "", **options: Unpack[BindingOptions]) -> None:
         """Remove a binding."""
 
     async def bindings(self, exchange: str) -> list[Binding]:

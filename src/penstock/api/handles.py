@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from penstock.api.dead_letters import DeadMessage
+from penstock.api.declare import BindingOptions
 from penstock.api.inspect import QueueStats
 from penstock.api.options import ExchangeOptions, GroupOptions, QueueOptions
 from penstock.api.results import Claim, Published, Receipt, StreamRead
 from penstock.batch import EncodedBatch
-from penstock.model import DEFAULT_GROUP, Headers, Message
+from penstock.model import DEFAULT_GROUP, Message
 
 if TYPE_CHECKING:
     from penstock.api.broker import Broker
@@ -137,17 +138,9 @@ class ExchangeHandle:
         """Delete it with the bindings from and to it."""
         await self._broker.delete_exchange(self.name)
 
-    async def bind(
-        self,
-        target: str,
-        pattern: str = "",
-        *,
-        target_kind: Literal["queue", "exchange"] = "queue",
-        headers: Headers | None = None,
-        match: Literal["all", "any"] = "all",
-    ) -> Self:
+    async def bind(self, target: str, pattern: str = "", **options: Unpack[BindingOptions]) -> Self:
         """Bind a queue (or exchange) to it."""
-        await self._broker.bind(self.name, target, pattern, target_kind=target_kind, headers=headers, match=match)
+        await self._broker.bind(self.name, target, pattern, **options)
         return self
 
     async def publish(

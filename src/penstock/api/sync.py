@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.api.arguments import Ranges
     from penstock.api.broker import Broker
     from penstock.api.dead_letters import DeadMessage, DeadOptions, DeadRanges, DeadReason
+    from penstock.api.declare import BindingOptions
     from penstock.api.enqueued import FailedPage
     from penstock.api.inspect import HistoryEntry, Page, QueueStats
     from penstock.api.marks import Mark, MarkPut
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.api.staging import Committed, Staged
     from penstock.api.traces import Trace
     from penstock.batch import EncodedBatch
-    from penstock.model import Binding, Headers, Message
+    from penstock.model import Binding, Message
     from penstock.model.verdict import Verdict
 
 
@@ -251,28 +252,10 @@ class SyncBroker(Twin):
     def exchanges(self) -> dict[str, dict[str, Any]]:
         """The exchanges of this namespace by name, each with its options that differ from the defaults."""
 
-    def bind(
-        self,
-        exchange: str,
-        target: str,
-        pattern: str = "",
-        *,
-        target_kind: Literal["queue", "exchange"] = "queue",
-        headers: Headers | None = None,
-        match: Literal["all", "any"] = "all",
-    ) -> None:
+    def bind(self, exchange: str, target: str, pattern: str = "", **options: Unpack[BindingOptions]) -> None:
         """Bind a queue (or exchange) to an exchange: see `Binding` for what the pattern means to each kind."""
 
-    def unbind(
-        self,
-        exchange: str,
-        target: str,
-        pattern: str = "",
-        *,
-        target_kind: Literal["queue", "exchange"] = "queue",
-        headers: Headers | None = None,
-        match: Literal["all", "any"] = "all",
-    ) -> None:
+    def unbind(self, exchange: str, target: str, pattern: str = "", **options: Unpack[BindingOptions]) -> None:
         """Remove a binding."""
 
     def bindings(self, exchange: str) -> list[Binding]:
@@ -675,15 +658,7 @@ class SyncExchangeHandle(Twin):
     def delete(self) -> None:
         """Delete it with the bindings from and to it."""
 
-    def bind(
-        self,
-        target: str,
-        pattern: str = "",
-        *,
-        target_kind: Literal["queue", "exchange"] = "queue",
-        headers: Headers | None = None,
-        match: Literal["all", "any"] = "all",
-    ) -> Self:
+    def bind(self, target: str, pattern: str = "", **options: Unpack[BindingOptions]) -> Self:
         """Bind a queue (or exchange) to it."""
 
     def publish(self, messages: Message | Sequence[Message] | EncodedBatch, *, mandatory: bool = False) -> Receipt:

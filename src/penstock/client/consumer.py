@@ -23,6 +23,8 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
+import msgspec
+
 from penstock import telemetry
 from penstock.api.arguments import check_number, milliseconds
 from penstock.api.results import Claim, Received
@@ -353,15 +355,14 @@ def units_of(messages: Sequence[Received], batch: int | None) -> Iterator[Unit]:
 def _verdicts_for(error: BaseException, offsets: Sequence[int]) -> list[Verdict]:
     """What becomes of messages whose handler raised."""
     if isinstance(error, Postpone):
-        return [Verdict("postpone", offset, offset + 1, error.delay_ms) for offset in offsets]
-    if isinstance(error, Reject):
-        return [Verdict("reject", offset, offset + 1, None, _text(error, str(error))) for offset in offsets]
-    if not isinstance(error, Exception):  # KeyboardInterrupt and the like: the message is not to blame
-        return [Verdict("release", offset, offset + 1) for offset in offsets]
-    return [
-        Verdict("nack", offset, offset + 1, None, _text(error, f"{type(error).__name__}: {error}"))
-        for offset in offsets
-    ]
+        verdict = Verdict("postpone", delay_ms=error.delay_ms)
+    elif isinstance(error, Reject):
+        verdict = Verdict("reject", error=_text(error, str(error)))
+    elif isinstance(error, Exception):
+        verdict = Verdict("nack", error=_text(error, f"{type(error).__name__}: {error}"))
+    else:  # KeyboardInterrupt and the like: the message is not to blame
+        verdict = Verdict("release")
+    return [msgspec.structs.replace(verdict, start=offset, end=offset + 1) for offset in offsets]
 
 
 def _text(error: BaseException, text: str) -> str:

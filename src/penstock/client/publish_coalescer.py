@@ -70,9 +70,6 @@ class Sharing:
 class Way:
     """What is under way to one queue, and what waits to go there."""
 
-    __slots__ = ("_bytes", "_count", "_crowd", "_groups", "_is_leaving", "_path", "_publish", "_timer", "_under_way",
-                 "_waiting")  # fmt: skip
-
     def __init__(self, path: bytes, publish: Publish) -> None:
         self._path = path
         self._publish = publish

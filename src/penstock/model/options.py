@@ -183,10 +183,7 @@ FIXED_QUEUE_OPTIONS: Final = (
 FIXED_GROUP_OPTIONS: Final = ("kind", "start", "ordered", "prioritized")
 """Options that cannot change once something is declared; of an exchange, none can."""
 _Config = TypeVar("_Config", QueueConfig, GroupConfig, ExchangeConfig)
-_SPANS: Final = ("lease_ms", "backoff_ms", "backoff_max_ms", "delay_ms", "debounce_ms", "ttl_ms", "dedup_window_ms",
-                 "keep_done_ms", "retain_ms", "unused_ms")  # fmt: skip
-
-
+_SPANS: Final = tuple(name for name in QueueConfig.__struct_fields__ if name.endswith("_ms"))
 _SIZES: Final = ("max_length", "max_bytes", "max_in_flight", "retain_bytes", "retain_messages")
 
 

@@ -5,18 +5,17 @@ Every one of these may be sent twice without harm, so all of them are tried agai
 
 from __future__ import annotations
 
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
-from penstock.api.declare import Declarations
+from penstock.api.declare import BindingOptions, Declarations
 from penstock.api.options import ExchangeOptions, GroupOptions, QueueOptions
 from penstock.client.operations.codec import with_query
 from penstock.client.operations.requests import Requests
 from penstock.client.transport.channel import is_repeat
-from penstock.model import DEFAULT_GROUP, Binding, Headers
+from penstock.model import DEFAULT_GROUP, Binding
 from penstock.model.errors import NotFound
 from penstock.wire.http.shapes import (
     AttachRequest,
-    BindingBody,
     BindingsAnswer,
     ConsumerRequest,
     DetachRequest,
@@ -24,8 +23,7 @@ from penstock.wire.http.shapes import (
     GroupsAnswer,
     QueueBody,
     QueuesAnswer,
-    json_headers,
-    plain_headers,
+    binding_body,
 )
 
 
@@ -50,30 +48,12 @@ class ClientDeclarations(Requests, Declarations):
     async def delete_exchange(self, name: str) -> None:
         await self._delete("exchanges", name)
 
-    async def bind(
-        self,
-        exchange: str,
-        target: str,
-        pattern: str = "",
-        *,
-        target_kind: Literal["queue", "exchange"] = "queue",
-        headers: Headers | None = None,
-        match: Literal["all", "any"] = "all",
-    ) -> None:
-        body = _binding(target, pattern, target_kind, headers, match)
+    async def bind(self, exchange: str, target: str, pattern: str = "", **options: Unpack[BindingOptions]) -> None:
+        body = binding_body(Binding(exchange=exchange, target=target, pattern=pattern, **options))
         await self._send(b"POST", self._target("exchanges", exchange, "bind"), body)
 
-    async def unbind(
-        self,
-        exchange: str,
-        target: str,
-        pattern: str = "",
-        *,
-        target_kind: Literal["queue", "exchange"] = "queue",
-        headers: Headers | None = None,
-        match: Literal["all", "any"] = "all",
-    ) -> None:
-        body = _binding(target, pattern, target_kind, headers, match)
+    async def unbind(self, exchange: str, target: str, pattern: str = "", **options: Unpack[BindingOptions]) -> None:
+        body = binding_body(Binding(exchange=exchange, target=target, pattern=pattern, **options))
         try:
             await self._send(b"POST", self._target("exchanges", exchange, "unbind"), body)
         except NotFound as error:
@@ -111,17 +91,7 @@ class ClientDeclarations(Requests, Declarations):
 
     async def bindings(self, exchange: str) -> list[Binding]:
         answer = await self._get(BindingsAnswer, self._target("exchanges", exchange, "bindings"))
-        return [
-            Binding(
-                exchange=exchange,
-                target=body.target,
-                target_kind=body.target_kind,
-                pattern=body.pattern,
-                headers=None if body.headers is None else plain_headers(body.headers),
-                match=body.match,
-            )
-            for body in answer.bindings
-        ]
+        return [body.binding(exchange) for body in answer.bindings]
 
     # Consumers that are known to come and go --------------------------------------------------------------
 
@@ -144,19 +114,3 @@ class ClientDeclarations(Requests, Declarations):
         name = self.consumer_name if consumer is None else consumer
         body = ConsumerRequest(consumer=name)
         await self._send(b"POST", self._target("queues", queue, "groups", group, "stop-waiting"), body)
-
-
-def _binding(
-    target: str,
-    pattern: str,
-    target_kind: Literal["queue", "exchange"],
-    headers: Headers | None,
-    match: Literal["all", "any"],
-) -> BindingBody:
-    return BindingBody(
-        target=target,
-        target_kind=target_kind,
-        pattern=pattern,
-        headers=None if headers is None else json_headers(headers),
-        match=match,
-    )

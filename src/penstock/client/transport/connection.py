@@ -96,10 +96,6 @@ class BadAnswer(ConnectionLost):
 class Connection(asyncio.Protocol):
     """A connection that carries one request at a time."""
 
-    __slots__ = ("_answer", "_arriving", "_body", "_body_bytes", "_body_bytes_max", "_deadline", "_head_bytes",
-                 "_headers", "_is_alive", "_is_begun", "_lost", "_parser", "_timeout_s", "_timer", "_transport",
-                 "used")  # fmt: skip
-
     def __init__(self, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         self._body_bytes_max = body_bytes_max
         self._transport: asyncio.Transport | None = None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
-from penstock.api.declare import Declarations
+from penstock.api.declare import BindingOptions, Declarations
 from penstock.api.options import ExchangeOptions, GroupOptions, QueueOptions
-from penstock.model import DEFAULT_GROUP, Binding, Headers, check_headers, check_name, options_of
+from penstock.model import DEFAULT_GROUP, Binding, check_headers, check_name, options_of
 from penstock.model.errors import ExclusiveConsumer, InvalidArgument
 from penstock.model.rows import home_slot
 from penstock.node.broker.names import Names
@@ -45,56 +45,29 @@ class LocalDeclarations(Names, Declarations):
         self._check_registrar()
         await self._services.exchanges.delete(self._namespace, name)
 
-    async def bind(
-        self,
-        exchange: str,
-        target: str,
-        pattern: str = "",
-        *,
-        target_kind: Literal["queue", "exchange"] = "queue",
-        headers: Headers | None = None,
-        match: Literal["all", "any"] = "all",
-    ) -> None:
-        binding = self._binding(exchange, target, pattern, target_kind, headers, match)
+    async def bind(self, exchange: str, target: str, pattern: str = "", **options: Unpack[BindingOptions]) -> None:
+        binding = self._binding(Binding(exchange=exchange, target=target, pattern=pattern, **options))
         await self._services.exchanges.bind(self._namespace, binding)
 
-    async def unbind(
-        self,
-        exchange: str,
-        target: str,
-        pattern: str = "",
-        *,
-        target_kind: Literal["queue", "exchange"] = "queue",
-        headers: Headers | None = None,
-        match: Literal["all", "any"] = "all",
-    ) -> None:
-        binding = self._binding(exchange, target, pattern, target_kind, headers, match)
+    async def unbind(self, exchange: str, target: str, pattern: str = "", **options: Unpack[BindingOptions]) -> None:
+        binding = self._binding(Binding(exchange=exchange, target=target, pattern=pattern, **options))
         await self._services.exchanges.unbind(self._namespace, binding)
 
-    def _binding(
-        self,
-        exchange: str,
-        target: str,
-        pattern: str,
-        target_kind: Literal["queue", "exchange"],
-        headers: Headers | None,
-        match: Literal["all", "any"],
-    ) -> Binding:
-        self._check("exchange", exchange, "declare")
+    def _binding(self, binding: Binding) -> Binding:
+        """A binding that makes sense, between what the principal may change."""
+        self._check("exchange", binding.exchange, "declare")
         self._check_registrar()
-        if target_kind not in ("queue", "exchange"):
-            raise InvalidArgument(f"target_kind is {target_kind!r}; it must be queue or exchange")
-        if match not in ("all", "any"):
-            raise InvalidArgument(f"match is {match!r}; it must be all or any")
-        if headers is not None:
-            check_headers(headers)
-        if target_kind == "queue":
-            self._known_target(target, "declare")
+        if binding.target_kind not in ("queue", "exchange"):
+            raise InvalidArgument(f"target_kind is {binding.target_kind!r}; it must be queue or exchange")
+        if binding.match not in ("all", "any"):
+            raise InvalidArgument(f"match is {binding.match!r}; it must be all or any")
+        if binding.headers is not None:
+            check_headers(binding.headers)
+        if binding.target_kind == "queue":
+            self._known_target(binding.target, "declare")
         else:
-            self._check("exchange", target, "declare")
-        return Binding(
-            exchange=exchange, target=target, target_kind=target_kind, pattern=pattern, headers=headers, match=match
-        )
+            self._check("exchange", binding.target, "declare")
+        return binding
 
     async def queues(self, prefix: str = "") -> dict[str, dict[str, Any]]:
         self._check_listing()

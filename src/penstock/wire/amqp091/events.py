@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from pamqp.base import Frame
 
 
-class Login(Struct, frozen=True, gc=False):
+class Event(Struct, frozen=True, gc=False):
+    """One of the classes below."""
+
+
+class Login(Event, frozen=True, gc=False):
     """Answer with `accept_login` or `refuse_login`."""
 
     mechanism: str
@@ -34,25 +38,25 @@ class Login(Struct, frozen=True, gc=False):
     password: str
 
 
-class NewSecret(Struct, frozen=True, gc=False):
+class NewSecret(Event, frozen=True, gc=False):
     """The client's password from now on. Answer with `accept_secret` or `connection_error`."""
 
     password: str
 
 
-class OpenVhost(Struct, frozen=True, gc=False):
+class OpenVhost(Event, frozen=True, gc=False):
     """Answer with `accept_vhost` or `refuse_vhost`."""
 
     name: str
 
 
-class ChannelOpened(Struct, frozen=True, gc=False):
+class ChannelOpened(Event, frozen=True, gc=False):
     """The client opened the channel; open-ok is sent already."""
 
     channel: int
 
 
-class ChannelClosed(Struct, frozen=True, gc=False):
+class ChannelClosed(Event, frozen=True, gc=False):
     """The channel is gone: let go of what it holds."""
 
     channel: int
@@ -63,27 +67,27 @@ class ChannelClosed(Struct, frozen=True, gc=False):
     """The client closed it cleanly; what it sent before still counts."""
 
 
-class Closed(Struct, frozen=True, gc=False):
+class Closed(Event, frozen=True, gc=False):
     """The client closes the connection; what it sent before still counts."""
 
     code: int
     text: str
 
 
-class Failed(Struct, frozen=True, gc=False):
+class Failed(Event, frozen=True, gc=False):
     """The client broke the protocol; connection.close with this code is under way."""
 
     code: int
     text: str
 
 
-class Lost(Struct, frozen=True, gc=False):
+class Lost(Event, frozen=True, gc=False):
     """Close the socket."""
 
     reason: str
 
 
-class Publish(Struct, frozen=True, gc=False):
+class Publish(Event, frozen=True, gc=False):
     """basic.publish with its whole content."""
 
     channel: int
@@ -95,7 +99,7 @@ class Publish(Struct, frozen=True, gc=False):
     body: bytes
 
 
-class Ack(Struct, frozen=True, gc=False):
+class Ack(Event, frozen=True, gc=False):
     """basic.ack of the client."""
 
     channel: int
@@ -103,7 +107,7 @@ class Ack(Struct, frozen=True, gc=False):
     multiple: bool
 
 
-class Nack(Struct, frozen=True, gc=False):
+class Nack(Event, frozen=True, gc=False):
     """basic.nack of the client."""
 
     channel: int
@@ -112,7 +116,7 @@ class Nack(Struct, frozen=True, gc=False):
     requeue: bool
 
 
-class Reject(Struct, frozen=True, gc=False):
+class Reject(Event, frozen=True, gc=False):
     """basic.reject of the client."""
 
     channel: int
@@ -120,7 +124,7 @@ class Reject(Struct, frozen=True, gc=False):
     requeue: bool
 
 
-class Method(Struct, frozen=True):
+class Method(Event, frozen=True):
     """Any other method: one of pamqp's classes, with texts as str and tables as `tables` reads them.
 
     A class that pamqp would refuse to construct for its names comes all the same.
@@ -128,20 +132,3 @@ class Method(Struct, frozen=True):
 
     channel: int
     method: Frame
-
-
-Event = (
-    Login
-    | NewSecret
-    | OpenVhost
-    | ChannelOpened
-    | ChannelClosed
-    | Closed
-    | Failed
-    | Lost
-    | Publish
-    | Ack
-    | Nack
-    | Reject
-    | Method
-)

@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from penstock.api.dead_letters import DeadReason
 from penstock.api.inspect import HistoryEntry, QueueStats
 from penstock.api.results import Received
-from penstock.model import Message
+from penstock.model import Binding, Message
 from penstock.model.errors import InvalidArgument
 from penstock.model.limits import SESSION_SECONDS_MAX, SESSION_SECONDS_MIN
 from penstock.model.typed_headers import json_headers as json_headers  # noqa: PLC0414 - clients and fronts take it from here
@@ -548,6 +548,24 @@ class BindingBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_default
     """What a headers exchange compares."""
     match: Literal["all", "any"] = "all"
     """All of the headers, or any."""
+
+    def binding(self, exchange: str) -> Binding:
+        """The binding to an exchange."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        fields["headers"] = None if self.headers is None else plain_headers(self.headers)
+        return Binding(exchange=exchange, **fields)
+
+
+def binding_body(binding: Binding) -> BindingBody:
+    """A binding as JSON carries it."""
+    headers = None if binding.headers is None else json_headers(binding.headers)
+    return BindingBody(
+        target=binding.target,
+        target_kind=binding.target_kind,
+        pattern=binding.pattern,
+        headers=headers,
+        match=binding.match,
+    )
 
 
 class BindingsAnswer(Struct):

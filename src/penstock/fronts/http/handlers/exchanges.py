@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from penstock.api.broker import Broker
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.queues import Options, known
@@ -16,8 +18,7 @@ from penstock.wire.http.shapes import (
     BindingsAnswer,
     ExchangesAnswer,
     QueueBody,
-    json_headers,
-    plain_headers,
+    binding_body,
 )
 
 ROUTES = Routes(__name__)
@@ -60,17 +61,8 @@ ROUTES.forward("DELETE", EXCHANGE, Broker.delete_exchange)
 @ROUTES.add("GET", EXCHANGE + "/bindings", {200: BindingsAnswer})
 async def list_bindings(call: Call) -> Answer:
     """The bindings from an exchange."""
-    bindings = [
-        BindingBody(
-            target=binding.target,
-            target_kind=binding.target_kind,
-            pattern=binding.pattern,
-            headers=None if binding.headers is None else json_headers(binding.headers),
-            match=binding.match,
-        )
-        for binding in await call.broker.bindings(call.names["exchange"])
-    ]
-    return json_answer(BindingsAnswer(bindings))
+    bindings = await call.broker.bindings(call.names["exchange"])
+    return json_answer(BindingsAnswer([binding_body(binding) for binding in bindings]))
 
 
 @ROUTES.add("POST", EXCHANGE + "/bind", {204: None}, errors=[AlreadyExists])
@@ -86,7 +78,5 @@ async def unbind(call: Call, body: BindingBody) -> Answer:
 
 
 async def _change(change: Callable[..., Awaitable[None]], call: Call, body: BindingBody) -> Answer:
-    headers = None if body.headers is None else plain_headers(body.headers)
-    exchange = call.names["exchange"]
-    await change(exchange, body.target, body.pattern, target_kind=body.target_kind, headers=headers, match=body.match)
+    await change(**msgspec.structs.asdict(body.binding(call.names["exchange"])))
     return NOTHING
