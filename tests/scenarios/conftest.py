@@ -7,15 +7,23 @@ from pathlib import Path
 import pytest
 
 from tests.memory_disk import MemoryDisk
+from tests.one_slot import OneSlotStore
 from tests.scenarios.overlapping import OverlappingStore
 from tests.scenarios.rig import Home
 
+KINDS: dict[str, type[MemoryDisk]] = {
+    "memory": MemoryDisk,
+    "memory, four commits under way": OverlappingStore,
+    "memory, one slot at a time": OneSlotStore,
+}
 
-@pytest.fixture(params=["sqlite", "memory", "memory, four commits under way"])
+
+@pytest.fixture(params=["sqlite", *KINDS])
 def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
-    """Each scenario runs on each engine, and on one that can do several commits at once."""
-    path = tmp_path / "penstock.db" if request.param == "sqlite" else None
-    return Home(path, OverlappingStore if "four" in request.param else MemoryDisk)
+    """Each scenario runs on each engine, on one that can do several commits at once, and on one of a slot at a time."""
+    if request.param == "sqlite":
+        return Home(tmp_path / "penstock.db")
+    return Home(None, KINDS[request.param])
 
 
 @pytest.fixture

@@ -51,6 +51,11 @@ class Home:
         self._opened: list[LocalBroker] = []
 
     @property
+    def spans_slots(self) -> bool:
+        """Whether one commit may be of several slots."""
+        return self._kind.capabilities.spans_slots
+
+    @property
     def engine(self) -> str:
         return "memory" if self.path is None else "sqlite"
 
@@ -113,6 +118,11 @@ async def until(condition: Callable[[], bool] | Callable[[], Awaitable[bool]]) -
             return
         assert asyncio.get_running_loop().time() < deadline, f"{condition} did not come true in {PATIENCE_S} s"
         await asyncio.sleep(0.003)
+
+
+async def is_outbox_empty(broker: LocalBroker) -> bool:
+    """Whether all that was promised has been carried out."""
+    return not await node_of(broker).store.outbox(0, 1)
 
 
 async def soon(work: Awaitable[Result]) -> Result:

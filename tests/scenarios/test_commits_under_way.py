@@ -8,7 +8,7 @@ import pytest
 
 from penstock import Message
 from penstock.embedded import open_store
-from penstock.model.errors import InvalidArgument, Unavailable
+from penstock.model.errors import Unavailable
 from penstock.model.rows import Commit, home_slot
 from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
@@ -52,17 +52,6 @@ class GatedStore(MemoryStore):
         for gate in self.waiting.values():
             if not gate.done():
                 gate.set_result(None)
-
-
-def test_an_engine_that_commits_one_slot_at_a_time_is_refused() -> None:
-    class OneSlot(MemoryStore):
-        capabilities = Capabilities(spans_slots=False)
-
-    async def main() -> None:
-        with pytest.raises(InvalidArgument, match="one slot at a time"):
-            await open_store(OneSlot(), SystemClock())
-
-    asyncio.run(main())
 
 
 NAMES = ("a", "b", "c", "d", "f", "g")

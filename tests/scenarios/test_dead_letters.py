@@ -8,8 +8,7 @@ import pytest
 
 from penstock import Message, NotFound, WrongKind
 from penstock.node.broker import LocalBroker
-from tests.nodes import node_of
-from tests.scenarios.rig import Home, claim_all, group_stats, numbered, play, texts, until
+from tests.scenarios.rig import Home, claim_all, group_stats, is_outbox_empty, numbered, play, texts, until
 
 
 async def reject(broker: LocalBroker, queue: str, count: int, **options: Any) -> None:
@@ -165,7 +164,7 @@ def test_dead_letters_wait_for_their_target_through_a_restart_and_come_once(home
         await until(lambda: _holds(broker, "later", 5))
         broker = await home.reopen(broker)
         assert await claim_all(broker, "later") == ["0", "1", "2", "3", "4"]
-        assert await node_of(broker).store.outbox(0, 10) == []
+        await until(lambda: is_outbox_empty(broker))
 
     play(home, scenario)
 
@@ -293,7 +292,7 @@ def test_dead_letters_that_are_not_kept_move_to_their_target(home: Home) -> None
         assert (await group_stats(broker, "q")).dead == 0
         assert await claim_all(broker, "graves") == [str(number) for number in range(250)]
         assert await broker.redrive("q") == 0
-        assert await node_of(broker).store.outbox(0, 10) == []
+        await until(lambda: is_outbox_empty(broker))
 
     play(home, scenario)
 

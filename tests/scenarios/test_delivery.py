@@ -18,6 +18,7 @@ from tests.scenarios.rig import (
     cancelled,
     claim_all,
     group_stats,
+    is_outbox_empty,
     lease,
     messages,
     numbered,
@@ -496,6 +497,7 @@ def test_a_claim_that_waits_for_its_minimum_keeps_the_broker_quiet(home: Home) -
         assert not poll.done()
         await broker.publish("q", Message(b"5"))
         assert texts(await soon(poll)) == ["0", "1", "5"]
+        await until(lambda: is_outbox_empty(broker))
         events = [texts(await broker.read_from("$events", max=1_000))]
         assert "".join(events[0]).count("claimed") == 1
 

@@ -17,7 +17,7 @@ from penstock.node.background.schedules import RETRY_MS
 from penstock.node.broker import LocalBroker
 from penstock.node.limits import Limits
 from tests.nodes import node_of
-from tests.scenarios.rig import Home, until
+from tests.scenarios.rig import Home, is_outbox_empty, until
 from tests.scenarios.rig import play as play_at_home
 from tests.scenarios.shaky import Machine, at, play
 
@@ -278,6 +278,7 @@ def test_a_schedule_outlives_the_process(home: Home) -> None:
         clock.time_ms += 10 * MINUTE_MS
         broker = await home.reopen(broker)
         await until(partial(fired, broker, 2))
+        await until(lambda: is_outbox_empty(broker))
         assert await ticks(broker) == [start_ms + MINUTE_MS, start_ms + 11 * MINUTE_MS]
 
     play_at_home(home, scenario)

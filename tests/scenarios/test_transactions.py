@@ -29,7 +29,8 @@ def test_acks_and_publishes_over_queues_are_one_commit(home: Home) -> None:
             transaction.publish("out", Message(b"5"))
             transaction.ack(claims[0])
             transaction.settle(claims[1], [Verdict("ack", claims[1].offsets()[0], claims[1].offsets()[0] + 1)])
-        assert node_of(broker).commits.count == before + 1
+        if home.spans_slots:
+            assert node_of(broker).commits.count == before + 1
         assert transaction.receipt is not None
         assert [transaction.receipt.of(index)[0].queue for index in range(7)] == ["out"] * 5 + ["log", "out"]
         broker = await home.open()
@@ -72,6 +73,8 @@ def test_one_bad_part_and_nothing_happens(home: Home, fault: str) -> None:
             expected = MessageTooLarge
         else:
             transaction.ack(bad)
+        if fault in ("lease", "unknown group") and not home.spans_slots:
+            expected = InvalidArgument  # leases of several slots
         with pytest.raises(expected):
             await transaction.commit()
         broker = await home.open()

@@ -23,7 +23,6 @@ from penstock.node.cluster.membership import Cluster, ClusterOptions
 from penstock.node.cluster.remote_publish import Landed, Landing
 from penstock.node.node import Node
 from penstock.node.spool.spool import SpoolSettings
-from penstock.store.contract import Capabilities
 from penstock.store.memory.engine import MemoryStore
 from tests.simulation.faulty_store import CALM, Chances, FaultyStore
 from tests.simulation.spool_folder import MemoryFolder
@@ -51,7 +50,7 @@ class CutStore(FaultyStore):
     """A way to the disk that can be cut: calls wait until it is mended, and then arrive."""
 
     def __init__(self, host: ClusterWorld, disk: MemoryStore, index: int) -> None:
-        super().__init__(host, disk, index, Capabilities())
+        super().__init__(host, disk, index, disk.capabilities)
         self.mended = asyncio.Event()
         self.mended.set()
 
@@ -129,12 +128,12 @@ class Member:
 class ClusterWorld:
     """Everything that one seed brings about."""
 
-    def __init__(self, seed: int, loop: VirtualLoop) -> None:
+    def __init__(self, seed: int, loop: VirtualLoop, kind: type[MemoryStore]) -> None:
         self.random = Random(f"cluster {seed}")
         self.fault_random = Random(f"cluster faults {seed}")
         self.loop = loop
         self.clock = SimulatedClock(loop)
-        self.disk = MemoryStore(self.clock.now_ms)
+        self.disk = kind(self.clock.now_ms)
         self.members: list[Member] = []
         self.violations: list[str] = []
         self.stopping = False
@@ -446,13 +445,13 @@ async def _run(work: Callable[[LocalBroker], Awaitable[Result]], broker: LocalBr
     return await work(broker)
 
 
-def run_cluster(seed: int) -> ClusterWorld:
-    """Play one seed to its end."""
+def run_cluster(seed: int, kind: type[MemoryStore] = MemoryStore) -> ClusterWorld:
+    """Play one seed to its end, on a store of this kind."""
     loop = VirtualLoop(turns_max=1_000_000)
     worlds: list[ClusterWorld] = []
 
     async def main() -> None:
-        world = ClusterWorld(seed, loop)
+        world = ClusterWorld(seed, loop, kind)
         worlds.append(world)
         await asyncio.gather(*(world.start() for _ in range(NODES)))
         await world.declare()

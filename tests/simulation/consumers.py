@@ -9,10 +9,9 @@ from penstock.api.results import Claim
 from penstock.model import Message
 from penstock.model.errors import LeaseLost, NotFound, OffsetGone, PenstockError
 from penstock.model.verdict import Action, Verdict
-from tests.simulation.mirror import scoped
+from tests.simulation.mirror import scoped, uid_of
 from tests.simulation.plan import GRAVEYARD, PARTITIONS, GroupPlan, QueuePlan
 from tests.simulation.producers import Writer
-from tests.simulation.publishes import uid_of
 from tests.simulation.world import BrokenOff, Process, World
 
 LONG_WAIT_MS = 30_000

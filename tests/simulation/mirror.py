@@ -16,6 +16,7 @@ from penstock.core.group.entries import Entry, decode_entries
 from penstock.model import GroupConfig, Message, QueueConfig
 from penstock.model.rows import CatalogRow, Commit, DeadRow, LaneChange, OutboxRow
 from penstock.node.catalog import EPHEMERAL_FROM, Queue, QueueDocument
+from penstock.node.cluster.remote_publish import RemotePart, is_remote_part
 
 Report = Callable[[str, str], None]
 SCOPE_BITS: Final = 56
@@ -123,6 +124,11 @@ class Mirror:
         self.groups: dict[int, tuple[str, int, GroupConfig]] = {}
         self.queue_of_lane: dict[int, int] = {}
         self.outbox: dict[int, OutboxRow] = {}
+        self.sent: dict[int, tuple[str, frozenset[str]]] = {}
+        """Of the outbox, what is on its way to a queue: row → (queue, messages).
+
+        What was sent to an ephemeral queue stays: the next process drops it, also where it is there in part.
+        """
         self.commits = 0
         self.redriven: set[tuple[str, str]] = set()
         """(queue, group) where dead letters were given back: they stand behind what was leased meanwhile."""
@@ -228,8 +234,7 @@ class Mirror:
             expected = row.end
             for index, message in enumerate(decode(EncodedBatch(row.count, row.meta, row.body), 0, row.count)):
                 offset = row.base + index
-                uid = message.payload[:24].decode("ascii", "replace")
-                stored = Stored(uid, message, offset, row.published_ms, self._now_ms(), self.commits)
+                stored = Stored(uid_of(message), message, offset, row.published_ms, self._now_ms(), self.commits)
                 lane.messages[offset] = stored
                 published.append((lane, stored))
         if expected != change.end:
@@ -271,8 +276,14 @@ class Mirror:
 
     def _move_outbox(self, commit: Commit) -> None:
         for id in commit.outbox_deleted:
-            self.outbox.pop(id, None)
+            row = self.outbox.pop(id, None)
+            if row is not None and row.lane < EPHEMERAL_FROM:
+                self.sent.pop(id, None)
         for row in commit.outbox:
+            if is_remote_part(row):
+                part = msgspec.msgpack.decode(row.document, type=RemotePart)
+                messages = decode(EncodedBatch(part.count, part.meta, part.body))
+                self.sent[row.id] = (part.queue, frozenset(uid_of(message) for message in messages))
             if row.id in self.outbox:
                 self._report("outbox", f"outbox row {row.id} was overwritten before it was carried out")
             self.outbox[row.id] = row
@@ -333,6 +344,10 @@ class Mirror:
                 if state in new and state != holder:
                     what = f"offset {offset} of partition {partition!r} on lane {lane.id}"
                     self._report("reordered", f"{what} is in {state}, an earlier one is in {holder}")
+
+
+def uid_of(message: Message) -> str:
+    return message.payload[:24].decode("ascii", "replace")
 
 
 def scoped(id: int, scope: int | None) -> int:

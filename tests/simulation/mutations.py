@@ -291,7 +291,7 @@ def an_apply_may_be_torn() -> Any:
 @mutation
 def transactions_are_two_commits() -> Any:
     async def commit(own: Transactions, settles: Any, count: int, parts: Sequence[Part]) -> Any:
-        results = await own._publisher.append_all(parts)
+        results = await own._publisher.append_all(parts, None, None)
         await own._commits.commit()
         for lease, verdicts in settles.items():
             await own._claims.settle(lease, verdicts)

@@ -221,7 +221,10 @@ _LIMITS: Final[dict[str, tuple[tuple[str, ...], tuple[int, ...]]]] = {
     "encode": (("penstock.node.publish.split.ENCODE_FROM",), (1, 3)),
     "chunk": (("penstock.core.group.waiting.CHUNK_OFFSETS",), (1, 4)),
     "parked": (("penstock.core.group.walk.PARKED_MAX",), (2, 6)),
-    "pending": (("penstock.node.commit.loop.PENDING_BYTES_MAX",), (10, 40)),
+    "pending": (
+        ("penstock.node.commit.loop.PENDING_BYTES_MAX", "penstock.node.commit.by_slot.PENDING_BYTES_MAX"),
+        (10, 40),
+    ),
     "row": (("penstock.core.lane.seal.ROW_MESSAGES_MAX",), (1, 2)),
     "lanes": (("penstock.node.lanes.LANES_MAX",), (6,)),
     "outbox": (("penstock.node.cluster.outbox.ROWS_AT_ONCE",), (1,)),

@@ -9,8 +9,8 @@ from penstock.api.results import Published
 from penstock.batch import encode
 from penstock.model import Message
 from penstock.model.errors import PenstockError, QueueFull
+from tests.simulation.mirror import uid_of
 from tests.simulation.plan import COLORS, EXCHANGE, GRAVEYARD, PARTITIONS, QueuePlan
-from tests.simulation.publishes import uid_of
 from tests.simulation.world import Process, World
 
 TRIES_MAX = 4

@@ -17,6 +17,7 @@ if __name__ == "__main__":
     root = Path(__file__).resolve().parents[2]
     sys.path[:0] = [str(root / "src"), str(root)]
 
+from penstock.store.contract import Capabilities
 from tests.simulation.world import Outcome, run_world
 
 PROGRESS_EVERY = 100
@@ -29,28 +30,30 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="run this seed only")
     parser.add_argument("--trace", action="store_true", help="with --seed: print all that happened")
     parser.add_argument("--commits-under-way", type=int, default=1, help="commits the store can do at once (default 1)")
+    parser.add_argument("--one-slot", action="store_true", help="the store commits one slot at a time")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
+    capabilities = Capabilities(spans_slots=not options.one_slot, commits_under_way=options.commits_under_way)
     if options.seed is not None:
-        return _run_one(options.seed, options.commits_under_way, trace=options.trace)
-    return _run_many(options.start, options.seeds, options.commits_under_way, keep_going=options.keep_going)
+        return _run_one(options.seed, capabilities, trace=options.trace)
+    return _run_many(options.start, options.seeds, capabilities, keep_going=options.keep_going)
 
 
-def _run_one(seed: int, commits_under_way: int, *, trace: bool) -> int:
-    outcome = run_world(seed, keep_trace=trace, commits_under_way=commits_under_way)
+def _run_one(seed: int, capabilities: Capabilities, *, trace: bool) -> int:
+    outcome = run_world(seed, keep_trace=trace, capabilities=capabilities)
     for line in outcome.trace:
         print(line)
     print(describe(outcome))
     return int(bool(outcome.violations))
 
 
-def _run_many(start: int, count: int, commits_under_way: int, *, keep_going: bool) -> int:
+def _run_many(start: int, count: int, capabilities: Capabilities, *, keep_going: bool) -> int:
     began = time.perf_counter()
     failed: list[int] = []
     confirmed = delivered = commits = 0
     for index in range(count):
-        outcome = run_world(start + index, commits_under_way=commits_under_way)
+        outcome = run_world(start + index, capabilities=capabilities)
         confirmed += outcome.confirmed
         delivered += outcome.delivered
         commits += outcome.commits

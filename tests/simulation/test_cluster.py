@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.one_slot import OneSlotStore
 from tests.simulation.cluster_world import run_cluster
 
 LEAST_BUFFERED = {2: 5}
@@ -17,3 +18,12 @@ def test_nodes_that_come_and_go_lose_nothing(seed: int) -> None:
     assert sum(map(len, world.confirmed.values())) > 500
     assert world.faults > 3
     assert world.buffered > LEAST_BUFFERED.get(seed, 10)
+
+
+@pytest.mark.parametrize("seed", range(7, 10))
+def test_nodes_lose_nothing_on_a_store_of_one_slot_at_a_time(seed: int) -> None:
+    world = run_cluster(seed, OneSlotStore)
+    assert world.violations == []
+    assert sum(map(len, world.confirmed.values())) > 300
+    assert isinstance(world.disk, OneSlotStore)
+    assert world.disk.promised > 100

@@ -24,6 +24,7 @@ from penstock.node.spool.records import DeadRecord, dead_of
 from penstock.node.spool.spool import SpoolSettings
 from penstock.store.contract import Capabilities
 from penstock.store.memory.engine import MemoryStore
+from tests.one_slot import OneSlotStore
 from tests.simulation.checker import Checker
 from tests.simulation.court import Violation
 from tests.simulation.faulty_store import CALM, Chances, FaultyStore
@@ -31,6 +32,7 @@ from tests.simulation.plan import EXCHANGE, Plan, limits_in_force, make_plan
 from tests.simulation.spool_folder import MemoryFolder
 from tests.simulation.virtual_loop import SimulatedClock, Stuck, VirtualLoop, run
 
+PLAIN: Final = Capabilities()
 SETTLE_MS_MAX: Final = 600_000
 """Virtual time in which everything must be settled once the faults have stopped."""
 OPEN_TRIES_MAX: Final = 50
@@ -78,12 +80,14 @@ def segments_of(disk: dict[str, bytes]) -> int:
 class World:
     """Everything that one seed brings about."""
 
-    def __init__(self, plan: Plan, loop: VirtualLoop, *, keep_trace: bool = False, commits_under_way: int = 1) -> None:
+    def __init__(
+        self, plan: Plan, loop: VirtualLoop, *, keep_trace: bool = False, capabilities: Capabilities = PLAIN
+    ) -> None:
         self.plan = plan
-        self.capabilities = Capabilities(commits_under_way=commits_under_way)
+        self.capabilities = capabilities
         self.loop = loop
         self.clock = SimulatedClock(loop)
-        self.disk = MemoryStore(self.clock.now_ms)
+        self.disk = (MemoryStore if capabilities.spans_slots else OneSlotStore)(self.clock.now_ms)
         self._failed_opens = 0
         self.starting = 0
         """Nodes that are about to open."""
@@ -243,7 +247,9 @@ class World:
                 continue
             if process.index != self.owner:
                 process.sever()  # another took the disk while this one was still opening
-                return
+                if self.newest is not None:
+                    return
+                continue  # and has died since
             if process.alive:
                 self._failed_opens = 0
                 self.trace(f"node {process.index} is open")
@@ -362,8 +368,8 @@ class Outcome(msgspec.Struct):
     virtual_ms: int
 
 
-def run_world(seed: int, *, keep_trace: bool = False, commits_under_way: int = 1) -> Outcome:
-    """Play one seed to its end, on a store that can do so many commits at once."""
+def run_world(seed: int, *, keep_trace: bool = False, capabilities: Capabilities = PLAIN) -> Outcome:
+    """Play one seed to its end, on a store that can do this."""
     from tests.simulation.clients import play
 
     plan = make_plan(seed)
@@ -371,7 +377,7 @@ def run_world(seed: int, *, keep_trace: bool = False, commits_under_way: int = 1
     worlds: list[World] = []
 
     async def main() -> None:
-        world = World(plan, loop, keep_trace=keep_trace, commits_under_way=commits_under_way)
+        world = World(plan, loop, keep_trace=keep_trace, capabilities=capabilities)
         worlds.append(world)
         await play(world)
 

@@ -19,7 +19,7 @@ from penstock.model.errors import Closed, Unavailable
 from penstock.model.rows import REGISTRAR_SLOT, CatalogRow
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog
 from penstock.node.cluster.ownership import Ownership
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.lifecycle import Lifecycle
 from penstock.store.contract import Store
 
@@ -44,7 +44,7 @@ class CatalogWriter:
 
     _catalog: Catalog
     _store: Store
-    _commits: CommitLoop
+    _commits: Commits
     _ownership: Ownership
     _lifecycle: Lifecycle
 
@@ -117,14 +117,13 @@ class CatalogWriter:
     ) -> None:
         """Make declarations durable, then known: those about a queue under its slot, others under the registrar's."""
         self.check(slot)
-        pending = self._commits.amend()
-        pending.slots.add(slot)
+        pending = self._commits.amend(slot)
         pending.catalog += rows
         pending.catalog_deleted += deleted or []
         pending.after.append(lambda: self._catalog.put(rows))
         if after is not None:
             pending.after.append(after)
-        await _through(self._commits.commit())
+        await _through(self._commits.commit(slot=slot))
         if _is_announced(rows, deleted or ()):
             await self.announce()
 
@@ -136,6 +135,7 @@ class CatalogWriter:
             self._reload = asyncio.get_running_loop().create_task(self._read_anew())
 
     async def _read_anew(self) -> None:
+        await self._commits.catalog_settled()
         pause_s = 0.05
         while not self._lifecycle.closed:
             try:

@@ -19,7 +19,7 @@ from penstock.node.catalog import Catalog, Group, Queue, group_row, queue_row
 from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.exchanges import Exchanges
 from penstock.node.lanes import LaneSet
 from penstock.node.session import Session
@@ -35,7 +35,7 @@ class Declarations:
     _writer: CatalogWriter
     _exchanges: Exchanges
     _lanes: LaneSet
-    _commits: CommitLoop
+    _commits: Commits
     _clock: Clock
     _ownership: Ownership
     _queues_max: int
@@ -128,17 +128,18 @@ class Declarations:
         """Delete a queue with its lanes, groups and bindings."""
         await self._begin_drop(queue)
         bindings = self._catalog.router(queue.namespace).queue_deleted(queue.name)
-        is_registrar = self._ownership.owns(REGISTRAR_SLOT)
+        slot = max(queue.slot, 0)
+        is_registrar = self._ownership.owns(REGISTRAR_SLOT) and self._commits.may_share(REGISTRAR_SLOT, slot)
         deleted = [("queue", queue.id), *(("group", group.id) for group in queue.groups.values())]
-        if is_registrar:  # otherwise the registrar deletes the bindings, when it hears of it
+        if is_registrar:  # otherwise the registrar deletes the bindings afterwards
             ids = [self._catalog.binding_id(queue.namespace, binding) for binding in bindings]
             deleted += [("binding", id) for id in ids if id is not None]
-            self._commits.amend().slots.add(REGISTRAR_SLOT)
-        self._commits.amend().lanes_deleted += queue.lanes
-        await self._writer.commit(
-            [], deleted, lambda: self._dropped(queue, bindings, is_registrar), slot=max(queue.slot, 0)
-        )
-        if is_registrar:
+            self._commits.amend(REGISTRAR_SLOT)
+        self._commits.amend(slot).lanes_deleted += queue.lanes
+        await self._writer.commit([], deleted, lambda: self._dropped(queue, bindings, is_registrar), slot=slot)
+        if self._ownership.owns(REGISTRAR_SLOT):
+            if not is_registrar:
+                self._exchanges.drop_orphans_soon()
             await self._exchanges.drop_unbound(queue.namespace, {binding.exchange for binding in bindings})
 
     async def _begin_drop(self, queue: Queue) -> None:

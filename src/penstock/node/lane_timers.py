@@ -15,7 +15,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.rows import slot_of
 from penstock.node.catalog import Catalog
 from penstock.node.clock import Clock
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.lanes import LaneSet
 from penstock.node.tasks import Tasks
 from penstock.node.timers import Timers
@@ -31,7 +31,7 @@ class LaneTimers:
     _store: Log
     _catalog: Catalog
     _lanes: LaneSet
-    _commits: CommitLoop
+    _commits: Commits
     _clock: Clock
     _timers: Timers
     _tasks: Tasks

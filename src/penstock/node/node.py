@@ -22,10 +22,12 @@ from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.clock import Clock
 from penstock.node.cluster.catalog_feed import CatalogFeed
 from penstock.node.cluster.membership import Cluster, ClusterOptions
-from penstock.node.cluster.outbox import Outbox
+from penstock.node.cluster.outbox import Outbox, OwnSlots
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.cluster.remote_publish import RemotePublish
 from penstock.node.cluster.slots import Slots
+from penstock.node.commit.by_slot import SlotCommits
+from penstock.node.commit.commits import Commits
 from penstock.node.commit.host import CommitHost
 from penstock.node.commit.loop import CommitLoop
 from penstock.node.commit.recovery import Recovery
@@ -118,7 +120,9 @@ class Node:
         self.catalog = catalog = Catalog()
         self.cache = BatchCache(cache_bytes)
         self.ownership = ownership = Ownership(asyncio.get_running_loop().time)
-        self.commits = commits = CommitLoop(store, memory, clock, ownership, self.counters)
+        kind: type[CommitLoop] | type[SlotCommits] = CommitLoop if store.capabilities.spans_slots else SlotCommits
+        self.commits: Commits = kind(store, memory, clock, ownership.epochs, self.counters)
+        commits = self.commits
         self.writer = CatalogWriter(catalog, store, commits, ownership, self.lifecycle)
         self.lanes = LaneSet(catalog, store, memory, ownership, self.lifecycle, self.writer.known)
         self.lane_timers = LaneTimers(store, catalog, self.lanes, commits, clock, self.timers, self.tasks)
@@ -167,6 +171,8 @@ class Node:
         self.outbox = outbox = Outbox(
             store, catalog, lanes, commits, publisher, positions, clock, self.timers, numbers, lifecycle, ownership
         )
+        if not commits.spans_slots:
+            remote.neighbours = OwnSlots(outbox)
         self.spool_state = state = SpoolState()
         replay = Replay(
             state,
@@ -229,7 +235,7 @@ class Node:
     def _build_observation(self, events: bool) -> None:
         store, catalog, lanes, commits, clock = self.store, self.catalog, self.lanes, self.commits, self.clock
         lifecycle, ownership = self.lifecycle, self.ownership
-        self.events = EventWriter(catalog, self.writer, lanes, self.tasks, ownership, events)
+        self.events = EventWriter(catalog, self.writer, lanes, self.tasks, ownership, self.remote, self.outbox, events)
         self.feed = EventFeed(self.events, catalog, lanes, self.waiters, self.streams, lifecycle)
         self.histories = Histories(self.events, lanes, store, ownership, self.streams)
         self.traces = Traces(store, lanes, commits, clock, self.timers, self.tasks, self.numbers, self.histories)
@@ -357,6 +363,8 @@ class Node:
         await self.writer.reserve_ids()
         await self.traces.open()
         await self.exchanges.drop_ephemeral()
+        if not self.commits.spans_slots:
+            await self.outbox.drain(self.ownership.epochs.keys())
         await self.slots.start(set(self.ownership.epochs))
         self.outbox.start()
         await self.enqueueing.open()

@@ -17,6 +17,10 @@ class Numbers:
         """Begin above everything that earlier processes gave out."""
         self._last = incarnation * NUMBERS_PER_INCARNATION
 
+    def is_own(self, number: int) -> bool:
+        """Whether this process gave it out."""
+        return number // NUMBERS_PER_INCARNATION == self._last // NUMBERS_PER_INCARNATION
+
     def next(self) -> int:
         self._last += 1
         return self._last

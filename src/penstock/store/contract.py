@@ -56,7 +56,12 @@ class Capabilities(msgspec.Struct, frozen=True):
     """What an engine can do. The commit loop follows it."""
 
     spans_slots: bool = True
-    """One commit may change lanes of several slots. A node refuses an engine that cannot do that."""
+    """One commit may change lanes of several slots.
+
+    Otherwise every commit names one slot at the most, and changes nothing that is of another: lanes, rows of the outbox
+    that it deletes (`OutboxRow.slot`), queues and groups (their queue's slot), other declarations and enqueued rows
+    (the registrar's). The outbox rows that it puts may be for any slot. Decision 24 has the details.
+    """
     commits_under_way: int = 1
     """How many `apply` calls may run at once. Those of one slot never overlap."""
     is_remote: bool = False

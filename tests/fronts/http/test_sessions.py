@@ -97,7 +97,7 @@ async def test_what_a_request_declares_while_its_session_is_ended_goes_too(front
         await went_on.wait()
         await apply(commit)
 
-    node_of(front.broker).commits._store.apply = slowly  # type: ignore[method-assign]
+    node_of(front.broker).store.apply = slowly  # type: ignore[method-assign]
     declaring = asyncio.ensure_future(front.call("PUT", "/v1/queues/late", {"exclusive": True}, session=session["id"]))
     await answered.wait()
     ending = asyncio.ensure_future(front.call("DELETE", f"/v1/sessions/{session['id']}"))
@@ -116,7 +116,7 @@ async def test_what_a_request_declares_while_its_session_is_ended_goes_too(front
 async def test_a_session_that_could_not_be_ended_can_be_ended_again(front: Front) -> None:
     session = await begin(front)
     await front.ok("PUT", "/v1/queues/replies", {"exclusive": True}, session=session["id"])
-    store = node_of(front.broker).commits._store
+    store = node_of(front.broker).store
     apply = store.apply
 
     async def away(commit: Commit) -> None:

@@ -39,7 +39,7 @@ from penstock.model.typed_headers import plain_headers
 from penstock.node.catalog import Catalog
 from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.observe.counters import Counters
 from penstock.node.publish.append import Publisher
@@ -76,7 +76,7 @@ class Enqueueing:
 
     _source: EnqueuedStore | None
     _catalog: Catalog
-    _commits: CommitLoop
+    _commits: Commits
     _publisher: Publisher
     _clock: Clock
     _counters: Counters
@@ -235,15 +235,14 @@ class Enqueueing:
         parts = self._parts(taken)
         results: Results = []
         if parts:
-            results = await self._publisher.append_in_room(parts, self._lifecycle.check_open)
+            results = await self._publisher.append_in_room(parts, self._lifecycle.check_open, REGISTRAR_SLOT)
         # No wait in between: the messages, or the promise of them to their queues' owners, and the end of their rows
         # are one commit.
-        pending = self._commits.amend()
-        pending.slots.add(REGISTRAR_SLOT)
+        pending = self._commits.amend(REGISTRAR_SLOT)
         pending.enqueued_deleted += [one.row.id for one in taken]
         pending.enqueued_failed += failures
         try:
-            await self._commits.commit()
+            await self._commits.commit(slot=REGISTRAR_SLOT)
         except PenstockError as error:
             raise Unavailable(f"a commit failed: {error}") from error  # for whatever reason: no row is to blame
         self._publisher.nudge(results)
@@ -303,10 +302,9 @@ class Enqueueing:
 
     async def _settle_some(self, ids: list[int], *, is_retry: bool) -> None:
         if ids:
-            pending = self._commits.amend()
-            pending.slots.add(REGISTRAR_SLOT)
+            pending = self._commits.amend(REGISTRAR_SLOT)
             (pending.enqueued_retried if is_retry else pending.enqueued_deleted).extend(ids)
-            await self._commits.commit()
+            await self._commits.commit(slot=REGISTRAR_SLOT)
             if self._source is not None:
                 self.failed = await self._source.count_failed()
             self.wake()

@@ -239,7 +239,7 @@ class Schedules:
         message = message_at(document.message, namespace, name, tick_ms)
         parts = self._parts(namespace, document, message)
         # Checked in the step that appends: a state that could not be committed with them must not follow.
-        self._publisher.nudge(await self._publisher.append_in_room(parts, self._writer.check))
+        self._publisher.nudge(await self._publisher.append_in_room(parts, self._writer.check, REGISTRAR_SLOT))
 
     def _parts(self, namespace: str, document: ScheduleDocument, message: Message) -> list[Part]:
         if document.queue is not None:

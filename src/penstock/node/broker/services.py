@@ -10,7 +10,7 @@ from penstock.node.catalog import Catalog
 from penstock.node.clock import Clock
 from penstock.node.cluster.membership import Cluster
 from penstock.node.cluster.ownership import Ownership
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.consume.claims import Claims
 from penstock.node.consume.dead_letters import DeadLetters
 from penstock.node.consume.extents import Extents
@@ -44,7 +44,7 @@ class Services(Protocol):
     """None where the node is alone on its store, and owns everything."""
     catalog: Catalog
     lanes: LaneSet
-    commits: CommitLoop
+    commits: Commits
     declarations: Declarations
     exchanges: Exchanges
     schedules: Schedules

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -24,11 +24,11 @@ from penstock.model import Message, dead_letter_target
 from penstock.model.appended import Appended
 from penstock.model.errors import InvalidArgument, NotFound, PenstockError, Unavailable, Unroutable
 from penstock.model.rows import DeadRow, OutboxRow, slot_of
-from penstock.node.catalog import Catalog, Group, Queue
+from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Group, Queue
 from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.cluster.remote_publish import Landed, Landing, is_remote_part, part_of
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.numbers import Numbers
@@ -38,7 +38,7 @@ from penstock.node.publish.route import route_message
 from penstock.node.publish.split import parts_of_messages
 from penstock.node.spool.positions import Positions
 from penstock.node.timers import Timers
-from penstock.store.contract import Log
+from penstock.store.contract import Store
 
 RETRY_MS: Final = 1_000
 RETRY_MS_MAX: Final = 60_000
@@ -46,6 +46,8 @@ ROWS_AT_ONCE: Final = 100
 LANDED_MAX: Final = 10_000
 LANDINGS_MAX: Final = 100_000
 DEATHS_MAX: Final = 16
+
+T = TypeVar("T")
 
 log = logging.getLogger("penstock.outbox")
 
@@ -70,10 +72,10 @@ _decoder = msgspec.json.Decoder(DeadLetter)
 class Outbox:
     """Works through the outbox in order, one commit a few rows."""
 
-    _store: Log
+    _store: Store
     _catalog: Catalog
     _lanes: LaneSet
-    _commits: CommitLoop
+    _commits: Commits
     _publisher: Publisher
     _positions: Positions
     _clock: Clock
@@ -91,6 +93,8 @@ class Outbox:
         """One pass at a time: a row that is read twice would be carried out twice."""
         self._landed: dict[int, Appended] = {}
         """Where the messages of rows went that were carried out lately."""
+        self._tried: dict[int, tuple[int, Appended]] = {}
+        """Where they are if the commit that carried the row out, under this epoch, happened although it failed."""
 
     # Into the outbox --------------------------------------------------------------------------------------
 
@@ -125,6 +129,11 @@ class Outbox:
 
     async def slots_served(self, _slots: Set[int]) -> None:
         self.wake()
+
+    def promised(self, rows: Sequence[OutboxRow]) -> None:
+        """These rows are durable."""
+        if any(self._ownership.owns(row.slot) for row in rows):
+            self.wake()
 
     def wake(self) -> None:
         """There are new rows."""
@@ -187,10 +196,9 @@ class Outbox:
         except PenstockError as error:
             blocked[target] = error
 
-    async def drain(self, slots: Set[int]) -> None:
-        """Carry out what other nodes have published to queues of these slots."""
-        if slots and not self._ownership.is_sole:
-            await self._pass(sorted(slots), is_drain=True)
+    async def drain(self, slots: Set[int]) -> bool:
+        """Carry out what was sent to queues of these slots; whether nothing of it must wait."""
+        return not slots or not await self._pass(sorted(slots), is_drain=True)
 
     async def landed(self, landings: Sequence[Landing]) -> list[Landed]:
         """Where the messages of these rows went, as far as they are carried out: those that are not, are first."""
@@ -201,26 +209,41 @@ class Outbox:
         for landing in landings:
             appended = self._landed.get(landing.id)
             if appended is None and landing.id not in waiting:
-                appended = await self._found_again(landing)
+                appended = await self._tried_here(landing) or await self._found_again(landing)
             if appended is not None:
                 found.append(Landed(landing.id, appended.base, appended.count, appended.duplicates))
         return found
+
+    async def _tried_here(self, landing: Landing) -> Appended | None:
+        """The row is gone: where its messages are, if nobody but this node can have carried it out since it tried."""
+        tried = self._tried.get(landing.id)
+        if tried is None:
+            return None
+        slots = (await self._store.heartbeat(0)).slots
+        epoch = next((row.epoch for row in slots if row.slot == slot_of(landing.lane)), 0)
+        return tried[1] if epoch == tried[0] else None
 
     async def _found_again(self, landing: Landing) -> Appended:
         """Another owner of the slot has carried it out: the log knows where, by its name; not if its queue is gone."""
         if landing.lane not in self._catalog.by_lane:
             return Appended(0, 0)
         rows = await self._lanes.store_of(landing.lane).find_dedup(landing.lane, [publish_key(landing.publish_id)])
-        return Appended(rows[0].offset if rows else 0, landing.count)
+        if not rows:
+            raise Unavailable("what was published is there; at which offsets, its queue does not remember")
+        return Appended(rows[0].offset, landing.count)
 
     async def _land(self, row: OutboxRow, check_kept: Callable[[], None]) -> None:
         """Append what another node has published to a queue of this one, and delete the row, in one commit."""
         try:
+            self._check_there(row)
             part = part_of(row, self._catalog)
         except NotFound as error:
             log.warning("what another node has published is dropped: %s", error)
             self._ownership.check(row.slot)
             self._done(row)
+            return
+        if row.lane >= EPHEMERAL_FROM:
+            await self._land_in_memory(row, part, check_kept)
             return
         origin, positions = part.origin, self._positions
         if origin is not None and await positions.read(origin.spool, row.lane) >= origin.sequence:
@@ -234,24 +257,33 @@ class Outbox:
             if origin is not None:
                 positions.check(origin, row.lane)
 
-        [(_, _, appended, _)] = await self._publisher.append_all([part], check)
+        [(_, _, appended, _)] = await self._publisher.append_all([part], check, row.slot)
         if origin is not None:
             positions.write(origin, row.lane)
         # No wait in between: the messages, how far their spool has come, and the end of the row are one commit.
         self._done(row)
+        _keep(self._tried, row.id, (self._ownership.epoch(row.slot), appended))
         # Nobody is told of it before it is durable.
-        self._commits.amend().after.append(lambda: self._remember(row.id, appended))
+        self._commits.amend(row.slot).after.append(lambda: self._remember(row.id, appended))
+
+    async def _land_in_memory(self, row: OutboxRow, part: Part, check: Callable[[], None]) -> None:
+        """Append to an ephemeral queue, then delete the row: memory and the store have no commit in common.
+
+        What is there is known while the queue is, for both are of this process.
+        """
+        if row.id not in self._landed:
+            [(_, _, appended, _)] = await self._publisher.append_all([part], check, row.slot)
+            self._commits.amend(row.slot).after.append(lambda: self._remember(row.id, appended))
+            await self._commits.commit(slot=row.slot)
+        self._done(row)
 
     def _remember(self, id: int, appended: Appended) -> None:
-        self._landed[id] = appended
-        while len(self._landed) > LANDED_MAX:
-            del self._landed[next(iter(self._landed))]
+        self._tried.pop(id, None)
+        _keep(self._landed, id, appended)
 
     def _done(self, row: OutboxRow) -> None:
         """The row goes with the next commit, which is refused if its slot is another node's by then."""
-        pending = self._commits.amend()
-        pending.slots.add(row.slot)
-        pending.outbox_deleted.append(row.id)
+        self._commits.amend(row.slot).outbox_deleted.append(row.id)
 
     def _slots(self) -> list[int] | None:
         """Whose rows are this node's to carry out; None for all."""
@@ -270,7 +302,7 @@ class Outbox:
             self._check_taken(row, group)
 
         if parts:
-            results = await self._publisher.append_all(parts, check)
+            results = await self._publisher.append_all(parts, check, row.slot)
             self._publisher.nudge(results)
         else:
             self._check_taken(row, group)
@@ -300,13 +332,21 @@ class Outbox:
 
     async def _message(self, row: OutboxRow) -> Message | None:
         """The dead message; None if it was purged, with all of its batch, before it could be copied."""
-        if row.lane not in self._catalog.by_lane:
+        try:
+            self._check_there(row)
+        except NotFound:
             return None
         batches = await self._lanes.store_of(row.lane).read(row.lane, row.offset, row.offset + 1, 0)
         if not batches or not batches[0].base <= row.offset < batches[0].end:
             return None
         batch, index = batches[0], row.offset - batches[0].base
         return decode(EncodedBatch(batch.count, batch.meta, batch.body), index, index + 1)[0]
+
+    def _check_there(self, row: OutboxRow) -> None:
+        """Raise where the lane is gone: an ephemeral one goes with its process, and the next may reuse its id."""
+        is_of_process = row.lane >= EPHEMERAL_FROM
+        if row.lane not in self._catalog.by_lane or (is_of_process and not self._numbers.is_own(row.id)):
+            raise NotFound("its queue was deleted")
 
     def _parts_with_death(self, letter: DeadLetter, message: Message) -> list[Part]:
         try:
@@ -324,6 +364,32 @@ class Outbox:
             return route_message(self._catalog, letter.namespace, name, copy)
         except Unroutable:
             raise NotFound(f"no queue is bound to exchange {name!r} for dead letters of {letter.queue!r}") from None
+
+
+def _keep(known: dict[int, T], id: int, value: T) -> None:
+    """Remember one more row, and forget the oldest of too many."""
+    known[id] = value
+    while len(known) > LANDED_MAX:
+        del known[next(iter(known))]
+
+
+class OwnSlots:
+    """The neighbours of a node that is alone, where its slots are to each other what nodes are."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+
+    async def ask_for(self, slots: list[int]) -> None:
+        """They are this node's."""
+
+    async def changed(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def look(self) -> None:
+        """There is nobody else."""
+
+    async def ask_landed(self, _slot: int, landings: list[Landing]) -> list[Landed]:
+        return await self._outbox.landed(landings)
 
 
 def _with_death(message: Message, letter: DeadLetter) -> Message:

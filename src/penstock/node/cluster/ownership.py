@@ -56,7 +56,7 @@ class Ownership:
 
     @property
     def epochs(self) -> Mapping[int, int]:
-        """Of every slot that this node has in the store, also of those that are coming or going."""
+        """Of every slot that this node has in the store, also of those that are coming or going: one live view."""
         return self._epochs
 
     @property

@@ -5,6 +5,9 @@ belongs to another node. The owner of that slot appends the messages and deletes
 (`outbox.py`), so whatever crashes, each part is there once. Where only one other node is concerned nothing crosses: the
 request is `NotOwner`. Verdicts on leases of several owners cannot be promised for later, for a lease may end
 meanwhile: there the slots themselves are asked for.
+
+Where the engine commits one slot at a time, another slot is to a publish what another node is, also if it is this
+node's: its part goes through the outbox.
 """
 
 from __future__ import annotations
@@ -18,11 +21,11 @@ import msgspec
 
 from penstock.batch import EncodedBatch, decode, decode_meta, encode
 from penstock.model.appended import Appended
-from penstock.model.errors import NotFound, NotOwner, PenstockError, Unavailable
+from penstock.model.errors import InvalidArgument, NotFound, NotOwner, PenstockError, Unavailable
 from penstock.model.rows import OutboxRow, slot_of
 from penstock.node.catalog import Catalog
 from penstock.node.cluster.ownership import Ownership
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.numbers import Numbers
 from penstock.node.publish.parts import ENCODE_FROM, Origin, Part, Results
 from penstock.node.tasks import Tasks
@@ -126,22 +129,39 @@ class RemotePublish:
     """Parts of publishes whose lanes other nodes own."""
 
     _ownership: Ownership
-    _commits: CommitLoop
+    _commits: Commits
     _numbers: Numbers
     _tasks: Tasks
 
     def __post_init__(self) -> None:
+        self._is_spanning = self._commits.spans_slots
         self.neighbours: Neighbours | None = None
-        """None where this node has the store for itself."""
+        """None where nothing is ever sent: this node has the store for itself, and one commit may hold everything."""
 
-    def is_elsewhere(self, part: Part) -> bool:
+    def is_other_nodes(self, part: Part) -> bool:
         return not self._ownership.has_taken(slot_of(part.lane))
+
+    def may_share(self, home: int | None, lane: int) -> bool:
+        """Whether a lane's messages may be in the commit of the slot `home`."""
+        return self._commits.may_share(home, slot_of(lane))
+
+    def is_elsewhere(self, part: Part, home: int | None) -> bool:
+        """Whether a part cannot be in the commit of the slot `home`: it is another node's, or must be in its own."""
+        return self.is_other_nodes(part) or not self.may_share(home, part.lane)
+
+    def home_of(self, parts: Sequence[Part]) -> int | None:
+        """The slot whose commit a publish is; None where one commit may hold all that is this node's."""
+        if self._is_spanning:
+            return None
+        own = [part.lane for part in parts if not self.is_other_nodes(part)]
+        # What is only in memory has no commit that others could be promised in.
+        return slot_of(min(own)) if own else None
 
     # Before -----------------------------------------------------------------------------------------------
 
     def check_owners(self, parts: Sequence[Part]) -> None:
         """Raise `NotOwner` where all of it is another node's: that can do it in one commit."""
-        if not parts or any(not self.is_elsewhere(part) for part in parts):
+        if not parts or not all(map(self.is_other_nodes, parts)):
             return
         slots = {slot_of(part.lane) for part in parts}
         if len(self._ownership.owners(slots)) == 1:
@@ -149,6 +169,11 @@ class RemotePublish:
 
     async def gather(self, slots: Collection[int]) -> None:
         """Own these slots, of leases that are settled together. `NotOwner` where one other node has all of them."""
+        if any(not self._commits.may_share(min(slots), slot) for slot in slots):
+            raise InvalidArgument(
+                "these leases are of queues in several slots, and this store commits one slot at a time; settle them "
+                "in a transaction for each queue"
+            )
         neighbours, owns = self.neighbours, self._ownership.owns
         if neighbours is None or all(map(owns, slots)):
             return
@@ -163,8 +188,14 @@ class RemotePublish:
             await neighbours.ask_for([slot for slot in slots if not owns(slot)])
             await neighbours.changed(AGAIN_S)
 
-    def send(self, part: Part) -> Sent:
-        """Put a part of another node's into the next commit; in the same step as what belongs together with it."""
+    def send(self, part: Part, home: int | None) -> Sent:
+        """Promise a part in the next commit of `home`; in the same step as what belongs together with it."""
+        row, landing = self.promise(part)
+        self._commits.amend(home).outbox.append(row)
+        return Sent(-1, landing.count, landing=landing)
+
+    def promise(self, part: Part) -> tuple[OutboxRow, Landing]:
+        """The row by which the owner of a part's slot appends it, and how to ask for it there."""
         batch = part.batch if part.batch is not None else encode(part.messages)
         id = self._numbers.next()
         publish_id = part.publish_id or f"remote-{id}"
@@ -183,8 +214,7 @@ class RemotePublish:
             sequence,
         )
         row = OutboxRow(id, part.lane, 0, msgspec.msgpack.encode(remote), slot_of(part.lane))
-        self._commits.amend().outbox.append(row)
-        return Sent(-1, batch.count, landing=Landing(id, part.lane, batch.count, publish_id))
+        return row, Landing(id, part.lane, batch.count, publish_id)
 
     # After ------------------------------------------------------------------------------------------------
 

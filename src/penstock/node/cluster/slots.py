@@ -17,7 +17,7 @@ from penstock.model.rows import Commit, slot_of
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog
 from penstock.node.cluster.outbox import Outbox
 from penstock.node.cluster.ownership import Ownership
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.observe.events import EventWriter
 from penstock.node.tasks import Tasks
 from penstock.store.contract import Log
@@ -30,7 +30,7 @@ class Slots:
     _catalog: Catalog
     _memory: Log
     """Holds the lanes of ephemeral queues."""
-    _commits: CommitLoop
+    _commits: Commits
     _outbox: Outbox
     _events: EventWriter
     _tasks: Tasks

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.api.ticket import Ticket
 from penstock.core.lane import Lane, Sealed
 from penstock.model.errors import PenstockError
-from penstock.model.rows import BatchRow, OutboxRow, TraceRow, slot_of
+from penstock.model.rows import BatchRow, Commit, OutboxRow, TraceRow, slot_of
 from penstock.node.background.retention import LaneRetention
 from penstock.node.cache import BatchCache
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog
@@ -73,7 +73,9 @@ class CommitHost:
     def is_current(self, lane: Lane) -> bool:
         return self._lanes.get(lane.id) is lane
 
-    def sealed(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> tuple[list[OutboxRow], list[TraceRow]]:
+    def sealed(
+        self, sealed: list[tuple[Lane, Sealed]], now_ms: int, slot: int | None
+    ) -> tuple[list[OutboxRow], list[TraceRow]]:
         outbox: list[OutboxRow] = []
         traces: list[TraceRow] = []
         for lane, part in sealed:
@@ -85,12 +87,14 @@ class CommitHost:
             if part.change.batches and lane.id < EPHEMERAL_FROM:
                 traces += self._traces.published(queue, lane.id, part.change.batches)
             self._events.happened(queue, lane.id, part)
-        self._events.seal(sealed, now_ms)
+        outbox += self._events.seal(sealed, now_ms, slot)
         return outbox, traces
 
     # Durable ----------------------------------------------------------------------------------------------
 
-    def committed(self, sealed: list[tuple[Lane, Sealed]]) -> None:
+    def committed(self, sealed: list[tuple[Lane, Sealed]], durable: Commit | None) -> None:
+        if durable is not None and durable.outbox:
+            self._outbox.promised(durable.outbox)
         for lane, part in sealed:
             if part.change.batches and self._is_wanted_soon(lane, part.change.batches[0]):
                 for row in part.change.batches:
@@ -101,8 +105,6 @@ class CommitHost:
             self._lane_timers.arm(lane)
             self._retention.changed(lane)
             self._waiters.serve(lane)
-            if part.died:
-                self._outbox.wake()
 
     def _is_wanted_soon(self, lane: Lane, first: BatchRow) -> bool:
         """Whether what is published now may be read from memory: behind a long backlog it is pushed out unread.

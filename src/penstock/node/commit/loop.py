@@ -13,25 +13,24 @@ again: what is in the store is the truth. Next stop of a message: `store/contrac
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol, TypeVar, overload
 
 from penstock.api.ticket import Ticket
 from penstock.core.lane import Lane, Sealed
-from penstock.model.errors import Closed, Fenced, InvalidArgument, PenstockError, Unavailable
+from penstock.model.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.model.rows import Commit, OutboxRow, TraceRow
 from penstock.node.clock import Clock
-from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.build import Round, any_epoch, build
+from penstock.node.commit.commits import PENDING_BYTES_MAX, Commits
 from penstock.node.commit.pacing import DEFERRED_SECONDS, Pacing
 from penstock.node.commit.pending import Pending, Publish
 from penstock.node.observe.counters import Counters
 from penstock.node.publish.parts import Unit
 from penstock.node.spool.records import Doubt
 from penstock.store.contract import Store
-
-PENDING_BYTES_MAX = 16 * 1024 * 1024
 
 T = TypeVar("T")
 
@@ -51,11 +50,16 @@ class Host(Protocol):
     def is_current(self, lane: Lane) -> bool:
         """Whether this is the lane as it is loaded now: not one of a queue that was deleted meanwhile."""
 
-    def sealed(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> tuple[list[OutboxRow], list[TraceRow]]:
-        """Lanes were sealed: seal the last one and add it to the list; what goes to the outbox and into traces."""
+    def sealed(
+        self, sealed: list[tuple[Lane, Sealed]], now_ms: int, slot: int | None
+    ) -> tuple[list[OutboxRow], list[TraceRow]]:
+        """Lanes were sealed: seal the last one and add it to the list; what goes to the outbox and into traces.
 
-    def committed(self, sealed: list[tuple[Lane, Sealed]]) -> None:
-        """A commit is durable."""
+        Where the round is one of a slot alone, the last lane is sealed only if it is of that slot.
+        """
+
+    def committed(self, sealed: list[tuple[Lane, Sealed]], durable: Commit | None) -> None:
+        """A round is durable: `durable` is what the store got of it."""
 
     def stamp(self, commit: Commit) -> Doubt | None:
         """Put into a commit what tells later whether it happened; None where that cannot be."""
@@ -70,18 +74,31 @@ class Host(Protocol):
         """
 
 
-class CommitLoop:
+class CommitLoop(Commits):
     """Seals, applies, answers; as many commits at a time as the engine can do, one in each slot."""
 
-    def __init__(self, store: Store, memory: Store, clock: Clock, ownership: Ownership, counters: Counters) -> None:
-        if not store.capabilities.spans_slots:
-            raise InvalidArgument("this engine commits one slot at a time; the node needs commits that span slots")
+    spans_slots = True
+
+    def __init__(
+        self,
+        store: Store,
+        memory: Store,
+        clock: Clock,
+        epochs: Mapping[int, int],
+        counters: Counters,
+        slot: int | None = None,
+    ) -> None:
+        """`epochs` are those of the slots that this node has now, as far as a commit may be about them.
+
+        `slot` is the only one that its rounds are of; None where they may be of several.
+        """
+        self._slot = slot
         self._counters = counters
         self._store = store
         self._callback_log = store.callback_log
         self._memory = memory
         self._clock = clock
-        self._ownership = ownership
+        self._epochs = epochs
         self._pacing = Pacing(is_remote=store.capabilities.is_remote)
         self._loop = asyncio.get_running_loop()
         self._rounds_max = store.capabilities.commits_under_way
@@ -104,25 +121,27 @@ class CommitLoop:
         """How many commits have failed: what was changed before one did may not be there, and comes before the rest."""
 
     def attach(self, host: Host) -> None:
-        """Tell the host of every commit; before the first one."""
         self._host = host
 
     # What callers do --------------------------------------------------------------------------------------
 
     @overload
-    def commit(self, lane: Lane | None = None, *, deferred: bool = False) -> Ticket[None]: ...
+    def commit(self, lane: Lane | None = None, *, slot: int | None = None, deferred: bool = False) -> Ticket[None]: ...
 
     @overload
-    def commit(self, lane: Lane | None = None, *, result: T, unit: Unit | None = None) -> Ticket[T]: ...
+    def commit(
+        self, lane: Lane | None = None, *, slot: int | None = None, result: T, unit: Unit | None = None
+    ) -> Ticket[T]: ...
 
     def commit(
-        self, lane: Lane | None = None, *, result: Any = None, unit: Unit | None = None, deferred: bool = False
+        self,
+        lane: Lane | None = None,
+        *,
+        slot: int | None = None,  # noqa: ARG002 - it waits for everything
+        result: Any = None,
+        unit: Unit | None = None,
+        deferred: bool = False,
     ) -> Ticket[Any]:
-        """A ticket that is done, with the result, when all that was changed so far is durable; `lane` has changed too.
-
-        `unit` is a publish that the spool may keep if the commit fails. `deferred` asks for no commit of its own: it
-        goes with the next one that others need, or by itself after `DEFERRED_SECONDS` or a `flush`.
-        """
         if self._closed:
             return Ticket.failed(Closed("the broker is closed"))
         pending, ticket = self._pending, Ticket(result)
@@ -143,24 +162,23 @@ class CommitLoop:
         return ticket
 
     def touch(self, lane: Lane) -> None:
-        """The lane changed, and nobody waits for that: take it into the next commit."""
         self._pending.lanes[lane.id] = lane
         self._schedule()
 
-    def amend(self) -> Pending:
-        """The next commit, to add rows and callbacks to it; schedules that commit."""
+    def amend(self, slot: int | None) -> Pending:
         self._schedule()
-        self._pending.is_plain = False
-        return self._pending
+        pending = self._pending
+        pending.is_plain = False
+        if slot is not None:
+            pending.slots.add(slot)
+        return pending
 
     def flush(self) -> None:
-        """Commit what was deferred."""
         self._end_deferral()
         if self._pending.deferred:
             self._schedule()
 
     def probe(self) -> Ticket[None]:
-        """Done when the store has taken a commit from now on, an empty one where nothing changed."""
         if self._closed:
             return Ticket.failed(Closed("the broker is closed"))
         ticket: Ticket[None] = Ticket()
@@ -170,45 +188,56 @@ class CommitLoop:
 
     # What is pending --------------------------------------------------------------------------------------
 
+    async def publishes_settled(self) -> None:
+        while self._pending.publishes or any(each.pending.publishes for each in self._rounds):
+            await self._ended()
+
+    async def catalog_settled(self) -> None:
+        """At once: a round that changes the catalog goes alone, and takes what is pending with it when it fails."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way, and nothing pending that is to be committed at once."""
+        return not (self._is_scheduled or self._rounds or self._pending.has_callers)
+
+    @property
+    def under_way(self) -> int:
+        """How many commits are."""
+        return len(self._rounds)
+
     @property
     def pending_bytes(self) -> int:
-        """What publishers have put into the next commit."""
         return self._pending.bytes
 
     def holds(self, lane: Lane) -> bool:
-        """Whether a commit under way or the next one holds something of a lane."""
         id = lane.id
         return id in self._pending.lanes or any(id == one.id for each in self._rounds for one, _ in each.sealed)
 
     def concerns_slots(self, slots: set[int]) -> bool:
-        """Whether a commit under way or the next one holds something of these slots."""
         return not slots.isdisjoint(self._pending.all_slots().union(*(each.slots for each in self._rounds)))
 
     def give_up(self, slots: set[int], error: PenstockError) -> None:
-        """These slots are another node's: the next commit, if it holds something of them, fails before it begins.
-
-        The one under way is refused by the store, as far as it is about them.
-        """
         if not slots.isdisjoint(self._pending.all_slots()):
             self._lost = error
             self._schedule()
 
     def has_room(self, size: int) -> bool:
-        """Whether `size` more bytes may be pending now; the first may always."""
         return not self._pending.bytes or self._pending.bytes + size <= PENDING_BYTES_MAX
 
-    def take_room(self, size: int) -> None:
-        """Count `size` more pending bytes, for which there is room."""
+    def take_room(self, size: int, slot: int | None) -> None:  # noqa: ARG002 - the room is one for all
         self._pending.bytes += size
 
-    async def room(self, size: int) -> None:
-        """Wait until `size` more bytes may be pending: the back-pressure on publishers."""
+    async def room(self, size: int, slot: int | None) -> None:
         while not self.has_room(size):
-            future = self._loop.create_future()
-            self._room.append(future)
-            self._schedule()  # what was counted and then refused never asked for a commit
-            await future
-        self.take_room(size)
+            await self.sealed()
+        self.take_room(size, slot)
+
+    async def sealed(self) -> None:
+        """Wait until what is pending has become a commit."""
+        future = self._loop.create_future()
+        self._room.append(future)
+        self._schedule()  # what was counted and then refused never asked for a commit
+        await future
 
     # A round ----------------------------------------------------------------------------------------------
 
@@ -258,9 +287,9 @@ class CommitLoop:
             part = lane.seal(now_ms)
             if part is not None:
                 sealed.append((lane, part))
-        outbox, traces = self._host.sealed(sealed, now_ms)
+        outbox, traces = self._host.sealed(sealed, now_ms, self._slot)
         current = Round(pending, sealed)
-        build(current, outbox, traces, self._ownership.epochs, self._host.stamp)
+        build(current, outbox, traces, self._epochs, self._host.stamp)
         self._make_room()
         return current
 
@@ -374,7 +403,7 @@ class CommitLoop:
 
     async def _probe(self, probes: list[Ticket[None]]) -> None:
         """An empty commit. If it fails nothing is in doubt, so only the callers of `probe` are told."""
-        error = await self._try(self._store, Commit(epochs=any_epoch(self._ownership.epochs)))
+        error = await self._try(self._store, Commit(epochs=any_epoch(self._epochs)))
         if isinstance(error, Fenced):
             self._host.lost(set(), False, error)
         _tell(probes, error)
@@ -392,7 +421,7 @@ class CommitLoop:
             action()
         _tell(pending.tickets, None)
         _tell(pending.deferred, None)
-        self._host.committed(current.sealed)
+        self._host.committed(current.sealed, current.durable)
 
     def _fail(self, current: Round, error: PenstockError) -> None:
         """Nothing that was changed in memory since the last good commit can be trusted.
@@ -416,13 +445,20 @@ class CommitLoop:
             _tell([ticket for ticket in tickets if ticket not in kept], error)
 
     async def close(self) -> None:
-        """Commit what is pending, then take nothing more."""
-        while self._is_scheduled or self._rounds or self._pending.has_callers:
-            self.flush()
-            rest: asyncio.Future[None] = self._loop.create_future()
-            self._rests.append(rest)
-            await rest
+        await self.rest()
         self._closed = True
+
+    async def rest(self) -> None:
+        """Commit what is pending, and wait until nothing is under way."""
+        while not self.is_idle:
+            self.flush()
+            await self._ended()
+
+    async def _ended(self) -> None:
+        """Wait until a round has ended."""
+        rest: asyncio.Future[None] = self._loop.create_future()
+        self._rests.append(rest)
+        await rest
 
 
 def _tell(tickets: list[Ticket[Any]], error: PenstockError | None) -> None:

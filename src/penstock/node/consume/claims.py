@@ -16,7 +16,7 @@ from penstock.model.errors import Fenced, LeaseLost, NotOwner, PenstockError, St
 from penstock.model.verdict import Verdict
 from penstock.node.catalog import Catalog, Group, Queue
 from penstock.node.clock import Clock
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.consume.bodies import Bodies
 from penstock.node.consume.waiters import Claimed, Request, Waiters, is_visible
 from penstock.node.lanes import LaneSet
@@ -30,7 +30,7 @@ class Claims:
         self,
         catalog: Catalog,
         lanes: LaneSet,
-        commits: CommitLoop,
+        commits: Commits,
         clock: Clock,
         lifecycle: Lifecycle,
         waiters: Waiters,

@@ -14,7 +14,7 @@ from penstock.core.lane import Lane
 from penstock.model.rows import DeadRow
 from penstock.node.catalog import Group, Queue
 from penstock.node.clock import Clock
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.consume.bodies import Bodies
 from penstock.node.lanes import LaneSet
 
@@ -51,7 +51,7 @@ class Choice(NamedTuple):
 class DeadLetters:
     """Dead letters of every group."""
 
-    def __init__(self, lanes: LaneSet, commits: CommitLoop, clock: Clock, bodies: Bodies) -> None:
+    def __init__(self, lanes: LaneSet, commits: Commits, clock: Clock, bodies: Bodies) -> None:
         self._lanes = lanes
         self._commits = commits
         self._clock = clock

@@ -15,7 +15,7 @@ from penstock.core.lane import Lane
 from penstock.node.catalog import Catalog, Group, Queue
 from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.declarations import Declarations
 from penstock.node.lanes import LaneSet
 from penstock.node.session import Session
@@ -30,7 +30,7 @@ class Sessions:
         ownership: Ownership,
         lanes: LaneSet,
         clock: Clock,
-        commits: CommitLoop,
+        commits: Commits,
         declarations: Declarations,
     ) -> None:
         self._catalog = catalog

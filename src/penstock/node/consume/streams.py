@@ -18,7 +18,7 @@ from penstock.core.lane import Lane
 from penstock.model.errors import OffsetGone
 from penstock.node.catalog import Group, Queue
 from penstock.node.clock import Clock
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.consume.bodies import Bodies
 from penstock.node.consume.waiters import Waiters
 from penstock.node.lanes import LaneSet
@@ -34,7 +34,7 @@ class Streams:
     def __init__(
         self,
         lanes: LaneSet,
-        commits: CommitLoop,
+        commits: Commits,
         clock: Clock,
         lifecycle: Lifecycle,
         waiters: Waiters,

@@ -23,7 +23,7 @@ from penstock.model.verdict import Verdict
 from penstock.node.catalog import Catalog, Group, Queue
 from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.lane_timers import LaneTimers
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle
@@ -83,7 +83,7 @@ class Waiters:
         self,
         catalog: Catalog,
         lanes: LaneSet,
-        commits: CommitLoop,
+        commits: Commits,
         clock: Clock,
         timers: Timers,
         lane_timers: LaneTimers,

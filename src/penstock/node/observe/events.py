@@ -16,11 +16,14 @@ from penstock.core.lane import ROW_BYTES_MAX, ROW_MESSAGES_MAX, Lane, Sealed
 from penstock.model import DEFAULT_NAMESPACE, EVENTS_QUEUE, Message, QueueConfig
 from penstock.model.errors import PenstockError
 from penstock.model.events import Delivery, encode_delivery
-from penstock.model.rows import SLOTS, home_slot, slot_of
+from penstock.model.rows import SLOTS, OutboxRow, home_slot, slot_of
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue, queue_row
 from penstock.node.catalog_writer import CatalogWriter
+from penstock.node.cluster.outbox import Outbox
 from penstock.node.cluster.ownership import Ownership
+from penstock.node.cluster.remote_publish import RemotePublish
 from penstock.node.lanes import LaneSet
+from penstock.node.publish.parts import Part
 from penstock.node.tasks import Tasks
 
 EVENTS_RETAIN_MS: Final = 7 * 24 * 3600 * 1000
@@ -41,11 +44,15 @@ class EventWriter:
     _lanes: LaneSet
     _tasks: Tasks
     _ownership: Ownership
+    _remote: RemotePublish
+    _outbox: Outbox
     _is_on: bool
 
     def __post_init__(self) -> None:
         self.lane: int | None = None
         self._waiting: list[bytes] = []
+        self._is_promised = False
+        """Events may be on their way through the outbox."""
 
     async def slots_served(self, _slots: Set[int]) -> None:
         await self.move()
@@ -107,12 +114,17 @@ class EventWriter:
         if part.events and self._is_on and lane < EPHEMERAL_FROM:
             self._waiting += _deliveries(queue, lane, part)
 
-    def seal(self, sealed: list[tuple[Lane, Sealed]], now_ms: int) -> None:
-        """Write them into the commit that they tell of, or into a later one while the lane is being loaded."""
+    def seal(self, sealed: list[tuple[Lane, Sealed]], now_ms: int, slot: int | None) -> list[OutboxRow]:
+        """Write them into the commit that they tell of, or into a later one while the lane is being loaded.
+
+        A commit of another slot alone promises them to the lane: the rows for the outbox.
+        """
         lane = None if self.lane is None else self._lanes.get(self.lane)
         if lane is None:
             del self._waiting[: len(self._waiting) - WAITING_MAX]
-            return
+            return []
+        if slot is not None and slot != slot_of(lane.id):
+            return self._promised(lane.id)
         if self._waiting:
             self._append(lane, now_ms)
             self._waiting = []
@@ -120,6 +132,21 @@ class EventWriter:
         if part is not None:
             part.events = []  # what happens to events is no event
             sealed.append((lane, part))
+        return []
+
+    def _promised(self, lane: int) -> list[OutboxRow]:
+        waiting, self._waiting = self._waiting, []
+        queue = self._catalog.by_lane.get(lane)
+        if not waiting or queue is None:
+            return []
+        messages = [Message(payload, content_type=_CONTENT_TYPE) for payload in waiting]
+        self._is_promised = True
+        return [self._remote.promise(Part(queue, lane, messages, None, None, None))[0]]
+
+    async def arrived(self) -> None:
+        """Wait until those are in their queue whose commit is durable."""
+        if self._is_promised and self.lane is not None:
+            await self._outbox.drain({slot_of(self.lane)})
 
     def _append(self, lane: Lane, now_ms: int) -> None:
         """As a batch of their own: they are alike in all but their payloads, and with each commit there are some."""

@@ -53,6 +53,7 @@ class Histories:
         for queue_id, index, offset in keys:
             offsets.setdefault((queue_id, index), []).append(offset)
         found: list[tuple[MessageKey, HistoryEntry]] = []
+        await self._events.arrived()
         queues = self._events.queues()
         for queue in queues:
             async for payload in self._payloads(queue, since_ms):

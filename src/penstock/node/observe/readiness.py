@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from penstock.model.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.node.cluster.ownership import Ownership
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.spool.spool import Spool
 
@@ -26,7 +26,7 @@ SHARED_S: Final = 1.0
 class Readiness:
     """The last answer, or the question that is under way."""
 
-    _commits: CommitLoop
+    _commits: Commits
     _spool: Spool
     _lifecycle: Lifecycle
     _ownership: Ownership

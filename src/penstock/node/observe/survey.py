@@ -22,7 +22,7 @@ from penstock.node.background.enqueued import Enqueueing
 from penstock.node.cache import BatchCache
 from penstock.node.catalog import Catalog, Group, Queue
 from penstock.node.clock import Clock
-from penstock.node.commit.loop import PENDING_BYTES_MAX, CommitLoop
+from penstock.node.commit.commits import PENDING_BYTES_MAX, Commits
 from penstock.node.consume.waiters import Waiters
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle
@@ -46,7 +46,7 @@ class Survey:
     _cache: BatchCache
     _counters: Counters
     _waiters: Waiters
-    _commits: CommitLoop
+    _commits: Commits
     _enqueueing: Enqueueing
     _spool: Spool
     _clock: Clock

@@ -18,10 +18,10 @@ from penstock.api.traces import Trace, TraceEntry
 from penstock.batch import meta_column
 from penstock.model import ID_CHARACTERS_MAX, check_text
 from penstock.model.errors import InvalidArgument, PenstockError
-from penstock.model.rows import BatchRow, TraceRow
+from penstock.model.rows import BatchRow, TraceRow, slot_of
 from penstock.node.catalog import Queue
 from penstock.node.clock import Clock
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.lanes import LaneSet
 from penstock.node.numbers import Numbers
 from penstock.node.observe.history import Histories, MessageKey
@@ -47,7 +47,7 @@ class Traces:
 
     _store: Log
     _lanes: LaneSet
-    _commits: CommitLoop
+    _commits: Commits
     _clock: Clock
     _timers: Timers
     _tasks: Tasks
@@ -105,9 +105,10 @@ class Traces:
                 where = f"queue {queue.name!r}" if len(queue.lanes) == 1 else f"lane {index} of queue {queue.name!r}"
                 raise InvalidArgument(f"offset is {offset}; {where} ends at {end}, so there never was such a message")
             row = msgspec.structs.replace(row, queue=queue.name, queue_id=queue.id, lane=index, offset=offset)
-        self._commits.amend().traces.append(row)
+        slot = None if place is None else slot_of(place[1])
+        self._commits.amend(slot).traces.append(row)
         self._expire_at(at_ms + TRACE_RETAIN_MS)
-        await self._commits.commit()
+        await self._commits.commit(slot=slot)
 
     # Out of them ------------------------------------------------------------------------------------------
 
@@ -119,7 +120,7 @@ class Traces:
             oldest_ms = await self._store.oldest_trace()
             expired_ms = self._clock.now_ms() - TRACE_RETAIN_MS
             while oldest_ms is not None and oldest_ms <= expired_ms:
-                self._commits.amend().traces_expired_ms = min(expired_ms, oldest_ms + EXPIRE_SPAN_MS)
+                self._commits.amend(None).traces_expired_ms = min(expired_ms, oldest_ms + EXPIRE_SPAN_MS)
                 await self._commits.commit()
                 oldest_ms = await self._store.oldest_trace()
         except PenstockError:

@@ -18,7 +18,7 @@ from penstock.model.errors import MessageTooLarge
 from penstock.model.rows import DedupRow
 from penstock.node.clock import Clock
 from penstock.node.cluster.remote_publish import RemotePublish
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.lanes import LaneSet
 from penstock.node.limits import Limits
 from penstock.node.publish.parts import Part, Results
@@ -50,9 +50,7 @@ class Known:
 class Publisher:
     """Appends parts to the lanes of this node, and promises those of other nodes to their owners."""
 
-    def __init__(
-        self, lanes: LaneSet, commits: CommitLoop, clock: Clock, remote: RemotePublish, limits: Limits
-    ) -> None:
+    def __init__(self, lanes: LaneSet, commits: Commits, clock: Clock, remote: RemotePublish, limits: Limits) -> None:
         self._lanes = lanes
         self._commits = commits
         self._clock = clock
@@ -64,20 +62,21 @@ class Publisher:
         size = self.check_limits(count, parts)
         if self._remote.neighbours is not None:
             self._remote.check_owners(parts)
-        results = self.append_at_once(parts, size)
+        home = self._remote.home_of(parts)
+        results = self.append_at_once(parts, size, home)
         if results is None:
-            return Ticket.of(self._publish_later(count, parts, size))
-        return self._commits.commit(result=Receipt(count, results))
+            return Ticket.of(self._publish_later(count, parts, size, home))
+        return self._commits.commit(slot=home, result=Receipt(count, results))
 
-    async def _publish_later(self, count: int, parts: Sequence[Part], size: int) -> Receipt:
-        results = await self.append_later(parts, size)
-        await self._commits.commit()
+    async def _publish_later(self, count: int, parts: Sequence[Part], size: int, home: int | None) -> Receipt:
+        results = await self.append_later(parts, size, home)
+        await self._commits.commit(slot=home)
         return Receipt(count, await self._remote.landed(results))
 
-    async def append_later(self, parts: Sequence[Part], size: int) -> Results:
+    async def append_later(self, parts: Sequence[Part], size: int, home: int | None) -> Results:
         """Append parts when their lanes are loaded and there is room for them."""
-        await self._commits.room(size)
-        return await self.append_all(parts)
+        await self._commits.room(size, home)
+        return await self.append_all(parts, None, home)
 
     def check_limits(self, count: int, parts: Sequence[Part]) -> int:
         """Raise where this is more than may be published at once; its bytes otherwise."""
@@ -93,8 +92,10 @@ class Publisher:
         if size > limits.batch_bytes:
             raise MessageTooLarge(f"{size} bytes in one call; the limit is {limits.batch_bytes}")
 
-    def append_at_once(self, parts: Sequence[Part], size: int) -> Results | None:
+    def append_at_once(self, parts: Sequence[Part], size: int, home: int | None) -> Results | None:
         """Append parts where nothing must be waited for: lanes loaded, ids known, room for the bytes; else None."""
+        if home is not None and any(self._remote.is_elsewhere(part, home) for part in parts):
+            return None
         lanes: dict[int, Lane] = {}
         for part in parts:
             lane = self._lanes.get(part.lane)
@@ -108,8 +109,8 @@ class Publisher:
                 self.check_room(lane, parts)
         except Missing:
             return None
-        self._commits.take_room(size)
-        return self.append_ready(parts, lanes, [None] * len(parts))
+        self._commits.take_room(size, home)
+        return self.append_ready(parts, lanes, [None] * len(parts), home)
 
     def check_room(self, lane: Lane, parts: Sequence[Part]) -> None:
         """Raise `QueueFull` unless the lane can take all of those parts that are for it."""
@@ -142,22 +143,28 @@ class Publisher:
             lane.name_publish(now_ms, key, appended.base)
         return appended
 
-    async def append_all(self, parts: Sequence[Part], check: Callable[[], None] | None = None) -> Results:
-        """Append to several lanes in one step, so that one commit holds them all; `check` may still refuse in it."""
+    async def append_all(self, parts: Sequence[Part], check: Callable[[], None] | None, home: int | None) -> Results:
+        """Append to several lanes in one step, so that one commit holds them all; `check` may still refuse in it.
+
+        `home` is the slot whose commit it is: what may not share that is promised to its slot, in the same commit.
+        """
         while True:
-            known = await self.known_ids(parts)
+            known = await self.known_ids(parts, home)
             try:
-                ready = await self.ready_lanes(parts)
+                ready = await self.ready_lanes(parts, home)
                 if ready is not None and known.is_true_of(ready):
                     if check is not None:
                         check()
-                    return self.append_ready(parts, ready, known.rows)
+                    return self.append_ready(parts, ready, known.rows, home)
             finally:
                 known.close()
 
-    async def ready_lanes(self, parts: Sequence[Part]) -> dict[int, Lane] | None:
-        """Every part's lane, loaded and with room, at one and the same moment; None to try again."""
-        ids = sorted({part.lane for part in parts if not self._remote.is_elsewhere(part)})
+    async def ready_lanes(self, parts: Sequence[Part], home: int | None) -> dict[int, Lane] | None:
+        """Every part's lane that is at home, loaded, at one and the same moment; None to try again.
+
+        All of this node have room for what is meant for them.
+        """
+        ids = sorted({part.lane for part in parts if not self._remote.is_other_nodes(part)})
         for id in ids:
             await self._lanes.run(id, lambda lane: self.check_room(lane, parts))
         lanes = {lane.id: lane for lane in await self._lanes.together(ids)}
@@ -166,10 +173,14 @@ class Publisher:
                 self.check_room(lane, parts)
         except Missing:
             return None  # pushed out of memory while another was loaded
-        return lanes
+        return {id: lane for id, lane in lanes.items() if self._remote.may_share(home, id)}
 
     def append_ready(
-        self, parts: Sequence[Part], lanes: dict[int, Lane], known: Sequence[dict[bytes, DedupRow] | None]
+        self,
+        parts: Sequence[Part],
+        lanes: dict[int, Lane],
+        known: Sequence[dict[bytes, DedupRow] | None],
+        home: int | None,
     ) -> Results:
         results: Results = []
         for part, ids in zip(parts, known, strict=True):
@@ -178,16 +189,16 @@ class Publisher:
                 appended = self.append(lane, part, ids)
                 self._commits.touch(lane)
             else:
-                appended = self._remote.send(part)
+                appended = self._remote.send(part, home)
             results.append((part.queue.name, part.queue.index_of(part.lane), appended, part.indexes))
         return results
 
-    async def known_ids(self, parts: Sequence[Part]) -> Known:
+    async def known_ids(self, parts: Sequence[Part], home: int | None) -> Known:
         """The stored dedup rows of each part's ids, where a lane has more ids than it keeps in memory. Close it."""
         known = Known()
         try:
             for part in parts:
-                elsewhere = self._remote.is_elsewhere(part)
+                elsewhere = self._remote.is_elsewhere(part, home)
                 known.rows.append(None if elsewhere else await self._stored_ids(part, known))
         except BaseException:
             known.close()
@@ -211,10 +222,12 @@ class Publisher:
             keys.append(publish_key(part.publish_id))
         return lane.dedup.unsure_of(keys, self._clock.now_ms() if part.asked_ms is None else part.asked_ms)
 
-    async def append_in_room(self, parts: Sequence[Part], check: Callable[[], None] | None = None) -> Results:
+    async def append_in_room(
+        self, parts: Sequence[Part], check: Callable[[], None] | None, home: int | None
+    ) -> Results:
         """Like `append_all`, once there is room for the bytes in the next commit."""
-        await self._commits.room(sum(part.size for part in parts))
-        return await self.append_all(parts, check)
+        await self._commits.room(sum(part.size for part in parts), home)
+        return await self.append_all(parts, check, home)
 
     # What other nodes append ------------------------------------------------------------------------------
 

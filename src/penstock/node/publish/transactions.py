@@ -11,7 +11,7 @@ from penstock.model.rows import slot_of
 from penstock.model.verdict import Verdict
 from penstock.node.clock import Clock
 from penstock.node.cluster.remote_publish import RemotePublish
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.consume.claims import Claims
 from penstock.node.lanes import LaneSet
 from penstock.node.publish.append import Known, Publisher
@@ -26,7 +26,7 @@ class Transactions:
     def __init__(
         self,
         lanes: LaneSet,
-        commits: CommitLoop,
+        commits: Commits,
         clock: Clock,
         claims: Claims,
         publisher: Publisher,
@@ -44,24 +44,26 @@ class Transactions:
 
     async def commit(self, settles: Settles, count: int, parts: Sequence[Part]) -> Receipt:
         """Check everything, then do everything, without a wait between the two."""
-        await self._remote.gather({slot_of(lease.lane) for lease in settles})
+        slots = {slot_of(lease.lane) for lease in settles}
+        await self._remote.gather(slots)
         if not settles:
             self._remote.check_owners(parts)
         self._check_free(parts)
-        await self._commits.room(self._publisher.check_limits(count, parts))
+        home = min(slots) if slots else self._remote.home_of(parts)
+        await self._commits.room(self._publisher.check_limits(count, parts), home)
         while True:
-            known = await self._publisher.known_ids(parts)
+            known = await self._publisher.known_ids(parts, home)
             try:
-                results = await self._try(settles, parts, known)
+                results = await self._try(settles, parts, known, home)
             finally:
                 known.close()
             if results is not None:
-                await self._commits.commit()
+                await self._commits.commit(slot=home)
                 return Receipt(count, await self._remote.landed(results))
 
-    async def _try(self, settles: Settles, parts: Sequence[Part], known: Known) -> Results | None:
+    async def _try(self, settles: Settles, parts: Sequence[Part], known: Known, home: int | None) -> Results | None:
         """Do it all, if everything it needs is in memory at one and the same moment; None to try again."""
-        lanes = await self._lanes_of(settles, parts)
+        lanes = await self._lanes_of(settles, parts, home)
         if lanes is None or not known.is_true_of(lanes):
             return None
         try:
@@ -72,15 +74,15 @@ class Transactions:
             lane = lanes[lease.lane]
             lane.work(lease.group).settle(self._clock.now_ms(), lease.id, verdicts)
             self._commits.touch(lane)
-        return self._publisher.append_ready(parts, lanes, known.rows)
+        return self._publisher.append_ready(parts, lanes, known.rows, home)
 
-    async def _lanes_of(self, settles: Settles, parts: Sequence[Part]) -> dict[int, Lane] | None:
+    async def _lanes_of(self, settles: Settles, parts: Sequence[Part], home: int | None) -> dict[int, Lane] | None:
         """Every lane concerned, loaded at one and the same moment; None to try again."""
         for lease in settles:
             self._claims.home_of(lease)
             if self._lanes.get(lease.lane) is None:
                 await self._lanes.load(lease.lane)
-        ready = await self._publisher.ready_lanes(parts)
+        ready = await self._publisher.ready_lanes(parts, home)
         settled = {lease.lane: self._lanes.get(lease.lane) for lease in settles}
         if ready is None or None in settled.values():
             return None

@@ -18,7 +18,7 @@ from penstock.model.errors import Unavailable
 from penstock.model.rows import DedupRow, slot_of
 from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.publish.parts import Origin
 from penstock.store.contract import Log
 
@@ -33,7 +33,7 @@ class Positions:
     """What the store says of lanes of this node, and what is on its way there."""
 
     _store: Log
-    _commits: CommitLoop
+    _commits: Commits
     _clock: Clock
     _ownership: Ownership
 
@@ -70,7 +70,7 @@ class Positions:
         self._known[origin.spool, lane] = origin.sequence
         key = _key(origin.spool, lane)
         row = DedupRow(key, origin.sequence, self._clock.now_ms() + ROWS_KEPT_MS)
-        change = self._commits.amend().change_of(SPOOL_LANES + slot_of(lane))
+        change = self._commits.amend(slot_of(lane)).change_of(SPOOL_LANES + slot_of(lane))
         change.dedup = [*(other for other in change.dedup if other.key != key), row]
 
 

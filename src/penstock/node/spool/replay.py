@@ -25,7 +25,7 @@ from penstock.node.clock import Clock
 from penstock.node.cluster.outbox import Outbox
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.cluster.remote_publish import RemotePublish, Sent, is_of_spool
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.publish.append import Publisher
 from penstock.node.publish.parts import Origin, Part, Results
@@ -47,6 +47,10 @@ ROWS_AT_ONCE: Final = 1_000
 log = logging.getLogger("penstock.spool")
 
 
+class _Behind(Exception):
+    """A record goes another way into a slot than one before it: first it must be known that that one is there."""
+
+
 def _always() -> None:
     """A node that has the store for itself serves everything."""
 
@@ -59,7 +63,7 @@ class Replay:
     _store: Log
     _catalog: Catalog
     _writer: CatalogWriter
-    _commits: CommitLoop
+    _commits: Commits
     _publisher: Publisher
     _remote: RemotePublish
     _positions: Positions
@@ -82,6 +86,8 @@ class Replay:
         """(spool, slot) → epoch of this node's slots of which the outbox held nothing of the spool, and no more came"""
         self._unsettled: set[tuple[str, int]] = set()
         """(spool, slot) of rows for the outbox that are not known to be there or to be refused"""
+        self._ways: dict[tuple[str, int], int | None] = {}
+        """(spool, slot) → the slot in whose commits records go there that are not settled: those keep their order"""
         self._landing: dict[tuple[str, int], Record] = {}
         """Records that other nodes have not appended yet, by their names."""
         self._stalled: set[tuple[str, int]] = set()
@@ -165,9 +171,10 @@ class Replay:
 
     async def _replay_some(self, spool: SpoolLog, entries: list[Entry]) -> int:
         """Replay records up to the end of these, or up to one that cannot be replayed now; raises why then."""
-        if self._unsettled:  # an attempt before this one broke off
+        if self._ways:  # an attempt before this one broke off
             await self._commits.commit()
             self._unsettled.clear()
+            self._ways.clear()
         losses, done = self._losses, 0
         sent: list[tuple[Entry, Results]] = []
 
@@ -180,6 +187,8 @@ class Replay:
         for entry in entries[:1] if self._refused else entries:
             try:
                 results = await self._replay_one(spool, entry, check)
+            except _Behind:
+                break
             except PenstockError as error:
                 failure = error
                 break
@@ -207,6 +216,7 @@ class Replay:
         if self._losses != losses:
             raise Unavailable("a commit failed meanwhile")
         self._unsettled.clear()
+        self._ways.clear()
         if not done:
             return
         for entry in done:
@@ -270,8 +280,10 @@ class Replay:
         check()
         try:
             parts = self._parts(header, record)
-            if landed:  # of a failed commit, what is only in memory was not done
-                parts = [part for part in parts if part.lane >= EPHEMERAL_FROM]
+            if landed:  # of a failed commit, what is only in memory was not done, unless it was promised in it
+                await self._check_landed(parts, record.doubt)
+                check()
+                parts = [part for part in parts if self._was_only_in_memory(part, record.doubt)]
             return await self._append(header, record, parts, check)
         except (Unavailable, Closed):
             raise
@@ -279,6 +291,18 @@ class Replay:
             if not landed:
                 await self._bury(spool, header, record, error)
             return []
+
+    async def _check_landed(self, parts: Sequence[Part], doubt: Doubt | None) -> None:
+        """Raise while what a commit that happened has promised to other slots of this node is on its way there."""
+        home = None if doubt is None else doubt.slot
+        own = [part for part in parts if not self._remote.is_other_nodes(part)]
+        promised = {slot_of(part.lane) for part in own if self._remote.is_elsewhere(part, home)}
+        if promised and not await self._outbox.drain(promised):
+            raise Unavailable("records of the spool are on their way to other slots, and go first")
+
+    def _was_only_in_memory(self, part: Part, doubt: Doubt | None) -> bool:
+        home = None if doubt is None else doubt.slot
+        return part.lane >= EPHEMERAL_FROM and not self._remote.is_elsewhere(part, home)
 
     def _parts(self, header: Header, record: Record) -> list[Part]:
         """Where it goes now. Each message's lane is the same however often this is asked."""
@@ -299,7 +323,7 @@ class Replay:
         return [
             msgspec.structs.replace(part, publish_id=record.publish_id, asked_ms=record.spooled_ms, origin=origin)
             for part in parts
-            if part.lane < EPHEMERAL_FROM or not self._remote.is_elsewhere(part)
+            if part.lane < EPHEMERAL_FROM or self._ownership.has_taken(slot_of(part.lane))
         ]
 
     async def _append(self, header: Header, record: Record, parts: list[Part], check: Callable[[], None]) -> Results:
@@ -307,10 +331,12 @@ class Replay:
 
         This is the one place at which records leave the spool. What was sent to other nodes is returned.
         """
-        origin = Origin(header.spool, record.sequence)
+        origin, home = Origin(header.spool, record.sequence), self._remote.home_of(parts)
         behind: set[int] = set()
         for part in parts:
-            if self._is_own(part):
+            if self._ways.setdefault((header.spool, slot_of(part.lane)), home) != home:
+                raise _Behind
+            if self._is_own(part, home):
                 await self._check_clear(header.spool, slot_of(part.lane))
                 if await self._positions.read(header.spool, part.lane) >= record.sequence:
                     behind.add(part.lane)
@@ -321,12 +347,14 @@ class Replay:
 
         def check_own() -> None:
             check()
-            for part in filter(self._is_own, parts):
+            for part in parts:
+                if not self._is_own(part, home):
+                    continue
                 self._positions.check(origin, part.lane)
                 if not self._is_clear(header.spool, slot_of(part.lane)):
                     raise Unavailable("this node has just become the owner of the queue")
 
-        results = await self._publisher.append_in_room(parts, check_own)
+        results = await self._publisher.append_in_room(parts, check_own, home)
         # No wait in between: the messages and the positions are one commit.
         sent: Results = []
         for part, result in zip(parts, results, strict=True):
@@ -338,13 +366,13 @@ class Replay:
                 self._positions.write(origin, part.lane)
         return sent
 
-    def _is_own(self, part: Part) -> bool:
-        return part.lane < EPHEMERAL_FROM and not self._remote.is_elsewhere(part)
+    def _is_own(self, part: Part, home: int | None) -> bool:
+        return part.lane < EPHEMERAL_FROM and not self._remote.is_elsewhere(part, home)
 
     # What is on its way through the outbox ----------------------------------------------------------------
 
     def _is_clear(self, spool: str, slot: int) -> bool:
-        return self._ownership.is_sole or self._clear.get((spool, slot), -1) == self._ownership.epoch(slot)
+        return self._remote.neighbours is None or self._clear.get((spool, slot), -1) == self._ownership.epoch(slot)
 
     async def _check_clear(self, spool: str, slot: int) -> None:
         """Raise while records of the spool are in the outbox for a slot that has become this node's: they go first."""

@@ -40,7 +40,7 @@ from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
 from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.cluster.remote_publish import RemotePublish
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.commit.pending import Publish
 from penstock.node.publish.append import Publisher
 from penstock.node.publish.parts import Part, Unit
@@ -59,6 +59,9 @@ RECORD_MS_MAX: Final = 365 * 24 * 3600 * 1000
 FEW_MESSAGES: Final = 500
 WAITS_S: Final = 3.0
 """While at most `FEW_MESSAGES` are left in the spool, a publish waits up to `WAITS_S` for their replay."""
+
+CLOCK_S: Final = 0.001
+"""Shorter waits may be over before the clock has moved."""
 
 log = logging.getLogger("penstock.spool")
 
@@ -84,7 +87,7 @@ class Spool:
     _state: SpoolState
     replay: Replay
     _catalog: Catalog
-    _commits: CommitLoop
+    _commits: Commits
     _publisher: Publisher
     _remote: RemotePublish
     _clock: Clock
@@ -167,9 +170,10 @@ class Spool:
         size = self._publisher.check_limits(unit.count, unit.parts)
         if self._state.log is not None and not self.is_away and not self._state.held:
             self._remote.check_owners(unit.parts)
-            results = self._publisher.append_at_once(unit.parts, size)
+            home = self._remote.home_of(unit.parts)
+            results = self._publisher.append_at_once(unit.parts, size, home)
             if results is not None:
-                return self._commits.commit(result=Receipt(unit.count, results), unit=unit)
+                return self._commits.commit(slot=home, result=Receipt(unit.count, results), unit=unit)
         return Ticket.of(self._publish_later(unit, size))
 
     async def _publish_later(self, unit: Unit, size: int) -> Receipt:
@@ -178,15 +182,16 @@ class Spool:
         if (self.is_away or self._state.held) and self._must_wait(unit) and not await self._is_free_soon(unit):
             return await self._keep(unit)
         self._remote.check_owners(unit.parts)
+        home = self._remote.home_of(unit.parts)
         try:
-            results = self._publisher.append_at_once(unit.parts, size) or await self._publisher.append_later(
-                unit.parts, size
+            results = self._publisher.append_at_once(unit.parts, size, home) or await self._publisher.append_later(
+                unit.parts, size, home
             )
         except Unavailable as error:  # a lane could not be loaded: nothing was appended
             if isinstance(error, Fenced | NotOwner) or not unit.is_durable:
                 raise
             return await self._keep(unit)
-        receipt = await self._commits.commit(result=Receipt(unit.count, results), unit=unit)
+        receipt = await self._commits.commit(slot=home, result=Receipt(unit.count, results), unit=unit)
         return receipt if receipt.buffered else Receipt(unit.count, await self._remote.landed(results))
 
     def _must_wait(self, unit: Unit) -> bool:
@@ -200,7 +205,7 @@ class Spool:
             is_stalled = any(map(self.replay.is_stalled, self._state.held.names(_targets(unit))))
             if self.is_away or self._state.messages > FEW_MESSAGES or is_stalled or loop.time() >= until:
                 return False
-            await self._state.held.changed(until - loop.time())
+            await self._state.held.changed(max(until - loop.time(), CLOCK_S))
         return True
 
     async def _keep(self, unit: Unit) -> Receipt:
@@ -210,6 +215,7 @@ class Spool:
                 f"the store is away; queue {queue.name!r} is ordered and other nodes may take what is published to it "
                 "later, so nothing is buffered for it: try again"
             )
+        await self._commits.publishes_settled()  # or one before it could come behind it into the spool
         await self._add(unit, None)
         return unit.receipt
 

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from penstock.model.errors import Closed, PenstockError, QueueFull, Unavailable
+from penstock.model.rows import REGISTRAR_SLOT
 from penstock.node.catalog import Catalog
 from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.cluster.ownership import Ownership
@@ -119,9 +120,10 @@ class Finisher:
                 raise Unavailable("how far it came was read again after a failed commit")
 
         # Nothing waits between the step that appends and the one that adds the progress: it is one commit.
-        self._publisher.nudge(await self._publisher.append_in_room(parts, check_still_true))
+        results = await self._publisher.append_in_room(parts, check_still_true, REGISTRAR_SLOT)
         if done == len(order):
             await self._ledger.commit(key, transaction, published)
         else:
             further = msgspec.structs.replace(document, done=done, published=published)
             await self._writer.commit([transaction_row(transaction.id, key, further)])
+        await self._publisher.landed(results)  # the next piece waits until this one is in its queues

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
-from penstock.model.rows import CatalogRow, DedupRow
+from penstock.model.rows import REGISTRAR_SLOT, CatalogRow, DedupRow
 from penstock.node.catalog import Catalog
 from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.staging.records import StoredTransaction, TransactionKey
 from penstock.node.tasks import Tasks
 from penstock.node.timers import Timers
@@ -34,7 +34,7 @@ class Ledger:
     _store: Log
     _catalog: Catalog
     _writer: CatalogWriter
-    _commits: CommitLoop
+    _commits: Commits
     _clock: Clock
     _timers: Timers
     _tasks: Tasks
@@ -62,7 +62,7 @@ class Ledger:
         """With the next commit the transaction is committed: remembered as such, and what it held is freed."""
         self._writer.check()
         remembered = DedupRow(_id(key), published, self._clock.now_ms() + REMEMBERED_MS)
-        self._commits.amend().change_of(LEDGER_LANE).dedup.append(remembered)
+        self._commits.amend(REGISTRAR_SLOT).change_of(LEDGER_LANE).dedup.append(remembered)
         self._forget_later()
         if transaction is None:
             await self._writer.commit(list(rows))
@@ -73,7 +73,7 @@ class Ledger:
         """Free what a transaction holds, in the next commit, with these rows."""
         self._writer.check()
         chunks = [("chunk", chunk.id) for chunk in transaction.chunks.values()]
-        self._commits.amend().lanes_deleted.append(transaction.lane)
+        self._commits.amend(REGISTRAR_SLOT).lanes_deleted.append(transaction.lane)
         await self._writer.commit(
             list(rows), [("staged", transaction.id), *chunks], lambda: self._catalog.stages.remove(transaction)
         )
@@ -86,9 +86,9 @@ class Ledger:
         """Let go of transactions that were committed long ago."""
         if not self._ownership.is_registrar:
             return
-        self._commits.amend().change_of(LEDGER_LANE).dedup_expired_ms = self._clock.now_ms()
+        self._commits.amend(REGISTRAR_SLOT).change_of(LEDGER_LANE).dedup_expired_ms = self._clock.now_ms()
         try:
-            await self._commits.commit()
+            await self._commits.commit(slot=REGISTRAR_SLOT)
         finally:
             await self.open()
 

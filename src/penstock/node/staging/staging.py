@@ -40,7 +40,7 @@ from penstock.node.catalog import Catalog
 from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.commits import Commits
 from penstock.node.marks import Marks
 from penstock.node.publish.append import Publisher
 from penstock.node.publish.parts import Part
@@ -77,7 +77,7 @@ class Staging:
 
     _catalog: Catalog
     _writer: CatalogWriter
-    _commits: CommitLoop
+    _commits: Commits
     _publisher: Publisher
     _marks: Marks
     _chunks: Chunks
@@ -124,7 +124,7 @@ class Staging:
         check(batch, min(payload_most, PAYLOAD_BYTES_MAX))
         if target.routing_key is not None:
             batch = with_key(batch, target.routing_key)
-        await self._commits.room(batch.size)
+        await self._commits.room(batch.size, REGISTRAR_SLOT)
         await self._writer.reserve_ids()
         while True:
             transaction = catalog.stages.by_key.get(key)
@@ -140,7 +140,8 @@ class Staging:
             if name not in transaction.coming:
                 await self._keep(transaction, target, batch)
                 return
-            await self._commits.commit()  # another caller brings the same chunk; whether it got there is known after it
+            # Another caller brings the same chunk; whether it got there is known after it.
+            await self._commits.commit(slot=REGISTRAR_SLOT)
 
     def _new(self, key: TransactionKey) -> StoredTransaction:
         count = len(self._catalog.stages.by_key)
@@ -169,7 +170,7 @@ class Staging:
         if key not in self._catalog.stages.by_key:
             rows.append(transaction_row(transaction.id, key, transaction.document))
         transaction.comes(target.chunk, document)
-        change = self._commits.amend().change_of(transaction.lane)
+        change = self._commits.amend(REGISTRAR_SLOT).change_of(transaction.lane)
         change.batches.append(BatchRow(document.base, batch.count, now_ms, transaction.bytes, batch.meta, batch.body))
         change.end, change.bytes_end = transaction.end, transaction.bytes
         await self._writer.commit(rows, after=lambda: self._kept(key))
@@ -254,7 +255,7 @@ class Staging:
             rows.extend(self._marks.rows_of(key[0], puts))
 
         # Nothing waits between the step that appends and the one that adds the rest: it is one commit.
-        results = await self._publisher.append_in_room(parts, check_still_true)
+        results = await self._publisher.append_in_room(parts, check_still_true, REGISTRAR_SLOT)
         await self._ledger.commit(key, transaction, published, rows)
         await self._publisher.landed(results)  # what other nodes append is decided: the caller finds it there
         return Committed(published, False)
@@ -355,7 +356,7 @@ class Staging:
             try:
                 transaction = self._catalog.stages.by_key.get(key)
                 if transaction is not None and transaction.coming:
-                    await self._commits.commit()
+                    await self._commits.commit(slot=REGISTRAR_SLOT)
                 yield
             finally:
                 self._ending.discard(key)
