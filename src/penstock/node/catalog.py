@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -22,7 +22,7 @@ from penstock.model import Binding, ExchangeConfig, GroupConfig, QueueConfig
 from penstock.model.errors import NotFound, StoreCorrupt, Unavailable
 from penstock.model.rows import SLOTS, CatalogRow, slot_of
 from penstock.node.session import Session
-from penstock.node.staging.records import Stages
+from penstock.node.staging.records import Stages, Stored
 
 SETTINGS_SHARED_MAX = 1_000
 EPHEMERAL_FROM = 1 << 48
@@ -109,22 +109,12 @@ class QueueDocument(msgspec.Struct, omit_defaults=True):
     """and the process that has the session; 0 as written by versions that did not tell, whose process is gone."""
 
 
-class StoredSchedule(NamedTuple):
-    id: int
-    document: ScheduleDocument
-
-
 class MarkDocument(msgspec.Struct, frozen=True):
     """A mark: its value is JSON text, as it was written."""
 
     version: int
     value: bytes
     updated_ms: int
-
-
-class StoredMark(NamedTuple):
-    id: int
-    document: MarkDocument
 
 
 _queue_decoder = msgspec.json.Decoder(QueueDocument)
@@ -178,8 +168,8 @@ class Catalog:
         self.routers: dict[str, Router] = {}
         self.exchange_ids: dict[tuple[str, str], int] = {}
         self.binding_ids: dict[tuple[str, bytes], int] = {}
-        self.schedules: dict[tuple[str, str], StoredSchedule] = {}
-        self.marks: dict[tuple[str, str], StoredMark] = {}
+        self.schedules: dict[tuple[str, str], Stored[ScheduleDocument]] = {}
+        self.marks: dict[tuple[str, str], Stored[MarkDocument]] = {}
         self.marks_bytes = 0
         self.stages = Stages()
         self._settings: dict[tuple[QueueConfig, GroupConfig], Settings] = {}
@@ -292,11 +282,11 @@ class Catalog:
             self._put_binding(row)
         elif row.kind == "schedule":
             document = _schedule_decoder.decode(row.document)
-            self.schedules[row.namespace, row.name] = StoredSchedule(row.id, document)
+            self.schedules[row.namespace, row.name] = Stored(row.id, document)
         elif row.kind == "mark":
             self.remove_mark(row.namespace, row.name)
             mark = _mark_decoder.decode(row.document)
-            self.marks[row.namespace, row.name] = StoredMark(row.id, mark)
+            self.marks[row.namespace, row.name] = Stored(row.id, mark)
             self.marks_bytes += len(mark.value)
         elif row.kind in ("staged", "chunk"):
             self.stages.put(row)

@@ -75,22 +75,6 @@ class Peers(Protocol):
         """Let a node append what was published to its queues; where that went."""
 
 
-class NoPeers:
-    """A node that nobody can reach reaches nobody."""
-
-    async def poke(self, url: str) -> None:
-        raise Unavailable(f"this node cannot reach {url}")
-
-    async def end_session(self, url: str, session: str) -> None:
-        raise Unavailable(f"this node cannot reach {url}, where session {session} may have queues")
-
-    async def hand_over(self, url: str, slots: list[int], to: int) -> None:
-        raise Unavailable(f"this node ({to}) cannot reach {url}, which has slots {slots}")
-
-    async def landed(self, url: str, landings: list[Landing]) -> list[Landed]:
-        raise Unavailable(f"this node cannot reach {url}, to which {len(landings)} publishes go")
-
-
 @dataclass(eq=False, repr=False)
 class Cluster:
     """This node's place among the others."""
@@ -114,7 +98,8 @@ class Cluster:
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._url = ""
-        self.peers: Peers = NoPeers()
+        self.peers: Peers | None = None
+        """None while this node cannot reach others, nor they it."""
         self.ownership.lease_for(inf if self._is_alone else self.options.lease_ms / 1000)
         self.secret = ""
         self._heard_at = 0.0
@@ -132,6 +117,13 @@ class Cluster:
     def is_store_away(self) -> bool:
         """Whether publishes are kept here until the store is back, whoever owns their queues."""
         return self._spool.is_away
+
+    @property
+    def _reachable(self) -> Peers:
+        """The way to other nodes; raises where there is none."""
+        if self.peers is None:
+            raise Unavailable("this node cannot reach others")
+        return self.peers
 
     def check_serving(self) -> None:
         """Raise unless this node is a member that has its share, as far as it knows."""
@@ -419,7 +411,7 @@ class Cluster:
                 by_url.setdefault(owner.url, []).append(slot)
         for url, wanted in by_url.items():
             with suppress(PenstockError):
-                await self.peers.hand_over(url, wanted, self.ownership.incarnation)
+                await self._reachable.hand_over(url, wanted, self.ownership.incarnation)
                 free += wanted
         if free:
             async with self._beating:
@@ -433,7 +425,7 @@ class Cluster:
         owner = self.ownership.owner(slot)
         if owner is None or not owner.url:
             raise self.ownership.not_owner(slot)
-        return await self.peers.landed(owner.url, landings)
+        return await self._reachable.landed(owner.url, landings)
 
     async def landed(self, landings: list[Landing]) -> list[Landed]:
         """Another node asks where these went; those of slots that this node does not own are left out."""
@@ -455,13 +447,13 @@ class Cluster:
 
     async def _poke(self, url: str) -> None:
         try:
-            await asyncio.wait_for(self.peers.poke(url), TOLD_WITHIN_S)
+            await asyncio.wait_for(self._reachable.poke(url), TOLD_WITHIN_S)
         except (PenstockError, OSError, TimeoutError) as error:
             log.info("%s could not be told at once, and finds out by itself: %s", url, error)
 
     async def session_ended(self, session: Session) -> None:
         """Let every node end what a session of this one has there; raises where one cannot be told."""
-        await asyncio.gather(*(self.peers.end_session(row.url, str(session)) for row in self.ownership.others()))
+        await asyncio.gather(*(self._reachable.end_session(row.url, str(session)) for row in self.ownership.others()))
 
     async def end_session(self, session: str) -> None:
         """End what a session of another node has here."""

@@ -8,12 +8,13 @@ lane, so nobody ever sees it; it goes as a whole. What happens to a transaction 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from penstock.model.rows import CatalogRow
 
+Document = TypeVar("Document")
 TransactionKey = tuple[str, str]
 """(namespace, transaction)"""
 
@@ -49,9 +50,11 @@ class TransactionDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_on
     """The names of its marks: the next writer of one waits until all is published."""
 
 
-class StoredChunk(NamedTuple):
+class Stored(NamedTuple, Generic[Document]):
+    """The document of a row, and the row's id."""
+
     id: int
-    document: ChunkDocument
+    document: Document
 
 
 class StoredTransaction:
@@ -64,7 +67,7 @@ class StoredTransaction:
         self.namespace = row.namespace
         self.name = row.name
         self.document = document
-        self.chunks: dict[str, StoredChunk] = {}
+        self.chunks: dict[str, Stored[ChunkDocument]] = {}
         self.coming: set[str] = set()
         """Chunks that are on their way into the store; `end` and `bytes` count them."""
         self.end = 0
@@ -89,7 +92,7 @@ class StoredTransaction:
         self.bytes += document.size
         self.touched_ms = max(self.touched_ms, document.staged_ms)
 
-    def put(self, name: str, chunk: StoredChunk) -> None:
+    def put(self, name: str, chunk: Stored[ChunkDocument]) -> None:
         if name in self.coming:
             self.coming.remove(name)
         elif name not in self.chunks:
@@ -119,7 +122,7 @@ class Stages:
     def put(self, row: CatalogRow) -> None:
         """Take a row in, of a transaction before those of its chunks."""
         if row.kind == "chunk":
-            self._by_id[row.parent].put(row.name, StoredChunk(row.id, _chunk_decoder.decode(row.document)))
+            self._by_id[row.parent].put(row.name, Stored(row.id, _chunk_decoder.decode(row.document)))
             return
         document = _transaction_decoder.decode(row.document)
         known = self._by_id.get(row.id)
