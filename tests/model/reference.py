@@ -223,7 +223,7 @@ class Reference:
     def quiet_ms(self, group: Group, partition: str, now_ms: int) -> tuple[int, int]:
         """From when on a debounced partition may go: surely not before the first, surely from the second on.
 
-        What has expired, or is not for the group, need not hold it up.
+        What has expired, or is not for the group, need not hold it up; nor what is redriven, which knows no delay.
         """
         if not partition or not self.config.debounce_ms:
             return 0, 0
@@ -232,7 +232,8 @@ class Reference:
             for offset, record in enumerate(self.records)
             if record.visible and (record.message.partition or "") == partition and offset in group.notes
         ]
-        live = {*self.alive(group, now_ms, partition), *group.offsets("leased")}.intersection(mine)
+        alive = {*self.alive(group, now_ms, partition), *group.offsets("leased")}.intersection(mine)
+        live = [offset for offset in alive if not group.notes[offset].anew]
         low = max((self.records[offset].published_ms for offset in live), default=0)
         high = max((max(self.due(group, offset)[1], self._own_due(offset)) for offset in mine), default=0)
         return low + self.config.debounce_ms, max(high, low + self.config.debounce_ms)

@@ -317,6 +317,15 @@ def test_what_is_not_for_the_group_does_not_hold_a_debounced_partition_up() -> N
     assert bench.claim(NOW + 100) == [0]
 
 
+def test_what_is_redriven_does_not_wait_for_its_partition_to_be_quiet() -> None:
+    bench = Bench(ordered=True, debounce_ms=100, ttl_ms=10, expired="dead")
+    bench.publish(NOW, *keyed("p"))
+    assert bench.claim(NOW + 10) == []
+    assert bench.dead() == [0]
+    assert bench.work.redrive(NOW + 20, [(0, 9)]) == 1
+    assert bench.claim(NOW + 20) == [0]
+
+
 def test_debounce_can_be_switched_on() -> None:
     bench = Bench(ordered=True)
     config = QueueConfig(ordered=True, debounce_ms=100)
