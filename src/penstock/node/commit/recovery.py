@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from penstock.model.errors import Fenced, PenstockError
 from penstock.model.rows import slot_of
@@ -28,36 +29,24 @@ from penstock.node.tasks import Tasks
 log = logging.getLogger("penstock.node")
 
 
+@dataclass(eq=False, repr=False)
 class Recovery:
     """Brings back what a failed commit left in doubt."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        writer: CatalogWriter,
-        lanes: LaneSet,
-        cache: BatchCache,
-        lane_timers: LaneTimers,
-        waiters: Waiters,
-        outbox: Outbox,
-        positions: Positions,
-        spool: Spool,
-        tasks: Tasks,
-        lifecycle: Lifecycle,
-        ownership: Ownership,
-    ) -> None:
-        self._catalog = catalog
-        self._writer = writer
-        self._lanes = lanes
-        self._cache = cache
-        self._lane_timers = lane_timers
-        self._waiters = waiters
-        self._outbox = outbox
-        self._positions = positions
-        self._spool = spool
-        self._tasks = tasks
-        self._lifecycle = lifecycle
-        self._ownership = ownership
+    _catalog: Catalog
+    _writer: CatalogWriter
+    _lanes: LaneSet
+    _cache: BatchCache
+    _lane_timers: LaneTimers
+    _waiters: Waiters
+    _outbox: Outbox
+    _positions: Positions
+    _spool: Spool
+    _tasks: Tasks
+    _lifecycle: Lifecycle
+    _ownership: Ownership
+
+    def __post_init__(self) -> None:
         self.ask_owners: Callable[[], None] | None = None
         """Asks the store which slots are still this node's; None where it has the store for itself."""
 

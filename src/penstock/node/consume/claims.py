@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from penstock.api.results import Claim, Lease
 from penstock.api.ticket import Ticket
@@ -23,26 +24,17 @@ from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle
 
 
+@dataclass(eq=False, repr=False)
 class Claims:
     """Claims of work groups, and verdicts on them."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        lanes: LaneSet,
-        commits: Commits,
-        clock: Clock,
-        lifecycle: Lifecycle,
-        waiters: Waiters,
-        bodies: Bodies,
-    ) -> None:
-        self._catalog = catalog
-        self._lanes = lanes
-        self._commits = commits
-        self._clock = clock
-        self._lifecycle = lifecycle
-        self._waiters = waiters
-        self._bodies = bodies
+    _catalog: Catalog
+    _lanes: LaneSet
+    _commits: Commits
+    _clock: Clock
+    _lifecycle: Lifecycle
+    _waiters: Waiters
+    _bodies: Bodies
 
     # Claim ------------------------------------------------------------------------------------------------
 

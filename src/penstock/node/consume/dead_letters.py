@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
@@ -48,14 +49,14 @@ class Choice(NamedTuple):
         ]
 
 
+@dataclass(eq=False, repr=False)
 class DeadLetters:
     """Dead letters of every group."""
 
-    def __init__(self, lanes: LaneSet, commits: Commits, clock: Clock, bodies: Bodies) -> None:
-        self._lanes = lanes
-        self._commits = commits
-        self._clock = clock
-        self._bodies = bodies
+    _lanes: LaneSet
+    _commits: Commits
+    _clock: Clock
+    _bodies: Bodies
 
     async def listed(self, queue: Queue, group: Group, choice: Choice, most: int) -> list[DeadMessage]:
         """Up to `most` dead letters by lane and offset."""

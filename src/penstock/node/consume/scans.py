@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Final, NamedTuple
 
@@ -68,14 +69,14 @@ class _Stored(msgspec.Struct, frozen=True, gc=False):
         return len(self.meta) + len(self.body or b"")
 
 
+@dataclass(eq=False, repr=False)
 class Scans:
     """Reads lanes past the cache, no faster than the limit lets it."""
 
-    def __init__(self, catalog: Catalog, lanes: LaneSet, cache: BatchCache, limit: ScanLimit) -> None:
-        self._catalog = catalog
-        self._lanes = lanes
-        self._cache = cache
-        self._limit = limit
+    _catalog: Catalog
+    _lanes: LaneSet
+    _cache: BatchCache
+    _limit: ScanLimit
 
     async def scan(self, queue: Queue, lane_id: int, start: int, end: int, wanted: Wanted, bytes_most: int) -> Scan:
         """[start, end) of a lane, or the first part of it that makes one answer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -28,26 +29,17 @@ from penstock.node.observe.counters import Counters
 BROWSE_SCAN_MAX: Final = 10_000
 
 
+@dataclass(eq=False, repr=False)
 class Streams:
     """Reads of stream groups, by offset, and browsing."""
 
-    def __init__(
-        self,
-        lanes: LaneSet,
-        commits: Commits,
-        clock: Clock,
-        lifecycle: Lifecycle,
-        waiters: Waiters,
-        bodies: Bodies,
-        counters: Counters,
-    ) -> None:
-        self._lanes = lanes
-        self._commits = commits
-        self._clock = clock
-        self._lifecycle = lifecycle
-        self._waiters = waiters
-        self._bodies = bodies
-        self._counters = counters
+    _lanes: LaneSet
+    _commits: Commits
+    _clock: Clock
+    _lifecycle: Lifecycle
+    _waiters: Waiters
+    _bodies: Bodies
+    _counters: Counters
 
     # Stream groups ---------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Set
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from penstock.api.ticket import Ticket
@@ -76,32 +77,22 @@ class Waiter:
         self.future = future
 
 
+@dataclass(eq=False, repr=False)
 class Waiters:
     """Waiting consumers, by queue and group."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        lanes: LaneSet,
-        commits: Commits,
-        clock: Clock,
-        timers: Timers,
-        lane_timers: LaneTimers,
-        tasks: Tasks,
-        lifecycle: Lifecycle,
-        numbers: Numbers,
-        ownership: Ownership,
-    ) -> None:
-        self._catalog = catalog
-        self._lanes = lanes
-        self._commits = commits
-        self._clock = clock
-        self._timers = timers
-        self._lane_timers = lane_timers
-        self._tasks = tasks
-        self._lifecycle = lifecycle
-        self._numbers = numbers
-        self._ownership = ownership
+    _catalog: Catalog
+    _lanes: LaneSet
+    _commits: Commits
+    _clock: Clock
+    _timers: Timers
+    _lane_timers: LaneTimers
+    _tasks: Tasks
+    _lifecycle: Lifecycle
+    _numbers: Numbers
+    _ownership: Ownership
+
+    def __post_init__(self) -> None:
         self._lines: dict[int, dict[int, deque[Waiter]]] = {}
         self._feeding: set[int] = set()
         self._readers: dict[int, list[asyncio.Future[None]]] = {}

@@ -7,6 +7,7 @@ their own choosing, so that what belongs with the messages goes into the same co
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from penstock.api.results import Receipt
 from penstock.api.ticket import Ticket
@@ -47,15 +48,15 @@ class Known:
             dedup.questions -= 1
 
 
+@dataclass(eq=False, repr=False)
 class Publisher:
     """Appends parts to the lanes of this node, and promises those of other nodes to their owners."""
 
-    def __init__(self, lanes: LaneSet, commits: Commits, clock: Clock, remote: RemotePublish, limits: Limits) -> None:
-        self._lanes = lanes
-        self._commits = commits
-        self._clock = clock
-        self._remote = remote
-        self._limits = limits
+    _lanes: LaneSet
+    _commits: Commits
+    _clock: Clock
+    _remote: RemotePublish
+    _limits: Limits
 
     def publish(self, count: int, parts: Sequence[Part]) -> Ticket[Receipt]:
         """Append parts to their lanes, all of them or none; done when they are durable."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from penstock.api.results import Lease, Receipt
 from penstock.core.lane import Lane
@@ -20,27 +21,18 @@ from penstock.node.publish.parts import Part, Results
 Settles = Mapping[Lease, Sequence[Verdict]]
 
 
+@dataclass(eq=False, repr=False)
 class Transactions:
     """Commits verdicts and publishes together."""
 
-    def __init__(
-        self,
-        lanes: LaneSet,
-        commits: Commits,
-        clock: Clock,
-        claims: Claims,
-        publisher: Publisher,
-        remote: RemotePublish,
-        check_free: Callable[[Sequence[Part]], None],
-    ) -> None:
-        """`check_free` raises while something published before to the same queues is in the spool."""
-        self._lanes = lanes
-        self._commits = commits
-        self._clock = clock
-        self._claims = claims
-        self._publisher = publisher
-        self._remote = remote
-        self._check_free = check_free
+    _lanes: LaneSet
+    _commits: Commits
+    _clock: Clock
+    _claims: Claims
+    _publisher: Publisher
+    _remote: RemotePublish
+    _check_free: Callable[[Sequence[Part]], None]
+    """Raises while something published before to the same queues is in the spool."""
 
     async def commit(self, settles: Settles, count: int, parts: Sequence[Part]) -> Receipt:
         """Check everything, then do everything, without a wait between the two."""
