@@ -466,21 +466,26 @@ class HistoryAnswer(Struct):
 # Dead letters --------------------------------------------------------------------------------------------
 
 
-class DeadChoice(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class DeadConditions(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Which dead letters: all conditions that are given hold."""
 
     reason: str | None = None
     """attempts, rejected, expired, …"""
     error: str | None = None
     """Text that the error contains."""
-    offsets: tuple[int, int] | None = None
-    """[start, end)"""
     filter: str | None = None
     """A [condition](filters.md) on metadata."""
     lane: int | None = None
     """Only this lane; offsets are those of every lane else."""
     until_ms: int | None = None
     """Only what died then or before, in milliseconds since the epoch."""
+
+
+class DeadChoice(DeadConditions, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Which dead letters: all conditions that are given hold."""
+
+    offsets: tuple[int, int] | None = None
+    """[start, end)"""
 
 
 class DeadBody(Struct, kw_only=True):

@@ -18,6 +18,7 @@ from penstock.wire.http.shapes import (
     CountAnswer,
     DeadAnswer,
     DeadChoice,
+    DeadConditions,
     ReasonsAnswer,
     encode_json,
 )
@@ -27,25 +28,15 @@ NDJSON_TYPE = "application/x-ndjson"
 EXPORT_AT_ONCE = 500
 
 
-class DeadQuery(Struct, forbid_unknown_fields=True, kw_only=True):
+class DeadQuery(DeadConditions, forbid_unknown_fields=True, kw_only=True):
     """Which dead letters: all conditions that are given hold."""
 
     max: int = 100
     """1 to 100 000 dead letters."""
-    reason: str | None = None
-    """attempts, rejected, expired, …"""
-    error: str | None = None
-    """Text that the error contains."""
     start: int | None = None
     """With end: offsets [start, end)."""
     end: int | None = None
     """With start: offsets [start, end)."""
-    filter: str | None = None
-    """A condition on metadata, as for groups."""
-    lane: int | None = None
-    """Only this lane; offsets are those of every lane else."""
-    until_ms: int | None = None
-    """Only what died then or before, in milliseconds since the epoch."""
 
     def offsets(self) -> tuple[int, int] | None:
         return _both(self.start, self.end, "start and end")
@@ -54,17 +45,9 @@ class DeadQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 @ROUTES.add("GET", GROUP + "/dead", {200: DeadAnswer}, errors=[WrongKind])
 async def list_dead(call: Call, query: DeadQuery) -> Answer:
     """Dead letters of a group with why they died."""
-    found = await call.broker.dead(
-        call.names["queue"],
-        call.names["group"],
-        max=query.max,
-        reason=query.reason,
-        error=query.error,
-        offsets=query.offsets(),
-        filter=query.filter,
-        lane=query.lane,
-        until_ms=query.until_ms,
-    )
+    conditions = {name: getattr(query, name) for name in DeadConditions.__struct_fields__}
+    queue, group = call.names["queue"], call.names["group"]
+    found = await call.broker.dead(queue, group, max=query.max, offsets=query.offsets(), **conditions)
     return json_answer(DeadAnswer([dead_body(dead) for dead in found]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
 from penstock.fronts.http.handlers import Routes, number, path_number
@@ -40,18 +41,8 @@ class BrowseQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 @ROUTES.add("GET", "/v1/queues/{queue}/messages", {200: PageAnswer}, errors=[OffsetGone])
 async def browse(call: Call, query: BrowseQuery) -> Answer:
     """Messages of a queue with the state that a group gives each, lane after lane."""
-    page = await call.broker.browse(
-        call.names["queue"],
-        group=query.group,
-        offset=query.offset,
-        time_ms=query.time_ms,
-        lane=query.lane,
-        partition=query.partition,
-        state=query.state,
-        filter=query.filter,
-        max=query.max,
-        after=None if query.after is None else _place(query.after),
-    )
+    options = msgspec.structs.asdict(query) | {"after": None if query.after is None else _place(query.after)}
+    page = await call.broker.browse(call.names["queue"], **options)
     following = None if page.next is None else f"{page.next[0]}:{page.next[1]}"
     return json_answer(PageAnswer(messages=[received_body(received) for received in page.messages], next=following))
 

@@ -11,6 +11,7 @@ import struct
 from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from penstock.api.broker import Broker
@@ -74,17 +75,8 @@ async def scan(call: Call, query: ScanQuery) -> Answer | Stream:
     named = None if query.columns is None else query.columns.split(",") if query.columns else []
     columns = check_columns(named, query.payload, query.group)
     to_arrow = _arrow() if _wants_arrow(call) else None
-    found = await call.broker.scan(
-        call.names["queue"],
-        path_number(call, "lane"),
-        query.start,
-        query.end,
-        payload=query.payload,
-        columns=columns,
-        where=query.where,
-        group=query.group,
-        max_bytes=query.max_bytes,
-    )
+    options = msgspec.structs.asdict(query) | {"columns": columns}
+    found = await call.broker.scan(call.names["queue"], path_number(call, "lane"), **options)
     if to_arrow is None:
         return Stream(_pieces(found), BATCHES_TYPE)
     body = await asyncio.to_thread(to_arrow, found, columns)

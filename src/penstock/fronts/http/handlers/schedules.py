@@ -31,17 +31,8 @@ async def declare_schedule(call: Call, body: ScheduleRequest) -> Answer:
     """Create or replace a schedule: a message for a queue or exchange, by cron expression or interval."""
     name = call.names["schedule"]
     status = 200 if any(schedule.name == name for schedule in await call.broker.schedules()) else 201
-    schedule = await call.broker.declare_schedule(
-        name,
-        message=body.message.message(),
-        queue=body.queue,
-        exchange=body.exchange,
-        cron=body.cron,
-        interval_ms=body.interval_ms,
-        timezone=body.timezone,
-        paused=body.paused,
-        description=body.description,
-    )
+    options = msgspec.structs.asdict(body) | {"message": body.message.message()}
+    schedule = await call.broker.declare_schedule(name, **options)
     return json_answer(_body(schedule), status)
 
 

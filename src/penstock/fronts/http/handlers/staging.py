@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Struct
 
 from penstock import telemetry
@@ -33,14 +34,7 @@ class StageQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 async def stage(call: Call, body: PublishRequest | None, query: StageQuery) -> Answer:
     """Keep a chunk of messages durably, invisible until its commit; the same chunk again changes nothing."""
     batch = call.request.batch() if body is None else _encoded(body)
-    await call.broker.stage(
-        call.names["transaction"],
-        call.names["chunk"],
-        batch,
-        queue=query.queue,
-        exchange=query.exchange,
-        routing_key=query.routing_key,
-    )
+    await call.broker.stage(call.names["transaction"], call.names["chunk"], batch, **msgspec.structs.asdict(query))
     return NOTHING
 
 

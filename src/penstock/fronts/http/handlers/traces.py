@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Struct
 
 from penstock.api.broker import Broker
@@ -25,13 +26,6 @@ ROUTES.forward("GET", "/v1/traces/{trace}", Broker.trace, Trace, query=TraceQuer
 @ROUTES.add("POST", "/v1/traces/{trace}/events", {204: None})
 async def add_event(call: Call, body: TraceEventRequest) -> Answer:
     """Note something on a trace's timeline."""
-    await call.broker.trace_event(
-        call.names["trace"],
-        body.name,
-        detail=body.detail,
-        queue=body.queue,
-        lane=body.lane,
-        offset=body.offset,
-        consumer=body.consumer or call.consumer,
-    )
+    options = msgspec.structs.asdict(body) | {"consumer": body.consumer or call.consumer}
+    await call.broker.trace_event(call.names["trace"], **options)
     return NOTHING

@@ -16,17 +16,17 @@ from typing import Final, Protocol
 import msgspec
 
 from penstock.api.front_broker import FrontBroker
-from penstock.fronts.mqtt.errors import log
+from penstock.fronts.mqtt.errors import Refusal, log
+from penstock.fronts.mqtt.mapping import Publisher
 from penstock.fronts.mqtt.options import MqttOptions
-from penstock.fronts.mqtt.publishing import Publishing
+from penstock.fronts.mqtt.publishing import Publishing, Wanted, address
 from penstock.fronts.mqtt.session.connected import Session
 from penstock.fronts.mqtt.session.documents import SessionDocument, SessionDocuments
-from penstock.fronts.mqtt.session.wills import wanted_will
 from penstock.fronts.mqtt.subscription.subscribing import Subscribing
 from penstock.fronts.mqtt.subscription.subscriptions import Subscriptions, session_queue
-from penstock.model import DEFAULT_GROUP
+from penstock.model import DEFAULT_GROUP, Message
 from penstock.model.errors import NotFound, PenstockError
-from penstock.wire.mqtt.packets import Connect
+from penstock.wire.mqtt.packets import Connect, Will
 from penstock.wire.mqtt.reasons import Reason
 
 TAKEOVER_SECONDS: Final = 5.0
@@ -189,7 +189,7 @@ class Sessions:
         else:
             rows = [self.documents.row(msgspec.structs.replace(document, will=None))]
         if document.will is not None and (is_over or _is_due(document.will_ms(), now_ms)):
-            will = wanted_will(document.client_id, document.will, tuple(rows))
+            will = _wanted_will(document.client_id, document.will, tuple(rows))
             await self._publishing().publish([will])
             if will.refusal is None:
                 rows = []
@@ -314,3 +314,13 @@ class _Turn:
 
 def _is_due(time_ms: int | None, now_ms: int) -> bool:
     return time_ms is not None and time_ms <= now_ms
+
+
+def _wanted_will(client_id: str, will: Will, rows: tuple[Message, ...]) -> Wanted:
+    """The will of a client, with what is to be recorded in the same commit."""
+    try:
+        queue, key = address(will.topic)
+    except Refusal as refusal:
+        return Wanted(will.topic, None, rows=rows, refusal=refusal)
+    message = Publisher(client_id).message(key, will.payload, will.qos, will.retain, will.properties)
+    return Wanted(will.topic, message, retain=will.retain and not queue, rows=rows, queue=queue)
