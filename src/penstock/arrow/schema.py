@@ -1,6 +1,6 @@
 """The columns of a message in Arrow, exactly as Spark wants them: names, order, types, all nullable.
 
-Declarations only. `wire/http/scans.py` has the same names for code that must not import Arrow.
+Declarations only. `api/scan.py` has the same names for code that must not import Arrow.
 """
 
 from __future__ import annotations
