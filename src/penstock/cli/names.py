@@ -71,6 +71,8 @@ schedule_argument: Final = click.argument("schedule", shell_complete=complete_sc
 group_option: Final = click.option(
     "--group", "-g", default="default", show_default=True, shell_complete=complete_group, help="The consumer group."
 )
+prefix_option: Final = click.option("--prefix", default="", help="Only queues whose names begin so.")
+all_option: Final = click.option("--all", "show_all", is_flag=True, help="Also the system's own, such as $events.")
 yes_option: Final = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
 

@@ -8,7 +8,7 @@ import click
 
 from penstock.cli.command_groups import SuggestingGroup
 from penstock.cli.connection import ServerAddress, answered, json_option, server_options, with_client
-from penstock.cli.names import confirmed, queue_argument, yes_option
+from penstock.cli.names import all_option, confirmed, prefix_option, queue_argument, yes_option
 from penstock.cli.option_values import QUEUE_FLAGS, options_of
 from penstock.cli.output import (
     Answer,
@@ -81,8 +81,8 @@ async def change(client: AsyncClient, queue: str, options: dict[str, Any]) -> An
 
 
 @queue.command("list")
-@click.option("--prefix", default="", help="Only names that begin so.")
-@click.option("--all", "show_all", is_flag=True, help="Also the system's own, such as $events.")
+@prefix_option
+@all_option
 @answered
 async def list_queues(client: AsyncClient, prefix: str, show_all: bool) -> Answer:
     """List queues with their options that differ from the defaults.

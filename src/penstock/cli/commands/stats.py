@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from penstock.cli.connection import answered
-from penstock.cli.names import complete_queue
+from penstock.cli.names import all_option, complete_queue, prefix_option
 from penstock.cli.output import Answer, fields_of, listed
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ TITLES: Final = ("queue", "group", "kind", *NUMBERS, "paused")
 
 @click.command()
 @click.argument("queue", required=False, shell_complete=complete_queue)
-@click.option("--prefix", default="", help="Only queues whose names begin so.")
-@click.option("--all", "show_all", is_flag=True, help="Also the system's own, such as $events.")
+@prefix_option
+@all_option
 @answered
 async def stats(client: AsyncClient, queue: str | None, prefix: str, show_all: bool) -> Answer:
     """Show the counts of all queues, or of one.

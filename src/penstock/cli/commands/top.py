@@ -8,6 +8,7 @@ import click
 
 from penstock.cli.connection import ServerAddress, json_option, server_options, with_client
 from penstock.cli.moments import span
+from penstock.cli.names import all_option, prefix_option
 
 if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
@@ -16,8 +17,8 @@ SORTS = ("lag", "ready", "dead", "leased", "in", "out", "queue")
 
 
 @click.command()
-@click.option("--prefix", default="", help="Only queues whose names begin so.")
-@click.option("--all", "show_all", is_flag=True, help="Also the system's own, such as $events.")
+@prefix_option
+@all_option
 @click.option("--sort", type=click.Choice(SORTS), default="lag", show_default=True, help="The largest first.")
 @click.option(
     "--interval", "interval_ms", type=span, metavar="SPAN", default="1s", show_default=True, help="How often."

@@ -13,7 +13,7 @@ May not know: text, lark, queues, the server, or where the rows come from.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from typing import Final, assert_never
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -40,6 +40,15 @@ from penstock.core.filters import (
 )
 from penstock.spark.filters.regex import like_regex
 from penstock.spark.filters.values import Parts, Values
+
+COMPARED: Final[dict[CompareOperator, Callable[[Column, Column], Column]]] = {
+    "=": Column.__eq__,
+    "<>": Column.__ne__,
+    "<": Column.__lt__,
+    "<=": Column.__le__,
+    ">": Column.__gt__,
+    ">=": Column.__ge__,
+}
 
 
 def filter_column(expression: str | Filter) -> Column:
@@ -110,29 +119,12 @@ def _comparison(operator: CompareOperator, left: Parts, right: Parts) -> Column:
     pairs = [(left.text, right.text), (left.integer, right.integer), (left.known_number, right.known_number)]
     if operator in ("=", "<>"):
         pairs.append((left.boolean, right.boolean))
-    found = [_compared(operator, one, other) for one, other in pairs if one is not None and other is not None]
+    found = [COMPARED[operator](one, other) for one, other in pairs if one is not None and other is not None]
     return F.coalesce(*found) if found else _unknown()
 
 
 def _between(value: Parts, low: Parts, high: Parts) -> Column:
     return _comparison(">=", value, low) & _comparison("<=", value, high)
-
-
-def _compared(operator: CompareOperator, left: Column, right: Column) -> Column:
-    match operator:
-        case "=":
-            return left == right
-        case "<>":
-            return left != right
-        case "<":
-            return left < right
-        case "<=":
-            return left <= right
-        case ">":
-            return left > right
-        case ">=":
-            return left >= right
-    assert_never(operator)
 
 
 def _membership(value: Parts, items: tuple[LiteralValue, ...]) -> Column:

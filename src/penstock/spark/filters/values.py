@@ -141,16 +141,20 @@ def header_of(name: str) -> Column:
 OPERATORS_IN_PLACE_MAX: Final = 4
 """Operators of a calculation that is written out, which Spark compiles; a longer one would grow too large."""
 
+CALCULATED: Final = {"+": F.try_add, "-": F.try_subtract, "*": F.try_multiply}
+"""Division is of doubles alone."""
+
 
 def _arithmetic(operator: ArithmeticOperator, left: Parts, right: Parts) -> Parts:
     if left.number is None or right.number is None:
         return Parts(F.lit(True))
     if operator == "/":
         return _calculated_parts(F.try_divide(left.number, right.number))
-    double = _calculated(operator, left.number, right.number)
+    calculated = CALCULATED[operator]
+    double = calculated(left.number, right.number)
     if left.integer is None or right.integer is None:
         return _calculated_parts(double)
-    whole = _calculated(operator, left.integer, right.integer)
+    whole = calculated(left.integer, right.integer)
     # Two integers whose result leaves 64 bits are NULL, not the double that is near it.
     both = left.integer.isNotNull() & right.integer.isNotNull()
     return _calculated_parts(F.when(both, whole.cast("double")).otherwise(double), whole)
@@ -158,17 +162,6 @@ def _arithmetic(operator: ArithmeticOperator, left: Parts, right: Parts) -> Part
 
 def _calculated_parts(number: Column, whole: Column | None = None) -> Parts:
     return Parts(number.isNull() | F.isnan(number), integer=whole, number=number)
-
-
-def _calculated(operator: ArithmeticOperator, left: Column, right: Column) -> Column:
-    match operator:
-        case "+":
-            return F.try_add(left, right)
-        case "-":
-            return F.try_subtract(left, right)
-        case "*":
-            return F.try_multiply(left, right)
-    raise AssertionError(f"{operator!r} is calculated elsewhere")
 
 
 # Long calculations: Spark reads a column as a tree, in which each operand would stand several times, and walks it by

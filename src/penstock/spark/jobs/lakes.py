@@ -24,7 +24,7 @@ from penstock.spark.source.options import EARLIEST, QueueChoice, queue_choice
 from penstock.spark.source.planning import Heads
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from penstock.client.sync import Client
 
@@ -147,10 +147,29 @@ def starting_offsets(found: Mapping[str, Mapping[int, int | None]]) -> str:
     )
 
 
-def offsets_json(offsets: Mapping[str, Mapping[int, int]]) -> str:
+def offsets_json(offsets: Offsets) -> str:
     return json.dumps(
         {queue: {str(lane): offset for lane, offset in lanes.items()} for queue, lanes in offsets.items()}
     )
+
+
+Offsets = Mapping[str, Mapping[int, int]]
+"""By queue and lane."""
+
+
+def read_log(
+    spark: SparkSession, options: ServerOptions, start: Offsets, end: Offsets, columns: Sequence[str], **more: str
+) -> DataFrame:
+    """The broker's rows of every lane of some queues, from offsets to offsets; `more` are options of the source."""
+    asked = {
+        **options.source(),
+        "queue": queues_json(start),
+        "columns": ",".join(columns),
+        "startingOffsets": offsets_json(start),
+        "endingOffsets": offsets_json(end),
+        **more,
+    }
+    return spark.read.format("penstock").options(**asked).load()
 
 
 def queues_json(queues: Iterable[str]) -> str:

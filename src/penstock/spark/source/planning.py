@@ -38,14 +38,18 @@ Heads = dict[str, QueueHead]
 LaneKey = tuple[str, int]
 
 
-class LaneSlice(msgspec.Struct, frozen=True):
-    """The offsets of one lane that one task reads."""
+class LaneSlice(msgspec.Struct, frozen=True, array_like=True):
+    """Offsets [start, end) of one lane: what one task reads, or a job goes through."""
 
     queue: str
     queue_id: int
     lane: int
     start: int
     end: int
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.start
 
 
 class Gap(msgspec.Struct, frozen=True):

@@ -19,8 +19,9 @@ from penstock.model import check_name
 from penstock.model.errors import InvalidArgument, MarkMoved, NotFound, PenstockError
 from penstock.spark.jobs.frame import Progress, Summary
 from penstock.spark.jobs.lakes import check_positive
-from penstock.spark.jobs.replay.plan import HistoryOptions, Plan, Slice, planned, units
+from penstock.spark.jobs.replay.plan import HistoryOptions, Plan, planned, units
 from penstock.spark.jobs.replay.rows import counted, days_of, published, rows_of, wanted
+from penstock.spark.source.planning import LaneSlice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,7 +154,7 @@ def _unit_rows(options: ReplayOptions) -> int:
 # Units ---------------------------------------------------------------------------------------------------
 
 
-def _publish(spark: SparkSession, options: ReplayOptions, number: int, unit: list[Slice]) -> int:
+def _publish(spark: SparkSession, options: ReplayOptions, number: int, unit: list[LaneSlice]) -> int:
     """One unit, as one transaction of the sink; how many messages."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F

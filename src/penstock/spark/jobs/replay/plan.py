@@ -19,6 +19,7 @@ from penstock.spark.lake.source import frame
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.source.heads import HeadReader
 from penstock.spark.source.options import chosen_queues
+from penstock.spark.source.planning import LaneSlice
 from penstock.spark.times import bound_us, microseconds
 
 if TYPE_CHECKING:
@@ -58,24 +59,10 @@ class HistoryOptions(LakeOptions, frozen=True, kw_only=True):
             bound_us(getattr(self, name), name)
 
 
-class Slice(msgspec.Struct, frozen=True, array_like=True):
-    """Offsets [start, end) of one lane."""
-
-    queue: str
-    queue_id: int
-    lane: int
-    start: int
-    end: int
-
-    @property
-    def rows(self) -> int:
-        return self.end - self.start
-
-
 class Plan(msgspec.Struct, frozen=True):
     """All offsets of a replay, and how many of them make a unit."""
 
-    slices: list[Slice]
+    slices: list[LaneSlice]
     unit_rows: int
 
 
@@ -91,7 +78,7 @@ def planned(spark: SparkSession, options: HistoryOptions, unit_rows: int) -> Pla
             key = slice_.queue, slice_.queue_id, slice_.lane
             start, end = found.get(key, (slice_.start, slice_.end))
             found[key] = min(start, slice_.start), max(end, slice_.end)
-    return Plan([Slice(*key, *span) for key, span in sorted(found.items())], unit_rows)
+    return Plan([LaneSlice(*key, *span) for key, span in sorted(found.items())], unit_rows)
 
 
 def lake_messages(options: LakeOptions) -> LakeTable | None:
@@ -102,7 +89,7 @@ def lake_messages(options: LakeOptions) -> LakeTable | None:
         return None
 
 
-def _in_lake(spark: SparkSession, options: HistoryOptions, table: LakeTable) -> list[Slice]:
+def _in_lake(spark: SparkSession, options: HistoryOptions, table: LakeTable) -> list[LaneSlice]:
     from pyspark.sql import functions as F
 
     queues = chosen_queues(options.choice, sorted({file.queue for file in table.files()}))
@@ -110,10 +97,10 @@ def _in_lake(spark: SparkSession, options: HistoryOptions, table: LakeTable) -> 
     wanted = msgspec.structs.replace(options.times, queues=tuple(queues))
     lanes = frame(spark, table, columns, wanted).groupBy(*columns[:3])
     ends = lanes.agg(F.min("offset").alias("first"), F.max("offset").alias("last")).collect()
-    return [Slice(row["queue"], row["queue_id"], row["lane"], row["first"], row["last"] + 1) for row in ends]
+    return [LaneSlice(row["queue"], row["queue_id"], row["lane"], row["first"], row["last"] + 1) for row in ends]
 
 
-def _in_log(options: HistoryOptions, table: LakeTable | None) -> list[Slice]:
+def _in_log(options: HistoryOptions, table: LakeTable | None) -> list[LaneSlice]:
     """What is beyond the lake's marks."""
     reader = HeadReader(options.access, options.choice)
     ends = reader.now(None if options.end is None else _milliseconds(options.end))
@@ -128,7 +115,7 @@ def _in_log(options: HistoryOptions, table: LakeTable | None) -> list[Slice]:
                 start = max(start, begun.lanes[lane].at_time or 0)
             end = one.end if one.at_time is None else one.at_time
             if end > start:
-                found.append(Slice(queue, head.id, lane, start, end))
+                found.append(LaneSlice(queue, head.id, lane, start, end))
     return found
 
 
@@ -137,9 +124,9 @@ def _milliseconds(moment: dt.datetime) -> int:
     return -(-microseconds(moment) // 1_000)
 
 
-def units(plan: Plan) -> list[list[Slice]]:
+def units(plan: Plan) -> list[list[LaneSlice]]:
     """The slices in pieces of at most `unit_rows` in all; always the same of the same plan."""
-    found: list[list[Slice]] = []
+    found: list[list[LaneSlice]] = []
     room = 0
     for slice_ in plan.slices:
         start = slice_.start

@@ -13,11 +13,12 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from penstock.spark.filters.columns import filter_column
-from penstock.spark.jobs.lakes import offsets_json, queues_json
-from penstock.spark.jobs.replay.plan import HistoryOptions, Slice, lake_messages
+from penstock.spark.jobs.lakes import read_log
+from penstock.spark.jobs.replay.plan import HistoryOptions, lake_messages
 from penstock.spark.lake.errors import LakeGap
 from penstock.spark.lake.reading import LaneRange
 from penstock.spark.lake.source import frame
+from penstock.spark.source.planning import LaneSlice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,12 +38,12 @@ _VALUE: Final = "struct<kind:string,text:string,integer:bigint,float:double>"
 
 
 def rows_of(
-    spark: SparkSession, options: HistoryOptions, slices: Sequence[Slice], is_wanted: Column
+    spark: SparkSession, options: HistoryOptions, slices: Sequence[LaneSlice], is_wanted: Column
 ) -> DataFrame | None:
     """The wanted messages of these offsets: below a lane's mark from the lake, from there on from the log."""
     table = lake_messages(options)
     archived: list[LaneRange] = []
-    logged: list[Slice] = []
+    logged: list[LaneSlice] = []
     for one in slices:
         mark = (None if table is None else table.mark(one.queue_id, one.lane)) or 0
         floor = (None if table is None else table.floor(one.queue_id, one.lane)) or 0
@@ -55,7 +56,7 @@ def rows_of(
         if one.start < mark:
             archived.append(LaneRange(one.queue_id, one.lane, one.start, min(one.end, mark)))
         if one.end > mark:
-            logged.append(Slice(one.queue, one.queue_id, one.lane, max(one.start, mark), one.end))
+            logged.append(LaneSlice(one.queue, one.queue_id, one.lane, max(one.start, mark), one.end))
     parts: list[DataFrame] = []
     if table is not None and archived:
         queues = tuple({one.queue for one in slices})
@@ -69,7 +70,7 @@ def rows_of(
     return rows.where(_in_time(options)).where(is_wanted)
 
 
-def _logged(spark: SparkSession, options: HistoryOptions, slices: Sequence[Slice]) -> DataFrame:
+def _logged(spark: SparkSession, options: HistoryOptions, slices: Sequence[LaneSlice]) -> DataFrame:
     low: dict[str, dict[int, int]] = defaultdict(dict)
     high: dict[str, dict[int, int]] = defaultdict(dict)
     for one in slices:
@@ -85,14 +86,7 @@ def _logged(spark: SparkSession, options: HistoryOptions, slices: Sequence[Slice
         for lane in found.lanes:
             low[queue].setdefault(lane.lane, lane.first)
             high[queue].setdefault(lane.lane, low[queue][lane.lane])
-    asked = {
-        **options.source(),
-        "queue": queues_json(low),
-        "columns": ",".join(COLUMNS),
-        "startingOffsets": offsets_json(low),
-        "endingOffsets": offsets_json(high),
-    }
-    return spark.read.format("penstock").options(**asked).load().select(*COLUMNS)
+    return read_log(spark, options, low, high, COLUMNS).select(*COLUMNS)
 
 
 def _in_time(options: HistoryOptions) -> Column:

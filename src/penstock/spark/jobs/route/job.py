@@ -19,11 +19,12 @@ import msgspec
 from penstock.model import Binding, ExchangeConfig, ExchangeKind, check_name
 from penstock.model.errors import InvalidArgument, NotFound
 from penstock.spark.jobs.frame import Progress, Summary
-from penstock.spark.jobs.replay.plan import HistoryOptions, Plan, Slice, planned, units
+from penstock.spark.jobs.replay.plan import HistoryOptions, Plan, planned, units
 from penstock.spark.sink.identity import ledger_name, sink_text
 from penstock.spark.sink.ledger import Ledger
 from penstock.spark.sink.options import write_options
 from penstock.spark.source.options import queue_choice
+from penstock.spark.source.planning import LaneSlice
 from penstock.spark.times import now_ms
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class Counts(msgspec.Struct):
     """Of the rest, messages not routed under this name before."""
 
 
-def _route(options: RouteOptions, unit: list[Slice], rows: DataFrame | None) -> Counts:
+def _route(options: RouteOptions, unit: list[LaneSlice], rows: DataFrame | None) -> Counts:
     """One unit, as one write of the sink; `rows` are the matching ones."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
@@ -187,7 +188,7 @@ def _route(options: RouteOptions, unit: list[Slice], rows: DataFrame | None) -> 
     return counts
 
 
-def _written(options: RouteOptions, asked: dict[str, str], unit: list[Slice]) -> int:
+def _written(options: RouteOptions, asked: dict[str, str], unit: list[LaneSlice]) -> int:
     """Of how many offsets of these the sink's ledger says that they are written."""
     import numpy as np
 

@@ -71,16 +71,19 @@ def published(messages: DataFrame) -> DataFrame:
 def counted(events: DataFrame) -> DataFrame:
     """What became of messages. Those handed out more than once are delivered each time, and retried from the second."""
     kind, attempt = F.col("kind"), F.col("attempt")
-    return events.where(kind.isin("claimed", "dead", *DONE)).select(
-        "queue",
-        "queue_id",
-        "group",
-        floor_to(F.col("at"), MINUTE_MS).alias("at"),
-        _messages(kind == "claimed").alias("delivered"),
-        _messages(kind.isin(*DONE)).alias("acked"),
-        _messages((kind == "claimed") & (attempt > 1)).alias("retried"),
-        _messages(kind == "dead").alias("dead"),
+    return _part(
+        events.where(kind.isin("claimed", "dead", *DONE)),
+        delivered=_messages(kind == "claimed"),
+        acked=_messages(kind.isin(*DONE)),
+        retried=_messages((kind == "claimed") & (attempt > 1)),
+        dead=_messages(kind == "dead"),
     )
+
+
+def _part(rows: DataFrame, **numbers: Column) -> DataFrame:
+    """Numbers by queue, group and minute."""
+    minute = floor_to(F.col("at"), MINUTE_MS).alias("at")
+    return rows.select("queue", "queue_id", "group", minute, *(column.alias(name) for name, column in numbers.items()))
 
 
 def _messages(condition: Column) -> Column:
@@ -107,35 +110,14 @@ def reasons(events: DataFrame) -> DataFrame:
         [F.col(f"dead.{name}") == F.col(f"cause.{name}") for name in PLACE]
         + [F.col("dead.attempt").eqNullSafe(F.col("cause.attempt")), overlap > 0],
     )
-    explained = matched.select(
-        "dead.key",
-        "queue",
-        "queue_id",
-        "group",
-        "at",
-        F.col("dead.detail").alias("reason"),
-        normalised(F.col("cause")).alias("error"),
-        overlap.alias("died"),
-    )
+    error = normalised(F.col("cause"))
+    explained = _part(matched, key=F.col("dead.key"), reason=F.col("dead.detail"), error=error, died=overlap)
     # What nothing in the commit explains: rejected, expired, overflown.
     known = explained.groupBy("key").agg(F.sum("died").alias("known"))
     rest = F.col("messages") - F.coalesce("known", F.lit(0))
-    unexplained = (
-        dead.join(known, "key", "left")
-        .select(
-            "key",
-            "queue",
-            "queue_id",
-            "group",
-            "at",
-            F.col("detail").alias("reason"),
-            F.lit(None).cast("string").alias("error"),
-            rest.alias("died"),
-        )
-        .where("died > 0")
-    )
-    every = explained.unionByName(unexplained)
-    return every.withColumn("at", floor_to(F.col("at"), MINUTE_MS)).drop("key")
+    nothing = F.lit(None).cast("string")
+    unexplained = _part(dead.join(known, "key", "left"), reason=F.col("detail"), error=nothing, died=rest)
+    return explained.drop("key").unionByName(unexplained.where("died > 0"))
 
 
 # Times ---------------------------------------------------------------------------------------------------
@@ -156,13 +138,7 @@ def worked(acks: DataFrame, claims: DataFrame) -> DataFrame:
         F.col("ack.offset"),
         F.col("ack.at"),
     ).agg(F.max("claim.at").alias("claimed_at"))
-    return found.select(
-        "queue",
-        "queue_id",
-        "group",
-        floor_to(F.col("at"), MINUTE_MS).alias("at"),
-        milliseconds_between(F.col("claimed_at"), F.col("at")).alias("worked_ms"),
-    )
+    return _part(found, worked_ms=milliseconds_between(F.col("claimed_at"), F.col("at")))
 
 
 def _precedes() -> Column:
@@ -187,13 +163,8 @@ def first_claims(claims: DataFrame, earlier: DataFrame | None = None) -> DataFra
 def waited(first: DataFrame, messages: DataFrame) -> DataFrame:
     """From publishing to the first hand-out, of the messages that are in both."""
     known = messages.select("queue_id", "lane", "offset", "published_at")
-    return first.join(known, ["queue_id", "lane", "offset"]).select(
-        "queue",
-        "queue_id",
-        "group",
-        floor_to(F.col("at"), MINUTE_MS).alias("at"),
-        milliseconds_between(F.col("published_at"), F.col("at")).alias("waited_ms"),
-    )
+    both = first.join(known, ["queue_id", "lane", "offset"])
+    return _part(both, waited_ms=milliseconds_between(F.col("published_at"), F.col("at")))
 
 
 def _per_offset(events: DataFrame) -> DataFrame:

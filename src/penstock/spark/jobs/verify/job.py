@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.spark.jobs.frame import Progress, Summary
-from penstock.spark.jobs.lakes import (
-    LakeOptions,
-    in_tasks,
-    offsets_json,
-    plain,
-    queues_json,
-    tables_to_read,
-)
+from penstock.spark.jobs.lakes import LakeOptions, in_tasks, plain, read_log, tables_to_read
 from penstock.spark.jobs.verify.rows import (
     MESSAGE_IDS,
     cell_of,
@@ -213,15 +206,8 @@ class Verification:
         columns = ["queue", "queue_id", "lane", "offset"]
         columns += ["payload", "published_at"] if self._name == EVENTS else list(MESSAGE_IDS)
         columns += ["payload", "typed_headers"] if self._deep else []
-        asked = {
-            **self._options.source(),
-            "queue": queues_json(queues),
-            "columns": ",".join(columns),
-            "startingOffsets": offsets_json({queue: low[queue] for queue in queues}),
-            "endingOffsets": offsets_json({queue: high[queue] for queue in queues}),
-            "failOnDataLoss": "false",
-        }
-        rows = self._spark.read.format("penstock").options(**asked).load()
+        start, end = ({queue: ends[queue] for queue in queues} for ends in (low, high))
+        rows = read_log(self._spark, self._options, start, end, columns, failOnDataLoss="false")
         if self._name == EVENTS:
             rows = told_events(rows, self._names)
         return shaped(rows, self._name, self._deep, self._names)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from penstock.spark.jobs.replay.plan import Plan, Slice, units
+from penstock.spark.jobs.replay.plan import Plan, units
+from penstock.spark.source.planning import LaneSlice
 
 
 def test_units_have_every_offset_once() -> None:
@@ -13,7 +14,7 @@ def test_units_have_every_offset_once() -> None:
         slices = []
         for lane in range(chance.randint(0, 5)):
             start = chance.randint(0, 50)
-            slices.append(Slice("orders", 7, lane, start, start + chance.randint(0, 40)))
+            slices.append(LaneSlice("orders", 7, lane, start, start + chance.randint(0, 40)))
         plan = Plan(slices, chance.randint(1, 30))
         found = units(plan)
         assert found == units(plan)
