@@ -91,7 +91,10 @@ def answered(command: Callable[..., Coroutine[Any, Any, Answer]]) -> Callable[..
 def with_client(
     server: ServerAddress, work: Callable[[AsyncClient], Coroutine[Any, Any, Result]], *, is_patient: bool = False
 ) -> Result:
-    """Run work that needs a client; what it raises becomes one line, as with `run`."""
+    """Run a command's work; what Penstock refuses becomes one line and exit code 1. Ctrl+C ends it without a word."""
+    import asyncio
+
+    from penstock.model.errors import PenstockError
 
     async def connected() -> Result:
         async with server.client(is_patient=is_patient) as client:
@@ -99,17 +102,8 @@ def with_client(
                 await client.check_ready()  # patience is for a server that was there
             return await work(client)
 
-    return run(connected(), server)
-
-
-def run(work: Coroutine[Any, Any, Result], server: ServerAddress | None = None) -> Result:
-    """Run a command's work; what Penstock refuses becomes one line and exit code 1. Ctrl+C ends it without a word."""
-    import asyncio
-
-    from penstock.model.errors import PenstockError
-
     try:
-        return asyncio.run(work)
+        return asyncio.run(connected())
     except PenstockError as error:
         raise click.ClickException(error_text(error, server)) from None
     except KeyboardInterrupt:

@@ -6,6 +6,8 @@ commands that talk to a server are whole in their modules, which import little b
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from penstock.cli.command_groups import BenchmarkGroup, SuggestingGroup
@@ -24,7 +26,7 @@ from penstock.cli.commands.stats import stats
 from penstock.cli.commands.tail import tail
 from penstock.cli.commands.top import top
 from penstock.cli.commands.traces import trace
-from penstock.cli.connection import ServerAddress, json_option, server_options
+from penstock.cli.connection import json_option, server_options
 from penstock.cli.pipeline.commands import pipeline
 from penstock.cli.serve.settings import ConfiguredCommand, Flags, configuration_options
 
@@ -95,7 +97,7 @@ def serve(flags: Flags) -> None:
 @click.option("--check", is_flag=True, help="Only say whether it is good: exit code 0, or 1 with what is wrong.")
 @click.option("--example", "show_example", is_flag=True, help="Print a commented file with every option instead.")
 @json_option
-def config(flags: Flags, check: bool, show_example: bool, as_json: bool) -> None:
+def config(**asked: Any) -> None:
     """Show the configuration in force.
 
     Every option with its value and where it comes from: the default, a line of the file, a variable or a flag. Takes
@@ -109,7 +111,7 @@ def config(flags: Flags, check: bool, show_example: bool, as_json: bool) -> None
     """
     from penstock.cli.commands import config as work
 
-    work.run(flags, check=check, show_example=show_example, as_json=as_json)
+    work.run(**asked)
 
 
 @commands.command()
@@ -121,7 +123,7 @@ def config(flags: Flags, check: bool, show_example: bool, as_json: bool) -> None
 @click.option("--yes", is_flag=True, help="Do not ask before deleting.")
 @server_options
 @json_option
-def apply(file: str, server: ServerAddress, dry_run: bool, prune: bool, yes: bool, as_json: bool) -> None:
+def apply(**asked: Any) -> None:
     """Declare what a file asks for.
 
     FILE is TOML with tables such as [queues.mail], [queues.mail.groups.sending], [exchanges.orders] and
@@ -135,7 +137,7 @@ def apply(file: str, server: ServerAddress, dry_run: bool, prune: bool, yes: boo
     """
     from penstock.cli.commands import apply as work
 
-    work.run(file, server, dry_run=dry_run, prune=prune, yes=yes, as_json=as_json)
+    work.run(**asked)
 
 
 @commands.command()

@@ -12,10 +12,10 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.connection import ServerAddress
-from penstock.cli.connection import run as run_work
+from penstock.cli.connection import ServerAddress, with_client
+from penstock.cli.output import Answer
 from penstock.config import SECTIONS
-from penstock.declare.file import Declarations, read_declarations
+from penstock.declare.file import read_declarations
 from penstock.declare.plan import Change, Step
 from penstock.declare.target import StepFailed, plan_all, take
 from penstock.model import Message
@@ -37,36 +37,29 @@ def run(file: str, server: ServerAddress, *, dry_run: bool, prune: bool, yes: bo
         declarations = read_declarations(read_toml(Path(file)), others=SECTIONS, namespace=server.namespace)
     except FileProblems as error:
         raise click.ClickException("\n       ".join(error.problems)) from None
-    run_work(apply(server, declarations, dry_run=dry_run, prune=prune, yes=yes, as_json=as_json), server)
+    steps = with_client(server, lambda client: plan_all(client, declarations, prune=prune))
+    has_conflict = any(step.action == "conflict" for step in steps)
+    if dry_run or has_conflict:
+        show(steps, done=False).show(as_json)
+    if has_conflict:
+        raise click.ClickException(
+            "what is marked ! exists and cannot change so; nothing was done. Take the change back, or delete it first."
+        )
+    if dry_run:
+        return
+    if not yes:
+        confirm(steps)
+    try:
+        with_client(server, lambda client: take(client, steps))
+    except StepFailed as error:
+        raise click.ClickException(f"{error}\nWhat came before it is done; apply again when it is put right.") from None
+    show(steps, done=True).show(as_json)
 
 
-async def apply(
-    server: ServerAddress, declarations: Declarations, *, dry_run: bool, prune: bool, yes: bool, as_json: bool
-) -> None:
-    async with server.client() as client:
-        steps = await plan_all(client, declarations, prune=prune)
-        conflicts = [step for step in steps if step.action == "conflict"]
-        deletions = [step for step in steps if step.action == "delete"]
-        if dry_run or conflicts:
-            show(steps, as_json=as_json, done=False)
-            if conflicts:
-                raise click.ClickException(
-                    "what is marked ! exists and cannot change so; nothing was done. "
-                    "Take the change back, or delete it first."
-                )
-            return
-        if deletions and not yes:
-            confirm(steps, deletions)
-        try:
-            await take(client, steps)
-        except StepFailed as error:
-            raise click.ClickException(
-                f"{error}\nWhat came before it is done; apply again when it is put right."
-            ) from None
-        show(steps, as_json=as_json, done=True)
-
-
-def confirm(steps: list[Step], deletions: list[Step]) -> None:
+def confirm(steps: list[Step]) -> None:
+    deletions = [step for step in steps if step.action == "delete"]
+    if not deletions:
+        return
     if not sys.stdin.isatty():
         raise click.ClickException(
             f"--prune would delete {len(deletions)} things and what is in them; look with --dry-run, then pass --yes"
@@ -78,16 +71,16 @@ def confirm(steps: list[Step], deletions: list[Step]) -> None:
 # Showing -------------------------------------------------------------------------------------------------
 
 
-def show(steps: list[Step], *, as_json: bool, done: bool) -> None:
-    if as_json:
-        click.echo(json.dumps({"applied": done, "steps": [as_data(step) for step in steps]}, indent=2))
-        return
-    console = Console(highlight=False, soft_wrap=True)
-    for step in steps:
-        console.print(line(step))
-    actions = [step.action for step in steps]
-    counts = ", ".join(f"{actions.count(action)} {SIGNS[action][2]}" for action in SIGNS if action in actions)
-    console.print(f"{'' if done else 'Would be: '}{counts or 'the file declares nothing'}.")
+def show(steps: list[Step], *, done: bool) -> Answer:
+    def tell() -> None:
+        console = Console(highlight=False, soft_wrap=True)
+        for step in steps:
+            console.print(line(step))
+        actions = [step.action for step in steps]
+        counts = ", ".join(f"{actions.count(action)} {SIGNS[action][2]}" for action in SIGNS if action in actions)
+        console.print(f"{'' if done else 'Would be: '}{counts or 'the file declares nothing'}.")
+
+    return Answer({"applied": done, "steps": [as_data(step) for step in steps]}, tell)
 
 
 def line(step: Step) -> Text:
