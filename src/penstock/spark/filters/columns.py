@@ -13,6 +13,7 @@ May not know: text, lark, queues, the server, or where the rows come from.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final, assert_never
 
 from pyspark.sql import Column
@@ -65,13 +66,7 @@ class _Compiler:
 
     def __init__(self) -> None:
         self._values = Values()
-        self._known: dict[Condition, Column] = {}
-
-    def condition(self, node: Condition) -> Column:
-        known = self._known.get(node)
-        if known is None:
-            known = self._known[node] = self._made(node)
-        return known
+        self.condition = cache(self._made)
 
     def _made(self, node: Condition) -> Column:
         """Spark's AND, OR and NOT have the same truth tables."""

@@ -10,6 +10,7 @@ May not know: conditions, text, or where the rows come from. `columns.py` compar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Final, NamedTuple, assert_never, get_args
 
 from pyspark.sql import Column
@@ -53,14 +54,8 @@ class Values:
     """The values of one filter, each distinct one built once: every operation on a column is a call into the JVM."""
 
     def __init__(self) -> None:
-        self._known: dict[Value, Parts] = {}
-
-    def parts(self, node: Value) -> Parts:
+        self.parts = cache(self._made)
         """A value written out."""
-        known = self._known.get(node)
-        if known is None:
-            known = self._known[node] = self._made(node)
-        return known
 
     def _made(self, node: Value) -> Parts:
         match node:

@@ -21,16 +21,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import msgspec
 
+from penstock.client.sync import Client
 from penstock.model.errors import PenstockError
 from penstock.spark.jobs.status import JobStatus, State, write_status
 from penstock.spark.times import now_ms
-
-if TYPE_CHECKING:
-    from penstock.client.sync import Client
 
 ROW_SECONDS: Final = 5.0
 """Between two writes of the row, a change of state excepted."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
+from pyspark.sql import DataFrame, SparkSession
 
+from penstock.client.sync import Client
 from penstock.model import DEFAULT_NAMESPACE, EVENTS_PATTERN, EVENTS_QUEUE
 from penstock.model.errors import InvalidArgument, MarkMoved, NotFound
 from penstock.spark.clients import Access, client_of
@@ -22,11 +24,6 @@ from penstock.spark.lake.table import LakeTable
 from penstock.spark.source.heads import HeadReader
 from penstock.spark.source.options import EARLIEST, QueueChoice, queue_choice
 from penstock.spark.source.planning import Heads
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from penstock.client.sync import Client
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")

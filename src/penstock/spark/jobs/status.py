@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Iterable
+from typing import Any, Final, Literal
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from penstock.client.sync import Client
+from penstock.client.sync import Client
 
 PREFIX: Final = "pipeline/"
 SILENT_MS: Final = 60_000

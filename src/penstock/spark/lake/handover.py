@@ -11,18 +11,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.spark.lake.errors import told_by_tasks
 from penstock.spark.lake.files import DataFile
 from penstock.spark.lake.storage import Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 PLACE: Final = "secretPlace"
 """Spark shows no values of options with `secret` in their name: this may hold an object store's credentials."""

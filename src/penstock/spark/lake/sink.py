@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -25,9 +26,6 @@ from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.lake.writing import Lander, Report
 from penstock.spark.source.packing import PACKED, unpacked
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 FORMAT: Final = "penstock-lake-files"
 Reports = dict[str, Report]

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -23,10 +25,6 @@ from penstock.spark.lake.reading import Choice, grouped, read_file
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.times import bound_us
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
 FORMAT: Final = "penstock-lake"
 OPTION: Final = "secretRead"

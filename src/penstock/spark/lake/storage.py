@@ -12,8 +12,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -144,12 +143,6 @@ class _LocalOutput:
         finally:
             with suppress(OSError):  # what cannot be flushed was told
                 self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
 
 class _RemoteOutput:

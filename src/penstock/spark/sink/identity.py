@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import cache
 from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
@@ -154,18 +155,16 @@ def _distinct(queue: pa.Array, lane: pa.Array) -> list[tuple[Any, int]]:
 
 def id_of_queue(lanes: Callable[[str], QueueLanes], url: str) -> Callable[[str], int]:
     """Asks a server, once for each queue, for the number that a queue keeps for life."""
-    known: dict[str, int] = {}
 
+    @cache
     def ask(queue: str) -> int:
-        if queue not in known:
-            try:
-                known[queue] = lanes(queue).queue_id
-            except NotFound as error:
-                raise InvalidArgument(
-                    f"the rows come from queue {queue!r}, which is not on {url!r}: {error}. Set option sourceUrl to "
-                    "its server, or give the rows a column queue_id; or set identity=batch"
-                ) from error
-        return known[queue]
+        try:
+            return lanes(queue).queue_id
+        except NotFound as error:
+            raise InvalidArgument(
+                f"the rows come from queue {queue!r}, which is not on {url!r}: {error}. Set option sourceUrl to "
+                "its server, or give the rows a column queue_id; or set identity=batch"
+            ) from error
 
     return ask
 

@@ -12,9 +12,11 @@ keep their order inside a Spark partition, and partitions follow each other by t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from penstock.model.errors import InvalidArgument, PenstockError
 from penstock.spark.sink.columns import column_plan
@@ -22,10 +24,6 @@ from penstock.spark.sink.commit import abort, commit_batch, commit_write
 from penstock.spark.sink.identity import task_place
 from penstock.spark.sink.options import write_options
 from penstock.spark.sink.task import SinkSpec, TaskDone, sink_spec, write_task
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 
 class PenstockWriter(DataSourceArrowWriter):

@@ -6,8 +6,8 @@ The driver's side: from options to slices. What a task does is in `reading.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.model.errors import NotFound, WrongKind
@@ -18,9 +18,6 @@ from penstock.spark.source.offsets import Position
 from penstock.spark.source.options import Place, ReadOptions
 from penstock.spark.source.planning import Gap, Heads, LaneSlice, checked_range, clipped, mended, placed, sliced
 from penstock.spark.source.reading import ReadSpec, read_slice
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class PenstockBatchReader(DataSourceReader):

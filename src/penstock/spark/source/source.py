@@ -7,9 +7,7 @@ miss rows. The options `where`, `columns` and `includePayload` do that work.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
@@ -22,9 +20,6 @@ from penstock.spark.source.options import ReadOptions, read_options
 from penstock.spark.source.packing import PACKED_SCHEMA
 from penstock.spark.source.reading import ReadSpec
 from penstock.spark.source.stream_reader import PenstockStreamReader
-
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 
 
 class PenstockSource(DataSource):

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
@@ -39,9 +40,6 @@ from penstock.spark.source.planning import (
     until,
 )
 from penstock.spark.source.reading import ReadSpec, read_slice
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

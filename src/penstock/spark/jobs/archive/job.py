@@ -15,7 +15,9 @@ import tempfile
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.api.options import GroupOptions
 from penstock.model.errors import NotFound, PenstockError
@@ -37,9 +39,6 @@ from penstock.spark.lake.writing import Report
 from penstock.spark.source.heads import HeadReader
 from penstock.spark.source.options import as_pattern
 from penstock.spark.source.planning import Heads
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 TRIES: Final = 5
 """How often a batch is written again when another archive moved a mark first."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from penstock.model.errors import InvalidArgument
 from penstock.spark.jobs.frame import Progress, Summary
@@ -24,9 +25,6 @@ from penstock.spark.lake.layout import EVENTS, IDENTITY, MESSAGES, SCHEMAS, STAT
 from penstock.spark.lake.reading import Choice, read_file
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable, LaneKey
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 MERGES_PER_CORE: Final = 4
 """Merges per core and commit: enough that commits are few, few enough that a failure loses little work."""

@@ -11,9 +11,11 @@ Original place, time and ids travel in headers `x-original-…`.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
+from pyspark.sql import Observation, SparkSession
+from pyspark.sql import functions as F
 
 from penstock.model import check_name
 from penstock.model.errors import InvalidArgument, MarkMoved, NotFound, PenstockError
@@ -22,9 +24,6 @@ from penstock.spark.jobs.lakes import check_positive
 from penstock.spark.jobs.replay.plan import HistoryOptions, Plan, planned, units
 from penstock.spark.jobs.replay.rows import counted, days_of, published, rows_of, wanted
 from penstock.spark.source.planning import LaneSlice
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 MARK: Final = "replay/"
 ASKED: Final = (
@@ -156,9 +155,6 @@ def _unit_rows(options: ReplayOptions) -> int:
 
 def _publish(spark: SparkSession, options: ReplayOptions, number: int, unit: list[LaneSlice]) -> int:
     """One unit, as one transaction of the sink; how many messages."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F
-
     rows = rows_of(spark, options, unit, wanted(options))
     if rows is None:
         return 0

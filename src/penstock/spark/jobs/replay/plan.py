@@ -6,9 +6,11 @@ No message is read for it but by number.
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from penstock.model.errors import InvalidArgument
 from penstock.spark.jobs.lakes import LakeOptions, check_positive, tables_to_read
@@ -21,10 +23,6 @@ from penstock.spark.source.heads import HeadReader
 from penstock.spark.source.options import chosen_queues
 from penstock.spark.source.planning import LaneSlice
 from penstock.spark.times import bound_us, microseconds
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 UNIT_ROWS: Final = 200_000
 
@@ -90,8 +88,6 @@ def lake_messages(options: LakeOptions) -> LakeTable | None:
 
 
 def _in_lake(spark: SparkSession, options: HistoryOptions, table: LakeTable) -> list[LaneSlice]:
-    from pyspark.sql import functions as F
-
     queues = chosen_queues(options.choice, sorted({file.queue for file in table.files()}))
     columns = ["queue", "queue_id", "lane", "offset"]
     wanted = msgspec.structs.replace(options.times, queues=tuple(queues))

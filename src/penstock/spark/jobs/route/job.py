@@ -12,26 +12,27 @@ the message was published, and a delay ends when it would have ended.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args
 
 import msgspec
+import numpy as np
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
 
+from penstock.client.sync import Client
 from penstock.model import Binding, ExchangeConfig, ExchangeKind, check_name
 from penstock.model.errors import InvalidArgument, NotFound
+from penstock.spark.filters.columns import filter_column
+from penstock.spark.filters.routing import Routes, binding_column, route_column
 from penstock.spark.jobs.frame import Progress, Summary
 from penstock.spark.jobs.replay.plan import HistoryOptions, Plan, planned, units
+from penstock.spark.jobs.replay.rows import MESSAGE, counted, days_of, dedup_id, rows_of
 from penstock.spark.sink.identity import ledger_name, sink_text
 from penstock.spark.sink.ledger import Ledger
 from penstock.spark.sink.options import write_options
 from penstock.spark.source.options import queue_choice
 from penstock.spark.source.planning import LaneSlice
 from penstock.spark.times import now_ms
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from penstock.client.sync import Client
-    from penstock.spark.filters.routing import Routes
 
 SINK: Final = "pipeline/route/"
 
@@ -67,8 +68,6 @@ class RouteOptions(HistoryOptions, frozen=True, kw_only=True):
 def run(spark: SparkSession, options: RouteOptions, progress: Progress) -> Summary:
     """Route what of history is not routed yet; with `dry_run` count it."""
     _check(options)
-    from penstock.spark.jobs.replay.rows import rows_of
-
     is_wanted = predicate(options)  # before anything is read: what is wrong with a condition is said at once
     plan = planned(spark, options, options.unit_rows)
     plan = Plan([one for one in plan.slices if one.queue != options.to_queue], plan.unit_rows)
@@ -118,9 +117,6 @@ def _check(options: RouteOptions) -> None:
 
 def predicate(options: RouteOptions) -> Column:
     """Live routing's answer, as a column over the source's."""
-    from penstock.spark.filters.columns import filter_column
-    from penstock.spark.filters.routing import binding_column, route_column
-
     if options.where is not None:
         return filter_column(options.where)
     if options.exchange is not None:
@@ -138,8 +134,6 @@ def predicate(options: RouteOptions) -> Column:
 
 def routes_of(client: Client) -> Routes:
     """The namespace's exchanges and bindings, as they are now."""
-    from penstock.spark.filters.routing import Routes
-
     exchanges = {name: msgspec.convert(options, ExchangeConfig) for name, options in client.exchanges().items()}
     return Routes(exchanges, {name: client.bindings(name) for name in exchanges})
 
@@ -160,11 +154,6 @@ class Counts(msgspec.Struct):
 
 def _route(options: RouteOptions, unit: list[LaneSlice], rows: DataFrame | None) -> Counts:
     """One unit, as one write of the sink; `rows` are the matching ones."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F
-
-    from penstock.spark.jobs.replay.rows import counted
-
     counts = Counts(looked_at=sum(one.rows for one in unit))
     if rows is None:
         return counts
@@ -190,8 +179,6 @@ def _route(options: RouteOptions, unit: list[LaneSlice], rows: DataFrame | None)
 
 def _written(options: RouteOptions, asked: dict[str, str], unit: list[LaneSlice]) -> int:
     """Of how many offsets of these the sink's ledger says that they are written."""
-    import numpy as np
-
     text = sink_text(write_options(asked, streaming=False), "source", None)
     ledger = Ledger(options.client, ledger_name(text), text, "source")
     return sum(
@@ -202,17 +189,11 @@ def _written(options: RouteOptions, asked: dict[str, str], unit: list[LaneSlice]
 
 def is_alive(now: int) -> Column:
     """Whether a message has no ttl of its own, or one that is not over."""
-    from pyspark.sql import functions as F
-
     return F.coalesce(F.unix_millis("published_at") + F.col("ttl_ms") > now, F.lit(True))
 
 
 def as_published(rows: DataFrame, options: RouteOptions, now: int) -> DataFrame:
     """The messages as the sink takes them: as they were, with what is left of a ttl and of a delay."""
-    from pyspark.sql import functions as F
-
-    from penstock.spark.jobs.replay.rows import MESSAGE, dedup_id
-
     published_ms = F.unix_millis("published_at")
     due_ms = F.greatest(F.unix_millis("not_before"), published_ms + F.col("delay_ms"))
     left = {
@@ -225,8 +206,6 @@ def as_published(rows: DataFrame, options: RouteOptions, now: int) -> DataFrame:
 
 def _counted(options: RouteOptions, plan: Plan, rows: DataFrame | None, progress: Progress) -> Summary:
     """What a run would look at and route, one that has routed before included."""
-    from penstock.spark.jobs.replay.rows import days_of
-
     days = days_of(None if rows is None else rows.where(is_alive(now_ms())))
     total = sum(day["count"] for day in days)
     progress.update(rows=total)

@@ -8,12 +8,13 @@ May not know: what the numbers mean, or marks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -23,9 +24,6 @@ from penstock.spark.lake.handover import FOLDER, PLACE, HandoverWriter, handed_o
 from penstock.spark.lake.layout import STATS_SCHEMA, data_schema
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.writing import DAY_US, PartitionFiles
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 FORMAT: Final = "penstock-stats-files"
 

@@ -7,9 +7,9 @@ that is asked for (`report.py`).
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING
 
 import msgspec
+from pyspark.sql import SparkSession
 
 from penstock.spark.jobs.frame import Progress, Summary
 from penstock.spark.jobs.lakes import check_least
@@ -19,9 +19,6 @@ from penstock.spark.lake.errors import LakeMissing
 from penstock.spark.lake.layout import STATS
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 class StatsOptions(msgspec.Struct, frozen=True, kw_only=True):

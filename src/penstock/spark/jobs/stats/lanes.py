@@ -9,18 +9,16 @@ May not know: how summaries are made, or where they go.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.spark.lake.layout import IDENTITY, time_column
 from penstock.spark.lake.reading import Choice, LaneRange
 from penstock.spark.lake.source import frame
 from penstock.spark.lake.table import LakeTable, LaneKey
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 EVENT_LANES: Final = (0, 63)
 """The first and the last lane that an events queue may have."""

@@ -8,8 +8,9 @@ May not know: how summaries come about, or how numbers look on a terminal.
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.model.errors import InvalidArgument
@@ -19,9 +20,6 @@ from penstock.spark.lake.source import frame
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.source.options import chosen_queues, queue_choice
 from penstock.spark.times import bound_us
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 By = Literal["minute", "hour", "day"]
 STEPS_MS: Final[dict[By, int]] = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}

@@ -15,14 +15,12 @@ May not know: tables, marks, or which events are new.
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from penstock.spark.jobs.triage.reasons import normalised
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 EVENT_COLUMNS: Final = (
     "queue", "event_queue_id", "event_lane", "event_offset", "event_index", "queue_id", "lane", "group", "kind",

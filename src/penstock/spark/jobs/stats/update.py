@@ -15,10 +15,10 @@ May not know: how numbers are made of events (`rows.py`), or how they are shown.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.spark.filters.columns import joined
@@ -44,9 +44,6 @@ from penstock.spark.lake.reading import Choice, LaneRange
 from penstock.spark.lake.source import frame
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable, LaneKey
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 TRIES: Final = 20
 """Another run that is at work is met again and again; this bounds the retries."""

@@ -11,12 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
-from pyspark.sql import Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from penstock.client.sync import Client
 from penstock.model.errors import NotFound
 from penstock.spark.clients import Access, client_of
 from penstock.spark.jobs.frame import Progress, Summary
@@ -25,11 +26,6 @@ from penstock.spark.jobs.triage.plans import PLANS_MAX, Found, Plan, Plans, load
 from penstock.spark.jobs.triage.reasons import normalised
 from penstock.spark.source.options import chosen_queues, queue_choice
 from penstock.spark.times import now_ms
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from penstock.client.sync import Client
 
 SCHEMA: Final = (
     "queue STRING, queue_id BIGINT, `group` STRING, lane INT, start BIGINT, end BIGINT, reason STRING, text STRING, "

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.client.sync import Client
 from penstock.model.errors import InvalidArgument, NotFound
-
-if TYPE_CHECKING:
-    from penstock.client.sync import Client
 
 MARK: Final = "triage/"
 PLANS_MAX: Final = 500

@@ -8,10 +8,10 @@ May not know: where the texts come from.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 
 READ_CHARACTERS: Final = 2_000
 """Of a text, so much is looked at; of a traceback its last line, wherever that is."""
@@ -39,8 +39,6 @@ RULES: Final = (
 
 def normalised(text: Column) -> Column:
     """The column with what differs replaced; null stays null."""
-    from pyspark.sql import functions as F
-
     last_line = F.regexp_extract(F.substring(text, -READ_CHARACTERS, READ_CHARACTERS), LAST_LINE, 1)
     found = F.when(F.contains(text, F.lit(TRACEBACK)), last_line).otherwise(F.substring(text, 1, READ_CHARACTERS))
     for pattern, placeholder in RULES:

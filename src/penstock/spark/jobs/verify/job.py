@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from penstock.spark.jobs.frame import Progress, Summary
 from penstock.spark.jobs.lakes import LakeOptions, in_tasks, plain, read_log, tables_to_read
@@ -34,9 +36,6 @@ from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.source.options import chosen_queues
 from penstock.spark.source.planning import Heads
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 TRIES: Final = 3
 """Retention may remove messages while they are compared: then it is done again with what is left."""
@@ -170,8 +169,6 @@ class Verification:
 
     def _lake_cells(self, spans: Mapping[Lane, Span]) -> list[tuple[Cell, bool]]:
         """The lake's, each with whether the broker should have it too."""
-        from pyspark.sql import functions as F
-
         rows = self._lake_rows(Choice(None if self._name == EVENTS else self._queues(self._table.files())))
         starts = [(lane.queue_id, lane.lane, low, high) for lane, (low, high) in spans.items()]
         shared = self._spark.createDataFrame(starts, "queue_id bigint, lane int, low bigint, high bigint")
@@ -257,8 +254,6 @@ class Verification:
 
     def _collected(self, rows: DataFrame, lane: Lane, number: int) -> list[tuple[int, int]]:
         """(offset, hash) of every message of one piece."""
-        from pyspark.sql import functions as F
-
         start, end = comparison.cell_span(number)
         mine = rows.where(
             (F.col("queue_id") == lane.queue_id)
