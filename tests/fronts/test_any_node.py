@@ -1,7 +1,7 @@
 """AMQP and MQTT asked of a node that owns neither the queue nor the registrar's slot: each method and packet they have.
 
 Each story names the methods or packets that its client sends; a front's method that no story sends fails here.
-`tests/scenarios/test_every_operation.py` has all of the broker's operations over HTTP.
+`tests/scenarios/cluster/test_every_operation.py` has all of the broker's operations over HTTP.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from penstock.wire.mqtt import packets
 from tests.fronts.amqp091.rig import PATIENCE_S, Inbox
 from tests.fronts.mqtt.rig import Client, connect
 from tests.nodes import node_of
+from tests.scenarios.cluster.test_every_operation import two_nodes
 from tests.scenarios.rig import until
-from tests.scenarios.test_every_operation import two_nodes
 
 if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel

@@ -15,9 +15,9 @@ from penstock.fronts.amqp091.options import AmqpOptions
 from penstock.fronts.amqp091.server import AmqpServer
 from penstock.node.broker.cluster import ClusterBroker
 from tests.fronts.amqp091.rig import PATIENCE_S, Inbox, until
+from tests.scenarios.cluster.test_broker import reaching
+from tests.scenarios.cluster.test_slots import SharedStore
 from tests.scenarios.rig import until as until_true
-from tests.scenarios.test_cluster_broker import reaching
-from tests.scenarios.test_slots import SharedStore
 
 Story = Callable[[Callable[[int], BlockingChannel]], None]
 

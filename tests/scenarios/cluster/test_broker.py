@@ -20,8 +20,8 @@ from penstock.node.cluster.membership import Cluster, ClusterOptions
 from penstock.node.cluster.peers import HttpPeers
 from penstock.store.memory.engine import MemoryStore
 from tests.nodes import node_of
+from tests.scenarios.cluster.test_slots import SharedStore
 from tests.scenarios.rig import until
-from tests.scenarios.test_slots import SharedStore
 
 Story = Callable[[ClusterBroker, Cluster, ClusterBroker, Cluster], Awaitable[None]]
 

@@ -23,9 +23,9 @@ from penstock.model.errors import NotFound
 from penstock.model.rows import REGISTRAR_SLOT, home_slot
 from penstock.model.verdict import Verdict
 from penstock.node.broker.cluster import ClusterBroker
+from tests.scenarios.cluster.test_broker import reaching
+from tests.scenarios.cluster.test_slots import SharedStore
 from tests.scenarios.rig import until
-from tests.scenarios.test_cluster_broker import reaching
-from tests.scenarios.test_slots import SharedStore
 
 Case = Callable[[Broker, Broker, str], Awaitable[None]]
 """Takes the broker that is asked, the owner's own, and the name of a queue of the owner's."""

@@ -6,8 +6,8 @@ import asyncio
 
 from penstock.model import Message
 from penstock.node.session import Session
+from tests.scenarios.cluster.test_slots import SLOT, SharedStore, member
 from tests.scenarios.rig import Home, messages, play
-from tests.scenarios.test_slots import SLOT, SharedStore, member
 
 
 def test_what_a_session_held_returns_when_the_broker_begins_anew(home: Home) -> None:
