@@ -115,7 +115,8 @@ def test_a_connection_that_the_server_closed_while_idle_is_replaced_at_once() ->
 
 
 def test_an_old_idle_connection_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "IDLE_S_MAX", 0.0)
+    made = pools.NodePool.__init__
+    monkeypatch.setattr(made, "__kwdefaults__", {**(made.__kwdefaults__ or {}), "idle_s_max": 0.0})
 
     async def main() -> None:
         async with ToldServer(lambda _: answer(QUEUE)) as server, AsyncClient(server.url) as client:
