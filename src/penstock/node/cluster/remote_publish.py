@@ -23,7 +23,7 @@ from penstock.batch import EncodedBatch, decode, decode_meta, encode
 from penstock.model.appended import Appended
 from penstock.model.errors import InvalidArgument, NotFound, NotOwner, PenstockError, Unavailable
 from penstock.model.rows import OutboxRow, slot_of
-from penstock.node.catalog import Catalog
+from penstock.node.catalog import EPHEMERAL_FROM, Catalog
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.commits import Commits
 from penstock.node.numbers import Numbers
@@ -141,13 +141,19 @@ class RemotePublish:
     def is_other_nodes(self, part: Part) -> bool:
         return not self._ownership.has_taken(slot_of(part.lane))
 
-    def may_share(self, home: int | None, lane: int) -> bool:
-        """Whether a lane's messages may be in the commit of the slot `home`."""
-        return self._commits.may_share(home, slot_of(lane))
-
     def is_elsewhere(self, part: Part, home: int | None) -> bool:
         """Whether a part cannot be in the commit of the slot `home`: it is another node's, or must be in its own."""
-        return self.is_other_nodes(part) or not self.may_share(home, part.lane)
+        return self.is_other_nodes(part) or not self._commits.may_share(home, slot_of(part.lane))
+
+    def at_home(self, parts: Sequence[Part], home: int | None) -> set[int]:
+        """The lanes whose parts are in the commit of the slot `home`; the others are promised in it.
+
+        Where something is promised, so is what is for memory alone: with the answer of the commit, its part would be
+        lost without the others.
+        """
+        lanes = {part.lane for part in parts}
+        own = {part.lane for part in parts if not self.is_elsewhere(part, home)}
+        return own if own == lanes or self._is_spanning else {lane for lane in own if lane < EPHEMERAL_FROM}
 
     def home_of(self, parts: Sequence[Part]) -> int | None:
         """The slot whose commit a publish is; None where one commit may hold all that is this node's."""

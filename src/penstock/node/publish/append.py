@@ -174,7 +174,7 @@ class Publisher:
                 self.check_room(lane, parts)
         except Missing:
             return None  # pushed out of memory while another was loaded
-        return {id: lane for id, lane in lanes.items() if self._remote.may_share(home, id)}
+        return {id: lanes[id] for id in self._remote.at_home(parts, home) if id in lanes}
 
     def append_ready(
         self,
@@ -196,11 +196,10 @@ class Publisher:
 
     async def known_ids(self, parts: Sequence[Part], home: int | None) -> Known:
         """The stored dedup rows of each part's ids, where a lane has more ids than it keeps in memory. Close it."""
-        known = Known()
+        known, own = Known(), self._remote.at_home(parts, home)
         try:
             for part in parts:
-                elsewhere = self._remote.is_elsewhere(part, home)
-                known.rows.append(None if elsewhere else await self._stored_ids(part, known))
+                known.rows.append(await self._stored_ids(part, known) if part.lane in own else None)
         except BaseException:
             known.close()
             raise

@@ -66,7 +66,8 @@ class Transactions:
             lane = lanes[lease.lane]
             lane.work(lease.group).settle(self._clock.now_ms(), lease.id, verdicts)
             self._commits.touch(lane)
-        return self._publisher.append_ready(parts, lanes, known.rows, home)
+        own = {id: lanes[id] for id in self._remote.at_home(parts, home)}
+        return self._publisher.append_ready(parts, own, known.rows, home)
 
     async def _lanes_of(self, settles: Settles, parts: Sequence[Part], home: int | None) -> dict[int, Lane] | None:
         """Every lane concerned, loaded at one and the same moment; None to try again."""

@@ -283,7 +283,7 @@ class Replay:
             if landed:  # of a failed commit, what is only in memory was not done, unless it was promised in it
                 await self._check_landed(parts, record.doubt)
                 check()
-                parts = [part for part in parts if self._was_only_in_memory(part, record.doubt)]
+                parts = self._only_in_memory(parts, record.doubt)
             return await self._append(header, record, parts, check)
         except (Unavailable, Closed):
             raise
@@ -296,13 +296,14 @@ class Replay:
         """Raise while what a commit that happened has promised to other slots of this node is on its way there."""
         home = None if doubt is None else doubt.slot
         own = [part for part in parts if not self._remote.is_other_nodes(part)]
-        promised = {slot_of(part.lane) for part in own if self._remote.is_elsewhere(part, home)}
+        at_home = self._remote.at_home(parts, home)
+        promised = {slot_of(part.lane) for part in own if part.lane not in at_home}
         if promised and not await self._outbox.drain(promised):
             raise Unavailable("records of the spool are on their way to other slots, and go first")
 
-    def _was_only_in_memory(self, part: Part, doubt: Doubt | None) -> bool:
-        home = None if doubt is None else doubt.slot
-        return part.lane >= EPHEMERAL_FROM and not self._remote.is_elsewhere(part, home)
+    def _only_in_memory(self, parts: Sequence[Part], doubt: Doubt | None) -> list[Part]:
+        own = self._remote.at_home(parts, None if doubt is None else doubt.slot)
+        return [part for part in parts if part.lane >= EPHEMERAL_FROM and part.lane in own]
 
     def _parts(self, header: Header, record: Record) -> list[Part]:
         """Where it goes now. Each message's lane is the same however often this is asked."""
