@@ -177,7 +177,11 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
 
         Use only what this returns: the ticket itself changes, so that a request needs one and not a chain.
         """
-        return self._changed(change, None)
+        changed: Ticket[Any] = self
+        if self.is_done or self._changes is not None:
+            return self._changed(change, None)
+        self._changes = [(change, None)]
+        return changed
 
     def recover(self, rescue: Callable[[BaseException], T | Ticket[T]]) -> Ticket[T]:
         """This ticket with, where it fails, what `rescue` makes of the error: a result, a ticket, or another error."""

@@ -27,8 +27,12 @@ def append(
     `asked_ms` is when they were published, if that was not now: an id that counted then counts.
     """
     duplicates: dict[int, int] = {}
-    kept: list[Message] = []
     base, size = lane.end, 0
+    if len(messages) == 1 and messages[0].dedup_id is None:
+        lane.parts.append(messages[0])
+        _grow(lane, now_ms, 1, len(messages[0].payload))
+        return Appended(base, 1, duplicates)
+    kept: list[Message] = []
     for index, message in enumerate(messages):
         if message.dedup_id is not None and lane.config.dedup_window_ms:
             first = _dedup(lane, now_ms, message.partition, message.dedup_id, base + len(kept), stored, asked_ms)

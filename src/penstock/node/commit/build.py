@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from itertools import islice
 
@@ -16,7 +17,7 @@ from penstock.store.checks import changes_enqueued
 class Round:
     """What is committed together: its callers, its lanes' changes, and a commit each for the store and for memory."""
 
-    __slots__ = ("durable", "ephemeral", "pending", "sealed")
+    __slots__ = ("durable", "ephemeral", "pending", "sealed", "task")
 
     def __init__(self, pending: Pending, sealed: list[tuple[Lane, Sealed]]) -> None:
         self.pending = pending
@@ -25,6 +26,8 @@ class Round:
         """None where there is nothing for the store."""
         self.ephemeral: Commit | None = None
         """None where there is nothing for memory."""
+        self.task: asyncio.Task[None] | None = None
+        """What applies it, unless the store calls back."""
 
     @property
     def slots(self) -> set[int]:

@@ -106,8 +106,6 @@ class CommitLoop(Commits):
         self._is_scheduled = False
         self._rounds: list[Round] = []
         """Those under way."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        """What applies them, unless the store calls back."""
         self._lost: PenstockError | None = None
         """Why the next round fails before it begins; it does when nothing is under way."""
         self._room: list[asyncio.Future[None]] = []
@@ -328,9 +326,7 @@ class CommitLoop(Commits):
         self._rounds.append(current)
         if not self._apply_by_callback(current):
             apply = self._apply_probe if current.is_empty else self._apply_in_task
-            task = self._loop.create_task(apply(current))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            current.task = self._loop.create_task(apply(current))
 
     def _apply_by_callback(self, current: Round) -> bool:
         """Apply without a task, where the store can; whether it was begun."""

@@ -60,10 +60,10 @@ class Publisher:
 
     def publish(self, count: int, parts: Sequence[Part]) -> Ticket[Receipt]:
         """Append parts to their lanes, all of them or none; done when they are durable."""
-        size = self.check_limits(count, parts)
+        size, home = self.check_limits(count, parts), None
         if self._remote.neighbours is not None:
             self._remote.check_owners(parts)
-        home = self._remote.home_of(parts)
+            home = self._remote.home_of(parts)
         results = self.append_at_once(parts, size, home)
         if results is None:
             return Ticket.of(self._publish_later(count, parts, size, home))
@@ -82,7 +82,8 @@ class Publisher:
     def check_limits(self, count: int, parts: Sequence[Part]) -> int:
         """Raise where this is more than may be published at once; its bytes otherwise."""
         size = parts[0].size if len(parts) == 1 else sum(part.size for part in parts)
-        self.check_size(count, size)
+        if count > self._limits.batch_messages or size > self._limits.batch_bytes:
+            self.check_size(count, size)
         return size
 
     def check_size(self, count: int, size: int) -> None:
