@@ -87,6 +87,7 @@ class Outbox:
     def __post_init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        self._draining: set[asyncio.Task[bool]] = set()
         self._closed = False
         self._pause_ms = RETRY_MS
         self._passing = asyncio.Lock()
@@ -146,9 +147,11 @@ class Outbox:
 
     async def close(self) -> None:
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        tasks = [*self._draining, *(() if self._task is None else (self._task,))]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def _run(self) -> None:
         while not self._closed:
@@ -198,7 +201,18 @@ class Outbox:
 
     async def drain(self, slots: Set[int]) -> bool:
         """Carry out what was sent to queues of these slots; whether nothing of it must wait."""
-        return not slots or not await self._pass(sorted(slots), is_drain=True)
+        if not slots:
+            return True
+        # To its end, also where the caller is cancelled: the next pass would repeat rows that are not committed yet.
+        draining = asyncio.get_running_loop().create_task(self._pass(sorted(slots), is_drain=True))
+        self._draining.add(draining)
+        draining.add_done_callback(self._drained)
+        return not await asyncio.shield(draining)
+
+    def _drained(self, draining: asyncio.Task[bool]) -> None:
+        self._draining.discard(draining)
+        if not draining.cancelled():
+            draining.exception()  # seen: a caller that was cancelled leaves nobody to ask
 
     async def landed(self, landings: Sequence[Landing]) -> list[Landed]:
         """Where the messages of these rows went, as far as they are carried out: those that are not, are first."""
