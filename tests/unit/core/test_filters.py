@@ -484,6 +484,18 @@ def test_like_agrees_with_a_naive_matcher(pattern: str, text: str) -> None:
     assert truth(f"a LIKE '{pattern}'", a=text) is naive_like(pattern, text)
 
 
+@given(st.text("ab_", min_size=1, max_size=6), st.integers(0, 40), st.text("ab", max_size=12))
+def test_like_where_a_literal_run_misleads_again_and_again(part: str, misleading: int, text: str) -> None:
+    """Past some misleading places of its longest run, all places of a part are followed at once."""
+    text = "a" * misleading + text
+    places = [text[start : start + len(part)] for start in range(len(text) - len(part) + 1)]
+    found = any(naive_like(part, place) for place in places)
+    assert truth(f"a LIKE '%{part}%'", a=text) is found
+    assert truth(f"a LIKE '%{part}%{part}'", a=text + text) is (
+        len(text) >= len(part) and naive_like(part, text[-len(part) :])
+    )
+
+
 def naive_like(pattern: str, text: str) -> bool:
     if not pattern:
         return not text
