@@ -26,6 +26,7 @@ async def test_an_exclusive_queue_is_its_sessions_alone_and_goes_with_it(front: 
     id = session["id"]
     assert id not in session["consumer"], "the name is for everybody to see, the id is not"
     await front.ok("PUT", "/v1/queues/replies", {"exclusive": True}, session=id)
+    assert [each["queue"] for each in (await front.ok("GET", "/v1/stats", prefix="r"))["queues"]] == ["replies"]
 
     assert (await front.call("POST", "/v1/queues/replies/claim", {})).status == 403
     await front.publish("replies", "an answer")

@@ -144,6 +144,7 @@ def test_an_exclusive_queue_is_its_sessions_alone_and_ends_with_it(home: Home) -
         async with broker.session() as session:
             await session.declare_queue("q", exclusive=True)
             await session.publish("q", Message(b"m"))
+            assert (await broker.stats("q")).messages == 1  # whoever watches the broker sees all that it holds
             with pytest.raises(Forbidden, match="exclusive to another session"):
                 await broker.claim("q")
             await broker.publish("q", Message(b"an answer"))  # what such a queue is for

@@ -220,6 +220,7 @@ async def delete_queue(channel: Channel, method: Queue.Delete) -> Frame | None:
     name, broker = queue_of(channel.queue_name(method.queue)), channel.broker
     if not await broker.has_queue(name):
         return _answer(method, make(Queue.DeleteOk, message_count=0))
+    await channel.check_queue(name)
     stats = await broker.stats(name)
     if method.if_unused and stats.consumers:
         raise precondition(f"queue '{name}' in vhost '{channel.vhost}' in use")

@@ -82,7 +82,7 @@ class LocalInspection(Names, Inspection):
         return await self._services.histories.of_message(home, lane_of(home, lane), offset)
 
     async def stats(self, queue: str) -> QueueStats:
-        home = self._queue(queue, "browse")
+        home = self._visible_queue(queue, "browse")
         return queue_stats(home, await self._services.lanes.together(home.lanes), self._services.clock.now_ms())
 
     async def measures(self, *, queues_max: int = 1_000) -> NodeNumbers:

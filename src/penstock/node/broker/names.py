@@ -44,13 +44,17 @@ class Names:
         self._allow(self._caller.principal, action, kind, self._namespace, name)
 
     def _queue(self, name: str, action: Action) -> Queue:
-        self._services.lifecycle.check_open()
-        check_is_text(name, "a queue's name")
-        self._allow(self._caller.principal, action, "queue", self._namespace, name)
-        queue = self._owned_queue(name)
+        queue = self._visible_queue(name, action)
         if queue.session is not None and queue.session != self._session:
             raise ExclusiveQueue(f"queue {name!r} is exclusive to another session")
         return queue
+
+    def _visible_queue(self, name: str, action: Action) -> Queue:
+        """The same, exclusive to another session or not: for what only counts."""
+        self._services.lifecycle.check_open()
+        check_is_text(name, "a queue's name")
+        self._allow(self._caller.principal, action, "queue", self._namespace, name)
+        return self._owned_queue(name)
 
     def _owned_queue(self, name: str) -> Queue:
         """A queue that this node owns. Of one that it does not know, the owner of its home slot knows the truth."""
