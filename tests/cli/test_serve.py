@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import signal
@@ -121,6 +122,26 @@ def test_a_second_server_on_the_same_file_is_refused(tmp_path: Path) -> None:
         assert error.startswith(f"another penstock, process {server.process.pid}, is serving data/penstock.db; stop it")
         assert server.request("PUT", "/v1/queues/a", {})[0] == 201  # the first is not fenced
         assert server.stop() == 0
+
+
+def test_a_second_server_is_refused_although_the_lock_file_was_deleted(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        (tmp_path / "data/penstock.db.lock").unlink()
+        assert refused(tmp_path).startswith("another penstock is serving data/penstock.db; stop it")
+        assert server.request("PUT", "/v1/queues/a", {})[0] == 201
+        assert server.stop() == 0
+
+
+def test_what_is_stored_is_the_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with running(tmp_path) as server:
+            assert server.request("PUT", "/v1/queues/a", {})[0] == 201
+            for path in (tmp_path / "data", *(tmp_path / "data").rglob("*")):
+                assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+            assert server.stop() == 0
+    finally:
+        os.umask(before)
 
 
 def test_a_port_in_use_is_told(tmp_path: Path) -> None:

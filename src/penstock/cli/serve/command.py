@@ -92,10 +92,10 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def lock_store(stack: ExitStack, path: Path) -> None:
     """Make the store's folder and hold its lock until the stack ends."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.is_dir():
             raise CannotStart(f"{path} is a folder; --store (store.path) names a file")
-        stack.enter_context(lock.held(path.with_name(f"{path.name}.lock")))
+        stack.enter_context(lock.held(path))
     except lock.Locked as locked:
         process = f", process {locked}," if str(locked) else ""
         raise CannotStart(

@@ -1,7 +1,8 @@
-"""One server a file: a lock beside the database, held for the life of the process.
+"""One server a store: a lock on the folder of its log, held for the life of the process.
 
 Two brokers on one SQLite file would fence each other: the second takes everything from the first. The lock is the
-kernel's, so it goes when the process does, however that ends; the file stays and means nothing by itself.
+kernel's, so it goes when the process does, however that ends. The file `.lock` beside the store only says who has it:
+it may be deleted.
 """
 
 from __future__ import annotations
@@ -20,17 +21,31 @@ class Locked(Exception):
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Hold the lock. Raises `Locked`, or `OSError` where the lock's file cannot be made."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    """Hold the lock of a store. Raises `Locked`, or `OSError` where the store's folder or the file cannot be made."""
+    log = Path(f"{path}-log")
+    log.mkdir(mode=0o700, exist_ok=True)
+    locked = os.open(log, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    process = path.with_name(f"{path.name}.lock")
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
-            raise Locked(os.pread(descriptor, 20, 0).decode(errors="replace").strip()) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            raise Locked(_text_of(process)) from None
+        with open(process, "w", opener=_private) as file:
+            file.write(f"{os.getpid()}\n")
         yield
     finally:
-        os.close(descriptor)
+        os.close(locked)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()[:20]
+    except OSError:
+        return ""
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)

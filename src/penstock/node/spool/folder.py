@@ -71,8 +71,8 @@ class DiskFolder:
         """Make the folder where it is missing, and hold it: two processes would replay the same publishes."""
         place = Path(path)
         try:
-            place.mkdir(parents=True, exist_ok=True)
-            lock = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise InvalidArgument(
                 f"the spool's folder {place} cannot be used: {error.strerror or error}; name another with spool.folder"

@@ -16,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock.model.errors import AlreadyExists, NotFound
+from penstock.store.sqlite.file import make_private
 from penstock.store.sqlite.log.segments import Segments, sync_folder
 from penstock.store.sqlite.log.turn import Turn
 
@@ -28,7 +29,7 @@ def back_up(source: Path, target: Path) -> None:
         raise NotFound(f"there is no store {source}")
     if target.exists() or copied.folder.exists():
         raise AlreadyExists(f"{target} or its log exists; name a new file")
-    copied.folder.mkdir(parents=True)
+    copied.folder.mkdir(mode=0o700, parents=True)
     with segments.held():
         _link_full(segments, copied)
         _copy_file(source, target)
@@ -44,6 +45,7 @@ def back_up(source: Path, target: Path) -> None:
 
 
 def _copy_file(source: Path, target: Path) -> None:
+    make_private(target)
     with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
         old.backup(new)
 
@@ -59,6 +61,7 @@ def _link_full(segments: Segments, copied: Segments) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     """Durable when it returns. A link is so from the start: a segment that is full was synced."""
+    make_private(target)
     shutil.copyfile(source, target)
     with target.open("rb") as file:
         os.fsync(file.fileno())

@@ -35,6 +35,12 @@ Result = TypeVar("Result")
 _log = logging.getLogger("penstock.store.sqlite")
 
 
+def make_private(path: Path) -> None:
+    """Make a file, if there is none, that its owner alone may read: SQLite's own files beside it are like it."""
+    with suppress(FileExistsError):  # which is not opened: closing it would end the locks that SQLite has on it
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
 class File:
     """Where the rows are: how to connect to it, and what its errors mean."""
 
@@ -52,6 +58,7 @@ class File:
         # Once the file is prepared it must be there: a lost file is an error, never a new and empty one.
         if not self.prepared:
             self._make_folder()
+            make_private(self.path)
         mode = "rw" if self.prepared else "rwc"
         uri = f"{self.path.as_uri()}?mode={mode}"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
@@ -93,7 +100,7 @@ class File:
             raise InvalidArgument(f"{self.path} is a folder; a store is a file")
         missing = [folder for folder in self.path.parents if not folder.exists()]
         for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
             sync_folder(folder.parent)
 
     def check_in_place(self) -> None:

@@ -159,7 +159,7 @@ class Log:
         """Every commit from a position on, in order; once all are consumed, the log is ready to append."""
         self.close()
         self._store_id, self._end, self._in_doubt = store_id, start, False
-        self.folder.mkdir(exist_ok=True)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
         numbers = [number for number in self.segments.numbers() if number >= max(start.segment, 1)]
         if not numbers and start == START:
             segments.sync_folder(self.folder.parent)

@@ -197,7 +197,7 @@ class Segments:
     def make(self, store_id: bytes, number: int, first_record: int, wanted: int, needed: int) -> Segment:
         """A new segment, durable, with room set aside: as much as is wanted and there is, at least what is needed."""
         path = self.path(number)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             self._set_aside(file, wanted, SEGMENT_HEAD_BYTES + needed)
             packed = _SEGMENT_HEAD.pack(_SEGMENT_MAGIC, store_id, number, first_record)
@@ -232,8 +232,8 @@ class Segments:
     @contextmanager
     def _lock_file(self) -> Iterator[int]:
         """Its lock is of this opening, and goes with the process that has it."""
-        self.folder.mkdir(exist_ok=True)
-        file = os.open(self.folder / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        file = os.open(self.folder / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             yield file
         finally:

@@ -76,5 +76,5 @@ class Turn:
 
     def _open(self) -> None:
         if self._file < 0:
-            self._path.parent.mkdir(exist_ok=True)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
