@@ -78,6 +78,8 @@ class LimitsSection(msgspec.Struct, frozen=True, kw_only=True):
     """Queues of all namespaces together."""
     schedules: Annotated[int, Meta(ge=0, le=1_000_000)] = 10_000
     """Schedules of all namespaces together."""
+    schedule_rate: Annotated[float, Meta(ge=0.0, le=1_000_000.0)] = 100.0
+    """Messages a second that the schedules of one namespace may publish together; paused ones do not count."""
     batch_messages: Annotated[int, Meta(ge=1, le=BATCH_MESSAGES_MAX)] = BATCH_MESSAGES_MAX
     """Messages of one publish or transaction."""
     batch_bytes: Annotated[int, Meta(ge=1, le=BATCH_BYTES_MAX)] = BATCH_BYTES_MAX

@@ -36,6 +36,13 @@ class Timing(NamedTuple):
     interval_ms: int | None
     timezone: str
 
+    @property
+    def per_second(self) -> float:
+        """Ticks in a second at the most."""
+        if self.interval_ms is not None:
+            return 1_000 / self.interval_ms
+        return 1.0 if len((self.cron or "").split()) > 5 else 1 / 60
+
     def after(self, time_ms: int) -> int | None:
         """The first tick after a time; None if there is none for the next fifty years."""
         if self.interval_ms is not None:

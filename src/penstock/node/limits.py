@@ -12,6 +12,8 @@ class Limits(msgspec.Struct, frozen=True):
 
     queues: int = 1_000_000
     schedules: int = 10_000
+    schedule_rate: float = 100.0
+    """Messages a second that the schedules of one namespace may publish together."""
     batch_messages: int = BATCH_MESSAGES_MAX
     """Messages of one publish or transaction."""
     batch_bytes: int = BATCH_BYTES_MAX

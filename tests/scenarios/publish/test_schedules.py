@@ -474,6 +474,30 @@ def test_what_is_refused(changes: dict[str, Any], error: type[Exception], words:
     play(story, START_MS)
 
 
+def test_the_schedules_of_a_namespace_publish_no_more_than_they_may() -> None:
+    async def story(machine: Machine) -> None:
+        broker = await machine.open(limits=Limits(schedule_rate=20.0))
+        await broker.declare_queue("work")
+        often = {"message": Message(b"x"), "queue": "work", "interval_ms": 100}
+        for name in ("a", "b"):
+            await broker.declare_schedule(name, **often)
+        with pytest.raises(LimitReached, match=r"'c' would publish 0.0166667 .* publish 20, .* may publish 20 \("):
+            await broker.declare_schedule("c", message=Message(b"x"), queue="work", cron="* * * * *")
+        await broker.declare_schedule("c", paused=True, **often)
+        with pytest.raises(LimitReached, match="'c' would publish 10 messages a second"):
+            await broker.declare_schedule("c", **often)
+        await broker.declare_schedule("a", **often)  # it takes no more than it had
+        elsewhere = broker.in_namespace("elsewhere")
+        await elsewhere.declare_queue("work")
+        await elsewhere.declare_schedule("c", **often)
+        await broker.declare_schedule("a", paused=True, **often)
+        await broker.declare_schedule("c", **often)
+        with pytest.raises(LimitReached, match="'d' would publish 1 messages"):
+            await broker.declare_schedule("d", message=Message(b"x"), queue="work", cron="* * * * * *")
+
+    play(story, START_MS)
+
+
 def test_at_the_limits() -> None:
     async def story(machine: Machine) -> None:
         broker = await machine.open(limits=Limits(schedules=2))

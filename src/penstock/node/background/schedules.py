@@ -42,6 +42,7 @@ from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.lifecycle import Lifecycle
+from penstock.node.limits import Limits
 from penstock.node.publish.append import Publisher
 from penstock.node.publish.parts import Part
 from penstock.node.publish.route import route_message
@@ -71,7 +72,7 @@ class Schedules:
     _tasks: Tasks
     _lifecycle: Lifecycle
     _ownership: Ownership
-    _schedules_max: int
+    _limits: Limits
 
     def __post_init__(self) -> None:
         self._next: dict[ScheduleKey, int | None] = {}
@@ -112,8 +113,9 @@ class Schedules:
         async with self._writer.declaring("schedule", "", ""):
             known = catalog.schedules.get(key)
             count = len(catalog.schedules)
-            if known is None and count >= self._schedules_max:
+            if known is None and count >= self._limits.schedules:
                 raise LimitReached(f"there are {count} schedules already, as many as may be; delete some first")
+            self._check_rate(key, wanted)
             document = msgspec.structs.replace(wanted, after_ms=self._clock.now_ms())
             if known is not None:
                 document = _replacing(known.document, document)
@@ -122,6 +124,21 @@ class Schedules:
                 row = schedule_row(id, namespace, name, document)
                 await self._writer.commit([row], after=lambda: self._arm(key))
             return self.one(namespace, name)
+
+    def _check_rate(self, key: ScheduleKey, wanted: ScheduleDocument) -> None:
+        """Raise where the namespace's schedules would publish more than they may."""
+        others = sum(
+            _timing(stored.document).per_second
+            for other, stored in self._catalog.schedules.items()
+            if other[0] == key[0] and other != key and not stored.document.paused
+        )
+        more, most = _timing(wanted).per_second, self._limits.schedule_rate
+        if not wanted.paused and others + more > most:
+            raise LimitReached(
+                f"schedule {key[1]!r} would publish {more:g} messages a second; the others of namespace {key[0]!r} "
+                f"publish {others:g}, and all together may publish {most:g} (limits.schedule_rate); let it fire less "
+                "often, pause others, or raise the limit"
+            )
 
     async def delete(self, namespace: str, name: str) -> None:
         """Forget a schedule; what it published stays."""
