@@ -1,4 +1,4 @@
-"""Accepting connections on a port, the same for every front."""
+"""Accepting connections on a port and ending them in order, the same for every front."""
 
 from __future__ import annotations
 
@@ -20,6 +20,20 @@ class CannotListen(Exception):
         self.option = option
         """The option that says which port."""
         self.cause = cause
+
+
+def linger(transport: asyncio.Transport) -> None:
+    """Say no more, and read on: closing while the client still sends would reset the connection and lose the answer.
+
+    The transport is closed when the client closes its side. Whoever calls this drops what comes, and sets a deadline.
+    """
+    if transport.is_closing():
+        return
+    try:
+        transport.write_eof()
+        transport.resume_reading()
+    except OSError:  # the client has gone already
+        transport.abort()
 
 
 async def listen(

@@ -345,6 +345,18 @@ def test_noise_on_sockets_disturbs_nobody(server: MqttServerProcess) -> None:
         assert peer.next().payload == b"still here"
 
 
+def test_what_a_client_still_sends_after_a_disconnect_does_not_reset_the_connection(server: MqttServerProcess) -> None:
+    """The reason that the server gives is heard, whatever was on its way to it."""
+    with Raw(server) as client:
+        client.connect()
+        client.send(mqtt5.ConnectPacket("again"))
+        assert client.expect(mqtt5.DisconnectPacket).reason_code == 0x82
+        for _ in range(100):
+            client.send(mqtt5.PingReqPacket())
+        assert client.read() is None
+        client.send(mqtt5.PingReqPacket())
+
+
 def test_short_connections_leave_nothing(server: MqttServerProcess, http: penstock.Client) -> None:
     def queues() -> int:
         return sum(name.startswith("mqtt/") for name in http.queues())

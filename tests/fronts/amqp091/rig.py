@@ -172,12 +172,14 @@ def closed_with(channel: BlockingChannel, method: Any, *content: Any) -> int:
 class Raw:
     """A client that says and hears every frame: it settles nothing and drops nothing by itself."""
 
-    def __init__(self, place: Served, *, opens: int = 1, heartbeat: int = 0) -> None:
+    def __init__(
+        self, place: Served, *, opens: int = 1, heartbeat: int = 0, properties: dict[str, Any] | None = None
+    ) -> None:
         self.socket = socket.create_connection(("127.0.0.1", place.server.port), PATIENCE_S)
         self._data = b""
         self.send_bytes(b"AMQP\x00\x00\x09\x01")
         self.hear(commands.Connection.Start)
-        self.send(0, commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"))
+        self.send(0, commands.Connection.StartOk(properties or {}, "PLAIN", "\0guest\0guest", "en_US"))
         self.hear(commands.Connection.Tune)
         self.send(0, commands.Connection.TuneOk(2047, 131072, heartbeat))
         self.send(0, commands.Connection.Open("/"))

@@ -8,9 +8,10 @@ from typing import Any
 
 import pika
 import pytest
+from pamqp import commands
 from pika.exceptions import ConnectionClosedByBroker
 
-from tests.fronts.amqp091.rig import Inbox, Served, closes, served, until, waited
+from tests.fronts.amqp091.rig import Inbox, Raw, Served, closes, served, until, waited
 
 # Queues --------------------------------------------------------------------------------------------------
 
@@ -359,3 +360,18 @@ def test_without_waiting_for_answers() -> None:
         raw._send_method(pika.spec.Queue.Bind(queue="q", exchange="x", nowait=True))
         channel.basic_publish("x", "", b"m")
         until(channel, lambda: channel.queue_declare("q", passive=True).method.message_count == 1)
+
+
+def test_whoever_deletes_a_queue_hears_of_that_before_its_consumers_are_cancelled() -> None:
+    with served() as place:
+        client = Raw(place, properties={"capabilities": {"consumer_cancel_notify": True}})
+        client.send(1, commands.Queue.Declare(0, "q"))
+        client.hear(commands.Queue.DeclareOk)
+        for number in range(20):
+            client.send(1, commands.Basic.Consume(0, "q", f"t{number}"))
+            client.hear(commands.Basic.ConsumeOk)
+        client.send(1, commands.Queue.Delete(0, "q"))
+        client.hear(commands.Queue.DeleteOk)
+        cancelled = {client.hear(commands.Basic.Cancel).consumer_tag for _ in range(20)}
+        assert cancelled == {f"t{number}" for number in range(20)}
+        client.close()

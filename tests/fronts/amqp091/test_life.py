@@ -176,6 +176,29 @@ def test_closing_a_channel_waits_for_what_came_before_it() -> None:
         client.close()
 
 
+def test_what_a_client_still_sends_after_its_close_was_answered_does_not_reset_the_connection() -> None:
+    with served() as place:
+        client = Raw(place)
+        client.send(0, commands.Connection.Close(200, "bye", 0, 0))
+        client.hear(commands.Connection.CloseOk)
+        for number in range(100):
+            client.publish(1, "", "q", b"%d" % number)
+        with pytest.raises(EOFError):
+            client.next()
+        client.publish(1, "", "q", b"more")
+        client.close()
+        waited(lambda: place.server.measures.connections == 0)
+
+
+def test_a_client_that_does_not_close_is_closed_after_a_moment() -> None:
+    with served() as place:
+        client = Raw(place)
+        client.send(0, commands.Connection.Close(200, "bye", 0, 0))
+        client.hear(commands.Connection.CloseOk)
+        waited(lambda: place.server.measures.connections == 0)
+        client.close()
+
+
 def test_a_server_that_stops_says_so(tmp_path: Path) -> None:
     with served(tmp_path / "store.db") as place:
         channel = place.channel(confirms=True)

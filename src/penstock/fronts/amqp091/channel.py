@@ -72,6 +72,9 @@ class Channel:
         self._methods = 0
         """Methods that wait in `_line`."""
         self._worker: asyncio.Task[None] | None = None
+        self._is_answering = False
+        self._cancels: list[Frame] = []
+        """That the client is told of after the answer under way."""
         self._places = 0
 
     # What comes -------------------------------------------------------------------------------------------
@@ -175,14 +178,17 @@ class Channel:
             await self.settling.finish()  # what the client has given back is there when this is done
         else:
             self.settling.start()
+        self._is_answering = True
         try:
             answer = await found(self, method)
+            # AMQP never answers an ack: the answer to what was asked after it says that it is stored.
+            if answer is not None and not self.is_closed and await self.settling.finish():
+                self.connection.wire.send(self.number, answer)
         except PenstockError as error:
             raise fault_of(error) from None
-        # AMQP never answers an ack: the answer to what was asked after it says that it is stored.
-        if answer is not None and not self.is_closed and await self.settling.finish():
-            self.connection.wire.send(self.number, answer)
-        self.connection.flush_soon()
+        finally:
+            self._is_answering = False
+        self._tell_cancels()
 
     def queue_name(self, name: str) -> str:
         """The queue that a method is about; an empty name is the one that was declared last."""
@@ -260,8 +266,16 @@ class Channel:
         if self.consumers.pop(consumer.tag, None) is consumer:
             self.connection.host.measures.consumers -= 1
             if self.connection.hears_cancels:
-                self.connection.wire.send(self.number, make(Basic.Cancel, consumer_tag=consumer.tag, nowait=True))
-                self.connection.flush_soon()
+                self._cancels.append(make(Basic.Cancel, consumer_tag=consumer.tag, nowait=True))
+                if not self._is_answering:
+                    self._tell_cancels()
+
+    def _tell_cancels(self) -> None:
+        """Not before the answer to a method: a client that deletes a queue is told of that first, as by RabbitMQ."""
+        for cancel in self._cancels:
+            self.connection.wire.send(self.number, cancel)
+        self._cancels.clear()
+        self.connection.flush_soon()
 
     async def let_go(self, consumer: Standing, *, keep: bool) -> None:
         """Stop and detach a consumer; with `keep`, the client may still settle what was delivered."""

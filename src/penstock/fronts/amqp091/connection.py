@@ -16,6 +16,7 @@ from penstock.api.principal import ANONYMOUS
 from penstock.fronts.amqp091.channel import Channel
 from penstock.fronts.amqp091.mapping import Reader
 from penstock.fronts.amqp091.names import namespace_of
+from penstock.fronts.listening import linger
 from penstock.model import check_name
 from penstock.model.errors import PenstockError
 from penstock.wire.amqp091 import codes, events
@@ -90,6 +91,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        if self._close_by:
+            return
         handlers = HANDLERS
         for event in self.wire.receive(data):
             handlers[type(event)](self, event)
@@ -119,16 +122,16 @@ class Connection(asyncio.Protocol):
     def flush(self) -> None:
         """Write what is to be said."""
         data = self.wire.take()
-        if data and not self._ended:
+        if data and not self._ended and not self._close_by:
             self._transport.write(data)
         if self.wire.finished and not self._ended:
             self._close()
 
     def _close(self) -> None:
-        """Close the socket when all is written; a client that does not read has a moment for it."""
+        """Close the socket when all is written and the client closes it too; it has a moment for that."""
         if not self._close_by:
             self._close_by = self.now() + CLOSE_SECONDS
-            self._transport.close()
+            linger(self._transport)
 
     def flush_soon(self) -> None:
         """The same at the end of this turn of the loop, together with what else is said in it."""

@@ -22,6 +22,7 @@ from penstock.fronts.http.errors import HEADERS_TOO_LARGE, MALFORMED, TIMEOUT, H
 from penstock.fronts.http.heads import Arriving, Heads
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
+from penstock.fronts.listening import linger
 from penstock.model.errors import MessageTooLarge, PenstockError, TooManyConnections
 from penstock.wire.http.cluster import CONSUMER, FORWARDED, PRINCIPAL, SECRET, SESSION_NAME
 
@@ -464,11 +465,9 @@ class Connection(asyncio.Protocol):
         self.deadline = self._host.now() + self._host.options.request_seconds
 
     def _linger(self) -> None:
-        """Say no more, and pass over what still comes: closing now would reset the connection and lose the answer."""
+        """Say no more, and pass over what still comes."""
         self._closing = True
-        if not self._transport.is_closing():
-            self._transport.write_eof()
-            self._transport.resume_reading()
+        linger(self._transport)
         self.deadline = self._host.now() + min(LINGER_SECONDS, self._host.options.request_seconds)
 
     # The server's calls -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
+from penstock.fronts.listening import linger
 from penstock.fronts.mqtt.client import Client
 from penstock.fronts.mqtt.errors import log
 from penstock.fronts.mqtt.mapping import properties_of
@@ -33,6 +34,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_filter",
         "_has_room",
+        "_is_closing",
         "_is_flushing",
         "_server",
         "_transport",
@@ -53,6 +55,7 @@ class Connection(asyncio.Protocol):
             )
         self._transport: asyncio.Transport | None = None
         self._has_room = True
+        self._is_closing = False
         self._is_flushing = False
         self._writers: asyncio.Future[None] | None = None
         """Done when the client has taken most of what was written; None while it keeps up."""
@@ -76,6 +79,8 @@ class Connection(asyncio.Protocol):
             self.client.gone()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_closing:
+            return
         if self._filter is not None:
             data = self._filter.receive(data)
         self.take_in(self.engine.receive(data))
@@ -166,7 +171,7 @@ class Connection(asyncio.Protocol):
     def flush(self) -> None:
         """Send what was written, and close what has ended."""
         transport = self._transport
-        if transport is None:
+        if transport is None or self._is_closing:
             self.engine.take()
             return
         data = self.engine.take()
@@ -178,7 +183,7 @@ class Connection(asyncio.Protocol):
             data = self._filter.take()
         if data:
             transport.write(data)
-        if (self.engine.closed or (self._filter is not None and self._filter.closed)) and not transport.is_closing():
+        if self.engine.closed or (self._filter is not None and self._filter.closed):
             self.close()
 
     def flush_soon(self) -> None:
@@ -202,10 +207,10 @@ class Connection(asyncio.Protocol):
         self.flush_soon()
 
     def close(self) -> None:
-        """Close when what was written is taken, or after a moment."""
-        transport = self._transport
-        if transport is not None:
-            transport.close()
+        """Close when the client has taken what was written and closes too, or after a moment."""
+        if self._transport is not None and not self._is_closing:
+            self._is_closing = True
+            linger(self._transport)
             asyncio.get_running_loop().call_later(LINGER_SECONDS, self.abort)
 
     def abort(self) -> None:
