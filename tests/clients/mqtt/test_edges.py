@@ -49,12 +49,45 @@ def test_client_ids(server: MqttServerProcess, client_id: str, version: int) -> 
 
 
 def test_a_client_id_that_is_too_long_is_refused(server: MqttServerProcess) -> None:
-    for client_id in ("x" * 201, "x" * 60000, "a\x01b"):
+    for client_id in ("x" * 201, "x" * 60000):
         with Raw(server) as raw:
             assert int(raw.connect(client_id).reason_code) == 0x85
         peer = Peer(server, 4, client_id)
         assert peer.open()[0] == 0x85
         peer.client.loop_stop()
+
+
+@pytest.mark.parametrize("client_id", ["a\x01b", "\x7f", "\x9f"])
+def test_a_client_id_with_a_control_character_is_a_protocol_error(server: MqttServerProcess, client_id: str) -> None:
+    with Raw(server) as raw:
+        assert int(raw.connect(client_id).reason_code) == 0x82
+        assert raw.read() is None
+
+
+@pytest.mark.parametrize(
+    "packet", [mqtt5.SubscribePacket(1, [mqtt5.TopicFilter("")]), mqtt5.UnsubscribePacket(1, [""])]
+)
+def test_an_empty_filter_closes_the_connection(server: MqttServerProcess, packet: Any) -> None:
+    with Raw(server) as raw:
+        raw.connect()
+        raw.send(packet)
+        assert int(raw.expect(mqtt5.DisconnectPacket).reason_code) == 0x81
+        assert raw.read() is None
+
+
+@pytest.mark.parametrize(
+    ("qos", "answer"),
+    [(1, mqtt5.PubRecPacket), (1, mqtt5.PubCompPacket), (2, mqtt5.PubAckPacket), (2, mqtt5.PubCompPacket)],
+)
+def test_an_answer_of_another_qos_is_a_protocol_error(server: MqttServerProcess, qos: int, answer: Any) -> None:
+    topic = unique("answers")
+    with Raw(server) as raw, Peer(server) as peer:
+        raw.connect()
+        raw.subscribe(topic, qos)
+        peer.publish(topic, b"x", qos=qos)
+        raw.send(answer(raw.expect(mqtt5.PublishPacket).packet_id))
+        assert int(raw.expect(mqtt5.DisconnectPacket).reason_code) == 0x82
+        assert raw.read() is None
 
 
 def test_topics_and_filters_that_are_too_long(server: MqttServerProcess) -> None:

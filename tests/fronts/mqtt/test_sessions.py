@@ -274,8 +274,8 @@ async def test_client_ids_of_any_text_are_taken_and_what_cannot_be_a_name_is_ref
             assert await client.subscribe("a") == [2]
             await client.disconnect()
             assert (await front.connect(client_id, clean=False)).connack.session_present
-        for client_id in ("x" * 201, "a\x1fb"):
-            assert (await front.connect(client_id)).connack.reason_code == 0x85
+        for client_id, reason in (("x" * 201, 0x85), ("a\x1fb", 0x82)):
+            assert (await front.connect(client_id)).connack.reason_code == reason
 
 
 @scenario

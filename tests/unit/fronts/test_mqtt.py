@@ -28,6 +28,7 @@ from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
 from penstock.store.memory.engine import MemoryStore
 from penstock.wire.mqtt.packets import NO_PROPERTIES, PublishProperties
+from penstock.wire.mqtt.properties import publish_parts
 
 LEVELS = st.sampled_from(["", "a", "b", "$x", "%", "_", "!", "'"])
 TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)
@@ -335,3 +336,11 @@ def test_places_in_a_stream_are_read() -> None:
     assert place("next") == place("last") == {"to": "last"}
     assert place("12") == place("offset=12") == {"offset": 12}
     assert place("timestamp=5") == {"time_ms": 5}
+
+
+@pytest.mark.parametrize("payload_format", [None, 0, 1])
+def test_what_a_publisher_says_of_its_payloads_format_is_kept(payload_format: int | None) -> None:
+    given = PublishProperties(payload_format, content_type="x")
+    assert properties_of(Publisher("c").message("a", b"", 0, False, given), 0, 0) == given
+    said = b"" if payload_format is None else bytes((1, payload_format))
+    assert b"".join(publish_parts(given)) == said + b"\x03\0\x01x"

@@ -242,14 +242,21 @@ class Client:
 
     def _acknowledged(self, event: PubAck) -> None:
         flight = self.window.flights.get(event.packet_id)
-        if flight is not None and flight.qos == 1:
-            self.window.end(event.packet_id)
-            flight.source.answered(flight, event.reason)
+        if flight is None:
+            return
+        if flight.qos != 1:
+            self._answered_wrongly("PUBACK", event.packet_id, flight.qos)
+            return
+        self.window.end(event.packet_id)
+        flight.source.answered(flight, event.reason)
 
     def _received(self, event: PubRec) -> None:
         packet_id = event.packet_id
         flight = self.window.flights.get(packet_id)
-        if flight is None or flight.qos != 2:
+        if flight is not None and flight.qos != 2:
+            self._answered_wrongly("PUBREC", packet_id, flight.qos)
+            return
+        if flight is None:
             if packet_id not in self._recording and event.reason < REFUSAL:
                 known = packet_id in self.window.released
                 self.engine.pubrel(packet_id, Reason.SUCCESS if known else Reason.PACKET_ID_NOT_FOUND)
@@ -275,7 +282,16 @@ class Client:
         self.engine.disconnect(Reason.UNSPECIFIED_ERROR, text=text)
         self.connection.flush_soon()
 
+    def _answered_wrongly(self, packet: str, packet_id: int, qos: int) -> None:
+        text = f"{packet} is no answer to packet {packet_id}, which has QoS {qos}"
+        self.engine.disconnect(Reason.PROTOCOL_ERROR, text=text)
+        self.connection.flush_soon()
+
     def _completed(self, event: PubComp) -> None:
+        flight = self.window.flights.get(event.packet_id)
+        if flight is not None:
+            self._answered_wrongly("PUBCOMP", event.packet_id, flight.qos)
+            return
         if event.packet_id not in self._recording and self.window.complete(event.packet_id):
             self.settling.completed(event.packet_id)
 

@@ -71,7 +71,7 @@ class Publisher:
             return Message(payload, key=key, headers=headers)
         headers = dict(headers)
         _put_user_properties(headers, properties.user_properties)
-        if properties.payload_format:
+        if properties.payload_format is not None:
             headers[PAYLOAD_FORMAT] = properties.payload_format
         if properties.response_topic is not None:
             headers[RESPONSE_TOPIC] = properties.response_topic
@@ -142,7 +142,7 @@ def properties_of(message: Message, published_ms: int, now_ms: int, extra: UserP
         correlation = None if message.correlation_id is None else message.correlation_id.encode()
     response = headers.get(RESPONSE_TOPIC)
     return PublishProperties(
-        payload_format=1 if headers.get(PAYLOAD_FORMAT) == 1 else 0,
+        payload_format=_payload_format(headers.get(PAYLOAD_FORMAT)),
         message_expiry=_remaining(message, published_ms, now_ms),
         content_type=message.content_type if _is_sayable(message.content_type) else None,
         response_topic=response if isinstance(response, str) and not topic_problem(response) else None,
@@ -209,3 +209,8 @@ def for_subscription(message: Message, topic_filter: str, *, elapsed_ms: int = 0
         headers[STORED] = True
     ttl_ms = None if message.ttl_ms is None else max(0, message.ttl_ms - elapsed_ms)
     return msgspec.structs.replace(message, headers=headers, ttl_ms=ttl_ms)
+
+
+def _payload_format(value: object) -> int | None:
+    """The indicator as a publisher gave it; a header of the same name may hold anything."""
+    return value if type(value) is int and value in (0, 1) else None

@@ -21,8 +21,8 @@ NEVER: Final = 0xFFFFFFFF
 class PublishProperties(Struct, frozen=True, gc=False):
     """What version 5 says about a message besides its topic; all of it travels on to subscribers."""
 
-    payload_format: int = 0
-    """1 where the publisher says that the payload is UTF-8 text."""
+    payload_format: int | None = None
+    """1 where the publisher says that the payload is UTF-8 text, 0 where it says that it is bytes; None: not said."""
     message_expiry: int | None = None
     """Seconds; on the way to a subscriber, the seconds left."""
     content_type: str | None = None

@@ -117,8 +117,8 @@ def _read_all(reader: Reader, allowed: frozenset[int], where: str) -> dict[str, 
 
 def publish_parts(properties: PublishProperties) -> Iterator[bytes]:
     """The properties of a message as they go to subscribers, in the order of their identifiers."""
-    if properties.payload_format:
-        yield b"\x01\x01"
+    if properties.payload_format is not None:
+        yield bytes((0x01, properties.payload_format))
     if properties.message_expiry is not None:
         yield b"\x02" + properties.message_expiry.to_bytes(4, "big")
     if properties.content_type is not None:

@@ -58,6 +58,18 @@ class Reader:
     def text(self, what: str) -> str:
         return decode_text(self.binary(what), what)
 
+    def topic_filter(self) -> str:
+        text = self.text("a topic filter")
+        if not text:
+            raise Refused(Reason.MALFORMED_PACKET, "a topic filter has at least one character")
+        return text
+
+    def client_id(self) -> str:
+        text = self.text("the client id")
+        if any(character < " " or "\x7f" <= character <= "\x9f" for character in text):
+            raise Refused(Reason.PROTOCOL_ERROR, f"the client id {text[:64]!r} holds a control character")
+        return text
+
     def packet_id(self) -> int:
         packet_id = self.short("the packet id")
         if not packet_id:

@@ -84,7 +84,7 @@ class Codec3:
         if flags.has_password and not flags.has_username:
             raise Refused(Reason.MALFORMED_PACKET, "CONNECT has a password without a user name")
         keep_alive = reader.short("the keep-alive")
-        client_id = reader.text("the client id")
+        client_id = reader.client_id()
         will = None
         if flags.has_will:
             topic = check_topic(reader.text("the topic of the will"))
@@ -181,7 +181,7 @@ def read_filters(reader: Reader) -> tuple[str, ...]:
     """The filters of an UNSUBSCRIBE: at least one."""
     filters = []
     while reader.left:
-        filters.append(reader.text("a topic filter"))
+        filters.append(reader.topic_filter())
     if not filters:
         raise Refused(Reason.PROTOCOL_ERROR, "UNSUBSCRIBE has no topic filter")
     return tuple(filters)
@@ -190,7 +190,7 @@ def read_filters(reader: Reader) -> tuple[str, ...]:
 def _subscriptions(reader: Reader) -> tuple[Subscription, ...]:
     subscriptions = []
     while reader.left:
-        topic_filter = reader.text("a topic filter")
+        topic_filter = reader.topic_filter()
         qos = reader.byte("the QoS of a subscription")
         if qos > 2:
             raise Refused(Reason.MALFORMED_PACKET, f"the QoS of a subscription must be 0, 1 or 2, not {qos}")

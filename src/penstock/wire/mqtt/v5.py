@@ -77,7 +77,7 @@ class Codec5:
         flags = ConnectFlags(reader.byte("the flags of CONNECT"))
         keep_alive = reader.short("the keep-alive")
         values = read_properties(reader, Kind.CONNECT)
-        client_id = reader.text("the client id")
+        client_id = reader.client_id()
         will = _read_will(reader, flags) if flags.has_will else None
         username = reader.text("the user name") if flags.has_username else None
         password = reader.binary("the password") if flags.has_password else None
@@ -302,7 +302,7 @@ def _read_subscribe(reader: Reader) -> Subscribe:
     values = read_properties(reader, Kind.SUBSCRIBE)
     subscriptions = []
     while reader.left:
-        topic_filter = reader.text("a topic filter")
+        topic_filter = reader.topic_filter()
         subscriptions.append(_subscription(topic_filter, reader.byte("the options of a subscription")))
     if not subscriptions:
         raise Refused(Reason.PROTOCOL_ERROR, "SUBSCRIBE has no topic filter")

@@ -6,6 +6,7 @@ import mqtt5
 from hypothesis import strategies as st
 
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
+CLIENT_IDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
 TOPICS = st.text(st.characters(exclude_characters="\0#+", exclude_categories=["Cs"]), min_size=1, max_size=12)
 PAYLOADS = st.binary(max_size=300)
 PACKET_IDS = st.integers(1, 65535)
@@ -38,7 +39,7 @@ WILLS = st.builds(
 )
 CONNECTS = st.builds(
     mqtt5.ConnectPacket,
-    TEXTS,
+    CLIENT_IDS,
     username=st.none() | TEXTS,
     password=st.none() | PAYLOADS,
     clean_start=st.booleans(),

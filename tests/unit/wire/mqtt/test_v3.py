@@ -40,12 +40,12 @@ from tests.unit.wire.mqtt.rig import (
     publish,
     text,
 )
-from tests.unit.wire.mqtt.strategies import FILTERS, PACKET_IDS, PAYLOADS, QOS, TEXTS, TOPICS
+from tests.unit.wire.mqtt.strategies import CLIENT_IDS, FILTERS, PACKET_IDS, PAYLOADS, QOS, TEXTS, TOPICS
 
 WILLS = st.none() | st.tuples(TOPICS, PAYLOADS, QOS, st.booleans())
 
 
-@given(TEXTS.filter(bool), st.booleans(), st.integers(0, 65535), st.none() | TEXTS, st.none() | PAYLOADS, WILLS)
+@given(CLIENT_IDS.filter(bool), st.booleans(), st.integers(0, 65535), st.none() | TEXTS, st.none() | PAYLOADS, WILLS)
 def test_connect(
     client_id: str,
     clean: bool,

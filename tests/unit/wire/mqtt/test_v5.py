@@ -41,7 +41,7 @@ LONG_SESSION = b"\x11\0\0\0\x0a"
 
 def expected_properties(packet: mqtt5.PublishPacket | mqtt5.Will) -> PublishProperties:
     return PublishProperties(
-        packet.payload_format_indicator,
+        packet.payload_format_indicator or None,  # the library writes no 0
         packet.message_expiry_interval,
         packet.content_type,
         packet.response_topic,
