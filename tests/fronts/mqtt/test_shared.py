@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import mqtt5
+
 from tests.fronts.mqtt.rig import Client, Front, crashed, opened, scenario, until
 
 QUEUE = "mqtt/share/group/a/#"
@@ -39,6 +41,23 @@ async def test_each_message_goes_to_one_member(tmp_path: Path) -> None:
                     found.append(packet.payload)
             assert sorted(found) == [b"%d" % number for number in range(10)]
             assert len(found) == len(set(found))
+
+
+@scenario
+async def test_a_burst_is_spread_over_the_members(tmp_path: Path) -> None:
+    for qos in (0, 1):
+        async with opened(tmp_path) as front:
+            clients = await members(front, 4, qos)
+            publisher = await front.connect("publisher")
+            for number in range(200):
+                publisher.send(mqtt5.PublishPacket("a/1", b"%d" % number, qos=mqtt5.QoS(0)))
+            await until(lambda: front.server.measures.delivered == 200, "all are sent")
+            for client in clients:
+                client.send(b"\xc0\x00")
+                count = 0
+                while hasattr(await client.receive(), "payload"):
+                    count += 1
+                assert count >= 20
 
 
 @scenario

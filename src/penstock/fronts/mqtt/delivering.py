@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from penstock.model import Message
 
 CLAIM_MAX: Final = 500
+SHARED_MAX: Final = 10
+"""Messages that a member of a shared subscription takes at once, so that a burst is spread over all of them."""
 """Messages of one claim: what is written at once, before answers are looked at again."""
 WAIT_SECONDS: Final = 3_600.0
 SESSION_LEASE_SECONDS: Final = 366 * 24 * 3600.0
@@ -240,7 +242,7 @@ class SharedSource(Source):
     async def claim(self, most: int) -> None:
         claim = await self.broker.claim(
             self.queue,
-            max=most,
+            max=min(most, SHARED_MAX),
             wait=WAIT_SECONDS,
             lease_seconds=LEASE_SECONDS,
             consumer=self.token,
