@@ -168,3 +168,12 @@ async def test_without_telemetry_messages_are_left_as_they_are(front: Front) -> 
 
 def broken(_broker: LocalBroker, prefix: str = "") -> NoReturn:
     raise ZeroDivisionError
+
+
+@over_http(token="secret")
+async def test_what_nodes_say_to_each_other_is_not_believed_of_a_client(front: Front) -> None:
+    said = {"x-penstock-forwarded": "1", "x-penstock-principal": "root", "x-penstock-secret": "guessed"}
+    assert (await front.call("PUT", "/v1/queues/q", {}, headers=said)).status == 401
+    front.token = "secret"
+    await front.ok("PUT", "/v1/queues/q", {}, headers=said)  # as if nothing of it had been said
+    assert (await front.call("POST", "/v1/cluster/handover", {"slots": [1], "to": 1}, headers=said)).status == 403

@@ -24,12 +24,12 @@ from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
 from penstock.fronts.listening import linger
 from penstock.model.errors import MessageTooLarge, PenstockError, TooManyConnections
-from penstock.wire.http.cluster import CONSUMER, FORWARDED, PRINCIPAL, SECRET, SESSION_NAME
+from penstock.wire.http.cluster import OF_NODES
 
 REFUSALS: Final = (HttpError, PenstockError)
 WANTED: Final = frozenset(
     (b"accept", b"authorization", b"content-encoding", b"content-type", b"host", b"last-event-id", b"origin",
-     b"traceparent", b"x-request-id", CONSUMER, FORWARDED, PRINCIPAL, SECRET, SESSION_NAME)
+     b"traceparent", b"x-request-id", *OF_NODES)
 )  # fmt: skip
 """The headers that anybody here looks at; others are read and forgotten."""
 HEADERS_MAX: Final = 100

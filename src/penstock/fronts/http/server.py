@@ -37,7 +37,7 @@ from penstock.fronts.listening import listen
 from penstock.logs import request_id
 from penstock.model import DEFAULT_NAMESPACE
 from penstock.model.errors import Forbidden, Overloaded, PenstockError, Unauthorized
-from penstock.wire.http.cluster import CONSUMER, FORWARDED, PRINCIPAL, SECRET, SESSION_NAME, TO_SESSION
+from penstock.wire.http.cluster import CONSUMER, FORWARDED, OF_NODES, PRINCIPAL, SECRET, SESSION_NAME, TO_SESSION
 from penstock.wire.http.shapes import encode_json
 
 SWEEP_SECONDS: Final = 1.0
@@ -209,8 +209,11 @@ class HttpServer(Front):
 
     def _check(self, route: Route, request: Request) -> None:
         """Raise where the client may not ask this, or sends what nobody here reads."""
+        if FORWARDED in request.headers and not self._is_from_node(request):
+            # Anybody can send these: the request is that of its client.
+            request.headers = {name: value for name, value in request.headers.items() if name not in OF_NODES}
         if FORWARDED in request.headers:
-            self._check_peer(request)
+            request.principal = Principal(request.header(PRINCIPAL)) if PRINCIPAL in request.headers else ANONYMOUS
         elif not self.credentials.token:
             _check_origin(request)
         elif not route.is_open:
@@ -228,17 +231,19 @@ class HttpServer(Front):
         """The request of a client or, where another node found that this one owns what it is about, of that node."""
         if request.headers.get(FORWARDED, TO_SESSION) == TO_SESSION:
             return Call(self, self._broker(request, namespace), request, names, connection.peer)
-        assert self.broker.peering is not None  # `_check` has refused it otherwise
+        assert self.broker.peering is not None  # `_check` has taken the header away otherwise
         broker = self.broker.peering.broker_for(namespace, request.header(SESSION_NAME) or None)
         broker = broker.acting_as(request.principal)
         return Call(self, broker, request, names, request.header(CONSUMER) or broker.consumer_name)
 
-    def _check_peer(self, request: Request) -> None:
-        """Raise unless the request comes from another node of the same store; then that says who asks."""
-        if self.broker.peering is None:
-            raise Forbidden("this server has its store for itself: no other node can ask it")
-        self.broker.peering.check(request.headers.get(SECRET, b""))
-        request.principal = Principal(request.header(PRINCIPAL)) if PRINCIPAL in request.headers else ANONYMOUS
+    def _is_from_node(self, request: Request) -> bool:
+        """Whether it comes from another node of the same store, which has looked who asks."""
+        try:
+            if self.broker.peering is not None:
+                self.broker.peering.check(request.headers.get(SECRET, b""))
+        except Forbidden:
+            return False
+        return self.broker.peering is not None
 
     def _request_id(self, request: Request) -> str:
         given = request.headers.get(b"x-request-id")

@@ -19,6 +19,8 @@ SECRET: Final = b"x-penstock-secret"
 """What only nodes of the same store know: with it, the rest is believed."""
 SESSION_NAME: Final = b"x-penstock-session"
 """The session in whose name it comes."""
+OF_NODES: Final = frozenset((FORWARDED, CONSUMER, PRINCIPAL, SECRET, SESSION_NAME))
+"""What a client cannot say."""
 
 
 class NodeBody(Struct, kw_only=True):
