@@ -9,7 +9,8 @@ import pytest
 
 from penstock import Message
 from penstock.node.broker import LocalBroker
-from penstock.node.commit.pacing import PLENTY_BYTES, TURNS, TURNS_REMOTE
+from penstock.node.commit.pacing import PLENTY_BYTES, TURNS, TURNS_REMOTE, Pacing
+from penstock.node.commit.pending import Pending
 from penstock.store.contract import Capabilities
 from penstock.store.mysql.engine import MysqlStore
 from penstock.store.postgres.engine import PostgresStore
@@ -88,3 +89,24 @@ def test_who_has_plenty_to_write_waits_for_nobody() -> None:
 def test_databases_say_that_they_are_remote() -> None:
     assert PostgresStore.capabilities.is_remote
     assert MysqlStore.capabilities.is_remote
+
+
+def test_after_a_wait_in_which_nobody_came_the_next_is_short() -> None:
+    pacing, pending = Pacing(is_remote=False), Pending()
+
+    def waits(*, joined: bool) -> int:
+        pacing.answered(4)
+        pending.callers, turns = 1, 0
+        while pacing.should_wait(pending):
+            turns += 1
+            pending.callers = 2 if joined else 1
+        return turns
+
+    assert [waits(joined=joined) for joined in (False, False, True, True, False, False)] == [
+        TURNS,
+        TURNS // 4,
+        TURNS // 4,
+        TURNS,
+        TURNS,
+        TURNS // 4,
+    ]
