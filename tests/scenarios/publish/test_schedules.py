@@ -478,7 +478,7 @@ def test_the_schedules_of_a_namespace_publish_no_more_than_they_may() -> None:
     async def story(machine: Machine) -> None:
         broker = await machine.open(limits=Limits(schedule_rate=20.0))
         await broker.declare_queue("work")
-        often = {"message": Message(b"x"), "queue": "work", "interval_ms": 100}
+        often: dict[str, Any] = {"message": Message(b"x"), "queue": "work", "interval_ms": 100}
         for name in ("a", "b"):
             await broker.declare_schedule(name, **often)
         with pytest.raises(LimitReached, match=r"'c' would publish 0.0166667 .* publish 20, .* may publish 20 \("):
