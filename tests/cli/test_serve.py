@@ -250,7 +250,7 @@ def test_limits_are_in_force(tmp_path: Path) -> None:
     with running(tmp_path, *limits) as server:
         assert server.request("PUT", "/v1/queues/a", {})[0] == 201  # $events is the first
         status, answer = server.request("PUT", "/v1/queues/b", {})
-        assert (status, answer["error"]["code"]) == (403, "forbidden")
+        assert (status, answer["error"]["code"]) == (403, "limit_reached")
         schedule = {"queue": "a", "interval_ms": 1000, "message": {"payload": ""}}
         assert server.request("PUT", "/v1/schedules/s", schedule)[0] == 403
         assert server.request("POST", "/v1/queues/a/messages", {"messages": [{"payload": "x" * 3000}]})[0] == 413

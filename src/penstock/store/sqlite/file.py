@@ -37,7 +37,8 @@ _log = logging.getLogger("penstock.store.sqlite")
 
 def make_private(path: Path) -> None:
     """Make a file, if there is none, that its owner alone may read: SQLite's own files beside it are like it."""
-    with suppress(FileExistsError):  # which is not opened: closing it would end the locks that SQLite has on it
+    # One that is there is not opened: closing it would end SQLite's locks. What cannot be made, SQLite tells of.
+    with suppress(OSError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
