@@ -202,7 +202,7 @@ class Connection(asyncio.Protocol):
         if not self._is_begun:
             known = read_known(data, self._body_bytes_max)
             if isinstance(known, Answer):
-                self._answer.set_result(known)
+                _give(self._answer, known)
                 return
             self._arriving = known
             if known is not None:
@@ -228,7 +228,7 @@ class Connection(asyncio.Protocol):
         rest = arriving.body.take(data)
         if not arriving.body.missing:
             self._arriving, self._is_begun = None, False
-            answer.set_result(arriving.answer())
+            _give(answer, arriving.answer())
         if rest:
             self.close()  # what follows the answer answers no request
 
@@ -257,7 +257,7 @@ class Connection(asyncio.Protocol):
         if self._answer is None or self._answer.done():
             raise httptools.HttpParserError("there was no request for it")
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._answer.set_result(Answer(status, self._headers, body))
+        _give(self._answer, Answer(status, self._headers, body))
         if self._parser.should_keep_alive():
             self._begin_headers()
             self._is_begun = False
@@ -301,3 +301,9 @@ async def connect(
     except OSError as error:  # refused, unreachable, unknown host, a certificate that is not trusted
         raise ConnectFailed(f"no connection to {host}:{port}: {error}") from error
     return connection
+
+
+def _give(future: asyncio.Future[Answer], answer: Answer) -> None:
+    """Answer who waits; a signal (Ctrl+C) may have cancelled that since it was looked at."""
+    with suppress(asyncio.InvalidStateError):
+        future.set_result(answer)
