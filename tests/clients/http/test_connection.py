@@ -10,6 +10,7 @@ import pytest
 from penstock.client.transport import connection as connections
 from penstock.client.transport.connection import (
     HEAD_BYTES_MAX,
+    Answer,
     AnswerTimeout,
     BadAnswer,
     ConnectFailed,
@@ -382,3 +383,22 @@ def test_each_request_has_its_own_time_though_the_timer_goes_on() -> None:
         assert connection._timer is None
 
     run(main())
+
+
+def test_an_answer_to_a_caller_that_a_signal_has_cancelled_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python runs the handler of Ctrl+C between any two steps: also between a look at the future and its result."""
+
+    async def scenario() -> None:
+        one = Connection()
+        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        one._answer = waiting
+
+        def interrupted(*_: object) -> Answer:
+            waiting.cancel()
+            return Answer(200, {}, b"")
+
+        monkeypatch.setattr(connections, "read_known", interrupted)
+        one.data_received(b"HTTP/1.1 200 OK\r\n\r\n")
+        assert waiting.cancelled()
+
+    asyncio.run(scenario())
