@@ -14,11 +14,14 @@ MAPPED: Final = ("src/penstock", "tests", "bench", "tools", "docs", "examples")
 ROW: Final = re.compile(r"^\| (`[^|]*`) \|", re.MULTILINE)
 PATH: Final = re.compile(r"`([a-z0-9_/.]+)`")
 
+NOT_KEPT = {"__pycache__", "results"}
+"""Folders that running things leaves behind: bytecode, and what benchmarks have written."""
+
 
 def folders() -> set[str]:
     """Every folder with a tracked kind of file in it, by its path from the root."""
     places = [path.parent for name in MAPPED for path in (ROOT / name).rglob("*.*") if path.is_file()]
-    inside = {place.relative_to(ROOT) for place in places if "__pycache__" not in place.parts}
+    inside = {place.relative_to(ROOT) for place in places if NOT_KEPT.isdisjoint(place.parts)}
     return {str(folder) for place in inside for folder in (place, *place.parents) if str(folder).startswith(MAPPED)}
 
 

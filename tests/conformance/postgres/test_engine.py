@@ -40,7 +40,7 @@ def server() -> Iterator[PostgresServer]:
 
 
 async def backends(url: str, schema: str, end: bool = False, waits: bool = False) -> int:
-    """The connections whose last statement was about a schema; only those that wait for a lock, ended, where asked."""
+    """Count the connections whose last statement names a schema. `waits`: those at a lock only. `end`: end them too."""
     connection = await asyncpg.connect(url.partition("?")[0])
     try:
         what = "pg_terminate_backend(pid)" if end else "pid"

@@ -304,6 +304,6 @@ async def connect(
 
 
 def _give(future: asyncio.Future[Answer], answer: Answer) -> None:
-    """Answer who waits; a signal (Ctrl+C) may have cancelled that since it was looked at."""
+    """Give the answer to its caller, unless a signal (Ctrl+C) has cancelled the caller in this very step."""
     with suppress(asyncio.InvalidStateError):
         future.set_result(answer)

@@ -123,7 +123,7 @@ class Standing:
             return
 
     async def _step(self, room: int) -> None:
-        """Wait for up to so many messages, and deliver them."""
+        """Wait for messages, and deliver at most `room` of them."""
         raise NotImplementedError
 
     async def _wait_for_room(self) -> None:

@@ -283,7 +283,7 @@ class Outbox:
     async def _land_in_memory(self, row: OutboxRow, part: Part, check: Callable[[], None]) -> None:
         """Append to an ephemeral queue, then delete the row: memory and the store have no commit in common.
 
-        What is there is known while the queue is, for both are of this process.
+        The queue and the memory of what landed in it live in this process, and end with it.
         """
         if row.id not in self._landed:
             [(_, _, appended, _)] = await self._publisher.append_all([part], check, row.slot)

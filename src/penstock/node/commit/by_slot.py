@@ -43,7 +43,7 @@ class Turns:
         return False
 
     def ended(self) -> None:
-        """A commit is over: who waits asks again, in order."""
+        """A commit is over: the loops that wait ask again, in their order."""
         waiting, self._waiting = self._waiting, {}
         for loop in waiting:
             loop.resume()

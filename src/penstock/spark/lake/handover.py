@@ -7,6 +7,7 @@ driver, so the reports are handed over in a file. Knows neither rows nor tables:
 from __future__ import annotations
 
 import tempfile
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -54,13 +55,13 @@ class HandoverWriter(DataSourceArrowWriter, Generic[Report]):
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
+    @abstractmethod
     def write_rows(self, batches: Iterator[pa.RecordBatch]) -> Report:
         """Write a task's rows; leaves nothing behind where it raises."""
-        raise NotImplementedError
 
+    @abstractmethod
     def files_of(self, report: Report) -> Iterator[tuple[Storage, DataFile]]:
         """The files that a report names, and where they are."""
-        raise NotImplementedError
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return Written(msgspec.msgpack.encode(self.write_rows(iterator)))
