@@ -33,8 +33,8 @@ from penstock.model.rows import Commit, DedupRow, LaneChange
 from penstock.model.verdict import Verdict
 from penstock.node.catalog import Group, Queue
 from penstock.node.cluster.outbox import Outbox
+from penstock.node.commit.host import CommitHost
 from penstock.node.commit.loop import CommitLoop
-from penstock.node.commit.recovery import Recovery
 from penstock.node.consume.claims import Claims
 from penstock.node.consume.dead_letters import Choice, DeadLetters
 from penstock.node.consume.waiters import Waiters
@@ -265,10 +265,10 @@ def answers_leave_before_the_commit() -> Any:
 
 @mutation
 def a_failed_commit_is_not_read_back() -> Any:
-    def lost(recovery: Recovery, lanes: set[int], catalog: bool, error: PenstockError) -> None:
+    def lost(host: CommitHost, lanes: set[int], catalog: bool, error: PenstockError) -> None:
         """Go on with what is in memory."""
 
-    return patch.object(Recovery, "lost", lost)
+    return patch.object(CommitHost, "lost", lost)
 
 
 @mutation

@@ -30,7 +30,6 @@ from penstock.node.commit.by_slot import SlotCommits
 from penstock.node.commit.commits import Commits
 from penstock.node.commit.host import CommitHost
 from penstock.node.commit.loop import CommitLoop
-from penstock.node.commit.recovery import Recovery
 from penstock.node.consume.bodies import Bodies
 from penstock.node.consume.claims import Claims
 from penstock.node.consume.dead_letters import DeadLetters
@@ -121,7 +120,8 @@ class Node:
         self.cache = BatchCache(cache_bytes)
         self.ownership = ownership = Ownership(asyncio.get_running_loop().time)
         kind: type[CommitLoop] | type[SlotCommits] = CommitLoop if store.capabilities.spans_slots else SlotCommits
-        self.commits: Commits = kind(store, memory, clock, ownership.epochs, self.counters)
+        self._committer = kind(store, memory, clock, ownership.epochs, self.counters)
+        self.commits: Commits = self._committer
         commits = self.commits
         self.writer = CatalogWriter(catalog, store, commits, ownership, self.lifecycle)
         self.lanes = LaneSet(catalog, store, memory, ownership, self.lifecycle, self.writer.known)
@@ -252,38 +252,28 @@ class Node:
         )
 
     def _build_commit_host(self) -> None:
-        catalog, lanes, cache, lane_timers = self.catalog, self.lanes, self.cache, self.lane_timers
-        waiters, outbox, spool, tasks = self.waiters, self.outbox, self.spool, self.tasks
-        self.slots = Slots(catalog, self.memory, self.commits, outbox, self.events, tasks, self.ownership)
-        self.recovery = Recovery(
-            catalog,
+        self.slots = Slots(
+            self.catalog, self.memory, self.commits, self.outbox, self.events, self.tasks, self.ownership
+        )
+        self.host = CommitHost(
+            self.catalog,
             self.writer,
-            lanes,
-            cache,
-            lane_timers,
-            waiters,
-            outbox,
+            self.lanes,
+            self.cache,
+            self.counters,
+            self.waiters,
+            self.lane_timers,
+            self.lane_retention,
+            self.outbox,
+            self.events,
+            self.traces,
             self.positions,
-            spool,
-            tasks,
+            self.spool,
+            self.tasks,
             self.lifecycle,
             self.ownership,
         )
-        host = CommitHost(
-            catalog,
-            lanes,
-            cache,
-            self.counters,
-            waiters,
-            lane_timers,
-            self.lane_retention,
-            outbox,
-            self.events,
-            self.traces,
-            spool,
-            self.recovery,
-        )
-        self.commits.attach(host)
+        self._committer.attach(self.host)
 
     def _build_cluster(self, name: str, options: ClusterOptions, is_alone: bool) -> Cluster:
         feed = CatalogFeed(self.store, self.catalog, self.exchanges, self.ownership)
@@ -306,7 +296,7 @@ class Node:
         self.catalog.on_replaced.append(feed.forget)  # what others declared since is not in it
         self.writer.announce = cluster.declared
         self.remote.neighbours = cluster
-        self.recovery.ask_owners = cluster.fenced
+        self.host.ask_owners = cluster.fenced
         self.spool.replay.check_serving = cluster.check_serving
         return cluster
 

@@ -48,9 +48,10 @@ def build(
     outbox: list[OutboxRow],
     traces: list[TraceRow],
     epochs: Mapping[int, int],
+    slot: int | None,
     stamp: Callable[[Commit], Doubt | None],
 ) -> None:
-    """Make a round's commits. `epochs` are those of the slots that this node owns now.
+    """Make a round's commits. `epochs` are those of the slots that this node owns now; `slot`, its only one.
 
     `stamp` puts into a commit with publishes what tells later whether it happened, in one of the commit's own slots.
     """
@@ -68,7 +69,7 @@ def build(
     _add_rest(durable, pending)
     # Where only ephemeral lanes changed, such as by deaths, their slots fence what the store gets of it.
     slots = _slots(durable, pending) or {slot_of(lane.id) for lane, _ in current.sealed}
-    durable.epochs = _epochs(slots, epochs) or any_epoch(epochs)
+    durable.epochs = _epochs(slots, epochs) or any_epoch(epochs, slot)
     if pending.publishes and (durable.lanes or durable.outbox):
         pending.doubt = stamp(durable)
     durable.lanes.sort(key=_lane)
@@ -81,9 +82,11 @@ def _epochs(slots: list[int] | set[int], epochs: Mapping[int, int]) -> dict[int,
     return {slot: epochs.get(slot, 0) for slot in slots}
 
 
-def any_epoch(epochs: Mapping[int, int]) -> dict[int, int]:
-    """A commit about no slot is fenced all the same where this node has any."""
-    return dict(islice(epochs.items(), 1))
+def any_epoch(epochs: Mapping[int, int], slot: int | None) -> dict[int, int]:
+    """A commit about no slot is fenced all the same: by the only one of its round, or by any that this node has."""
+    if slot is None:
+        return dict(islice(epochs.items(), 1))
+    return {slot: epochs[slot]} if slot in epochs else {}
 
 
 def _add_rest(durable: Commit, pending: Pending) -> None:

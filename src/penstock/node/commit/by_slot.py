@@ -6,7 +6,7 @@ through the outbox. What each loop does is in `loop.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +16,8 @@ from penstock.model.errors import PenstockError
 from penstock.model.rows import slot_of
 from penstock.node.clock import Clock
 from penstock.node.commit.commits import PENDING_BYTES_MAX, Commits
-from penstock.node.commit.loop import CommitLoop, Host
+from penstock.node.commit.host import CommitHost
+from penstock.node.commit.loop import CommitLoop
 from penstock.node.commit.pending import Pending
 from penstock.node.observe.counters import Counters
 from penstock.node.publish.parts import Unit
@@ -49,25 +50,6 @@ class Turns:
             loop.resume()
 
 
-class SlotEpoch(Mapping[int, int]):
-    """The epochs of a node, as far as they are of one slot."""
-
-    def __init__(self, slot: int, epochs: Mapping[int, int]) -> None:
-        self._slot = slot
-        self._epochs = epochs
-
-    def __getitem__(self, slot: int) -> int:
-        if slot != self._slot:
-            raise KeyError(slot)
-        return self._epochs[slot]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter([self._slot] if self._slot in self._epochs else ())
-
-    def __len__(self) -> int:
-        return int(self._slot in self._epochs)
-
-
 class SlotLoop(CommitLoop):
     """The commits of one slot, one at a time."""
 
@@ -81,7 +63,7 @@ class SlotLoop(CommitLoop):
         epochs: Mapping[int, int],
         counters: Counters,
     ) -> None:
-        super().__init__(store, memory, clock, SlotEpoch(slot, epochs), counters, slot)
+        super().__init__(store, memory, clock, epochs, counters, slot)
         self._turns = turns
         turns.join(self)
 
@@ -115,7 +97,7 @@ class SlotCommits(Commits):
         self._turns = Turns(store.capabilities.commits_under_way)
         self._loops: dict[int, SlotLoop] = {}
 
-    def attach(self, host: Host) -> None:
+    def attach(self, host: CommitHost) -> None:
         self._host = host
 
     def _of(self, slot: int | None) -> SlotLoop:

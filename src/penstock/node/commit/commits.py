@@ -7,16 +7,13 @@ through the outbox (`node/cluster/remote_publish.py`), as to another node.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from penstock.api.ticket import Ticket
 from penstock.core.lane import Lane
 from penstock.model.errors import PenstockError
 from penstock.node.commit.pending import Pending
 from penstock.node.publish.parts import Unit
-
-if TYPE_CHECKING:
-    from penstock.node.commit.loop import Host
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024
 
@@ -33,9 +30,6 @@ class Commits(Protocol):
 
     spans_slots: bool
     """Whether all that a node does in one step may be in one commit; what is sent elsewhere otherwise is in its own."""
-
-    def attach(self, host: Host) -> None:
-        """Tell the host of every commit; before the first one."""
 
     def may_share(self, slot: int | None, other: int) -> bool:
         """Whether what is about these two slots may be in one commit."""

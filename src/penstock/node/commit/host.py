@@ -2,80 +2,95 @@
 
 Before it is sealed, consumers that wait are given what is about to be published. When it is sealed, deaths go to the
 outbox, publishes to traces, deliveries to `$events`. When it is durable, batches are cached, deliveries counted, timers
-armed and waiting consumers served. When it failed, `recovery.py` takes over.
+armed and waiting consumers served.
+
+When it failed, nothing in memory of what it changed can be trusted, so it is read again from the store: lanes are
+dropped and loaded again, the catalog too where it was to be changed. A node that was refused because another owns its
+slots asks who owns what; one that had the store for itself never recovers.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from penstock.api.ticket import Ticket
 from penstock.core.lane import Lane, Sealed
-from penstock.model.errors import PenstockError
+from penstock.model.errors import Fenced, PenstockError
 from penstock.model.rows import BatchRow, Commit, OutboxRow, TraceRow, slot_of
 from penstock.node.background.retention import LaneRetention
 from penstock.node.cache import BatchCache
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog
+from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.cluster.outbox import Outbox
-from penstock.node.commit.pending import Publish
-from penstock.node.commit.recovery import Recovery
+from penstock.node.cluster.ownership import Ownership
 from penstock.node.consume.waiters import Waiters
 from penstock.node.lane_timers import LaneTimers
 from penstock.node.lanes import LaneSet
+from penstock.node.lifecycle import Lifecycle
 from penstock.node.observe.counters import Counters
 from penstock.node.observe.events import EventWriter
 from penstock.node.observe.traces import Traces
-from penstock.node.spool.records import Doubt
+from penstock.node.spool.positions import Positions
 from penstock.node.spool.spool import Spool
+from penstock.node.tasks import Tasks
+
+log = logging.getLogger("penstock.node")
 
 
+@dataclass(eq=False, repr=False)
 class CommitHost:
-    """Tells the services of each commit."""
+    """Tells the services of each commit, and brings back what a failed one left in doubt."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        lanes: LaneSet,
-        cache: BatchCache,
-        counters: Counters,
-        waiters: Waiters,
-        lane_timers: LaneTimers,
-        retention: LaneRetention,
-        outbox: Outbox,
-        events: EventWriter,
-        traces: Traces,
-        spool: Spool,
-        recovery: Recovery,
-    ) -> None:
-        self._catalog = catalog
-        self._lanes = lanes
-        self._cache = cache
-        self._counters = counters
-        self._waiters = waiters
-        self._lane_timers = lane_timers
-        self._retention = retention
-        self._outbox = outbox
-        self._events = events
-        self._traces = traces
-        self._recovery = recovery
-        self.before_seal = waiters.serve_unsealed
-        self.stamp = spool.stamp
-        self._rescue = spool.rescue
+    _catalog: Catalog
+    _writer: CatalogWriter
+    _lanes: LaneSet
+    _cache: BatchCache
+    _counters: Counters
+    _waiters: Waiters
+    _lane_timers: LaneTimers
+    _retention: LaneRetention
+    _outbox: Outbox
+    _events: EventWriter
+    _traces: Traces
+    _positions: Positions
+    _spool: Spool
+    _tasks: Tasks
+    _lifecycle: Lifecycle
+    _ownership: Ownership
+
+    def __post_init__(self) -> None:
+        self.before_seal = self._waiters.serve_unsealed
+        """The lane is about to be sealed, with new messages."""
+        self.stamp = self._spool.stamp
+        """Put into a commit what tells later whether it happened; None where that cannot be."""
+        self.rescue = self._spool.rescue
+        """Let the spool keep and answer publishes of a failed commit; with a doubt, it may have happened."""
+        self.ask_owners: Callable[[], None] | None = None
+        """Asks the store which slots are still this node's; None where it has the store for itself."""
 
     # Sealing ----------------------------------------------------------------------------------------------
 
     def is_sealed_last(self, lane: Lane) -> bool:
+        """Whether the lane takes in what the others' changes say, and is sealed by `sealed`."""
         return lane.id == self._events.lane
 
     def last_slot(self) -> int | None:
+        """The slot of the lane that is sealed last; None where there is none."""
         return None if self._events.lane is None else slot_of(self._events.lane)
 
     def is_current(self, lane: Lane) -> bool:
+        """Whether this is the lane as it is loaded now: not one of a queue that was deleted meanwhile."""
         return self._lanes.get(lane.id) is lane
 
     def sealed(
         self, sealed: list[tuple[Lane, Sealed]], now_ms: int, slot: int | None
     ) -> tuple[list[OutboxRow], list[TraceRow]]:
+        """Lanes were sealed: seal the last one and add it to the list; what goes to the outbox and into traces.
+
+        Where the round is one of a slot alone, the last lane is sealed only if it is of that slot.
+        """
         outbox: list[OutboxRow] = []
         traces: list[TraceRow] = []
         for lane, part in sealed:
@@ -93,6 +108,7 @@ class CommitHost:
     # Durable ----------------------------------------------------------------------------------------------
 
     def committed(self, sealed: list[tuple[Lane, Sealed]], durable: Commit | None) -> None:
+        """A round is durable: `durable` is what the store got of it."""
         if durable is not None and durable.outbox:
             self._outbox.promised(durable.outbox)
         for lane, part in sealed:
@@ -131,7 +147,41 @@ class CommitHost:
     # Failed -----------------------------------------------------------------------------------------------
 
     def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
-        self._recovery.lost(lanes, catalog, error)
+        """A commit failed: these lanes (and the catalog) must be loaded again."""
+        log.warning("a commit failed, %d lanes are loaded again: %s", len(lanes), error)
+        if isinstance(error, Fenced):
+            self._fenced(error)
+        self._lanes.give_up(lanes)
+        self._cache.forget_lanes(lanes)  # another node may store else than this one did
+        for id in lanes:
+            self._lane_timers.disarm(id)
+        self._positions.forget()
+        self._spool.lost(error)
+        if catalog:
+            self._writer.reload()  # also at a close: until it is read, no lane may be loaded
+        if self._lifecycle.closed:
+            return
+        self._outbox.wake_later()  # the commit may have happened all the same, with new rows in the outbox
+        # All of them: they may have leases to end, delays that pass and consumers that wait.
+        for id in lanes:
+            self._tasks.spawn(self._reload(id))
 
-    def rescue(self, publishes: list[Publish], doubt: Doubt | None, error: PenstockError) -> set[Ticket[Any]]:
-        return self._rescue(publishes, doubt, error)
+    def _fenced(self, error: PenstockError) -> None:
+        if self.ask_owners is not None:
+            self.ask_owners()
+        else:
+            self._lifecycle.fenced = error
+            self._waiters.close(error)
+
+    async def _reload(self, id: int) -> None:
+        """Bring a lane back that has waiting consumers, as soon as the store answers."""
+        pause_s = 0.05
+        while not self._lifecycle.is_over and self._lanes.get(id) is None and id in self._catalog.by_lane:
+            if not self._ownership.owns(slot_of(id)):
+                return
+            try:
+                await self._lanes.load(id)
+            except PenstockError as error:
+                log.warning("lane %d cannot be loaded yet: %s", id, error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, 2.0)

@@ -16,62 +16,21 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any
 
 from penstock.api.ticket import Ticket
 from penstock.core.lane import Lane, Sealed
 from penstock.model.errors import Closed, Fenced, PenstockError, Unavailable
-from penstock.model.rows import Commit, OutboxRow, TraceRow
+from penstock.model.rows import Commit
 from penstock.node.clock import Clock
 from penstock.node.commit.build import Round, any_epoch, build
 from penstock.node.commit.commits import PENDING_BYTES_MAX, Commits
+from penstock.node.commit.host import CommitHost
 from penstock.node.commit.pacing import DEFERRED_SECONDS, Pacing
-from penstock.node.commit.pending import Pending, Publish
+from penstock.node.commit.pending import Pending
 from penstock.node.observe.counters import Counters
 from penstock.node.publish.parts import Unit
-from penstock.node.spool.records import Doubt
 from penstock.store.contract import Store
-
-T = TypeVar("T")
-
-
-class Host(Protocol):
-    """What happens around a commit: `host.py`."""
-
-    def is_sealed_last(self, lane: Lane) -> bool:
-        """Whether the lane takes in what the others' changes say, and is sealed by `sealed`."""
-
-    def last_slot(self) -> int | None:
-        """The slot of the lane that is sealed last; None where there is none."""
-
-    def before_seal(self, lane: Lane) -> None:
-        """The lane is about to be sealed, with new messages."""
-
-    def is_current(self, lane: Lane) -> bool:
-        """Whether this is the lane as it is loaded now: not one of a queue that was deleted meanwhile."""
-
-    def sealed(
-        self, sealed: list[tuple[Lane, Sealed]], now_ms: int, slot: int | None
-    ) -> tuple[list[OutboxRow], list[TraceRow]]:
-        """Lanes were sealed: seal the last one and add it to the list; what goes to the outbox and into traces.
-
-        Where the round is one of a slot alone, the last lane is sealed only if it is of that slot.
-        """
-
-    def committed(self, sealed: list[tuple[Lane, Sealed]], durable: Commit | None) -> None:
-        """A round is durable: `durable` is what the store got of it."""
-
-    def stamp(self, commit: Commit) -> Doubt | None:
-        """Put into a commit what tells later whether it happened; None where that cannot be."""
-
-    def lost(self, lanes: set[int], catalog: bool, error: PenstockError) -> None:
-        """A commit failed: these lanes (and the catalog) must be loaded again."""
-
-    def rescue(self, publishes: list[Publish], doubt: Doubt | None, error: PenstockError) -> set[Ticket[Any]]:
-        """Keep publishes of a failed commit elsewhere, where that can be; with a doubt, it may have happened.
-
-        The tickets that this returns are answered by who keeps them.
-        """
 
 
 class CommitLoop(Commits):
@@ -88,7 +47,7 @@ class CommitLoop(Commits):
         counters: Counters,
         slot: int | None = None,
     ) -> None:
-        """`epochs` are those of the slots that this node has now, as far as a commit may be about them.
+        """`epochs` are those of the slots that this node has now.
 
         `slot` is the only one that its rounds are of; None where they may be of several.
         """
@@ -116,20 +75,12 @@ class CommitLoop(Commits):
         self._closed = False
         self.count = 0
         self.failed = 0
-        """How many commits have failed: what was changed before one did may not be there, and comes before the rest."""
 
-    def attach(self, host: Host) -> None:
+    def attach(self, host: CommitHost) -> None:
+        """Tell the host of every commit; before the first one."""
         self._host = host
 
     # What callers do --------------------------------------------------------------------------------------
-
-    @overload
-    def commit(self, lane: Lane | None = None, *, slot: int | None = None, deferred: bool = False) -> Ticket[None]: ...
-
-    @overload
-    def commit(
-        self, lane: Lane | None = None, *, slot: int | None = None, result: T, unit: Unit | None = None
-    ) -> Ticket[T]: ...
 
     def commit(
         self,
@@ -188,7 +139,7 @@ class CommitLoop(Commits):
 
     async def publishes_settled(self) -> None:
         while self._pending.publishes or any(each.pending.publishes for each in self._rounds):
-            await self._ended()
+            await self._until(self._rests)
 
     async def catalog_settled(self) -> None:
         """At once: a round that changes the catalog goes alone, and takes what is pending with it when it fails."""
@@ -232,10 +183,8 @@ class CommitLoop(Commits):
 
     async def sealed(self) -> None:
         """Wait until what is pending has become a commit."""
-        future = self._loop.create_future()
-        self._room.append(future)
         self._schedule()  # what was counted and then refused never asked for a commit
-        await future
+        await self._until(self._room)
 
     # A round ----------------------------------------------------------------------------------------------
 
@@ -287,8 +236,8 @@ class CommitLoop(Commits):
                 sealed.append((lane, part))
         outbox, traces = self._host.sealed(sealed, now_ms, self._slot)
         current = Round(pending, sealed)
-        build(current, outbox, traces, self._epochs, self._host.stamp)
-        self._make_room()
+        build(current, outbox, traces, self._epochs, self._slot, self._host.stamp)
+        _wake(self._room)
         return current
 
     def _is_sealed_now(self, lane: Lane, pending: Pending) -> bool:
@@ -309,12 +258,6 @@ class CommitLoop(Commits):
         if self._deferral is not None:
             self._deferral.cancel()
             self._deferral = None
-
-    def _make_room(self) -> None:
-        for room in self._room:
-            if not room.done():
-                room.set_result(None)
-        self._room.clear()
 
     def _apply(self, current: Round) -> None:
         """Hand a round to the store: by a callback where it can, else in a task; an empty one is answered at once."""
@@ -366,10 +309,7 @@ class CommitLoop(Commits):
         """The round is over: begin another one, where a caller wants it."""
         if (self._pending.is_wanted and self._pending.has_callers) or self._room or self._lost is not None:
             self._schedule()
-        rests, self._rests = self._rests, []
-        for rest in rests:
-            if not rest.done():
-                rest.set_result(None)
+        _wake(self._rests)
 
     # The store --------------------------------------------------------------------------------------------
 
@@ -399,7 +339,7 @@ class CommitLoop(Commits):
 
     async def _probe(self, probes: list[Ticket[None]]) -> None:
         """An empty commit. If it fails nothing is in doubt, so only the callers of `probe` are told."""
-        error = await self._try(self._store, Commit(epochs=any_epoch(self._epochs)))
+        error = await self._try(self._store, Commit(epochs=any_epoch(self._epochs, self._slot)))
         if isinstance(error, Fenced):
             self._host.lost(set(), False, error)
         _tell(probes, error)
@@ -448,13 +388,13 @@ class CommitLoop(Commits):
         """Commit what is pending, and wait until nothing is under way."""
         while not self.is_idle:
             self.flush()
-            await self._ended()
+            await self._until(self._rests)
 
-    async def _ended(self) -> None:
-        """Wait until a round has ended."""
-        rest: asyncio.Future[None] = self._loop.create_future()
-        self._rests.append(rest)
-        await rest
+    async def _until(self, waiting: list[asyncio.Future[None]]) -> None:
+        """Wait until everyone who waits for the same is woken."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        waiting.append(future)
+        await future
 
 
 def _tell(tickets: list[Ticket[Any]], error: PenstockError | None) -> None:
@@ -464,3 +404,10 @@ def _tell(tickets: list[Ticket[Any]], error: PenstockError | None) -> None:
     else:
         for ticket in tickets:
             ticket.fail(error)
+
+
+def _wake(waiting: list[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
+    waiting.clear()
