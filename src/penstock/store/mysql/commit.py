@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from penstock.model.rows import BatchRow, Commit
 from penstock.store.mysql.literals import Expression, filled, filled_by_name, literals
-from penstock.store.mysql.statements import PART_COLUMNS, SQL, Put, any_of, delete, numbers, put
+from penstock.store.mysql.statements import PART_COLUMNS, SQL, Put, any_of, delete, ids, numbers, put
 from penstock.store.sql import tables
-from penstock.store.sql.queries import fill
+from penstock.store.sql.queries import fill, statements
 from penstock.store.sql.tables import Row, is_empty
 
 ALL: Final = 2**63 - 1
@@ -32,7 +32,9 @@ NOTE_LEFTOVERS: Final = b"INSERT INTO leftovers"
 """How statements begin that note what has to be swept: if one changed a row, there is something."""
 _CHECK_WRITER: Final = fill(SQL.check_writer, lock=SQL.lock_shared)
 _CHECK_WRITER_ALONE: Final = fill(SQL.check_writer, lock=SQL.lock_alone)
-_VERSION: Final = Expression(SQL.version_of_commit.encode())
+_VERSION: Final = Expression(b"@version")
+_RAISE_CATALOG: Final = [statement.encode() for statement in statements(f"{SQL.raise_catalog};")]
+_DELETE_CATALOG: Final = list(statements(f"{SQL.delete_catalog};"))
 
 _PUT_LANES: Final = put("lanes", tables.LANE_COLUMNS, 1)
 _PUT_BATCHES: Final = put("batches", PART_COLUMNS, 3)
@@ -202,15 +204,10 @@ def _catalog_deletions(commit: Commit) -> Iterator[bytes]:
     """A new version of the catalog, and what goes from it."""
     if not (commit.catalog or commit.catalog_deleted):
         return
-    yield SQL.raise_catalog.encode()
-    yield SQL.read_version.encode()
+    yield from _RAISE_CATALOG
     if commit.catalog_deleted:
         keys = _catalog_keys(commit.catalog_deleted)
-        yield filled_by_name(SQL.remember_deleted, keys)
-        yield filled_by_name(SQL.delete_catalog, keys)
-        yield SQL.forget_before.encode()
-        yield SQL.put_forgotten.encode()
-        yield SQL.forget_deleted.encode()
+        yield from (filled_by_name(statement, keys) for statement in _DELETE_CATALOG)
     if commit.catalog:
         yield filled_by_name(SQL.undelete, _catalog_keys([(row.kind, row.id) for row in commit.catalog]))
 
@@ -222,15 +219,11 @@ def _catalog_keys(keys: Sequence[tuple[str, int]]) -> dict[str, Any]:
 def _settled(commit: Commit) -> Iterator[bytes]:
     """What a commit says of enqueued rows."""
     if commit.enqueued_deleted:
-        yield filled_by_name(SQL.delete_enqueued, {"ids": _ids(commit.enqueued_deleted)})
+        yield filled_by_name(SQL.delete_enqueued, {"ids": ids(commit.enqueued_deleted)})
     why: dict[tuple[str, int], list[int]] = {}
     for failure in {failure.id: failure for failure in commit.enqueued_failed}.values():
         why.setdefault((failure.error, failure.failed_ms), []).append(failure.id)
-    for (error, failed_ms), ids in why.items():
-        yield filled_by_name(SQL.fail_enqueued, {"ids": _ids(ids), "error": error, "failed_ms": failed_ms})
+    for (error, failed_ms), failed in why.items():
+        yield filled_by_name(SQL.fail_enqueued, {"ids": ids(failed), "error": error, "failed_ms": failed_ms})
     if commit.enqueued_retried:
-        yield filled_by_name(SQL.retry_enqueued, {"ids": _ids(commit.enqueued_retried)})
-
-
-def _ids(ids: Sequence[int]) -> Expression:
-    return numbers([[id] for id in sorted(set(ids))], 1)
+        yield filled_by_name(SQL.retry_enqueued, {"ids": ids(commit.enqueued_retried)})

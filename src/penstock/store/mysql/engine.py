@@ -9,8 +9,11 @@ Next stop: the node.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
+
+from msgspec.structs import asdict
 
 from penstock.model.errors import Closed, Fenced, Unavailable
 from penstock.model.rows import (
@@ -24,20 +27,30 @@ from penstock.model.rows import (
     Joined,
     LaneImage,
     Member,
+    NodeRow,
     OutboxRow,
+    SlotRow,
     TraceRow,
 )
 from penstock.store.checks import check_commit
 from penstock.store.contract import CallbackLog, Capabilities
 from penstock.store.mysql import commit as writing
-from penstock.store.mysql import coordination as cluster
 from penstock.store.mysql.enqueueing import MysqlEnqueueing
-from penstock.store.mysql.images import find_time, from_start, joined, load
-from penstock.store.mysql.literals import filled
-from penstock.store.mysql.pool import GOODBYE_SECONDS, OUT_OF_RANGE, Connection, Pool, StoreAddress, all_of, number_of
+from penstock.store.mysql.literals import filled, filled_by_name
+from penstock.store.mysql.pool import (
+    GOODBYE_SECONDS,
+    OUT_OF_RANGE,
+    Answer,
+    Connection,
+    Pool,
+    StoreAddress,
+    all_of,
+    number_of,
+)
+from penstock.store.mysql.reads import catalog_row, catalog_since, find_time, joined, load
 from penstock.store.mysql.schema import MIGRATIONS, migrate
 from penstock.store.mysql.server import check_server
-from penstock.store.mysql.statements import SQL
+from penstock.store.mysql.statements import SQL, ids
 from penstock.store.sql.lost_answer import Writer
 from penstock.store.sql.queries import Migration
 from penstock.store.sql.sweeping import LeftOver, Sweeper, apply_swept
@@ -104,7 +117,10 @@ class MysqlStore:
         wanted = sorted(set(slots))
         self._check_open()
         await self._writer.settle()
-        epochs = await self._write(lambda connection: cluster.acquire(connection, wanted, owner)) if wanted else {}
+        epochs: dict[int, int] = {}
+        if wanted:
+            statements = filled_by_name(SQL.acquire, {"slots": ids(wanted), "owner": owner})
+            epochs = dict((await self._write(lambda connection: connection.run(statements)))[-2].rows)
         self._sweeper.wake()  # leftovers of the owner before
         return epochs
 
@@ -148,15 +164,11 @@ class MysqlStore:
         return LeftOver(f"{self._pool.label}: rows that are left of a lane have to be removed first")
 
     async def _supersede(self) -> int:
-        name, generation = self._writer.name.encode(), self._writer.generation
-
-        def raise_generation(connection: Connection) -> int:
-            raised = filled(SQL.raise_generation, name, generation + 1)
-            answers = connection.run(b";".join((writing.BEGIN, raised, filled(SQL.generation, name), writing.END)))
-            found: int = answers[2].rows[0][0]
-            return found
-
-        return await self._write(raise_generation)
+        values = {"writer": self._writer.name.encode(), "generation": self._writer.generation + 1}
+        statements = filled_by_name(SQL.raise_generation, values)
+        answers = await self._write(lambda connection: connection.run(statements))
+        found: int = answers[-2].rows[0][0]
+        return found
 
     async def _sweep(self, lane: int | None = None) -> bool:
         """Sweep a slice of a lane's leftovers, or of any that no other node sweeps; whether there was anything."""
@@ -184,16 +196,11 @@ class MysqlStore:
             self._check_open()
             return []
         values = {"lane": lane, "start": start, "end": end, "bytes_most": bytes_most}
-        rows = await self._near(SQL.read, values)
-        return list(joined(rows))
+        return list(joined(await self._fetch_by_name(SQL.read, values)))
 
     async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
         values = {"lane": lane, "start": start, "batches_most": max(batches_most, 1), "bytes_most": bytes_most}
-        return [BatchHead(*row) for row in await self._near(SQL.heads, values)]
-
-    async def _near(self, statement: str, values: dict[str, int]) -> Any:
-        statements = from_start(statement, values)
-        return await self._read(lambda connection: connection.fetch(*statements))
+        return [BatchHead(*row) for row in await self._fetch_by_name(SQL.heads, values)]
 
     async def find_time(self, lane: int, time_ms: int) -> int | None:
         return await self._read(lambda connection: find_time(connection, lane, time_ms))
@@ -205,7 +212,7 @@ class MysqlStore:
         return [DedupRow(*row) for row in await self._fetch(SQL.find_dedup, lane, list(keys))]
 
     async def catalog(self) -> list[CatalogRow]:
-        return [cluster.catalog_row(row) for row in await self._fetch(SQL.catalog)]
+        return [catalog_row(row) for row in await self._fetch(SQL.catalog)]
 
     async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
         if slots is None:
@@ -228,34 +235,43 @@ class MysqlStore:
     # Several nodes ----------------------------------------------------------------------------------------
 
     async def join(self, member: Member) -> Joined:
-        return await self._member(lambda connection: cluster.join(connection, member))
+        answers = await self._member(SQL.join, {"secret": secrets.token_hex(16).encode(), **asdict(member)})
+        [(incarnation, secret)] = answers[-2].rows
+        return Joined(incarnation, secret.decode())
 
     async def heartbeat(self, incarnation: int) -> ClusterView:
-        return await self._member(lambda connection: cluster.heartbeat(connection, incarnation))
+        answers = await self._member(SQL.heartbeat, {"incarnation": incarnation})
+        [(now_ms, version)], nodes, slots = (answer.rows for answer in answers[-4:-1])
+        rows = [NodeRow(*row) for row in nodes]
+        is_member = any(row.incarnation == incarnation for row in rows)
+        return ClusterView(now_ms, is_member, version, rows, [SlotRow(*row) for row in slots])
 
     async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
         self._check_open()
         await self._writer.settle()
-        taken = await self._member(lambda connection: cluster.take(connection, slots, incarnation))
+        answers = await self._member(SQL.take, {"slots": ids(slots), "incarnation": incarnation})
+        taken = dict(answers[-2].rows)
         if taken:
             self._sweeper.wake()  # leftovers of the owner before
         return taken
 
     async def release(self, slots: Sequence[int], incarnation: int, to: int = 0) -> None:
-        await self._member(lambda connection: cluster.release(connection, slots, incarnation, to))
+        await self._member(SQL.release, {"slots": ids(slots), "incarnation": incarnation, "to": to})
 
     async def leave(self, incarnation: int) -> None:
-        await self._member(lambda connection: cluster.leave(connection, incarnation))
+        await self._member(SQL.leave, {"incarnation": incarnation})
 
     async def reserve_ids(self, count: int, above: int = 0) -> int:
-        return await self._member(lambda connection: cluster.reserve_ids(connection, count, above))
+        answers = await self._member(SQL.reserve_ids, {"count": count, "above": above})
+        last: int = answers[-1].rows[0][0]
+        return last - count + 1
 
     async def catalog_since(self, version: int) -> CatalogChanges:
-        return await self._read(lambda connection: cluster.catalog_since(connection, version))
+        return await self._read(lambda connection: catalog_since(connection, version))
 
-    async def _member(self, work: Callable[[Connection], Result]) -> Result:
+    async def _member(self, statements: str, values: dict[str, Any]) -> list[Answer]:
         self._check_open()
-        return await self._pool.members.run(work)
+        return await self._pool.members.run(lambda connection: connection.run(filled_by_name(statements, values)))
 
     # Life -------------------------------------------------------------------------------------------------
 
@@ -282,6 +298,9 @@ class MysqlStore:
 
     async def _fetch(self, statement: str, *values: Any) -> Any:
         return await self._read(lambda connection: connection.fetch(filled(statement, *values)))
+
+    async def _fetch_by_name(self, statements: str, values: dict[str, Any]) -> Any:
+        return await self._read(lambda connection: connection.fetch(filled_by_name(statements, values)))
 
     async def _read(self, work: Callable[[Connection], Result]) -> Result:
         self._check_open()

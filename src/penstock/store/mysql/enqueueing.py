@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from penstock.model.errors import PenstockError
 from penstock.model.rows import EnqueuedRow, EnqueuedTarget, FailedRow
-from penstock.store.mysql.literals import Expression, filled, filled_by_name
+from penstock.store.mysql.literals import filled, filled_by_name
 from penstock.store.mysql.statements import SQL, any_of
 
 POLL_S: Final = 0.2
@@ -34,8 +34,7 @@ class MysqlEnqueueing:
 
     async def rows(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
         passed = [filled(SQL.passing, *(name and name.encode() for name in target)) for target in passing]
-        none = Expression(SQL.passing_none.encode())
-        values = {"passing": any_of(passed) if passed else none, "most": max(most, 1), "bytes_most": bytes_most}
+        values = {"passing": any_of(passed), "most": max(most, 1), "bytes_most": bytes_most}
         return [_row(*row) for row in await self._fetch(filled_by_name(SQL.enqueued, values))]
 
     async def failed(self, namespace: str, after: int, most: int) -> list[FailedRow]:

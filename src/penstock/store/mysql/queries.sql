@@ -131,8 +131,11 @@ UPDATE writers SET seen = utc_timestamp(6) WHERE writer = %s
 -- name: raise_generation
 -- Waits for a commit of ours that may still be under way on a lost connection. A row that is gone comes back:
 -- `delete_writers` also takes that of a writer that has never lost an answer.
-INSERT INTO writers VALUES (%s, %s, utc_timestamp(6))
-ON DUPLICATE KEY UPDATE generation = greatest(generation + 1, VALUES(generation)), seen = VALUES(seen)
+START TRANSACTION;
+INSERT INTO writers VALUES (%(writer)s, %(generation)s, utc_timestamp(6))
+ON DUPLICATE KEY UPDATE generation = greatest(generation + 1, VALUES(generation)), seen = VALUES(seen);
+SELECT generation FROM writers WHERE writer = %(writer)s;
+COMMIT
 
 -- Rows that come and go ------------------------------------------------------------------------------------
 
@@ -161,47 +164,28 @@ DELETE t FROM dedup AS t FORCE INDEX (dedup_by_expiry) WHERE %(ranges)s
 DELETE t FROM traces AS t FORCE INDEX (traces_by_time) WHERE at_ms <= %s
 
 -- name: raise_catalog
--- A new version of the catalog. Commits that raise it come into force one after the other.
-UPDATE counters SET value = value + 1 WHERE name = 'catalog'
-
--- name: read_version
--- The version, for the statements of the same commit.
+-- A new version of the catalog, for the statements of the same commit. Such commits come into force one after the other.
+UPDATE counters SET value = value + 1 WHERE name = 'catalog';
 SET @version = (SELECT value FROM counters WHERE name = 'catalog')
 
--- name: version_of_commit
--- Part: that version.
-@version
-
--- name: remember_deleted
--- What goes from the catalog, for `catalog_deleted_since`.
-REPLACE INTO catalog_deleted ({catalog_columns}, version, deleted_ms)
-SELECT {catalog_columns}, @version, {now_ms} FROM catalog WHERE %(keys)s
-
 -- name: delete_catalog
--- Declared things of these keys.
-DELETE FROM catalog WHERE %(keys)s
-
--- name: catalog_key
--- Part: one of them.
-(id = %s AND kind = %s)
-
--- name: forget_before
--- Deletions are remembered for an hour; a node that is further behind reads everything.
-SET @old = {now_ms} - 3600000
-
--- name: put_forgotten
--- Up to which version deletions are forgotten.
+-- Declared things of these keys; remembered for an hour: a node that is further behind reads everything.
+REPLACE INTO catalog_deleted ({catalog_columns}, version, deleted_ms)
+SELECT {catalog_columns}, @version, {now_ms} FROM catalog WHERE %(keys)s;
+DELETE FROM catalog WHERE %(keys)s;
+SET @old = {now_ms} - 3600000;
 UPDATE counters SET value = greatest(value, coalesce(
     (SELECT max(version) FROM catalog_deleted WHERE deleted_ms < @old), 0
-)) WHERE name = 'forgotten'
-
--- name: forget_deleted
--- Deletions from before that.
+)) WHERE name = 'forgotten';
 DELETE FROM catalog_deleted WHERE deleted_ms < @old
 
 -- name: undelete
 -- Deletions of what is declared again.
 DELETE FROM catalog_deleted WHERE %(keys)s
+
+-- name: catalog_key
+-- Part: one of the keys.
+(id = %s AND kind = %s)
 
 -- Trimming and sweeping ------------------------------------------------------------------------------------
 
@@ -289,16 +273,10 @@ SELECT `key`, `offset`, expires_ms FROM dedup WHERE lane = %s ORDER BY expires_m
 
 -- Neither database looks for rows by a value that a subquery finds; by a variable it does.
 
--- name: set_gone
--- Up to where a lane is trimmed and not swept yet.
-SET @gone = coalesce((SELECT below FROM leftovers WHERE lane = %(lane)s), 0)
-
--- name: set_start
--- Where reading starts.
-SET @start = greatest(%(start)s, @gone)
-
--- name: set_from_batch
--- The base of the batch that may hold the start.
+-- name: from_start
+-- Part: sets where reading starts, behind what is trimmed and not swept yet, and the base of the batch that may hold it.
+SET @gone = coalesce((SELECT below FROM leftovers WHERE lane = %(lane)s), 0);
+SET @start = greatest(%(start)s, @gone);
 SET @from_batch = coalesce((SELECT max(base) FROM batches WHERE lane = %(lane)s AND base <= @start), @start)
 
 -- name: near
@@ -307,6 +285,7 @@ lane = %(lane)s AND base >= @from_batch AND base + `count` > @start AND part = 0
 
 -- name: read
 -- Batches by their parts; no body is read only to find that it does not fit.
+{from_start};
 SELECT b.base, b.`count`, b.published_ms, b.bytes_end, b.part, b.parts, b.meta, b.body FROM (
     SELECT base, sum(size) OVER (ORDER BY base) AS total, row_number() OVER (ORDER BY base) AS number
     FROM (SELECT base, size FROM batches WHERE {near} AND base < %(end)s ORDER BY base LIMIT 1000) AS near
@@ -315,6 +294,7 @@ WHERE sized.number = 1 OR sized.total <= %(bytes_most)s ORDER BY b.base, b.part
 
 -- name: heads
 -- Batches without their bodies.
+{from_start};
 SELECT b.base, b.`count`, b.published_ms, b.bytes_end, b.size, b.meta FROM (
     SELECT base, sum(length) OVER (ORDER BY base) AS total, row_number() OVER (ORDER BY base) AS number
     FROM (
@@ -325,6 +305,7 @@ WHERE sized.number = 1 OR sized.total <= %(bytes_most)s ORDER BY b.base
 
 -- name: first_batch
 -- The first batch from the start on.
+{from_start};
 SELECT base, published_ms FROM batches WHERE {near} ORDER BY base LIMIT 1
 
 -- name: batch_before
@@ -365,152 +346,118 @@ SELECT DISTINCT lane FROM leases UNION SELECT DISTINCT lane FROM waiting ORDER B
 
 -- Several nodes --------------------------------------------------------------------------------------------
 
+-- One packet each: a node that is paused in the middle holds no lock for longer than the server needs.
+
 -- name: lock_members
--- Changes of membership happen one after the other.
+-- Part: changes of membership happen one after the other.
 SELECT id FROM shared FORCE INDEX (PRIMARY) WHERE id = 2 FOR UPDATE
 
--- name: raise_epochs
--- Take slots, whoever owns them: waits for commits that have begun.
-INSERT INTO slots (slot, epoch, owner) SELECT k.a, 1, %(owner)s FROM %(slots)s
-ON DUPLICATE KEY UPDATE slots.epoch = slots.epoch + 1, slots.owner = VALUES(owner)
+-- name: set_name
+-- Part: the member's name; NULL for one who is no member.
+SET @name = (SELECT name FROM nodes WHERE incarnation = %(incarnation)s)
 
--- name: put_acquired
+-- name: acquire
+-- Take slots, whoever owns them: waits for commits that have begun.
+START TRANSACTION;
+INSERT INTO slots (slot, epoch, owner) SELECT k.a, 1, %(owner)s FROM %(slots)s
+ON DUPLICATE KEY UPDATE slots.epoch = slots.epoch + 1, slots.owner = VALUES(owner);
 -- No member owns them.
 INSERT INTO slot_owners (slot, node, meant_for, since_ms, why)
 SELECT k.a, 0, 0, {now_ms}, concat('acquired by ', %(owner)s) FROM %(slots)s
 ON DUPLICATE KEY UPDATE slot_owners.node = 0, slot_owners.meant_for = 0, slot_owners.since_ms = VALUES(since_ms),
-    slot_owners.why = VALUES(why)
-
--- name: epochs
--- The epochs of these slots.
-SELECT slot, epoch FROM slots WHERE slot IN (%s)
-
--- name: next_incarnation
--- Above every epoch there is.
-SET @given = greatest(
-    (SELECT value FROM counters WHERE name = 'incarnation'), (SELECT coalesce(max(epoch), 0) FROM slots)
-) + 1
-
--- name: put_incarnation
--- The last one given.
-UPDATE counters SET value = @given WHERE name = 'incarnation'
+    slot_owners.why = VALUES(why);
+SELECT t.slot, t.epoch FROM %(slots)s STRAIGHT_JOIN slots t FORCE INDEX (PRIMARY) ON t.slot = k.a;
+COMMIT
 
 -- name: join
--- A new member.
-INSERT INTO nodes VALUES (@given, %s, %s, %s, %s, {now_ms}, {now_ms})
+-- A new member, with an incarnation above every epoch there is. Of all secrets that are proposed, the first is kept.
+START TRANSACTION;
+{lock_members};
+SET @given = greatest(
+    (SELECT value FROM counters WHERE name = 'incarnation'), (SELECT coalesce(max(epoch), 0) FROM slots)
+) + 1;
+UPDATE counters SET value = @given WHERE name = 'incarnation';
+INSERT INTO nodes VALUES (@given, %(name)s, %(url)s, %(version)s, %(lease_ms)s, {now_ms}, {now_ms});
+INSERT IGNORE INTO cluster VALUES (1, %(secret)s);
+SELECT @given, secret FROM cluster;
+COMMIT
 
--- name: propose_secret
--- Of all that are proposed, the first is kept.
-INSERT IGNORE INTO cluster VALUES (1, %s)
-
--- name: joined
--- What the new member is told.
-SELECT @given, secret FROM cluster
-
--- name: renew
--- Renew a member's lease.
-UPDATE nodes SET seen_ms = {now_ms} WHERE incarnation = %s
-
--- name: set_now
--- The time of all that follows.
-SET @now = {now_ms}
-
--- name: clock
--- The time, and the catalog's version.
-SELECT @now, value FROM counters WHERE name = 'catalog'
-
--- name: nodes
--- All members, and for how long they were not heard of.
+-- name: heartbeat
+-- Renew a member's lease; then, of one moment: the time and the catalog's version, all members, all slots.
+UPDATE nodes SET seen_ms = {now_ms} WHERE incarnation = %(incarnation)s;
+{begin_snapshot};
+SET @now = {now_ms};
+SELECT @now, value FROM counters WHERE name = 'catalog';
 SELECT incarnation, name, url, version, lease_ms, joined_ms, greatest(@now - seen_ms, 0) FROM nodes
-ORDER BY incarnation
-
--- name: slot_rows
--- All slots and their owners.
-SELECT slot, epoch, node, meant_for, since_ms, why FROM slots JOIN slot_owners USING (slot) ORDER BY slot
-
--- name: set_name
--- The member's name; NULL for one who is no member.
-SET @name = (SELECT name FROM nodes WHERE incarnation = %s)
+ORDER BY incarnation;
+SELECT slot, epoch, node, meant_for, since_ms, why FROM slots JOIN slot_owners USING (slot) ORDER BY slot;
+COMMIT
 
 -- name: is_dead
 -- Part: other members whose lease has run out. What is true at @now stays true while they are locked.
 @name IS NOT NULL AND n.incarnation <> %(incarnation)s AND @now - n.seen_ms > n.lease_ms
 
--- name: lock_dead
--- Locks them.
-SELECT count(*) FROM nodes n WHERE {is_dead} FOR UPDATE
-
--- name: free_slots
--- Their slots are free.
+-- name: take
+-- Own those of these slots that are free.
+START TRANSACTION;
+{lock_members};
+SET @now = {now_ms};
+{set_name};
+-- Members whose lease has run out are none any more, and their slots are free.
+SELECT count(*) FROM nodes n WHERE {is_dead} FOR UPDATE;
 UPDATE nodes n JOIN slot_owners o ON o.node = n.incarnation SET o.node = 0, o.meant_for = 0, o.since_ms = @now,
-    o.why = concat(n.name, ' was not heard of for ', @now - n.seen_ms, ' ms') WHERE {is_dead}
-
--- name: delete_dead
--- They are no members any more.
-DELETE n FROM nodes n WHERE {is_dead}
-
--- name: set_wanted
--- Which of these slots are free, or the member's already.
+    o.why = concat(n.name, ' was not heard of for ', @now - n.seen_ms, ' ms') WHERE {is_dead};
+DELETE n FROM nodes n WHERE {is_dead};
+-- Which of these slots are free, or the member's already. Slots that nobody ever took have no row yet.
 SELECT group_concat(k.a) INTO @wanted FROM %(slots)s
 LEFT JOIN slot_owners o ON o.slot = k.a LEFT JOIN nodes n ON n.incarnation = o.node
-WHERE @name IS NOT NULL AND (n.incarnation IS NULL OR n.incarnation = %(incarnation)s)
-
--- name: wanted
--- Part: those, as a table to join with.
-JSON_TABLE(concat('[', coalesce(@wanted, ''), ']'), '$[*]' COLUMNS (a bigint PATH '$')) AS k
-
--- name: make_slots
--- Slots that nobody ever took have no row yet.
+WHERE @name IS NOT NULL AND (n.incarnation IS NULL OR n.incarnation = %(incarnation)s);
 INSERT IGNORE INTO slots (slot, epoch, owner) SELECT k.a, 0, '' FROM {wanted}
-LEFT JOIN slots t ON t.slot = k.a WHERE t.slot IS NULL
-
--- name: set_taken
+LEFT JOIN slots t ON t.slot = k.a WHERE t.slot IS NULL;
 -- Slots under whose old epoch a commit is on its way are left for the next time: nobody waits here.
 SELECT group_concat(t.slot) INTO @taken FROM {wanted}
-STRAIGHT_JOIN slots t FORCE INDEX (PRIMARY) ON t.slot = k.a FOR UPDATE SKIP LOCKED
-
--- name: taken
--- Part: the slots that are taken, as a table to join with.
-JSON_TABLE(concat('[', coalesce(@taken, ''), ']'), '$[*]' COLUMNS (a bigint PATH '$')) AS k
-
--- name: raise_taken
--- Their new epochs.
+STRAIGHT_JOIN slots t FORCE INDEX (PRIMARY) ON t.slot = k.a FOR UPDATE SKIP LOCKED;
 UPDATE {taken} STRAIGHT_JOIN slots t FORCE INDEX (PRIMARY) ON t.slot = k.a
-SET t.epoch = greatest(t.epoch + 1, %(incarnation)s), t.owner = @name
-
--- name: put_taken
--- Their new owner.
+SET t.epoch = greatest(t.epoch + 1, %(incarnation)s), t.owner = @name;
 INSERT INTO slot_owners (slot, node, meant_for, since_ms, why)
 SELECT k.a, %(incarnation)s, 0, @now, concat('taken by ', @name) FROM {taken}
 ON DUPLICATE KEY UPDATE slot_owners.why = concat(VALUES(why), if(slot_owners.why = '', '',
     concat(' (', substring_index(slot_owners.why, ' (', 1), ')'))),
-    node = VALUES(node), meant_for = 0, since_ms = VALUES(since_ms)
+    node = VALUES(node), meant_for = 0, since_ms = VALUES(since_ms);
+SELECT slot, epoch FROM slots WHERE find_in_set(slot, @taken);
+COMMIT
 
--- name: taken_epochs
--- What was taken.
-SELECT slot, epoch FROM slots WHERE find_in_set(slot, @taken)
+-- name: wanted
+-- Part: slots in @wanted, as a table to join with.
+JSON_TABLE(concat('[', coalesce(@wanted, ''), ']'), '$[*]' COLUMNS (a bigint PATH '$')) AS k
+
+-- name: taken
+-- Part: slots in @taken, as a table to join with.
+JSON_TABLE(concat('[', coalesce(@taken, ''), ']'), '$[*]' COLUMNS (a bigint PATH '$')) AS k
 
 -- name: release
 -- Slots of a member that are free again.
+START TRANSACTION;
+{lock_members};
+{set_name};
 UPDATE %(slots)s STRAIGHT_JOIN slot_owners o FORCE INDEX (PRIMARY) ON o.slot = k.a
 SET o.node = 0, o.meant_for = %(to)s, o.since_ms = {now_ms},
-    o.why = concat('released by ', coalesce(@name, %(incarnation)s)) WHERE o.node = %(incarnation)s
-
--- name: release_all
--- All slots of a member that leaves.
-UPDATE slot_owners SET node = 0, meant_for = 0, since_ms = {now_ms}, why = concat(@name, ' left')
-WHERE node = %s AND @name IS NOT NULL
+    o.why = concat('released by ', coalesce(@name, %(incarnation)s)) WHERE o.node = %(incarnation)s;
+COMMIT
 
 -- name: leave
--- A member that is none any more.
-DELETE FROM nodes WHERE incarnation = %s
+-- A member that is none any more, and all of its slots.
+START TRANSACTION;
+{lock_members};
+{set_name};
+UPDATE slot_owners SET node = 0, meant_for = 0, since_ms = {now_ms}, why = concat(@name, ' left')
+WHERE node = %(incarnation)s AND @name IS NOT NULL;
+DELETE FROM nodes WHERE incarnation = %(incarnation)s;
+COMMIT
 
 -- name: reserve_ids
--- Ids above a number.
-UPDATE counters SET value = last_insert_id(greatest(value, %s) + %s) WHERE name = 'ids'
-
--- name: reserved
--- The last of them.
+-- Ids above a number: the last of them.
+UPDATE counters SET value = last_insert_id(greatest(value, %(above)s) + %(count)s) WHERE name = 'ids';
 SELECT last_insert_id()
 
 -- name: counters
@@ -542,10 +489,6 @@ WHERE e.failed_ms IS NULL AND (sized.number = 1 OR sized.total <= %(bytes_most)s
 -- name: passing
 -- Part: rows for one target. As bytes: to a collation, names with and without a space at their end are the same.
 (CAST(namespace AS BINARY) = %s AND CAST(queue AS BINARY) <=> %s AND CAST(exchange AS BINARY) <=> %s)
-
--- name: passing_none
--- Part: no rows.
-false
 
 -- name: failed_enqueued
 -- Rows of a namespace that have failed.

@@ -16,6 +16,17 @@ from penstock.store.sql.queries import Queries, fill, load_queries
 from penstock.store.sql.queries import quoted as quoted_by
 from penstock.store.sql.sweeping import SLICE, SMALL_SLICE
 
+_PARTS: Final = (
+    "now_ms",
+    "begin_snapshot",
+    "from_start",
+    "near",
+    "lock_members",
+    "set_name",
+    "is_dead",
+    "wanted",
+    "taken",
+)
 PART_COLUMNS: Final = ("lane", "base", "part", "parts", *tables.BATCH_COLUMNS[2:])
 """Columns of batches here: a body that is longer than a packet lies in several rows."""
 
@@ -38,7 +49,7 @@ def columns(names: Sequence[str]) -> str:
 
 def _load() -> Queries:
     raw = load_queries(__package__)
-    parts = {name: raw[name] for name in ("now_ms", "near", "is_dead", "wanted", "taken")}
+    parts = {name: raw[name] for name in _PARTS}
     parts |= {"slice": str(SLICE), "small_slice": str(SMALL_SLICE)} | tables.column_lists(quoted)
     queries = {name: fill(raw[name], **parts) for name in raw.names}
     for table in tables.OF_GROUPS:
@@ -78,6 +89,11 @@ def numbers(rows: Iterable[Iterable[int]], width: int) -> Expression:
     return Expression(filled_by_name(NUMBERS[width - 1], {"document": document.decode()}))
 
 
+def ids(numbers_of: Iterable[int]) -> Expression:
+    """Such a table of one column: each number once, in their order."""
+    return numbers([[id] for id in sorted(set(numbers_of))], 1)
+
+
 def any_of(conditions: Iterable[bytes]) -> Expression:
     """One of these is true."""
-    return Expression(b" OR ".join(conditions))
+    return Expression(b" OR ".join(conditions) or b"false")

@@ -1,4 +1,7 @@
-"""Lane images and batches out of a MySQL or MariaDB database. Next stop: `engine.py`."""
+"""Reads of a MySQL or MariaDB database that take more than one query: lane images, batches, the catalog's changes.
+
+Each runs with a connection of the caller's. Next stop: `engine.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from penstock.model.errors import StoreCorrupt
-from penstock.model.rows import BatchRow, DedupRow, LaneImage
+from penstock.model.rows import BatchRow, CatalogChanges, CatalogRow, DedupRow, LaneImage
 from penstock.store.mysql.commit import ALL
 from penstock.store.mysql.literals import filled, filled_by_name
 from penstock.store.mysql.pool import Connection
@@ -45,11 +48,6 @@ def _fill(connection: Connection, images: dict[int, LaneImage], wanted: list[int
         images[lane].dedup = found[:dedup_most][::-1]
 
 
-def from_start(statement: str, values: dict[str, int]) -> list[bytes]:
-    """A statement that reads batches of `lane` from `start` on, behind those that set its variables."""
-    return [filled_by_name(each, values) for each in (SQL.set_gone, SQL.set_start, SQL.set_from_batch, statement)]
-
-
 def find_time(connection: Connection, lane: int, time_ms: int) -> int | None:
     """The base of the first batch published at or after a time: halves the offsets, with a look in the middle."""
 
@@ -57,8 +55,8 @@ def find_time(connection: Connection, lane: int, time_ms: int) -> int | None:
         found = connection.fetch(filled_by_name(SQL.batch_before, {"lane": lane, "base": base}))
         return found[0] if found else None
 
-    values = {"lane": lane, "start": 0}
-    first, last = connection.fetch(*from_start(SQL.first_batch, values)), before(ALL)
+    first = connection.fetch(filled_by_name(SQL.first_batch, {"lane": lane, "start": 0}))
+    last = before(ALL)
     if not first or last is None or last[1] < time_ms:
         return None
     low, high = first[0][0], last[0]
@@ -83,3 +81,19 @@ def joined(rows: Sequence[Any]) -> Iterator[BatchRow]:
         if len(pieces) != wanted:
             raise StoreCorrupt(f"the batch at {base} has {len(pieces)} of its {wanted} parts")
         yield BatchRow(base, count, published_ms, bytes_end, meta, body if wanted == 1 else b"".join(pieces))
+
+
+def catalog_since(connection: Connection, version: int) -> CatalogChanges:
+    connection.run(SQL.begin_snapshot.encode())
+    counters = {name.decode(): value for name, value in connection.fetch(SQL.counters.encode())}
+    is_complete = version <= 0 or version < counters["forgotten"]
+    found = connection.fetch(filled(SQL.catalog_since, 0 if is_complete else version))
+    gone = () if is_complete else connection.fetch(filled(SQL.catalog_deleted_since, version))
+    connection.run(SQL.commit.encode())
+    rows, deleted = ([catalog_row(row) for row in part] for part in (found, gone))
+    return CatalogChanges(counters["catalog"], rows, deleted, is_complete)
+
+
+def catalog_row(row: Any) -> CatalogRow:
+    kind, *values = row
+    return CatalogRow(kind.decode(), *values)
