@@ -22,20 +22,22 @@ from typing import Final
 from penstock.wire.mqtt.codec import Answer
 from penstock.wire.mqtt.codec import Limits as Limits  # noqa: PLC0414 - fronts take it from here
 from penstock.wire.mqtt.incoming import IncomingPackets
-from penstock.wire.mqtt.kinds import FLAGS, PINGRESP, Kind, check_first_byte
 from penstock.wire.mqtt.outgoing import Outgoing, State
 from penstock.wire.mqtt.packets import (
+    FLAGS,
+    PINGRESP,
     Connect,
     Disconnect,
     Event,
+    Kind,
     Lost,
     Publish,
+    check_first_byte,
 )
 from penstock.wire.mqtt.reader import Reader
 from penstock.wire.mqtt.reasons import Reason, Refused
-from penstock.wire.mqtt.silence import Silence
-from penstock.wire.mqtt.v3 import ANSWERS
-from penstock.wire.mqtt.versions import choose_codec
+from penstock.wire.mqtt.v3 import ANSWERS, Codec3
+from penstock.wire.mqtt.v5 import Codec5
 
 # Looked at for every packet, so plain numbers.
 PUBLISH_KIND: Final = int(Kind.PUBLISH)
@@ -43,11 +45,19 @@ PINGREQ: Final = int(Kind.PINGREQ) << 4
 PLAIN_ANSWERS: Final = {kind << 4 | FLAGS[kind]: event for kind, event in ANSWERS.items()}
 """By their first byte."""
 
+NAMES: Final = (b"MQTT", b"MQIsdp")
+"""The second one is of MQTT 3.1, which is answered but not spoken."""
+BRIDGE: Final = 0x80
+"""Mosquitto's bridges add this to the level at first, and do without when it is refused."""
+SPOKEN_3: Final = Codec3()
+PROGRESS_BYTES: Final = 1024
+"""Bytes of a long packet that count as a sign of life, like a short packet."""
+
 
 class ServerConnection(Outgoing):
     """One client's connection: see the module's description."""
 
-    __slots__ = ("_connect", "_incoming", "_keep_alive", "_limits", "_silence")
+    __slots__ = ("_bytes", "_connect", "_heard", "_incoming", "_keep_alive", "_limits", "_silent_since")
 
     def __init__(self, limits: Limits) -> None:
         super().__init__()
@@ -55,7 +65,11 @@ class ServerConnection(Outgoing):
         self._incoming = IncomingPackets(min(limits.maximum_connect_size, limits.maximum_packet_size))
         self._connect: Connect | None = None
         self._keep_alive = 0
-        self._silence = Silence()
+        self._heard = True
+        """A packet came since the last tick,"""
+        self._bytes = 0
+        """or so many bytes of one."""
+        self._silent_since = 0.0
 
     # In ------------------------------------------------------------------------------------------------
 
@@ -64,7 +78,7 @@ class ServerConnection(Outgoing):
         events: list[Event] = []
         if self._state is State.CLOSED:
             return events
-        self._silence.hear_bytes(len(data))
+        self._bytes += len(data)
         try:
             self._incoming.feed(data)
             if self._state is State.NEW:
@@ -81,7 +95,7 @@ class ServerConnection(Outgoing):
         incoming = self._incoming
         if not incoming.next():
             return
-        self._silence.hear_packet()
+        self._heard = True
         while True:
             first = incoming.first
             if self._state is State.NEW:
@@ -111,9 +125,15 @@ class ServerConnection(Outgoing):
     def _read_connect(self, first: int) -> Connect:
         check_first_byte(first)
         reader = Reader(self._incoming.data, self._incoming.start, self._incoming.end)
-        self._codec = choose_codec(reader, self._limits)
+        name = reader.binary("the protocol's name")
+        if name not in NAMES:  # not MQTT at all: closed without an answer
+            raise Refused(Reason.UNSUPPORTED_PROTOCOL_VERSION, f"the protocol's name is {name[:20]!r}, not b'MQTT'")
+        level = reader.byte("the protocol's level")
+        self._codec = Codec5(self._limits) if name == b"MQTT" and 5 <= level < BRIDGE else SPOKEN_3
         # From here on a fault is answered in the client's version.
         self._state = State.ASKED
+        if name != b"MQTT" or level not in (4, 5):
+            raise Refused(Reason.UNSUPPORTED_PROTOCOL_VERSION, "MQTT 3.1.1 (level 4) and MQTT 5 are spoken here")
         connect = self._codec.connect(reader)
         self._connect = connect
         self._keep_alive = connect.keep_alive
@@ -158,8 +178,14 @@ class ServerConnection(Outgoing):
         return event
 
     def tick(self, now: float) -> list[Event]:
-        """`Lost` when the CONNECT or the next packet is overdue (1.5 times the keep-alive)."""
-        silent = self._silence.tick(now)
+        """`Lost` when the CONNECT or the next packet is overdue (1.5 times the keep-alive).
+
+        Between two ticks only whether something came is known, so silence is counted from the tick after it: never too
+        long.
+        """
+        if self._heard or self._bytes >= PROGRESS_BYTES:
+            self._heard, self._bytes, self._silent_since = False, 0, now
+        silent = now - self._silent_since
         if self._state is State.OPEN:
             if self._keep_alive and silent > self._keep_alive * 1.5:
                 text = f"no packet for {silent:.0f} s, with a keep-alive of {self._keep_alive} s"

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, auto
+from typing import Final
 
 from penstock.wire.mqtt.codec import Answer
-from penstock.wire.mqtt.kinds import Kind
-from penstock.wire.mqtt.packets import NO_PROPERTIES, PublishProperties
-from penstock.wire.mqtt.publishing import DUP, PUBLISH, RETAIN, Delivery
+from penstock.wire.mqtt.packets import NO_PROPERTIES, Kind, PublishProperties
 from penstock.wire.mqtt.reasons import REFUSAL, Reason
 from penstock.wire.mqtt.v3 import Codec3
-from penstock.wire.mqtt.v5 import Codec5
+
+PUBLISH: Final = 0x30
+DUP: Final = 0x08
+RETAIN: Final = 0x01
 
 
 class State(Enum):
@@ -35,7 +37,7 @@ class Outgoing:
 
     def __init__(self) -> None:
         self._state = State.NEW
-        self._codec: Codec3 | Codec5 | None = None
+        self._codec: Codec3 | None = None
         self._out: list[bytes] = []
         self._unanswered: set[int] = set()
         """Packet ids of a version 5 client's publishes that have no answer yet."""
@@ -74,7 +76,7 @@ class Outgoing:
         if self._state is not State.OPEN or self._codec is None:
             return True
         first = PUBLISH | qos << 1 | (RETAIN if retain else 0) | (DUP if dup and qos else 0)
-        parts = self._codec.delivery(Delivery(topic, payload, properties, first, packet_id), subscription_ids)
+        parts = self._codec.delivery(first, topic, payload, packet_id, properties, subscription_ids)
         self._out += parts
         return bool(parts)
 

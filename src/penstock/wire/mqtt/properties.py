@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from penstock.wire.mqtt.kinds import Kind
-from penstock.wire.mqtt.packets import PublishProperties, UserProperties
+from penstock.wire.mqtt.packets import Kind, PublishProperties, UserProperties
 from penstock.wire.mqtt.reader import Reader, encode_binary, encode_length, encode_text
 from penstock.wire.mqtt.reasons import Reason, Refused
 

@@ -134,3 +134,13 @@ def encode_text(text: str) -> bytes:
 def packet(first: int, body: bytes) -> bytes:
     """A whole packet: its first byte (kind and flags), its length and its body."""
     return bytes((first,)) + encode_length(len(body)) + body
+
+
+def publish_packet(first: int, topic: bytes, packet_id: int, middle: bytes, payload: bytes) -> tuple[bytes, ...]:
+    """A PUBLISH in parts, so that the payload is not copied before the final join.
+
+    `middle` stands between packet id and payload: the properties of version 5.
+    """
+    id_bytes = packet_id.to_bytes(2, "big") if first & 0x06 else b""
+    length = len(topic) + len(id_bytes) + len(middle) + len(payload)
+    return bytes((first,)) + encode_length(length) + topic, id_bytes, middle, payload

@@ -1,6 +1,7 @@
 """MQTT 3.1.1 in bytes: every packet of a client read with the checks of the standard, every packet of a server written.
 
-3.1.1 has no reason codes for faults: `Refused` carries the one of version 5 for the log, and the engine closes.
+3.1.1 has no reason codes for faults: `Refused` carries the one of version 5 for the log, and the engine closes. Version
+5 is the same with properties and reasons: `v5` extends what is here.
 """
 
 # ruff: noqa: ARG002 - 3.1.1 has no place for much of what version 5 says
@@ -8,18 +9,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from penstock.wire.mqtt.codec import UNLIMITED, Answer
-from penstock.wire.mqtt.kinds import Kind
 from penstock.wire.mqtt.packets import (
+    FLAGS,
     NEVER,
+    NO_PROPERTIES,
     Connect,
     Disconnect,
     Event,
+    Kind,
     PubAck,
     PubComp,
     Publish,
+    PublishProperties,
     PubRec,
     PubRel,
     Subscribe,
@@ -27,8 +31,8 @@ from penstock.wire.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from penstock.wire.mqtt.publishing import Delivery
-from penstock.wire.mqtt.reader import Reader, decode_text, packet
+from penstock.wire.mqtt.properties import WILL
+from penstock.wire.mqtt.reader import Reader, decode_text, encode_text, packet, publish_packet
 from penstock.wire.mqtt.reasons import REFUSAL, RETURN_CODES, SERVER_UNAVAILABLE_3, Reason, Refused
 from penstock.wire.mqtt.topics import topic_problem
 
@@ -77,33 +81,40 @@ class Codec3:
     version: ClassVar[int] = 4
     maximum_packet_size: int = UNLIMITED
     """Bytes of a packet that the client takes."""
+    no_auth: ClassVar[str] = "AUTH is not a client's packet of MQTT 3.1.1"
+
+    # In ------------------------------------------------------------------------------------------------
 
     def connect(self, reader: Reader) -> Connect:
         """CONNECT, from its flags on: the protocol's name and level are read already."""
         flags = ConnectFlags(reader.byte("the flags of CONNECT"))
-        if flags.has_password and not flags.has_username:
-            raise Refused(Reason.MALFORMED_PACKET, "CONNECT has a password without a user name")
         keep_alive = reader.short("the keep-alive")
+        values = self._connect_values(reader, flags)
         client_id = reader.client_id()
-        will = None
-        if flags.has_will:
-            topic = check_topic(reader.text("the topic of the will"))
-            will = Will(topic, reader.binary("the will's payload"), flags.will_qos, flags.will_retain)
+        will = self._will(reader, flags) if flags.has_will else None
         username = reader.text("the user name") if flags.has_username else None
         password = reader.binary("the password") if flags.has_password else None
         reader.finish()
-        if not client_id and not flags.clean_start:
+        if not client_id and not flags.clean_start and self.version == 4:
             raise Refused(Reason.CLIENT_ID_NOT_VALID, "a client without a client id must ask for a clean session")
-        return Connect(
-            4,
-            client_id,
-            flags.clean_start,
-            keep_alive,
-            username,
-            password,
-            will,
-            session_expiry=0 if flags.clean_start else NEVER,
-        )
+        return Connect(self.version, client_id, flags.clean_start, keep_alive, username, password, will, **values)
+
+    def _connect_values(self, reader: Reader, flags: ConnectFlags) -> dict[str, Any]:
+        """What else the `Connect` says: in version 5, its properties."""
+        if flags.has_password and not flags.has_username:
+            raise Refused(Reason.MALFORMED_PACKET, "CONNECT has a password without a user name")
+        return {"session_expiry": 0 if flags.clean_start else NEVER}
+
+    def _will(self, reader: Reader, flags: ConnectFlags) -> Will:
+        values = self._properties(reader, WILL)
+        topic = check_topic(reader.text("the topic of the will"))
+        payload = reader.binary("the will's payload")
+        delay = values.pop("will_delay", 0)
+        return Will(topic, payload, flags.will_qos, flags.will_retain, delay, message_properties(values))
+
+    def _properties(self, reader: Reader, kind: int) -> dict[str, Any]:
+        """The properties of a packet, or of the will: none before version 5."""
+        return {}
 
     def publish(self, first: int, data: bytes, position: int, end: int) -> Publish:
         """PUBLISH: the hot one, so without a `Reader`."""
@@ -122,8 +133,19 @@ class Codec3:
             packet_id = data[topic_end] << 8 | data[topic_end + 1]
             if not packet_id:
                 raise Refused(Reason.PROTOCOL_ERROR, "a packet id must not be 0")
-        topic = check_topic(decode_text(data[topic_start:topic_end], "the topic"))
-        return Publish(topic, data[body:end], qos, bool(first & 0x01), bool(first & 0x08), packet_id)
+        topic, properties = decode_text(data[topic_start:topic_end], "the topic"), NO_PROPERTIES
+        if self.version >= 5:
+            if topic and body < end and not data[body]:
+                body += 1  # no properties, as in most
+            else:
+                topic, properties, body = self._publish_properties(topic, data, body, end)
+        return Publish(
+            check_topic(topic), data[body:end], qos, bool(first & 0x01), bool(first & 0x08), packet_id, properties
+        )
+
+    def _publish_properties(self, topic: str, data: bytes, body: int, end: int) -> tuple[str, PublishProperties, int]:
+        """The topic that is meant, the properties, and where the payload begins."""
+        return topic, NO_PROPERTIES, body
 
     def decode(self, kind: Kind, reader: Reader) -> Event:
         """Every other packet of a client that is let in."""
@@ -132,17 +154,40 @@ class Codec3:
         return event
 
     def _decode(self, kind: Kind, reader: Reader) -> Event:
+        if kind is Kind.DISCONNECT:
+            return self._disconnect(reader)
+        if kind is Kind.AUTH:
+            raise Refused(Reason.PROTOCOL_ERROR, self.no_auth)
+        packet_id = reader.packet_id()
         if kind in ANSWERS:
-            return ANSWERS[kind](reader.packet_id())
-        match kind:
-            case Kind.SUBSCRIBE:
-                return Subscribe(reader.packet_id(), _subscriptions(reader))
-            case Kind.UNSUBSCRIBE:
-                return Unsubscribe(reader.packet_id(), read_filters(reader))
-            case Kind.DISCONNECT:
-                return Disconnect()
-            case _:
-                raise Refused(Reason.PROTOCOL_ERROR, f"{kind.name} is not a client's packet of MQTT 3.1.1")
+            return ANSWERS[kind](packet_id, self._reason(kind, reader))
+        values = self._properties(reader, kind)
+        if not reader.left:
+            raise Refused(Reason.PROTOCOL_ERROR, f"{kind.name} has no topic filter")
+        if kind is Kind.UNSUBSCRIBE:
+            filters: list[str] = []
+            while reader.left:
+                filters.append(reader.topic_filter())
+            return Unsubscribe(packet_id, tuple(filters), **values)
+        subscriptions: list[Subscription] = []
+        while reader.left:
+            subscriptions.append(self._subscription(reader.topic_filter(), reader))
+        return Subscribe(packet_id, tuple(subscriptions), **values)
+
+    def _disconnect(self, reader: Reader) -> Disconnect:
+        return Disconnect()
+
+    def _reason(self, kind: Kind, reader: Reader) -> int:
+        """What an acknowledgement says beside its packet id: nothing before version 5."""
+        return 0
+
+    def _subscription(self, topic_filter: str, reader: Reader) -> Subscription:
+        qos = reader.byte("the QoS of a subscription")
+        if qos > 2:
+            raise Refused(Reason.MALFORMED_PACKET, f"the QoS of a subscription must be 0, 1 or 2, not {qos}")
+        return Subscription(topic_filter, qos)
+
+    # Out -----------------------------------------------------------------------------------------------
 
     def connack(self, reason: Reason, answer: Answer) -> tuple[bytes, ...]:
         if reason in UNANSWERED:
@@ -154,8 +199,7 @@ class Codec3:
         """PUBACK, PUBREC, PUBREL and PUBCOMP."""
         if reason >= REFUSAL and kind in (Kind.PUBACK, Kind.PUBREC):
             return ()
-        flags = 2 if kind is Kind.PUBREL else 0
-        return (bytes((kind << 4 | flags, 2, packet_id >> 8, packet_id & 0xFF)),)
+        return (bytes((kind << 4 | FLAGS[kind], 2, packet_id >> 8, packet_id & 0xFF)),)
 
     def acknowledge_filters(self, kind: Kind, packet_id: int, reasons: Sequence[int], text: str) -> tuple[bytes, ...]:
         """SUBACK and UNSUBACK."""
@@ -165,9 +209,20 @@ class Codec3:
     def disconnect(self, reason: Reason, text: str) -> tuple[bytes, ...]:
         return ()
 
-    def delivery(self, message: Delivery, subscription_ids: Sequence[int]) -> tuple[bytes, ...]:
-        """A PUBLISH towards the client; empty where it is longer than the client takes."""
-        return message.parts(message.topic_bytes, b"")
+    def delivery(
+        self,
+        first: int,
+        topic: str,
+        payload: bytes,
+        packet_id: int,
+        properties: PublishProperties,
+        subscription_ids: Sequence[int],
+    ) -> tuple[bytes, ...]:
+        """A PUBLISH towards the client, in parts; empty where it is longer than the client takes.
+
+        ValueError where a text has more than 65,535 bytes: MQTT cannot carry that.
+        """
+        return publish_packet(first, encode_text(topic), packet_id, b"", payload)
 
 
 def check_topic(topic: str) -> str:
@@ -177,24 +232,12 @@ def check_topic(topic: str) -> str:
     return topic
 
 
-def read_filters(reader: Reader) -> tuple[str, ...]:
-    """The filters of an UNSUBSCRIBE: at least one."""
-    filters = []
-    while reader.left:
-        filters.append(reader.topic_filter())
-    if not filters:
-        raise Refused(Reason.PROTOCOL_ERROR, "UNSUBSCRIBE has no topic filter")
-    return tuple(filters)
-
-
-def _subscriptions(reader: Reader) -> tuple[Subscription, ...]:
-    subscriptions = []
-    while reader.left:
-        topic_filter = reader.topic_filter()
-        qos = reader.byte("the QoS of a subscription")
-        if qos > 2:
-            raise Refused(Reason.MALFORMED_PACKET, f"the QoS of a subscription must be 0, 1 or 2, not {qos}")
-        subscriptions.append(Subscription(topic_filter, qos))
-    if not subscriptions:
-        raise Refused(Reason.PROTOCOL_ERROR, "SUBSCRIBE has no topic filter")
-    return tuple(subscriptions)
+def message_properties(values: dict[str, Any]) -> PublishProperties:
+    """The properties of a client's message, or of its will."""
+    if "subscription_id" in values:
+        raise Refused(Reason.PROTOCOL_ERROR, "a client's PUBLISH must not have a subscription id")
+    if not values:
+        return NO_PROPERTIES
+    if "response_topic" in values:
+        check_topic(values["response_topic"])
+    return PublishProperties(**values)

@@ -13,25 +13,20 @@ from typing import Any, ClassVar, Final, TypeVar
 import mqtt5
 
 from penstock.wire.mqtt.codec import UNLIMITED, Answer, Limits
-from penstock.wire.mqtt.kinds import Kind
 from penstock.wire.mqtt.packets import (
+    FLAGS,
     NO_PROPERTIES,
     Connect,
     Disconnect,
-    Event,
-    Publish,
+    Kind,
     PublishProperties,
-    Subscribe,
     Subscription,
-    Unsubscribe,
-    Will,
 )
-from penstock.wire.mqtt.properties import WILL, read_properties, subscription_id_parts
-from penstock.wire.mqtt.publishing import Delivery
-from penstock.wire.mqtt.reader import Reader, decode_text, encode_length
+from penstock.wire.mqtt.properties import publish_parts, read_properties, subscription_id_parts
+from penstock.wire.mqtt.reader import Reader, encode_length, encode_text, publish_packet
 from penstock.wire.mqtt.reasons import Reason, Refused
 from penstock.wire.mqtt.topics import SHARE
-from penstock.wire.mqtt.v3 import ANSWERS, ConnectFlags, check_topic, read_filters
+from penstock.wire.mqtt.v3 import Codec3, ConnectFlags, check_topic, message_properties
 
 Code = TypeVar("Code", bound=IntEnum)
 """The library's reason codes of one kind of packet."""
@@ -43,8 +38,14 @@ ALIAS_BYTES: Final = 3
 
 _PUBLISH_REASONS: Final = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
 _RELEASE_REASONS: Final = frozenset({0x00, 0x92})
-# What the standard lets a client say; the others of DISCONNECT are a server's.
-_DISCONNECT_REASONS: Final = frozenset({0x00, 0x04, *range(0x80, 0x84), *range(0x90, 0x9A)} - {0x91, 0x92})
+_REASONS: Final = {
+    Kind.PUBACK: _PUBLISH_REASONS,
+    Kind.PUBREC: _PUBLISH_REASONS,
+    Kind.PUBREL: _RELEASE_REASONS,
+    Kind.PUBCOMP: _RELEASE_REASONS,
+    Kind.DISCONNECT: frozenset({0x00, 0x04, *range(0x80, 0x84), *range(0x90, 0x9A)} - {0x91, 0x92}),
+}
+"""What the standard lets a client say; the others of DISCONNECT are a server's."""
 
 _ACKNOWLEDGEMENTS: Final[dict[Kind, tuple[Any, type[IntEnum]]]] = {
     Kind.PUBACK: (mqtt5.PubAckPacket, mqtt5.PubAckReasonCode),
@@ -56,10 +57,11 @@ _ACKNOWLEDGEMENTS: Final[dict[Kind, tuple[Any, type[IntEnum]]]] = {
 }
 
 
-class Codec5:
+class Codec5(Codec3):
     """MQTT 5 for one connection: it keeps the topic aliases of both sides. See `Codec3` for what each method is."""
 
     version: ClassVar[int] = 5
+    no_auth: ClassVar[str] = "AUTH without an authentication method in CONNECT"
 
     __slots__ = ("_aliases", "_aliases_allowed", "_given", "_limits", "_tells_problems", "maximum_packet_size")
 
@@ -74,56 +76,36 @@ class Codec5:
     # In ------------------------------------------------------------------------------------------------
 
     def connect(self, reader: Reader) -> Connect:
-        flags = ConnectFlags(reader.byte("the flags of CONNECT"))
-        keep_alive = reader.short("the keep-alive")
-        values = read_properties(reader, Kind.CONNECT)
-        client_id = reader.client_id()
-        will = _read_will(reader, flags) if flags.has_will else None
-        username = reader.text("the user name") if flags.has_username else None
-        password = reader.binary("the password") if flags.has_password else None
-        reader.finish()
-        _check_authentication(values)
-        for name in ("request_response_information", "request_problem_information"):
-            if name in values:
-                values[name] = bool(values[name])
-        connect = Connect(5, client_id, flags.clean_start, keep_alive, username, password, will, **values)
+        connect = super().connect(reader)
         self._aliases_allowed = min(connect.topic_alias_maximum, self._limits.topic_alias_maximum)
         self._tells_problems = connect.request_problem_information
         if connect.maximum_packet_size is not None:
             self.maximum_packet_size = connect.maximum_packet_size
         return connect
 
-    def publish(self, first: int, data: bytes, position: int, end: int) -> Publish:
-        qos = first >> 1 & 0x03
-        if qos == 3:
-            raise Refused(Reason.MALFORMED_PACKET, "the QoS of PUBLISH must be 0, 1 or 2, not 3")
-        if first & 0x08 and not qos:
-            raise Refused(Reason.MALFORMED_PACKET, "PUBLISH of QoS 0 must not have the dup flag")
-        topic_start = position + 2
-        topic_end = topic_start + (data[position] << 8 | data[position + 1]) if topic_start <= end else end + 1
-        body = topic_end + 2 if qos else topic_end
-        if body >= end:
-            raise Refused(Reason.MALFORMED_PACKET, "PUBLISH ends within its topic, packet id or properties")
-        packet_id = 0
-        if qos:
-            packet_id = data[topic_end] << 8 | data[topic_end + 1]
-            if not packet_id:
-                raise Refused(Reason.PROTOCOL_ERROR, "a packet id must not be 0")
-        topic = decode_text(data[topic_start:topic_end], "the topic")
-        if not data[body]:
-            body += 1
-            properties = NO_PROPERTIES
-            if not topic:
-                raise Refused(Reason.PROTOCOL_ERROR, "PUBLISH has neither a topic nor a topic alias")
-        else:
-            reader = Reader(data, body, end)
-            values = read_properties(reader, Kind.PUBLISH)
-            topic = self._resolve(topic, values.pop("topic_alias", 0))
-            properties = _message_properties(values)
-            body = reader.position
-        return Publish(
-            check_topic(topic), data[body:end], qos, bool(first & 0x01), bool(first & 0x08), packet_id, properties
-        )
+    def _connect_values(self, reader: Reader, _flags: ConnectFlags) -> dict[str, Any]:
+        values = read_properties(reader, Kind.CONNECT)
+        if values.pop("authentication_method", None) is not None:
+            raise Refused(
+                Reason.BAD_AUTHENTICATION_METHOD, "extended authentication is not supported: leave its method out"
+            )
+        if values.pop("authentication_data", None) is not None:
+            raise Refused(Reason.PROTOCOL_ERROR, "CONNECT has authentication data without an authentication method")
+        for name in ("request_response_information", "request_problem_information"):
+            if name in values:
+                values[name] = bool(values[name])
+        return values
+
+    def _properties(self, reader: Reader, kind: int) -> dict[str, Any]:
+        return read_properties(reader, kind)
+
+    def _publish_properties(self, topic: str, data: bytes, body: int, end: int) -> tuple[str, PublishProperties, int]:
+        if body == end:
+            raise Refused(Reason.MALFORMED_PACKET, "PUBLISH ends before its properties")
+        reader = Reader(data, body, end)
+        values = read_properties(reader, Kind.PUBLISH)
+        topic = self._resolve(topic, values.pop("topic_alias", 0))
+        return topic, message_properties(values), reader.position
 
     def _resolve(self, topic: str, alias: int) -> str:
         """The topic that is meant; a topic with an alias sets it."""
@@ -142,35 +124,44 @@ class Codec5:
             raise Refused(Reason.PROTOCOL_ERROR, f"topic alias {alias} has not been given a topic")
         return known
 
-    def decode(self, kind: Kind, reader: Reader) -> Event:
-        event = self._decode(kind, reader)
-        reader.finish()
-        return event
+    def _reason(self, kind: Kind, reader: Reader) -> int:
+        if not reader.left:
+            return 0
+        reason = reader.byte("the reason code")
+        if reason not in _REASONS[kind]:
+            raise Refused(Reason.PROTOCOL_ERROR, f"a client's {kind.name} cannot have the reason code 0x{reason:02x}")
+        if reader.left and kind is not Kind.DISCONNECT:
+            read_properties(reader, kind)  # what else it says is checked, and nobody here asks for it
+        return reason
 
-    def _decode(self, kind: Kind, reader: Reader) -> Event:
-        if kind in ANSWERS:
-            reasons = _PUBLISH_REASONS if kind in (Kind.PUBACK, Kind.PUBREC) else _RELEASE_REASONS
-            return ANSWERS[kind](*_read_acknowledgement(kind, reader, reasons))
-        match kind:
-            case Kind.SUBSCRIBE:
-                return _read_subscribe(reader)
-            case Kind.UNSUBSCRIBE:
-                packet_id = reader.packet_id()
-                values = read_properties(reader, Kind.UNSUBSCRIBE)
-                return Unsubscribe(packet_id, read_filters(reader), **values)
-            case Kind.DISCONNECT:
-                return _read_disconnect(reader)
-            case Kind.AUTH:
-                raise Refused(Reason.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
-            case _:
-                raise Refused(Reason.PROTOCOL_ERROR, f"{kind.name} is not a client's packet")
+    def _disconnect(self, reader: Reader) -> Disconnect:
+        reason = self._reason(Kind.DISCONNECT, reader)
+        values = read_properties(reader, Kind.DISCONNECT) if reader.left else {}
+        if "server_reference" in values:
+            raise Refused(Reason.PROTOCOL_ERROR, "a client's DISCONNECT must not name a server")
+        return Disconnect(reason, **values)
+
+    def _subscription(self, topic_filter: str, reader: Reader) -> Subscription:
+        options = reader.byte("the options of a subscription")
+        if options & 0xC0:
+            raise Refused(Reason.MALFORMED_PACKET, "the reserved options of a subscription must be 0")
+        if options & 0x03 == 3:
+            raise Refused(Reason.PROTOCOL_ERROR, "the QoS of a subscription must be 0, 1 or 2, not 3")
+        if options >> 4 == 3:
+            raise Refused(Reason.PROTOCOL_ERROR, "the retain handling of a subscription must be 0, 1 or 2, not 3")
+        no_local = bool(options & 0x04)
+        if no_local and topic_filter.startswith(SHARE):
+            raise Refused(Reason.PROTOCOL_ERROR, "a shared subscription cannot have the option no local")
+        return Subscription(topic_filter, options & 0x03, no_local, bool(options & 0x08), options >> 4)
 
     # Out -----------------------------------------------------------------------------------------------
 
     def connack(self, reason: Reason, answer: Answer) -> tuple[bytes, ...]:
         if reason is not Reason.SUCCESS:
             code = _known(mqtt5.ConnAckReasonCode, reason, Reason.SERVER_UNAVAILABLE)
-            return _forms(mqtt5.ConnAckPacket, answer.text, reason_code=code)
+            # A version that we do not know may read texts differently: it is told the reason alone.
+            text = "" if reason is Reason.UNSUPPORTED_PROTOCOL_VERSION else answer.text
+            return _forms(mqtt5.ConnAckPacket, text, reason_code=code)
         return _forms(
             mqtt5.ConnAckPacket,
             answer.text,
@@ -184,11 +175,8 @@ class Codec5:
         )
 
     def acknowledge(self, kind: Kind, packet_id: int, reason: int, text: str) -> tuple[bytes, ...]:
-        first = kind << 4 | (2 if kind is Kind.PUBREL else 0)
-        if not reason:
-            bare = bytes((first, 2, packet_id >> 8, packet_id & 0xFF))
-        else:
-            bare = bytes((first, 3, packet_id >> 8, packet_id & 0xFF, reason))
+        first, high, low = kind << 4 | FLAGS[kind], packet_id >> 8, packet_id & 0xFF
+        bare = bytes((first, 3, high, low, reason) if reason else (first, 2, high, low))
         if not self._tells_problems or not text:
             return (bare,)
         packet_class, codes = _ACKNOWLEDGEMENTS[kind]
@@ -203,27 +191,35 @@ class Codec5:
     def disconnect(self, reason: Reason, text: str) -> tuple[bytes, ...]:
         return _forms(mqtt5.DisconnectPacket, text, reason_code=_known(mqtt5.DisconnectReasonCode, reason))
 
-    def delivery(self, message: Delivery, subscription_ids: Sequence[int]) -> tuple[bytes, ...]:
-        properties = message.properties
+    def delivery(
+        self,
+        first: int,
+        topic: str,
+        payload: bytes,
+        packet_id: int,
+        properties: PublishProperties,
+        subscription_ids: Sequence[int],
+    ) -> tuple[bytes, ...]:
+        told = b"" if properties is NO_PROPERTIES else b"".join(publish_parts(properties))
         if subscription_ids:
-            properties = subscription_id_parts(subscription_ids) + properties
+            told = subscription_id_parts(subscription_ids) + told
         alias = 0
-        topic_bytes = message.topic_bytes
+        topic_bytes = encode_text(topic)
         is_new = False
         if self._aliases_allowed and len(topic_bytes) > len(NO_TOPIC) + ALIAS_BYTES:
-            alias = self._given.get(message.topic, 0)
+            alias = self._given.get(topic, 0)
             is_new = not alias and len(self._given) < self._aliases_allowed
             if is_new:
                 alias = len(self._given) + 1
         if alias:
-            properties = b"\x23" + alias.to_bytes(2, "big") + properties
+            told = b"\x23" + alias.to_bytes(2, "big") + told
             if not is_new:
                 topic_bytes = NO_TOPIC
-        parts = message.parts(topic_bytes, encode_length(len(properties)) + properties)
+        parts = publish_packet(first, topic_bytes, packet_id, encode_length(len(told)) + told, payload)
         if sum(map(len, parts)) > self.maximum_packet_size:
             return ()
         if is_new:
-            self._given[message.topic] = alias
+            self._given[topic] = alias
         return parts
 
 
@@ -246,87 +242,3 @@ def _said(text: str) -> str | None:
     """A reason string made safe for a packet: it may quote what a client sent."""
     text = text[:REASON_CHARACTERS_MAX].replace("\0", "")
     return text.encode("utf-8", "replace").decode() or None
-
-
-# Parts of packets ----------------------------------------------------------------------------------------
-
-
-def _check_authentication(values: dict[str, Any]) -> None:
-    method = values.pop("authentication_method", None)
-    if method is not None:
-        raise Refused(
-            Reason.BAD_AUTHENTICATION_METHOD, "extended authentication is not supported: leave its method out"
-        )
-    if values.pop("authentication_data", None) is not None:
-        raise Refused(Reason.PROTOCOL_ERROR, "CONNECT has authentication data without an authentication method")
-
-
-def _read_will(reader: Reader, flags: ConnectFlags) -> Will:
-    values = read_properties(reader, WILL)
-    topic = check_topic(reader.text("the topic of the will"))
-    payload = reader.binary("the will's payload")
-    delay = values.pop("will_delay", 0)
-    return Will(topic, payload, flags.will_qos, flags.will_retain, delay, _message_properties(values))
-
-
-def _message_properties(values: dict[str, Any]) -> PublishProperties:
-    if "subscription_id" in values:
-        raise Refused(Reason.PROTOCOL_ERROR, "a client's PUBLISH must not have a subscription id")
-    if not values:
-        return NO_PROPERTIES
-    if "response_topic" in values:
-        check_topic(values["response_topic"])
-    return PublishProperties(**values)
-
-
-def _read_acknowledgement(kind: Kind, reader: Reader, reasons: frozenset[int]) -> tuple[int, int]:
-    """Its packet id and reason; what else it says is checked, and nobody here asks for it."""
-    packet_id = reader.packet_id()
-    if not reader.left:
-        return packet_id, 0
-    reason = _reason(kind, reader, reasons)
-    if reader.left:
-        read_properties(reader, kind)
-    return packet_id, reason
-
-
-def _reason(kind: Kind, reader: Reader, reasons: frozenset[int]) -> int:
-    reason = reader.byte("the reason code")
-    if reason not in reasons:
-        raise Refused(Reason.PROTOCOL_ERROR, f"a client's {kind.name} cannot have the reason code 0x{reason:02x}")
-    return reason
-
-
-def _read_subscribe(reader: Reader) -> Subscribe:
-    packet_id = reader.packet_id()
-    values = read_properties(reader, Kind.SUBSCRIBE)
-    subscriptions = []
-    while reader.left:
-        topic_filter = reader.topic_filter()
-        subscriptions.append(_subscription(topic_filter, reader.byte("the options of a subscription")))
-    if not subscriptions:
-        raise Refused(Reason.PROTOCOL_ERROR, "SUBSCRIBE has no topic filter")
-    return Subscribe(packet_id, tuple(subscriptions), **values)
-
-
-def _subscription(topic_filter: str, options: int) -> Subscription:
-    if options & 0xC0:
-        raise Refused(Reason.MALFORMED_PACKET, "the reserved options of a subscription must be 0")
-    if options & 0x03 == 3:
-        raise Refused(Reason.PROTOCOL_ERROR, "the QoS of a subscription must be 0, 1 or 2, not 3")
-    if options >> 4 == 3:
-        raise Refused(Reason.PROTOCOL_ERROR, "the retain handling of a subscription must be 0, 1 or 2, not 3")
-    no_local = bool(options & 0x04)
-    if no_local and topic_filter.startswith(SHARE):
-        raise Refused(Reason.PROTOCOL_ERROR, "a shared subscription cannot have the option no local")
-    return Subscription(topic_filter, options & 0x03, no_local, bool(options & 0x08), options >> 4)
-
-
-def _read_disconnect(reader: Reader) -> Disconnect:
-    if not reader.left:
-        return Disconnect()
-    reason = _reason(Kind.DISCONNECT, reader, _DISCONNECT_REASONS)
-    values = read_properties(reader, Kind.DISCONNECT) if reader.left else {}
-    if "server_reference" in values:
-        raise Refused(Reason.PROTOCOL_ERROR, "a client's DISCONNECT must not name a server")
-    return Disconnect(reason, **values)
