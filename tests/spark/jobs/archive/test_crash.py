@@ -18,8 +18,7 @@ from pyspark.sql.types import StructType
 
 from penstock.cli.dev.checkout import script_environment
 from penstock.spark.lake import sink
-from penstock.spark.lake.handover import Written
-from penstock.spark.lake.sink import FilesWriter, LakeFiles
+from penstock.spark.lake.sink import FilesWriter, LakeFiles, Written
 from penstock.spark.source.packing import unpacked
 from tests.spark.lakes import broker_ids, lake_ids, lake_table, options, publish, run_archive
 from tests.spark.rig import PATIENCE_S, Server, until

@@ -28,7 +28,6 @@ from penstock.spark.lake.errors import (
     WrongLake,
     translated,
 )
-from penstock.spark.lake.events import flatten
 from penstock.spark.lake.layout import (
     EVENTS_SCHEMA,
     FOLDER_CHARACTERS_MAX,
@@ -37,7 +36,7 @@ from penstock.spark.lake.layout import (
     table_of,
 )
 from penstock.spark.lake.reading import Choice, LaneRange, grouped, problem, read_file
-from penstock.spark.lake.sink import by_table
+from penstock.spark.lake.sink import by_table, flatten
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.lake.writing import Lander, Report

@@ -24,7 +24,6 @@ from pyspark.sql import functions as F
 from penstock.spark.filters.columns import joined
 from penstock.spark.jobs.frame import Progress
 from penstock.spark.jobs.stats import rows as stats_rows
-from penstock.spark.jobs.stats.files import write_summaries
 from penstock.spark.jobs.stats.lanes import (
     Block,
     Span,
@@ -41,6 +40,7 @@ from penstock.spark.lake.errors import LakeConflict, LakeMissing
 from penstock.spark.lake.files import DataFile, meets
 from penstock.spark.lake.layout import EVENTS, MESSAGES, NAMESPACE_PROPERTY, SERVER_PROPERTY, STATS, STATS_SCHEMA
 from penstock.spark.lake.reading import Choice, LaneRange
+from penstock.spark.lake.sink import write_summaries
 from penstock.spark.lake.source import frame
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable, LaneKey
@@ -227,7 +227,7 @@ class Update:
 
     def _commit(self, parts: list[DataFrame], spans: Spans) -> None:
         """Add rows and move marks, if no other run has moved any since this one looked."""
-        files = write_summaries(stats_rows.summed(parts), self._stats.storage)
+        files = write_summaries(stats_rows.summed(parts), self._stats)
         marks = {lane: span.end for lane, span in spans.items()}
         marks[COMMITS] = (self._stats.mark(*COMMITS) or 0) + 1
         try:
