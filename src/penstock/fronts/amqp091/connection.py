@@ -43,7 +43,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, host: AmqpServer) -> None:
         self.host = host
-        self.wire = ServerConnection(host.options.limits(), answers_closes=False)
+        self.wire = ServerConnection(host.options.limits())
         self.broker: FrontBroker = host.broker
         self.principal = ANONYMOUS
         """Who has logged in."""

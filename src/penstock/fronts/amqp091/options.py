@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.model.setting_types import KIB, MIB, Bytes, Count, Port, Seconds
-from penstock.wire.amqp091.limits import Limits
+from penstock.wire.amqp091.handshake import Limits
 
 
 class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

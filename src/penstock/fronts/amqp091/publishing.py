@@ -295,25 +295,16 @@ class Publishing:
     def send_back(self, event: Publish) -> None:
         """Return a message that has reached no queue, if its publisher wants it."""
         if event.mandatory:
-            self._channel.connection.wire.return_message(
-                self._channel.number,
-                codes.NO_ROUTE,
-                "NO_ROUTE",
-                event.exchange,
-                event.routing_key,
-                event.properties,
-                event.body,
-            )
+            self._channel.connection.wire.return_message(event)
 
     def _confirm(self, count: int, refused: set[int]) -> None:
         """All before these are confirmed already, so that one answer speaks for a run of equal ones."""
-        channel, wire = self._channel, self._channel.connection.wire
+        channel, confirm = self._channel, self._channel.connection.wire.confirm
         start, first = 0, self._next
         self._next += count
         for index in range(1, count + 1):
             if index == count or (index in refused) != (start in refused):
-                say = wire.refuse if start in refused else wire.confirm
-                say(channel.number, first + index - 1, index - start > 1)
+                confirm(channel.number, first + index - 1, index - start > 1, refused=start in refused)
                 start = index
 
 

@@ -11,9 +11,9 @@ from typing import Final
 
 from penstock.wire.amqp091 import codes, events
 from penstock.wire.amqp091.codes import BASIC, BODY, FRAME_END, HEADER
-from penstock.wire.amqp091.content import Content, check_properties
 from penstock.wire.amqp091.events import Event, Publish
-from penstock.wire.amqp091.sending import Sender
+from penstock.wire.amqp091.properties import check_properties
+from penstock.wire.amqp091.sending import Content, Sender
 from penstock.wire.amqp091.tables import Malformed, Wrong, check_utf8
 
 _FRAME: Final = Struct(">BHI")

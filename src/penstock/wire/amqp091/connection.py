@@ -11,18 +11,17 @@ Publishing and settling are read right here, with `struct`; every other method g
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pamqp.commands import Basic, Channel, Confirm, Connection, Exchange, Queue, Tx
 
-from penstock.wire.amqp091 import codes, events, frames
+from penstock.wire.amqp091 import codes, events
 from penstock.wire.amqp091.assembly import Assembler
 from penstock.wire.amqp091.codes import BASIC_PUBLISH, FRAME_END, FRAME_OVERHEAD, METHOD
 from penstock.wire.amqp091.events import Event
-from penstock.wire.amqp091.handshake import MECHANISMS, capabilities, credentials, tuned
-from penstock.wire.amqp091.limits import Limits
-from penstock.wire.amqp091.methods import Unknown, decode, make
-from penstock.wire.amqp091.sending import Stage
+from penstock.wire.amqp091.handshake import MECHANISMS, SERVER_PROPERTIES, Limits, capabilities, credentials, tuned
+from penstock.wire.amqp091.methods import decode, make
+from penstock.wire.amqp091.sending import HEARTBEAT, Stage
 from penstock.wire.amqp091.tables import Malformed, Wrong
 
 if TYPE_CHECKING:
@@ -52,8 +51,8 @@ _SETTLING: Final = frozenset((codes.BASIC_ACK, codes.BASIC_NACK, codes.BASIC_REJ
 class ServerConnection(Assembler):
     """One client. See `events` for what its owner does with what it reports."""
 
-    def __init__(self, limits: Limits, **options: Any) -> None:
-        super().__init__(limits, **options)
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
         self._rest: list[bytes] = []
         """The beginning of a frame, or of the protocol header."""
         self._rest_size = 0
@@ -113,7 +112,7 @@ class ServerConnection(Assembler):
         if silent > 2 * self.heartbeat:
             return self._lost(f"the client was silent for {silent:.0f} seconds, with heartbeats every {self.heartbeat}")
         if quiet >= self.heartbeat / 2 and not self._out:
-            self._out.append(frames.HEARTBEAT)
+            self._out.append(HEARTBEAT)
         return []
 
     def _lost(self, reason: str) -> list[Event]:
@@ -134,7 +133,7 @@ class ServerConnection(Assembler):
             Connection.Start,
             version_major=0,
             version_minor=9,
-            server_properties=self._server_properties,
+            server_properties=SERVER_PROPERTIES,
             mechanisms=MECHANISMS,
             locales="en_US",
         )
@@ -174,12 +173,8 @@ class ServerConnection(Assembler):
                         position = after
                         continue
                 self._frame(kind, channel, data[position + 7 : after - 1], found)
-            except Wrong as wrong:
-                self._fail(wrong.code, str(wrong), data, position, found)
-            except Unknown as unknown:
-                self._fail(codes.NOT_IMPLEMENTED, str(unknown), data, position, found)
-            except Malformed as malformed:
-                self._fail(codes.SYNTAX_ERROR, str(malformed), data, position, found)
+            except (Wrong, Malformed) as problem:
+                self._fail(problem.code, str(problem), data, position, found)
             position = after
             # What goes on above leaves both as they are; any other frame may change them.
             most = self._most
@@ -262,8 +257,6 @@ class ServerConnection(Assembler):
         self._forget_channels()
         self._stage = Stage.CLOSE_HELD
         found.append(events.Closed(method.reply_code or 0, method.reply_text))
-        if self._answers_closes:
-            self.close_ok(0)
 
     def _channel_method(self, channel: int, payload: bytes, found: list[Event]) -> None:
         if channel in self._open:
@@ -278,8 +271,6 @@ class ServerConnection(Assembler):
             self._drop(channel)
             self._held.add(channel)
             found.append(events.ChannelClosed(channel, method.reply_code or 0, method.reply_text, by_client=True))
-            if self._answers_closes:
-                self.close_ok(channel)
         elif type(method) in _OF_CLIENTS:
             found.append(events.Method(channel, method))
         else:

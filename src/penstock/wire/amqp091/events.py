@@ -6,9 +6,10 @@ connection is `finished`, close the socket after that. The order of the events i
 - `Failed`: the client broke the protocol. The connection has answered with connection.close already: let go of
   everything that the client holds, and leave the socket open; `Lost` follows when the client has confirmed, or by
   `tick` when it does not.
-- `ChannelClosed`: the client closed the channel, or broke a rule that costs it this channel alone. The answer is under
-  way; let go of what the channel holds. No call for that channel number has an effect until it is opened again.
-- `Closed`: the client closes the connection cleanly.
+- `ChannelClosed`: the client closed the channel (answer with `close_ok` once what came before is done), or broke a rule
+  that costs it this channel alone. Let go of what the channel holds. No call for that channel has an effect until it is
+  opened again.
+- `Closed`: the client closes the connection cleanly; answer with `close_ok(0)`.
 - `Lost`: nothing more will come of this connection: let go of everything, close the socket.
 
 Names are bytes, as on the wire, and are UTF-8 where the engine reports them. `properties` are the flags and the list of

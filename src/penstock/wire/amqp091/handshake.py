@@ -1,4 +1,4 @@
-"""Logging in and agreeing on limits: what connection.start-ok and connection.tune-ok say.
+"""Logging in and agreeing on limits: what connection.start-ok and connection.tune-ok say, and what one may ask for.
 
 Pure functions; the order of the steps is `connection`'s.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec import Struct
+
 from penstock.wire.amqp091 import codes
-from penstock.wire.amqp091.limits import Limits
 from penstock.wire.amqp091.tables import Malformed, Wrong, decode_table
 
 if TYPE_CHECKING:
@@ -36,6 +37,25 @@ SERVER_PROPERTIES: Final[dict[str, Any]] = {
     "information": "Penstock, a message queue that clients of RabbitMQ can use",
     "capabilities": CAPABILITIES,
 }
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """The server's side of connection.tune, and what a client can make a connection hold."""
+
+    frame_max: int = 131_072
+    """Bytes of one frame, its 8 bytes of framing included; at least 4096."""
+    channel_max: int = 2047
+    """The highest channel number."""
+    heartbeat: int = 60
+    """Seconds, proposed to the client; what it answers holds. 0: none is proposed."""
+    max_message_bytes: int = 16 * 1024 * 1024
+    """Bytes of one message's body; more closes the channel (311)."""
+    max_unfinished_bytes: int = 64 * 1024 * 1024
+    """Bytes of all messages of one connection whose last frame has not come yet; more closes the connection (506)."""
+    handshake_seconds: float = 10.0
+    """From the first `tick` until connection.open; longer loses the connection."""
+    close_seconds: float = 5.0
+    """How long a connection.close of ours waits for its close-ok."""
 
 
 class Credentials(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from pamqp import commands
 from pamqp.base import Frame
 
+from penstock.wire.amqp091 import codes
 from penstock.wire.amqp091.tables import Malformed, decode_table, encode_table
 
 AnyFrame = TypeVar("AnyFrame", bound=Frame)
@@ -37,6 +38,8 @@ _PLANS: Final[dict[type[Frame], tuple[tuple[str, str], ...]]] = {
 
 class Unknown(Malformed):
     """A method that the protocol does not have."""
+
+    code = codes.NOT_IMPLEMENTED
 
 
 def make(kind: type[AnyFrame], **fields: Any) -> AnyFrame:

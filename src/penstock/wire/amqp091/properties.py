@@ -90,6 +90,23 @@ def locate(raw: bytes) -> dict[str, int]:
     return places
 
 
+_REMEMBERED: Final = 1024
+_REMEMBERED_BYTES: Final = 128
+_good: Final[set[bytes]] = {NONE}
+"""Properties that were found good: those of most programs repeat."""
+
+
+def check_properties(raw: bytes) -> None:
+    """Raises Malformed where they are not well formed."""
+    if raw in _good:
+        return
+    locate(raw)
+    if len(raw) <= _REMEMBERED_BYTES:
+        if len(_good) >= _REMEMBERED:
+            _good.clear()
+        _good.add(raw)
+
+
 class _Text:
     """A property that is a text."""
 
@@ -97,7 +114,8 @@ class _Text:
         self._name = name
 
     def __get__(self, properties: Properties, _owner: type) -> str | None:
-        return properties.text(self._name)
+        position, raw = properties._places.get(self._name), properties.raw
+        return None if position is None else raw[position + 1 : position + 1 + raw[position]].decode()
 
 
 class Properties:
@@ -123,16 +141,6 @@ class Properties:
     def __contains__(self, name: str) -> bool:
         return name in self._places
 
-    def __bool__(self) -> bool:
-        return bool(self._places)
-
-    def text(self, name: str) -> str | None:
-        """A property that is a text."""
-        position = self._places.get(name)
-        if position is None:
-            return None
-        return self.raw[position + 1 : position + 1 + self.raw[position]].decode()
-
     @property
     def headers(self) -> dict[str, Any] | None:
         """With each value's type kept: see `tables`."""
@@ -155,18 +163,14 @@ class Properties:
     def priority(self) -> int | None:
         return self._octet("priority")
 
-    @property
-    def timestamp(self) -> Timestamp | None:
-        position = self._places.get("timestamp")
-        return None if position is None else Timestamp(_SECONDS.unpack_from(self.raw, position)[0])
-
     def _octet(self, name: str) -> int | None:
         position = self._places.get(name)
         return None if position is None else self.raw[position]
 
-    def values(self) -> dict[str, Any]:
-        """All that are there, by name."""
-        return {name: getattr(self, name) for name in NAMES if name in self._places}
+    @property
+    def timestamp(self) -> Timestamp | None:
+        position = self._places.get("timestamp")
+        return None if position is None else Timestamp(_SECONDS.unpack_from(self.raw, position)[0])
 
     def replaced(self, **changes: Any) -> bytes:
         """The bytes with some properties changed, added, or taken away (None); the others as they came."""

@@ -1,25 +1,46 @@
 """The half of a connection that writes: what the owner of the socket calls, and which channels are open.
 
 A call for a channel that is not open has no effect: the channel of a request may close before it is answered, in the
-meantime. Nothing here reads; `connection.ServerConnection` adds that.
+meantime. What goes out is a list of bytes that are joined before they are written, so that a large body is copied once.
+Nothing here reads; `connection.ServerConnection` adds that.
 """
 
 from __future__ import annotations
 
-from collections.abc import KeysView
 from enum import IntEnum
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from pamqp.commands import Channel, Connection
 
-from penstock.wire.amqp091 import codes, frames
-from penstock.wire.amqp091.content import Content
-from penstock.wire.amqp091.handshake import SERVER_PROPERTIES
-from penstock.wire.amqp091.limits import Limits
+from penstock.wire.amqp091 import codes
+from penstock.wire.amqp091.codes import BASIC, BASIC_DELIVER, BODY, FRAME_END, HEADER, METHOD
+from penstock.wire.amqp091.events import Publish
+from penstock.wire.amqp091.handshake import Limits
 from penstock.wire.amqp091.methods import encode, make
+from penstock.wire.amqp091.properties import NONE
 
 if TYPE_CHECKING:
     from pamqp.base import Frame
+
+_END: Final = bytes((FRAME_END,))
+_FRAME: Final = Struct(">BHI")
+_START: Final = Struct(">BHIIB")
+"""A method frame up to the length of its first text."""
+_START_TAGGED: Final = Struct(">BHIIQBB")
+"""A method frame with a delivery tag, an octet of bits, and the length of a text (or, of an ack, the frame's end)."""
+_START_CODED: Final = Struct(">BHIIHB")
+"""A method frame with a reply code, and the length of a text."""
+_TAG: Final = Struct(">QBB")
+"""A delivery tag, an octet of bits, and the length of a text."""
+_CONTENT: Final = Struct(">BHIHHQ")
+"""A content header up to its properties."""
+_BETWEEN: Final = Struct(">BBHI")
+"""One frame's end and the next one's beginning."""
+_COUNT: Final = Struct(">IB")
+"""A message count and the frame's end."""
+
+HEARTBEAT: Final = _FRAME.pack(codes.HEARTBEAT, 0, 0) + _END
 
 
 class Stage(IntEnum):
@@ -41,25 +62,36 @@ class Stage(IntEnum):
     FINISHED = 10
 
 
+class Content:
+    """A message that is being received: basic.publish, its content header, and its body so far."""
+
+    __slots__ = ("exchange", "routing_key", "bits", "size", "properties", "body")
+
+    def __init__(self, exchange: bytes, routing_key: bytes, bits: int) -> None:
+        self.exchange: Final = exchange
+        self.routing_key: Final = routing_key
+        self.bits: Final = bits
+        self.size = -1
+        """Bytes of the body, as its header announces; -1 before that."""
+        self.properties = NONE
+        self.body = bytearray()
+
+    def whole(self, channel: int, body: bytes) -> Publish:
+        """The event, with all of the body."""
+        bits = self.bits
+        return Publish(channel, self.exchange, self.routing_key, bits & 1 == 1, bits & 2 == 2, self.properties, body)
+
+
 class Sender:
     """Outgoing frames and the state that they depend on."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        *,
-        server_properties: dict[str, object] | None = None,
-        answers_closes: bool = True,
-    ) -> None:
-        """Without `answers_closes` the owner calls `close_ok` when it is done with what came before a close."""
+    def __init__(self, limits: Limits) -> None:
         self.limits: Final = limits
         self.heartbeat = 0
         """Seconds, as agreed upon; 0 is none."""
         self.frame_max = limits.frame_max
         self.channel_max = limits.channel_max
         self.client_properties: dict[str, object] = {}
-        self._server_properties: Final = SERVER_PROPERTIES if server_properties is None else server_properties
-        self._answers_closes: Final = answers_closes
         self._stage = Stage.HEADER
         self._capabilities: frozenset[str] = frozenset()
         self._out: list[bytes | memoryview] = []
@@ -77,19 +109,9 @@ class Sender:
         self._spoke = False
 
     @property
-    def channels(self) -> KeysView[int]:
-        """The numbers of the open channels."""
-        return self._open.keys()
-
-    @property
     def finished(self) -> bool:
         """Close the socket once `take()` is written."""
         return self._stage is Stage.FINISHED
-
-    @property
-    def is_running(self) -> bool:
-        """Logged in, and not being closed."""
-        return self._stage is Stage.RUNNING
 
     def take(self) -> bytes:
         """What is to be written now; empty where nothing is."""
@@ -155,10 +177,18 @@ class Sender:
         properties: bytes,
         body: bytes,
     ) -> None:
+        """basic.deliver."""
         if channel in self._open:
-            out = self._out
-            out.append(frames.deliver(channel, consumer_tag, delivery_tag, redelivered, exchange, routing_key))
-            frames.content(out, channel, properties, body, self._body_most)
+            tagged, named, keyed = len(consumer_tag), len(exchange), len(routing_key)
+            method = b"%b%b%b%b%c%b\xce" % (
+                _START.pack(METHOD, channel, 16 + tagged + named + keyed, BASIC_DELIVER, tagged),
+                consumer_tag,
+                _TAG.pack(delivery_tag, redelivered, named),
+                exchange,
+                keyed,
+                routing_key,
+            )
+            self._content(method, channel, properties, body)
 
     def get_ok(
         self,
@@ -171,26 +201,44 @@ class Sender:
         properties: bytes,
         body: bytes,
     ) -> None:
+        """basic.get-ok."""
         if channel in self._open:
-            self._out.append(frames.get_ok(channel, delivery_tag, redelivered, exchange, routing_key, message_count))
-            frames.content(self._out, channel, properties, body, self._body_most)
+            size = 19 + len(exchange) + len(routing_key)
+            start = _START_TAGGED.pack(
+                METHOD, channel, size, codes.BASIC_GET_OK, delivery_tag, redelivered, len(exchange)
+            )
+            end = _COUNT.pack(message_count, FRAME_END)
+            method = b"%b%b%c%b%b" % (start, exchange, len(routing_key), routing_key, end)
+            self._content(method, channel, properties, body)
 
-    def return_message(
-        self, channel: int, code: int, text: str, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
-    ) -> None:
+    def return_message(self, event: Publish) -> None:
+        """basic.return of a message that has reached no queue."""
+        channel, exchange, routing_key, text = event.channel, event.exchange, event.routing_key, b"NO_ROUTE"
         if channel in self._open:
-            self._out.append(frames.returned(channel, code, text.encode()[:255], exchange, routing_key))
-            frames.content(self._out, channel, properties, body, self._body_most)
+            size = 9 + len(text) + len(exchange) + len(routing_key)
+            start = _START_CODED.pack(METHOD, channel, size, codes.BASIC_RETURN, codes.NO_ROUTE, len(text))
+            method = b"%b%b%c%b%c%b\xce" % (start, text, len(exchange), exchange, len(routing_key), routing_key)
+            self._content(method, channel, event.properties, event.body)
 
-    def confirm(self, channel: int, delivery_tag: int, multiple: bool = False) -> None:
-        """basic.ack to a publisher."""
-        if channel in self._open:
-            self._out.append(frames.settled(codes.BASIC_ACK, channel, delivery_tag, multiple))
+    def _content(self, method: bytes, channel: int, properties: bytes, body: bytes) -> None:
+        """A method, the content header behind it, and the body in frames as large as was agreed upon."""
+        out, size, most = self._out, len(body), self._body_most
+        out += (method, _CONTENT.pack(HEADER, channel, 12 + len(properties), BASIC, 0, size), properties)
+        if size <= most:
+            if size:
+                out += (_BETWEEN.pack(FRAME_END, BODY, channel, size), body)
+        else:
+            view = memoryview(body)
+            for start in range(0, size, most):
+                part = view[start : start + most]
+                out += (_BETWEEN.pack(FRAME_END, BODY, channel, len(part)), part)
+        out.append(_END)
 
-    def refuse(self, channel: int, delivery_tag: int, multiple: bool = False) -> None:
-        """basic.nack to a publisher."""
+    def confirm(self, channel: int, delivery_tag: int, multiple: bool, *, refused: bool = False) -> None:
+        """basic.ack to a publisher, or basic.nack."""
         if channel in self._open:
-            self._out.append(frames.settled(codes.BASIC_NACK, channel, delivery_tag, multiple))
+            index = codes.BASIC_NACK if refused else codes.BASIC_ACK
+            self._out.append(_START_TAGGED.pack(METHOD, channel, 13, index, delivery_tag, multiple, FRAME_END))
 
     def channel_error(self, channel: int, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
         """Closes the channel, and ignores what still comes on it until the client has confirmed."""
@@ -231,7 +279,8 @@ class Sender:
         return self._stage is Stage.RUNNING and "connection.blocked" in self._capabilities
 
     def _send(self, channel: int, method: Frame) -> None:
-        self._out.append(frames.method(channel, encode(method)))
+        payload = encode(method)
+        self._out.append(_FRAME.pack(METHOD, channel, len(payload)) + payload + _END)
 
     def _drop(self, channel: int) -> None:
         content = self._open.pop(channel)

@@ -16,12 +16,16 @@ import decimal
 from struct import Struct, error
 from typing import Any, Final
 
+from penstock.wire.amqp091.codes import SYNTAX_ERROR
+
 MAX_DEPTH: Final = 64
 """How deep tables and arrays may be nested."""
 
 
 class Malformed(ValueError):
     """Bytes that are not what the specification says; the text says why."""
+
+    code: int = SYNTAX_ERROR
 
 
 class Wrong(Exception):

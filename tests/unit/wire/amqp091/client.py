@@ -12,7 +12,8 @@ from pamqp.header import ContentHeader
 from penstock.wire.amqp091.codes import PROTOCOL_HEADER
 from penstock.wire.amqp091.connection import ServerConnection
 from penstock.wire.amqp091.events import ChannelOpened, Event, Failed, Login, OpenVhost
-from penstock.wire.amqp091.limits import Limits
+from penstock.wire.amqp091.handshake import Limits
+from penstock.wire.amqp091.properties import NAMES, Properties
 
 CAPABILITIES: dict[str, Any] = {"connection.blocked": True, "authentication_failure_close": True}
 START_OK = Connection.StartOk(
@@ -54,11 +55,33 @@ def read(data: bytes) -> list[tuple[int, Any]]:
     return found
 
 
+def values_of(properties: Properties) -> dict[str, Any]:
+    """All that are there, by name."""
+    return {name: getattr(properties, name) for name in NAMES if name in properties}
+
+
+class AnsweringConnection(ServerConnection):
+    """Its owner answers every close of the client's at once."""
+
+    def _channel_method(self, channel: int, payload: bytes, found: list[Event]) -> None:
+        super()._channel_method(channel, payload, found)
+        self.close_ok(channel)
+
+    def _connection_method(self, method: Any, found: list[Event]) -> None:
+        super()._connection_method(method, found)
+        self.close_ok(0)
+
+
 class Client:
     """Speaks to one `ServerConnection`."""
 
-    def __init__(self, limits: Limits | None = None, **options: Any) -> None:
-        self.server = ServerConnection(limits or Limits(), **options)
+    def __init__(self, limits: Limits | None = None, *, answers_closes: bool = True) -> None:
+        self.server = (AnsweringConnection if answers_closes else ServerConnection)(limits or Limits())
+
+    @property
+    def channels(self) -> list[int]:
+        """The open ones."""
+        return list(self.server._open)
 
     def write(self, channel: int, *parts: frame.FrameTypes) -> list[Event]:
         return self.server.receive(written(channel, *parts))
@@ -100,5 +123,5 @@ class Client:
         [(channel, close)] = [(to, part) for to, part in self.answers() if isinstance(part, Connection.Close)]
         assert channel == 0
         assert close.reply_code == code
-        assert list(self.server.channels) == []
+        assert self.channels == []
         return code

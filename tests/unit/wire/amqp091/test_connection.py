@@ -22,7 +22,7 @@ from penstock.wire.amqp091.events import (
     OpenVhost,
     Publish,
 )
-from penstock.wire.amqp091.limits import Limits
+from penstock.wire.amqp091.handshake import SERVER_PROPERTIES, Limits
 from penstock.wire.amqp091.methods import make
 from penstock.wire.amqp091.tables import encode_table
 from tests.unit.wire.amqp091.client import START_OK, Client, published
@@ -41,12 +41,12 @@ def test_amqplain_login() -> None:
 
 
 def test_what_the_server_says_of_itself() -> None:
-    client = Client(server_properties={"product": "P", "capabilities": {"basic.nack": True}})
+    client = Client()
     client.server.receive(PROTOCOL_HEADER)
     start = client.answer(Connection.Start)
     assert (start.version_major, start.version_minor) == (0, 9)
     assert start.mechanisms == "PLAIN AMQPLAIN"
-    assert start.server_properties == {"product": "P", "capabilities": {"basic.nack": True}}
+    assert start.server_properties == SERVER_PROPERTIES
 
 
 def test_the_protocol_header_may_come_byte_by_byte() -> None:
@@ -127,10 +127,10 @@ def test_a_refused_vhost() -> None:
 
 def test_channels() -> None:
     client = Client().open(1, 2047)
-    assert list(client.server.channels) == [1, 2047]
+    assert client.channels == [1, 2047]
     assert client.write(1, Channel.Close(200, "bye", 0, 0)) == [ChannelClosed(1, 200, "bye", by_client=True)]
     client.answer(Channel.CloseOk)
-    assert list(client.server.channels) == [2047]
+    assert client.channels == [2047]
     assert client.write(1, Channel.Open()) == [ChannelOpened(1)]
     client.answer(Channel.OpenOk)
 
@@ -139,7 +139,7 @@ def test_a_close_that_the_owner_answers() -> None:
     client = Client(answers_closes=False).open(1)
     assert len(client.write(1, Channel.Close(200, "bye", 0, 0))) == 1
     assert client.answers() == []
-    assert list(client.server.channels) == []
+    assert client.channels == []
     client.server.close_ok(1)
     client.answer(Channel.CloseOk)
     client.server.close_ok(1)
@@ -166,7 +166,7 @@ def test_closing() -> None:
     assert client.write(0, Connection.Close(200, "bye", 0, 0)) == [Closed(200, "bye")]
     client.answer(Connection.CloseOk)
     assert client.server.finished
-    assert list(client.server.channels) == []
+    assert client.channels == []
 
 
 def test_channel_error_costs_the_channel_and_only_it() -> None:
@@ -177,7 +177,7 @@ def test_channel_error_costs_the_channel_and_only_it() -> None:
     close = client.answer(Channel.Close)
     assert (close.reply_code, close.class_id, close.method_id) == (404, 50, 10)
     assert close.reply_text == "NOT_FOUND - no queue 'q' in vhost '/'"
-    assert list(server.channels) == [2]
+    assert client.channels == [2]
     # What was under way before the client knew is ignored, the rest of the message too; so is what the owner sends.
     assert server.receive(published(b"x" * 100, channel=1, cut=10)[80:]) == []
     assert client.write(1, Basic.Ack(1), Queue.Declare(queue="q"), Channel.Open()) == []

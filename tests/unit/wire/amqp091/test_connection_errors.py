@@ -14,7 +14,7 @@ from pamqp.header import ContentHeader
 from penstock.wire.amqp091.codes import PROTOCOL_HEADER
 from penstock.wire.amqp091.connection import ServerConnection
 from penstock.wire.amqp091.events import Ack, ChannelClosed, ChannelOpened, Failed
-from penstock.wire.amqp091.limits import Limits
+from penstock.wire.amqp091.handshake import Limits
 from tests.unit.wire.amqp091.client import Client, published, raw_frame, written
 
 if TYPE_CHECKING:

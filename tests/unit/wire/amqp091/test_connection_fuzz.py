@@ -14,7 +14,7 @@ from pamqp.heartbeat import Heartbeat
 from penstock.wire.amqp091.codes import PROTOCOL_HEADER
 from penstock.wire.amqp091.connection import ServerConnection
 from penstock.wire.amqp091.events import ChannelClosed, ChannelOpened, Closed, Failed, Lost, Publish
-from penstock.wire.amqp091.limits import Limits
+from penstock.wire.amqp091.handshake import Limits
 from tests.unit.wire.amqp091.client import START_OK, Client, published, raw_frame, read, written
 
 LIMITS = Limits(max_message_bytes=5000, max_unfinished_bytes=8000, frame_max=4096)
@@ -84,7 +84,7 @@ def check(server: ServerConnection, found: list[Any], sent: bytes) -> None:
     if failed:
         after = found[found.index(failed[0]) + 1 :]
         assert {type(event) for event in after} <= {Lost}
-        assert list(server.channels) == []
+        assert list(server._open) == []
     assert server.finished is bool([event for event in found if isinstance(event, Lost | Closed)])
     for event in found:
         if isinstance(event, ChannelClosed) and not event.by_client:

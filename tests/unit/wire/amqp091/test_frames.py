@@ -60,11 +60,11 @@ def test_get_ok(
     assert server.take() == written(9, theirs) + content(9, properties, body)
 
 
-@given(st.integers(0, 2**16 - 1), NAMES, NAMES, NAMES, PROPERTIES, BODIES)
-def test_return(code: int, text: str, exchange: str, key: str, properties: Basic.Properties, body: bytes) -> None:
+@given(NAMES, NAMES, PROPERTIES, BODIES)
+def test_return(exchange: str, key: str, properties: Basic.Properties, body: bytes) -> None:
     server = client().server
-    server.return_message(9, code, text, exchange.encode(), key.encode(), properties.marshal(), body)
-    theirs = Basic.Return(reply_code=code, reply_text=text, exchange=exchange, routing_key=key)
+    server.return_message(Publish(9, exchange.encode(), key.encode(), True, False, properties.marshal(), body))
+    theirs = Basic.Return(reply_code=312, reply_text="NO_ROUTE", exchange=exchange, routing_key=key)
     assert server.take() == written(9, theirs) + content(9, properties, body)
 
 
@@ -72,7 +72,7 @@ def test_return(code: int, text: str, exchange: str, key: str, properties: Basic
 def test_confirms(tag: int, multiple: bool) -> None:
     server = client().server
     server.confirm(9, tag, multiple)
-    server.refuse(9, tag, multiple)
+    server.confirm(9, tag, multiple, refused=True)
     assert server.take() == written(9, Basic.Ack(tag, multiple), Basic.Nack(tag, multiple, requeue=False))
 
 
