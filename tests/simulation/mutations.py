@@ -21,7 +21,6 @@ from penstock.core.group import settle as settling
 from penstock.core.group.dead import Dead
 from penstock.core.group.entries import Entry
 from penstock.core.group.leases import Leases
-from penstock.core.group.limits import room_for
 from penstock.core.group.state import WorkState
 from penstock.core.group.stream import StreamGroup
 from penstock.core.group.waiting import Waiting
@@ -152,7 +151,7 @@ def postpone_comes_back_at_once() -> Any:
 
 @mutation
 def max_in_flight_is_ignored() -> Any:
-    original = room_for
+    original = claiming.room_for
 
     def room(group: WorkState, now_ms: int, most: int, consumer: str) -> int:
         return min(original(group, now_ms, most, consumer) or most, most)

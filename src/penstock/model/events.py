@@ -1,7 +1,7 @@
 """Delivery events: what happened to a group's messages in one commit, as ranges: the payloads of `$events`.
 
 Events of one kind, consumer and attempt are one record with several ranges, so a commit with a thousand acks is
-still one small message. `core/events.py` collects them.
+still one small message. `core/group/state.py` collects them.
 """
 
 from __future__ import annotations

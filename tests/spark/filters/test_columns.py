@@ -21,12 +21,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from penstock.core import filters
-from penstock.core.filters import Filter, Not, parse, to_text
+from penstock.core.filters import Filter, parse
+from penstock.core.filters.syntax_tree import Not
 from penstock.model import Message
 from penstock.model.errors import InvalidFilter
 from penstock.spark.filters.columns import filter_column
 from tests.spark.generated import drawn, frame_of
 from tests.unit.core import test_filters as plain
+from tests.unit.core.filter_text import to_text
 
 ROUNDS = int(os.environ.get("PENSTOCK_COLUMN_ROUNDS", "1"))
 CONDITIONS = 150

@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 
 from penstock.batch import Meta
 from penstock.core import filters
-from penstock.core.filters import (
+from penstock.core.filters import Filter, parse
+from penstock.core.filters.syntax_tree import (
+    PROPERTY_NAMES,
     And,
     Arithmetic,
     Between,
     Boolean,
-    Columns,
     Compare,
     Condition,
-    Filter,
     Float,
     Header,
     In,
@@ -41,11 +41,10 @@ from penstock.core.filters import (
     Text,
     Truth,
     Value,
-    parse,
-    to_text,
 )
 from penstock.model import Message
 from penstock.model.errors import InvalidFilter
+from tests.unit.core.filter_text import to_text
 
 NOW = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
@@ -529,7 +528,7 @@ def test_properties_are_read_from_the_message_and_no_header_stands_in() -> None:
         " AND $trace_id = 't' AND $dedup_id = 'd' AND key = 'header' AND \"$key\" = 'wrong'"
     )
     assert parse(everything).matches(message)
-    assert parse(everything).names == {"headers", *filters.PROPERTY_NAMES}
+    assert parse(everything).names == {"headers", *PROPERTY_NAMES}
     assert not parse("$trace_id IS NOT NULL").matches(Message(headers={"trace_id": "x", "$trace_id": "x"}))
     assert parse("$priority = 0").matches(Message())
 
@@ -541,8 +540,7 @@ def test_headers_apart_from_the_other_fields() -> None:
 
 
 def test_columns() -> None:
-    meta = Meta(3, key=["a", None, "c"], headers=[{"n": 1}, None, {"n": 3}], priority=[0, 5, 9])
-    columns: Columns = meta
+    columns = Meta(3, key=["a", None, "c"], headers=[{"n": 1}, None, {"n": 3}], priority=[0, 5, 9])
     assert [parse("n >= 1 AND $key = 'c'").matches_at(columns, index) for index in range(3)] == [False, False, True]
     assert parse("n IS NULL").select(columns, range(3)) == [1]
     assert parse("$priority > 1").select(columns, [2, 0, 1]) == [2, 1]
@@ -574,7 +572,7 @@ literals = st.one_of(
     st.one_of(st.sampled_from([0.0, 0.5, -2.0, 1e300]), st.floats(allow_nan=False, allow_infinity=False)).map(Float),
     st.booleans().map(Boolean),
 )
-leaves = st.one_of(literals, names.map(Header), st.sampled_from(filters.PROPERTY_NAMES).map(Property))
+leaves = st.one_of(literals, names.map(Header), st.sampled_from(PROPERTY_NAMES).map(Property))
 values: st.SearchStrategy[Value] = st.recursive(
     leaves,
     lambda inner: st.one_of(
@@ -642,7 +640,7 @@ def test_closures_agree_with_the_documented_semantics(ast: Condition, batch: lis
     expected = [expected_truth(ast, message) for message in batch]
     meta = Meta(
         len(batch),
-        **{name: [getattr(message, name) for message in batch] for name in (*filters.PROPERTY_NAMES, "headers")},
+        **{name: [getattr(message, name) for message in batch] for name in (*PROPERTY_NAMES, "headers")},
     )
     inverse = Filter("inverse", Not(ast))
     assert [condition.matches(message) for message in batch] == [truth is True for truth in expected]

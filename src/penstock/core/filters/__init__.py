@@ -9,43 +9,19 @@ May not know: payloads, queues, lanes, Spark, clocks, I/O. Text of a user is nev
 A message's next stop is `core/routing`, which asks filters where the message goes.
 """
 
+from penstock.core.filters import syntax_tree
 from penstock.core.filters.filter import FILTERS_CACHED_MAX, TEXT_CHARACTERS_MAX, Filter, parse
 from penstock.core.filters.like import LIKE_CHARACTERS_MAX, like_parts
 from penstock.core.filters.reader import DEPTH_MAX, IN_ITEMS_MAX
-from penstock.core.filters.syntax_tree import (
-    INTEGER_MIN,
-    PROPERTY_NAMES,
-    And,
-    Arithmetic,
-    ArithmeticOperator,
-    Between,
-    Boolean,
-    Compare,
-    CompareOperator,
-    Condition,
-    Float,
-    Header,
-    In,
-    Integer,
-    IsNull,
-    Like,
-    LiteralValue,
-    Not,
-    Or,
-    Property,
-    PropertyName,
-    Signed,
-    Text,
-    Truth,
-    Value,
-)
-from penstock.core.filters.text import names_of, to_text
-from penstock.core.filters.views import Columns, MessageView, Properties
 
 __all__ = [
-    "DEPTH_MAX", "FILTERS_CACHED_MAX", "INTEGER_MIN", "IN_ITEMS_MAX", "LIKE_CHARACTERS_MAX", "PROPERTY_NAMES",
-    "TEXT_CHARACTERS_MAX", "And", "Arithmetic", "ArithmeticOperator", "Between", "Boolean", "Columns", "Compare",
-    "CompareOperator", "Condition", "Filter", "Float", "Header", "In", "Integer", "IsNull", "Like", "LiteralValue",
-    "MessageView", "Not", "Or", "Properties", "Property", "PropertyName", "Signed", "Text", "Truth", "Value",
-    "like_parts", "names_of", "parse", "to_text",
-]  # fmt: skip
+    "DEPTH_MAX",
+    "FILTERS_CACHED_MAX",
+    "IN_ITEMS_MAX",
+    "LIKE_CHARACTERS_MAX",
+    "TEXT_CHARACTERS_MAX",
+    "Filter",
+    "like_parts",
+    "parse",
+    "syntax_tree",
+]

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from penstock.batch import Meta
+from penstock.core.filters import syntax_tree as tree
 from penstock.core.filters.closures import compile_for_columns, compile_for_message
 from penstock.core.filters.reader import read
-from penstock.core.filters.syntax_tree import Condition
-from penstock.core.filters.text import names_of
-from penstock.core.filters.views import Columns, MessageView, Properties
+from penstock.model import Message
 from penstock.model.errors import InvalidFilter
 
 TEXT_CHARACTERS_MAX: Final = 4_096
@@ -26,29 +26,29 @@ class Filter:
 
     __slots__ = ("_on_columns", "_on_message", "ast", "names", "text")
 
-    def __init__(self, text: str, ast: Condition) -> None:
+    def __init__(self, text: str, ast: tree.Condition) -> None:
         self.text: Final = text
         self.ast: Final = ast
-        self.names: Final = names_of(ast)
+        self.names: Final = _names_of(ast)
         """The columns the answer depends on: property names, and `headers`."""
         self._on_message = compile_for_message(ast)
         self._on_columns = compile_for_columns(ast)
 
-    def matches(self, message: MessageView) -> bool:
+    def matches(self, message: Message) -> bool:
         """Whether the condition is true of a message; unknown is no match."""
         return self._on_message(message.headers or _NO_HEADERS, message, 0) is True
 
-    def matches_with(self, headers: Mapping[str, Any] | None, properties: Properties) -> bool:
+    def matches_with(self, headers: Mapping[str, Any] | None, message: Message) -> bool:
         """The same, of headers that are kept apart from the other fields."""
-        return self._on_message(headers or _NO_HEADERS, properties, 0) is True
+        return self._on_message(headers or _NO_HEADERS, message, 0) is True
 
-    def matches_at(self, columns: Columns, index: int) -> bool:
+    def matches_at(self, columns: Meta, index: int) -> bool:
         """The same, of message `index` of a batch, without building the message."""
         column = columns.headers
         headers = _NO_HEADERS if column is None else column[index] or _NO_HEADERS
         return self._on_columns(headers, columns, index) is True
 
-    def select(self, columns: Columns, indexes: Iterable[int]) -> list[int]:
+    def select(self, columns: Meta, indexes: Iterable[int]) -> list[int]:
         """Those of `indexes` whose message matches: the fast way through a batch."""
         evaluate = self._on_columns
         column = columns.headers
@@ -86,3 +86,23 @@ def parse(text: str) -> Filter:
 @lru_cache(maxsize=FILTERS_CACHED_MAX)
 def _parse(text: str) -> Filter:
     return Filter(text, read(text))
+
+
+def _names_of(node: tree.Condition | tree.Value) -> frozenset[str]:
+    """The columns an AST reads: property names, and `headers` for any header."""
+    match node:
+        case tree.Header():
+            return frozenset(("headers",))
+        case tree.Property(name):
+            return frozenset((name,))
+        case tree.And(parts) | tree.Or(parts):
+            return frozenset().union(*map(_names_of, parts))
+        case tree.Compare(_, left, right) | tree.Arithmetic(_, left, right):
+            return _names_of(left) | _names_of(right)
+        case tree.Between(value, low, high):
+            return _names_of(value) | _names_of(low) | _names_of(high)
+        case tree.Not(operand) | tree.Signed(_, operand):
+            return _names_of(operand)
+        case tree.Truth(value) | tree.In(value) | tree.Like(value) | tree.IsNull(value):
+            return _names_of(value)
+    return frozenset()

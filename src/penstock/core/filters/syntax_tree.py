@@ -1,14 +1,14 @@
 """The tree of a filter: conditions over values, as plain data. Every back end compiles these nodes.
 
-What each node means on every input is in `docs/filters.md`. A tree is built by `reader.py` and read by `closures.py`,
-`text.py` and the Spark back end.
+What each node means on every input is in `docs/filters.md`. A tree is built by `reader.py` and read by `closures.py`
+and the Spark back end.
 
 May not know: text, parsers, messages, or how any back end evaluates a node.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -19,9 +19,7 @@ INTEGER_MIN: Final = -INTEGER_MAX - 1
 CompareOperator = Literal["=", "<>", "<", "<=", ">", ">="]
 ArithmeticOperator = Literal["+", "-", "*", "/"]
 PropertyName = Literal["partition", "key", "priority", "content_type", "correlation_id", "trace_id", "dedup_id"]
-PROPERTY_NAMES: Final[tuple[PropertyName, ...]] = (
-    "partition", "key", "priority", "content_type", "correlation_id", "trace_id", "dedup_id",
-)  # fmt: skip
+PROPERTY_NAMES: Final[tuple[PropertyName, ...]] = get_args(PropertyName)
 
 
 class Text(msgspec.Struct, frozen=True, tag=True):

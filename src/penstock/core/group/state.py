@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from penstock.core.events import Events
 from penstock.core.group.dead import Dead
 from penstock.core.group.entries import Entry
 from penstock.core.group.leases import Lease, Leases
@@ -17,7 +16,7 @@ from penstock.core.group.settings import Settings, backoff_ms
 from penstock.core.group.waiting import Waiting
 from penstock.core.log import Log
 from penstock.model.errors import LeaseLost
-from penstock.model.events import Kind
+from penstock.model.events import Event, Kind
 from penstock.model.rows import DeadRow
 
 
@@ -30,6 +29,34 @@ class LaneView(Protocol):
     visible_end: int
     dirty: bool
     """A command that changes a group sets it, and the next seal looks at the lane."""
+
+
+class Events:
+    """Delivery events since the last seal, by kind, consumer, attempt and detail: one record of several ranges each."""
+
+    __slots__ = ("by_key",)
+
+    def __init__(self) -> None:
+        self.by_key: dict[tuple[str, str, int, str], Event] = {}
+
+    def add(
+        self, kind: Kind, start: int, end: int, at_ms: int, consumer: str = "", attempt: int = 0, detail: str = ""
+    ) -> None:
+        """Note what happened to the offsets [start, end)."""
+        key = (kind, consumer, attempt, detail)
+        event = self.by_key.get(key)
+        if event is None:
+            self.by_key[key] = Event(kind, [(start, end)], at_ms, consumer, attempt, detail)
+        elif event.ranges[-1][1] == start:
+            event.ranges[-1] = (event.ranges[-1][0], end)
+        else:
+            event.ranges.append((start, end))
+
+    def seal(self) -> list[Event]:
+        """Hand over all that was collected."""
+        events = list(self.by_key.values())
+        self.by_key.clear()
+        return events
 
 
 class WorkState:

@@ -8,10 +8,9 @@ what has expired and what the group's filter leaves out.
 from __future__ import annotations
 
 from penstock.batch import COLUMN_TTL_MS
-from penstock.core.events import Events
 from penstock.core.group.entries import Entry, merged, ranges_of
 from penstock.core.group.settings import Settings
-from penstock.core.group.state import LaneView
+from penstock.core.group.state import Events, LaneView
 from penstock.core.log import Missing, Segment
 from penstock.model.errors import InvalidArgument
 from penstock.model.rows import GroupRow, LaneChange

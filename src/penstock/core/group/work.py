@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from penstock.core.group import admin, expiry, limits
+from penstock.core.group import admin, expiry
 from penstock.core.group import claim as claiming
 from penstock.core.group import settle as settling
 from penstock.core.group.state import WorkState
@@ -26,7 +26,7 @@ class WorkGroup(WorkState):
 
     claim = claiming.claim
     has_nothing = claiming.has_nothing
-    rate_ready_ms = limits.rate_ready_ms
+    rate_ready_ms = claiming.rate_ready_ms
 
     check_settle = settling.check_settle
     settle = settling.settle

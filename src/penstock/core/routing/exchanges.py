@@ -8,23 +8,25 @@ from exchange to exchange.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from penstock.core.filters import Columns, Filter, Properties, parse
+from penstock.batch import Meta
+from penstock.core.filters import Filter, parse
 from penstock.core.routing.tries import (
     Target,
-    Targets,
     Trie,
     check_mqtt_pattern,
     check_pattern,
     check_topic_pattern,
+    discard,
     mqtt_levels,
     mqtt_targets,
     topic_targets,
     topic_words,
 )
-from penstock.model import Binding, ExchangeConfig
+from penstock.model import Binding, ExchangeConfig, Message
 
 NO_HEADERS: Final[Mapping[str, Any]] = {}
 
@@ -72,18 +74,17 @@ class Subject(Protocol):
 
 
 class OneMessage:
-    """A message by itself. Without properties it can only be routed by key."""
+    """A message by itself."""
 
-    __slots__ = ("_properties", "headers", "key")
+    __slots__ = ("_message", "headers", "key")
 
-    def __init__(self, key: str, headers: Mapping[str, Any], properties: Properties | None) -> None:
-        self.key = key
-        self.headers = headers
-        self._properties = properties
+    def __init__(self, message: Message) -> None:
+        self._message = message
+        self.key = message.key or ""
+        self.headers: Mapping[str, Any] = message.headers or NO_HEADERS
 
     def satisfies(self, condition: Filter) -> bool:
-        assert self._properties is not None, "a route by key alone met a filter"
-        return condition.matches_with(self.headers, self._properties)
+        return condition.matches(self._message)
 
 
 class BatchMessage:
@@ -91,16 +92,16 @@ class BatchMessage:
 
     __slots__ = ("_columns", "_index", "headers", "key")
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Meta) -> None:
         self._columns = columns
         self._index = 0
         self.key = ""
         self.headers: Mapping[str, Any] = NO_HEADERS
 
-    def move_to(self, index: int, key: str | None) -> None:
+    def move_to(self, index: int) -> None:
         columns = self._columns
         self._index = index
-        self.key = ((columns.key[index] if columns.key else None) or "") if key is None else key
+        self.key = (columns.key[index] if columns.key else None) or ""
         self.headers = (columns.headers[index] if columns.headers else None) or NO_HEADERS
 
     def satisfies(self, condition: Filter) -> bool:
@@ -128,14 +129,14 @@ class _ByPattern:
     """Targets by the patterns of their bindings."""
 
     def __init__(self) -> None:
-        self._targets: dict[str, Targets] = {}
+        self._targets: dict[str, Counter[Target]] = {}
 
     def add(self, binding: Binding, target: Target) -> None:
-        self._targets.setdefault(binding.pattern, Targets()).add(target)
+        self._targets.setdefault(binding.pattern, Counter())[target] += 1
 
     def remove(self, binding: Binding, target: Target) -> None:
         targets = self._targets[binding.pattern]
-        targets.remove(target)
+        discard(targets, target)
         if not targets:
             del self._targets[binding.pattern]
 

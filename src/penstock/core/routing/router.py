@@ -9,13 +9,12 @@ A message's next stop is the broker, which turns a queue's name into a lane and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 
-from penstock.core.filters import Columns, Properties
+from penstock.batch import Meta
 from penstock.core.routing.exchanges import (
     INDEXES,
-    NO_HEADERS,
     BatchMessage,
     Exchange,
     Identity,
@@ -24,7 +23,7 @@ from penstock.core.routing.exchanges import (
     identity_of,
 )
 from penstock.core.routing.tries import Target
-from penstock.model import Binding, ExchangeConfig, check_config, check_headers, check_name
+from penstock.model import Binding, ExchangeConfig, Message, check_config, check_headers, check_name
 from penstock.model.errors import AlreadyExists, Forbidden, InvalidArgument, NotFound
 
 ROUTES_CACHED_MAX: Final = 10_000
@@ -127,26 +126,26 @@ class Router:
         """The bindings of an exchange, in the order of binding."""
         return list(self._exchange(exchange).bindings.values())
 
-    def route(self, exchange: str, key: str, headers: Mapping[str, Any] | None, properties: Properties) -> Queues:
+    def route(self, exchange: str, message: Message) -> Queues:
         """The queues, sorted by name, that a message published to an exchange goes to; none if it is unroutable."""
         if exchange == "":
-            return self._default_route(key)
+            return self._default_route(message.key or "")
         self._check_published(exchange)
         if self._is_by_key_alone(exchange):
-            return self._route_by_key(exchange, key)
-        return self._walk(exchange, OneMessage(key, headers or NO_HEADERS, properties))
+            return self._route_by_key(exchange, message.key or "")
+        return self._walk(exchange, OneMessage(message))
 
-    def route_batch(self, exchange: str, columns: Columns, count: int, key: str | None = None) -> Routed:
-        """The same for all `count` messages of a batch by their key column, or by one `key` for all of them.
+    def route_batch(self, exchange: str, columns: Meta, count: int) -> Routed:
+        """The same for all `count` messages of a batch, by their columns.
 
         Where only keys matter, each distinct key is routed once; a whole batch under one key costs one lookup.
         """
         if exchange != "":
             self._check_published(exchange)
         if exchange != "" and not self._is_by_key_alone(exchange):
-            return self._route_each(exchange, columns, count, key)
+            return self._route_each(exchange, columns, count)
         route = self._default_route if exchange == "" else lambda key: self._route_by_key(exchange, key)
-        groups = _indexes_by_key(columns.key, count, key)
+        groups = _indexes_by_key(columns.key, count)
         return _collected((route(key), indexes) for key, indexes in groups.items())
 
     # The way through -------------------------------------------------------------------------------------
@@ -157,18 +156,18 @@ class Router:
     def _route_by_key(self, exchange: str, key: str) -> Queues:
         route = self._routes.get((exchange, key))
         if route is None:
-            route = self._walk(exchange, OneMessage(key, NO_HEADERS, None))
+            route = self._walk(exchange, OneMessage(Message(key=key)))
             if len(self._routes) >= ROUTES_CACHED_MAX:
                 # Starting over keeps the bound with no bookkeeping on a hit.
                 self._routes.clear()
             self._routes[exchange, key] = route
         return route
 
-    def _route_each(self, exchange: str, columns: Columns, count: int, key: str | None) -> Routed:
+    def _route_each(self, exchange: str, columns: Meta, count: int) -> Routed:
         groups: dict[Queues, list[int]] = {}
         subject = BatchMessage(columns)
         for index in range(count):
-            subject.move_to(index, key)
+            subject.move_to(index)
             groups.setdefault(self._walk(exchange, subject), []).append(index)
         return _collected(groups.items())
 
@@ -260,12 +259,12 @@ def _target(binding: Binding) -> Target:
     return Target(binding.target_kind, binding.target)
 
 
-def _indexes_by_key(keys: Sequence[str | None] | None, count: int, key: str | None) -> dict[str, Sequence[int]]:
+def _indexes_by_key(keys: Sequence[str | None] | None, count: int) -> dict[str, Sequence[int]]:
     """The messages of a batch by key; no key is the empty key."""
     if count == 0:
         return {}
-    if key is not None or keys is None:
-        return {key or "": range(count)}
+    if keys is None:
+        return {"": range(count)}
     groups: dict[str, list[int]] = {}
     for index, found in enumerate(keys):
         groups.setdefault(found or "", []).append(index)

@@ -5,7 +5,8 @@ May not know: exchanges, bindings, messages. A key goes in, and the targets of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from penstock.model import NAME_CHARACTERS_MAX
@@ -22,27 +23,11 @@ class Target(NamedTuple):
     name: str
 
 
-class Targets:
-    """A multiset of targets: two bindings that differ only in what a kind ignores have the same target."""
-
-    __slots__ = ("counts",)
-
-    def __init__(self) -> None:
-        self.counts: dict[Target, int] = {}
-
-    def add(self, target: Target) -> None:
-        self.counts[target] = self.counts.get(target, 0) + 1
-
-    def remove(self, target: Target) -> None:
-        self.counts[target] -= 1
-        if not self.counts[target]:
-            del self.counts[target]
-
-    def __iter__(self) -> Iterator[Target]:
-        return iter(self.counts)
-
-    def __bool__(self) -> bool:
-        return bool(self.counts)
+def discard(targets: Counter[Target], target: Target) -> None:
+    """Take one off: two bindings that differ only in what a kind ignores have the same target."""
+    targets[target] -= 1
+    if not targets[target]:
+        del targets[target]
 
 
 class TrieNode:
@@ -52,7 +37,7 @@ class TrieNode:
 
     def __init__(self) -> None:
         self.children: dict[str, TrieNode] = {}
-        self.targets = Targets()
+        self.targets: Counter[Target] = Counter()
 
 
 class Trie:
@@ -65,14 +50,14 @@ class Trie:
         node = self.root
         for word in words:
             node = node.children.setdefault(word, TrieNode())
-        node.targets.add(target)
+        node.targets[target] += 1
 
     def remove(self, words: list[str], target: Target) -> None:
         """Remove a target, and prune the nodes that lead nowhere: bindings come and go."""
         path = [self.root]
         for word in words:
             path.append(path[-1].children[word])
-        path[-1].targets.remove(target)
+        discard(path[-1].targets, target)
         for parent, word, node in zip(reversed(path[:-1]), reversed(words), reversed(path), strict=False):
             if node.children or node.targets:
                 break

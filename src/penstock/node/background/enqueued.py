@@ -189,9 +189,7 @@ class Enqueueing:
         if row.queue is not None:
             queues: Sequence[str] = (row.queue,)
         else:
-            queues = catalog.router(row.namespace).route(
-                row.exchange or "", message.key or "", message.headers, message
-            )
+            queues = catalog.router(row.namespace).route(row.exchange or "", message)
             if not queues and row.mandatory:
                 raise Unroutable(f"exchange {row.exchange!r} has no queue for key {message.key!r}")
         for name in queues:

@@ -44,7 +44,7 @@ class LocalSchedules(Names, Schedules):
         if exchange is not None:
             self._check("exchange", exchange, "publish")
             # Whether messages may be published there at all; that no queue takes them yet is no error.
-            self._services.catalog.router(self._namespace).route(exchange, message.key or "", message.headers, message)
+            self._services.catalog.router(self._namespace).route(exchange, message)
         return await self._services.schedules.declare(self._namespace, name, document)
 
     async def delete_schedule(self, name: str) -> None:

@@ -31,7 +31,7 @@ def route_messages(
     chosen: dict[str, list[int]] = {}
     for index, message in enumerate(messages):
         check_message(message)
-        queues = router.route(exchange, message.key or "", message.headers, message)
+        queues = router.route(exchange, message)
         if not queues and mandatory:
             raise Unroutable(f"exchange {exchange!r} has no queue for key {message.key!r}")
         for queue in queues:

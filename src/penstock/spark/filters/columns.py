@@ -19,30 +19,12 @@ from typing import Final, assert_never
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from penstock.core.filters import (
-    And,
-    Between,
-    Boolean,
-    Compare,
-    CompareOperator,
-    Condition,
-    Filter,
-    Float,
-    In,
-    Integer,
-    IsNull,
-    Like,
-    LiteralValue,
-    Not,
-    Or,
-    Text,
-    Truth,
-    parse,
-)
+from penstock.core.filters import Filter, parse
+from penstock.core.filters import syntax_tree as tree
 from penstock.spark.filters.regex import like_regex
 from penstock.spark.filters.values import Parts, Values
 
-COMPARED: Final[dict[CompareOperator, Callable[[Column, Column], Column]]] = {
+COMPARED: Final[dict[tree.CompareOperator, Callable[[Column, Column], Column]]] = {
     "=": Column.__eq__,
     "<>": Column.__ne__,
     "<": Column.__lt__,
@@ -68,28 +50,28 @@ class _Compiler:
         self._values = Values()
         self.condition = cache(self._made)
 
-    def _made(self, node: Condition) -> Column:
+    def _made(self, node: tree.Condition) -> Column:
         """Spark's AND, OR and NOT have the same truth tables."""
         on = self._values.on
         match node:
-            case Truth(value):
+            case tree.Truth(value):
                 boolean = self._values.parts(value).boolean
                 return _unknown() if boolean is None else boolean
-            case Compare(operator, left, right):
+            case tree.Compare(operator, left, right):
                 return on([left, right], lambda one, other: _comparison(operator, one, other))
-            case Between(value, low, high, negated):
+            case tree.Between(value, low, high, negated):
                 return _negated_if(negated, on([value, low, high], _between))
-            case In(value, items, negated):
+            case tree.In(value, items, negated):
                 return _negated_if(negated, on([value], lambda parts: _membership(parts, items)))
-            case Like(value, pattern, escape, negated):
+            case tree.Like(value, pattern, escape, negated):
                 return _negated_if(negated, _like(self._values.parts(value).text, pattern, escape))
-            case IsNull(value, negated):
+            case tree.IsNull(value, negated):
                 return _negated_if(negated, on([value], lambda parts: parts.is_null))
-            case Not(operand):
+            case tree.Not(operand):
                 return ~self.condition(operand)
-            case And(parts):
+            case tree.And(parts):
                 return joined(Column.__and__, [self.condition(part) for part in parts])
-            case Or(parts):
+            case tree.Or(parts):
                 return joined(Column.__or__, [self.condition(part) for part in parts])
         assert_never(node)
 
@@ -106,7 +88,7 @@ def joined(connect: Callable[[Column, Column], Column], parts: list[Column]) -> 
     return connect(joined(connect, parts[:middle]), joined(connect, parts[middle:]))
 
 
-def _comparison(operator: CompareOperator, left: Parts, right: Parts) -> Column:
+def _comparison(operator: tree.CompareOperator, left: Parts, right: Parts) -> Column:
     """Of the kinds that both sides can have, each NULL unless both have it in this row: the first that is not wins.
 
     Integers stand before doubles: two integers are also two doubles, and would lose their last bits.
@@ -122,14 +104,14 @@ def _between(value: Parts, low: Parts, high: Parts) -> Column:
     return _comparison(">=", value, low) & _comparison("<=", value, high)
 
 
-def _membership(value: Parts, items: tuple[LiteralValue, ...]) -> Column:
+def _membership(value: Parts, items: tuple[tree.LiteralValue, ...]) -> Column:
     match items[0]:
-        case Text():
+        case tree.Text():
             return _is_in(value.text, [item.value for item in items])
-        case Boolean():
+        case tree.Boolean():
             return _is_in(value.boolean, [item.value for item in items])
-    integers = [item.value for item in items if isinstance(item, Integer)]
-    floats = [item.value for item in items if isinstance(item, Float)]
+    integers = [item.value for item in items if isinstance(item, tree.Integer)]
+    floats = [item.value for item in items if isinstance(item, tree.Float)]
     # An integer equals the list's integers exactly and its floats as a double; a float equals all of them as doubles.
     number = value.known_number
     as_float = _is_in(number, _with_both_zeros([*floats, *map(float, integers)]))

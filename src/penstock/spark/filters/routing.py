@@ -20,7 +20,7 @@ import msgspec
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from penstock.core.filters import INTEGER_MIN
+from penstock.core.filters.syntax_tree import INTEGER_MIN
 from penstock.core.routing.exchanges import same_header
 from penstock.core.routing.tries import check_pattern
 from penstock.model import INTEGER_MAX, Binding, ExchangeConfig, ExchangeKind, check_headers

@@ -16,18 +16,7 @@ from typing import Final, NamedTuple, assert_never, get_args
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from penstock.core.filters import (
-    Arithmetic,
-    ArithmeticOperator,
-    Boolean,
-    Float,
-    Header,
-    Integer,
-    Property,
-    Signed,
-    Text,
-    Value,
-)
+from penstock.core.filters import syntax_tree as tree
 
 HEADERS: Final = "typed_headers"
 """The source's column that keeps what type each header has."""
@@ -57,30 +46,30 @@ class Values:
         self.parts = cache(self._made)
         """A value written out."""
 
-    def _made(self, node: Value) -> Parts:
+    def _made(self, node: tree.Value) -> Parts:
         match node:
-            case Text(constant):
+            case tree.Text(constant):
                 return Parts(F.lit(False), text=F.lit(constant))
-            case Boolean(constant):
+            case tree.Boolean(constant):
                 return Parts(F.lit(False), boolean=F.lit(constant))
-            case Integer(constant):
+            case tree.Integer(constant):
                 return _integer(F.lit(constant))
-            case Float(constant):
+            case tree.Float(constant):
                 return Parts(F.lit(False), number=F.lit(constant))
-            case Header(name):
+            case tree.Header(name):
                 return _header(name)
-            case Property("priority"):
+            case tree.Property("priority"):
                 return _integer(F.coalesce(F.col("priority"), F.lit(0)))
-            case Property(name):
+            case tree.Property(name):
                 column = F.col(name)
                 return Parts(column.isNull(), text=column)
-            case Signed(sign, operand):
+            case tree.Signed(sign, operand):
                 return _arithmetic(sign, _integer(F.lit(0)), self.parts(operand))
-            case Arithmetic(operator, left, right):
+            case tree.Arithmetic(operator, left, right):
                 return _arithmetic(operator, self.parts(left), self.parts(right))
         assert_never(node)
 
-    def on(self, values: Sequence[Value], condition: Callable[..., Column]) -> Column:
+    def on(self, values: Sequence[tree.Value], condition: Callable[..., Column]) -> Column:
         """A condition on the parts of values; the long calculations among them are done first and only once."""
         long = {index: value for index, value in enumerate(values) if _operators(value) > OPERATORS_IN_PLACE_MAX}
         if not long:
@@ -98,7 +87,7 @@ class Values:
         results = F.struct(*(self._result(value).alias(names[index]) for index, value in long.items()))
         return _bound(results, on_results)
 
-    def _result(self, value: Value) -> Column:
+    def _result(self, value: tree.Value) -> Column:
         operands, steps = _program(value)
         return _bound(
             F.array(*(_packed(self.parts(operand)) for operand in operands)), lambda bound: _run(bound, steps)
@@ -140,7 +129,7 @@ CALCULATED: Final = {"+": F.try_add, "-": F.try_subtract, "*": F.try_multiply}
 """Division is of doubles alone."""
 
 
-def _arithmetic(operator: ArithmeticOperator, left: Parts, right: Parts) -> Parts:
+def _arithmetic(operator: tree.ArithmeticOperator, left: Parts, right: Parts) -> Parts:
     if left.number is None or right.number is None:
         return Parts(F.lit(True))
     if operator == "/":
@@ -163,7 +152,7 @@ def _calculated_parts(number: Column, whole: Column | None = None) -> Parts:
 # recursion. So they become a program for a small stack machine instead: as flat as it is long.
 
 NUMBER: Final = "struct<integer: bigint, number: double>"
-OPERATORS: Final[tuple[ArithmeticOperator, ...]] = get_args(ArithmeticOperator)
+OPERATORS: Final[tuple[tree.ArithmeticOperator, ...]] = get_args(tree.ArithmeticOperator)
 
 
 def _bound(column: Column, body: Callable[[Column], Column]) -> Column:
@@ -171,29 +160,29 @@ def _bound(column: Column, body: Callable[[Column], Column]) -> Column:
     return F.transform(F.array(column), body)[0]
 
 
-def _operators(value: Value) -> int:
+def _operators(value: tree.Value) -> int:
     match value:
-        case Signed(_, operand):
+        case tree.Signed(_, operand):
             return 1 + _operators(operand)
-        case Arithmetic(_, left, right):
+        case tree.Arithmetic(_, left, right):
             return 1 + _operators(left) + _operators(right)
     return 0
 
 
-def _program(value: Value) -> tuple[list[Value], list[int]]:
+def _program(value: tree.Value) -> tuple[list[tree.Value], list[int]]:
     """A calculation as operands and steps, operands before their operator.
 
     A step is the place of an operand, to put on the stack; or -1 and below, the operators by their place.
     """
-    places: dict[Value, int] = {}
+    places: dict[tree.Value, int] = {}
 
-    def steps(value: Value) -> Iterator[int]:
+    def steps(value: tree.Value) -> Iterator[int]:
         match value:
-            case Signed(operator, operand):
-                yield from steps(Integer(0))
+            case tree.Signed(operator, operand):
+                yield from steps(tree.Integer(0))
                 yield from steps(operand)
                 yield -1 - OPERATORS.index(operator)
-            case Arithmetic(operator, left, right):
+            case tree.Arithmetic(operator, left, right):
                 yield from steps(left)
                 yield from steps(right)
                 yield -1 - OPERATORS.index(operator)

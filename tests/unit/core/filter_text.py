@@ -1,7 +1,4 @@
-"""What can be told of an AST by reading it: its canonical text, and the names of the columns it depends on.
-
-May not know: how text is parsed, or how any back end evaluates a node.
-"""
+"""The canonical text of a filter's tree: parsed, it gives the same tree again. For the tests of every back end."""
 
 from __future__ import annotations
 
@@ -75,23 +72,3 @@ def _quote(text: str) -> str:
 
 def _not(negated: bool) -> str:
     return " NOT" if negated else ""
-
-
-def names_of(node: tree.Condition | tree.Value) -> frozenset[str]:
-    """The columns an AST reads: property names, and `headers` for any header."""
-    match node:
-        case tree.Header():
-            return frozenset(("headers",))
-        case tree.Property(name):
-            return frozenset((name,))
-        case tree.And(parts) | tree.Or(parts):
-            return frozenset().union(*map(names_of, parts))
-        case tree.Compare(_, left, right) | tree.Arithmetic(_, left, right):
-            return names_of(left) | names_of(right)
-        case tree.Between(value, low, high):
-            return names_of(value) | names_of(low) | names_of(high)
-        case tree.Not(operand) | tree.Signed(_, operand):
-            return names_of(operand)
-        case tree.Truth(value) | tree.In(value) | tree.Like(value) | tree.IsNull(value):
-            return names_of(value)
-    return frozenset()
