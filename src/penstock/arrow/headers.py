@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.arrow.schema import HEADERS, TYPED_HEADERS, TYPED_VALUE
 from penstock.model import Headers
 from penstock.model.errors import InvalidArgument
-from penstock.wire.http.shapes import json_headers
+from penstock.model.typed_headers import json_headers
 
 # Headers to maps -----------------------------------------------------------------------------------------
 

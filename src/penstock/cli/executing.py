@@ -89,7 +89,7 @@ class Stderr:
 
 
 def environment(received: Received) -> dict[str, str]:
-    from penstock.wire.http.shapes import json_headers
+    from penstock.model.typed_headers import json_headers
 
     message = received.message
     about = {

@@ -21,7 +21,7 @@ from penstock.client.transport.connection import Answer
 from penstock.client.transport.pool import Address, addresses_of
 from penstock.core.filters import parse
 from penstock.model.errors import PenstockError
-from penstock.wire.http.shapes import DeadBody
+from penstock.wire.http.answers import DeadBody
 
 TIMEOUT_SECONDS: Final = 60.0
 

@@ -58,7 +58,7 @@ def _json(name: str, text: str) -> Any:
     import msgspec
 
     from penstock.model.errors import PenstockError
-    from penstock.wire.http.shapes import plain_headers
+    from penstock.model.typed_headers import plain_headers
 
     try:
         return plain_headers({name: msgspec.json.decode(text.encode())})[name]

@@ -72,6 +72,6 @@ def _line(received: Received) -> str:
 
 
 def _header(value: object) -> str:
-    from penstock.wire.http.shapes import json_headers
+    from penstock.model.typed_headers import json_headers
 
     return value_text(json_headers({"": value})[""])

@@ -22,18 +22,11 @@ from typing import Final, Unpack
 from penstock.api.arguments import check_number
 from penstock.api.broker import Broker
 from penstock.client.consumer import BatchHandler, Consumer, ConsumerOptions, Handler
-from penstock.client.operations.admin import ClientAdministration
-from penstock.client.operations.dead_letters import ClientDeadLetters
-from penstock.client.operations.declare import ClientDeclarations
-from penstock.client.operations.enqueued import ClientEnqueued
-from penstock.client.operations.inspect import ClientInspection
-from penstock.client.operations.marks import ClientMarks
+from penstock.client.operations.manage import ClientManagement
 from penstock.client.operations.messages import ClientMessages
 from penstock.client.operations.requests import PublishIds
 from penstock.client.operations.scan import ClientScans
-from penstock.client.operations.schedules import ClientSchedules
 from penstock.client.operations.staging import ClientStaging
-from penstock.client.operations.traces import ClientTraces
 from penstock.client.operations.transaction import ClientTransaction
 from penstock.client.producer import Producer, ProducerOptions
 from penstock.client.session import begin_session, end_session, renew_session
@@ -49,16 +42,9 @@ _names: Final = itertools.count(1)
 
 class AsyncClient(
     ClientMessages,
-    ClientDeclarations,
-    ClientSchedules,
-    ClientInspection,
-    ClientDeadLetters,
-    ClientAdministration,
-    ClientTraces,
+    ClientManagement,
     ClientScans,
-    ClientMarks,
     ClientStaging,
-    ClientEnqueued,
     Broker,
 ):
     """A client of one server, or of several nodes of one, seen from one namespace. Coroutines may share it."""

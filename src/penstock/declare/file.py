@@ -27,7 +27,7 @@ from penstock.model import (
 )
 from penstock.model.errors import InvalidArgument, PenstockError
 from penstock.toml_file import FileProblems, KeyPath, TomlFile
-from penstock.wire.http.shapes import ScheduleRequest
+from penstock.wire.http.arguments import ScheduleRequest
 
 TABLES: Final = ("queues", "exchanges", "schedules", "namespaces")
 
@@ -224,8 +224,7 @@ class _Reader:
             return None
         try:
             request = msgspec.convert(_with_raw_json(table), ScheduleRequest)
-            options = msgspec.structs.asdict(request) | {"message": request.message.message()}
-            checked = check_schedule(DEFAULT_NAMESPACE, name, **options, now_ms=time.time_ns() // 1_000_000)
+            checked = check_schedule(DEFAULT_NAMESPACE, name, **request.arguments(), now_ms=time.time_ns() // 1_000_000)
         except msgspec.ValidationError as error:
             self._complain((*path, *_inner_path(str(error))), _sentence("a schedule", str(error)))
             return None

@@ -14,6 +14,7 @@ import pytest
 from penstock import Message
 from penstock.api.results import Receipt
 from penstock.batch import EncodedBatch, decode, encode, to_bytes
+from penstock.model.typed_headers import json_headers, plain_headers
 from penstock.wire.http.large_bodies import LARGE_BODY_BYTES, claim_parts, read_parts
 from penstock.wire.http.shapes import (
     BATCH_TYPE,
@@ -22,9 +23,7 @@ from penstock.wire.http.shapes import (
     EncodedRead,
     EncodedSlice,
     MessageBody,
-    json_headers,
     message_body,
-    plain_headers,
 )
 from tests.fronts.http.rig import Front, on_both_loops, over_http, until
 

@@ -19,7 +19,7 @@ from penstock.arrow import EXTRA_SCHEMA, MESSAGE_SCHEMA, STATE_SCHEMA, record_ba
 from penstock.arrow.reading import ROWS_TO_JOIN
 from penstock.model import Message
 from penstock.model.errors import InvalidArgument, StoreCorrupt
-from penstock.wire.http.shapes import json_headers
+from penstock.model.typed_headers import json_headers
 from tests.unit.arrow.slices import PUBLISHED_MS, batches, scan_of, slice_of
 
 ALL: Final = [*MESSAGE_SCHEMA.names, *EXTRA_SCHEMA.names]

@@ -102,7 +102,7 @@ async def list_dead(client: AsyncClient, queue: str, group: str, choice: Choice,
       penstock dead list mail --group sending --reason rejected --max 10
       penstock dead list mail --filter "region = 'eu'" --json
     """
-    from penstock.fronts.http.handlers.bodies import dead_body
+    from penstock.wire.http.answers import DeadBody
 
     found = await client.dead(queue, group, max=most, **choice._asdict())
     rows = [
@@ -119,7 +119,7 @@ async def list_dead(client: AsyncClient, queue: str, group: str, choice: Choice,
     ]
     hint = f"These are the first {most:,}; there may be more. See --max, or 'penstock dead reasons'."
     return listed(
-        [dead_body(one) for one in found],
+        [DeadBody.of(one) for one in found],
         ("place", "reason", "error", "attempts", "died", "consumer", "payload"),
         rows,
         numbers=("attempts",),

@@ -106,7 +106,7 @@ def binding_data(binding: Binding) -> dict[str, Any]:
     """A binding as the HTTP API writes it."""
     import msgspec
 
-    from penstock.wire.http.shapes import json_headers
+    from penstock.model.typed_headers import json_headers
 
     data: dict[str, Any] = msgspec.to_builtins(binding)
     del data["exchange"]
@@ -116,7 +116,7 @@ def binding_data(binding: Binding) -> dict[str, Any]:
 def header_words(binding: Binding) -> str:
     if not binding.headers:
         return ""
-    from penstock.wire.http.shapes import json_headers
+    from penstock.model.typed_headers import json_headers
 
     return f"{binding.match} of {value_text(json_headers(binding.headers))}"
 

@@ -60,7 +60,7 @@ async def all_stats(client: AsyncClient, prefix: str = "", *, show_all: bool = F
 
     from penstock.api.inspect import QueueStats
     from penstock.client.operations.codec import with_query
-    from penstock.wire.http.shapes import StatsAnswer
+    from penstock.wire.http.answers import StatsAnswer
 
     found: list[QueueStats] = []
     after: str | None = None

@@ -21,7 +21,7 @@ from penstock.api.arguments import (
     check_verdicts,
     lease_of,
 )
-from penstock.api.messages import Messages
+from penstock.api.broker import Broker
 from penstock.api.results import Claim, LeaseLike, Published, Receipt, StreamRead
 from penstock.batch import EncodedBatch, decode_meta, encode
 from penstock.client.operations.codec import (
@@ -34,7 +34,7 @@ from penstock.client.operations.codec import (
     with_publish_id,
     with_query,
 )
-from penstock.client.operations.requests import SENDS_BATCH, TAKES_BATCHES, TAKES_JSON, PublishIds, Requests, decoded
+from penstock.client.operations.requests import SENDS_BATCH, TAKES_BATCHES, TAKES_JSON, PublishIds, Requests, requested
 from penstock.client.publish_coalescer import LARGE_BYTES, Sharing, size_of
 from penstock.client.transport.channel import OutcomeUnknown, Reply, Request, Retry, Sender, is_repeat, mark_repeated
 from penstock.model import DEFAULT_GROUP, Message, check_message
@@ -43,9 +43,6 @@ from penstock.model.verdict import Verdict
 from penstock.wire.http.shapes import (
     BUFFERED,
     ClaimRequest,
-    CommitRequest,
-    ExtendAnswer,
-    ExtendRequest,
     NextRequest,
     ReadRequest,
     SettleRequest,
@@ -56,7 +53,7 @@ LATE_S: Final = 1.0
 """A claim that is answered so much later than it should be is not trusted before its lease was extended."""
 
 
-class ClientMessages(Requests, Messages):
+class ClientMessages(Requests):
     """Moves messages."""
 
     def __init__(
@@ -255,20 +252,15 @@ class ClientMessages(Requests, Messages):
 
     async def _settle(self, lease: LeaseLike, what: str, body: object, takes: bytes) -> Reply:
         """Send verdicts on a lease, which may have been carried out before where the answer was lost."""
+        path = self._target("leases", str(lease_of(lease)), what)
         try:
-            return await self._lease_call(lease, what, body, takes)
+            return await self._channel.send(Request(b"POST", path, encode_json(body), takes), self._retry)
         except LeaseLost as error:
             if is_repeat(error):
                 raise unsure_of(error, "settled") from error
             raise
 
-    async def _lease_call(self, lease: LeaseLike, what: str, body: object, takes: bytes = TAKES_JSON) -> Reply:
-        path = self._target("leases", str(lease_of(lease)), what)
-        return await self._channel.send(Request(b"POST", path, encode_json(body), takes), self._retry)
-
-    async def extend(self, lease: LeaseLike, seconds: float | None = None) -> int:
-        reply = await self._lease_call(lease, "extend", ExtendRequest(seconds))
-        return decoded(ExtendAnswer, reply.body).deadline_ms
+    extend = requested(Broker.extend)
 
     # Streams ----------------------------------------------------------------------------------------------
 
@@ -288,11 +280,7 @@ class ClientMessages(Requests, Messages):
                 await self._send(b"POST", self._target(*group_path, "detach"), {"consumer": name})
         return read_of((await self._channel.send(request, self._retry)).body)
 
-    async def commit(
-        self, queue: str, group: str, offset: int, *, lane: int | None = None, only_forward: bool = False
-    ) -> None:
-        body = CommitRequest(offset=offset, lane=lane, only_forward=only_forward)
-        await self._send(b"POST", self._target("queues", queue, "groups", group, "commit"), body)
+    commit = requested(Broker.commit)
 
     async def read_from(
         self,

@@ -1,19 +1,30 @@
-"""What every group of a client's operations stands on: making a request in a namespace, and decoding its answer."""
+"""What a client's operations stand on: making a request in a namespace, and decoding its answer.
+
+`requested` makes the method of an operation that is one request, from the table in `wire/http/endpoints.py`.
+"""
 
 from __future__ import annotations
 
 import itertools
 import secrets
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import update_wrapper
+from inspect import Parameter, signature
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 
+from penstock.api.arguments import lease_of
 from penstock.client.operations.codec import target, with_query
 from penstock.client.transport.channel import Request, Retry, Sender, is_repeat
 from penstock.model.errors import NotFound, PenstockError
-from penstock.wire.http.shapes import BATCH_TYPE, BATCHES_TYPE, JSON_TYPE, CountAnswer, encode_json
+from penstock.wire.http.answers import Wrapped
+from penstock.wire.http.endpoints import NUMBERS, Endpoint, endpoints_of
+from penstock.wire.http.shapes import BATCH_TYPE, BATCHES_TYPE, JSON_TYPE, encode_json
 
 Kind = TypeVar("Kind")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 TAKES_JSON: Final = f"content-type: {JSON_TYPE}\r\naccept: {JSON_TYPE}\r\n".encode()
 TAKES_BATCHES: Final = f"content-type: {JSON_TYPE}\r\naccept: {BATCHES_TYPE}\r\n".encode()
@@ -65,15 +76,55 @@ class Requests:
             request = Request(method, path, encode_json(body), TAKES_JSON)
         return (await self._channel.send(request, self._retry)).body
 
-    async def _delete(self, *parts: str) -> None:
+    async def _request(self, endpoint: Endpoint, given: dict[str, Any]) -> Any:
+        """Ask for an operation by its row of the table; `given` are its arguments in their order."""
+        first = list(given)[: len(endpoint.names)]
+        names = [_in_path(name, given.pop(argument)) for name, argument in zip(endpoint.names, first, strict=True)]
+        words = iter(names)
+        path = self._target(*(next(words) if part.startswith("{") else part for part in endpoint.parts[1:]))
+        if given.get("consumer", "") is None:
+            given["consumer"] = self.consumer_name
+        if endpoint.query is not None:
+            path = with_query(path, **msgspec.to_builtins(endpoint.query.from_arguments(given)))
+        body = None if endpoint.body is None else endpoint.body.from_arguments(given)
         try:
-            await self._send(b"DELETE", self._target(*parts))
+            answer = await self._send(endpoint.method.encode(), path, body)
         except NotFound as error:
-            if not is_repeat(error):  # else it was this call that deleted it
-                raise
+            if endpoint.removes and is_repeat(error):
+                return None  # it was this call that removed it
+            raise
+        if endpoint.gives is None:
+            return None
+        found = decoded(endpoint.gives, answer)
+        return found.result(*names) if isinstance(found, Wrapped) else found
 
-    async def _count(self, path: bytes, body: object = None) -> int:
-        return decoded(CountAnswer, await self._send(b"POST", path, body)).count
+
+def _in_path(name: str, value: Any) -> str:
+    if name == "lease":
+        return str(lease_of(value))
+    return str(value) if name in NUMBERS else value
+
+
+def requested(
+    operation: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Requests, Arguments], Coroutine[Any, Any, Result]]:
+    """The operation as the request that the table says. Where it has two, a name that is None is in no path."""
+    endpoints, parameters = endpoints_of(operation), signature(operation)
+    options = [name for name, one in parameters.parameters.items() if one.kind is Parameter.VAR_KEYWORD]
+
+    async def method(self: Requests, /, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
+        bound = parameters.bind(self, *args, **named)
+        bound.apply_defaults()
+        given = dict(list(bound.arguments.items())[1:])
+        for name in options:
+            given |= given.pop(name)
+        values = list(given.values())
+        endpoint = next((one for one in endpoints if None not in values[: len(one.names)]), endpoints[-1])
+        result: Result = await self._request(endpoint, given)
+        return result
+
+    update_wrapper(method, operation, ("__name__", "__qualname__"), ())
+    return method
 
 
 def decoded(kind: type[Kind], body: bytes) -> Kind:

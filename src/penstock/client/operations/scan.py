@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
+from penstock.api.broker import Broker
 from penstock.api.results import Scan
-from penstock.api.scan import Extent, QueueLanes, Scans
 from penstock.client.operations.codec import with_query
-from penstock.client.operations.requests import Requests
+from penstock.client.operations.requests import Requests, requested
 from penstock.client.transport.channel import Request
 from penstock.model.errors import InvalidArgument, PenstockError
 from penstock.wire.http.shapes import BATCHES_TYPE
@@ -22,12 +22,11 @@ _TAKES_BATCHES: Final = f"accept: {BATCHES_TYPE}\r\n".encode()
 _decode_scan: Final = msgspec.msgpack.Decoder(Scan).decode
 
 
-class ClientScans(Requests, Scans):
+class ClientScans(Requests):
     """Reads whole lanes."""
 
-    async def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
-        path = with_query(self._target("queues", queue, "lanes"), time_ms=time_ms)
-        return await self._get(QueueLanes, path)
+    lanes = requested(Broker.lanes)
+    extent = requested(Broker.extent)
 
     async def scan(
         self,
@@ -59,14 +58,3 @@ class ClientScans(Requests, Scans):
             return _decode_scan(reply.body)
         except msgspec.MsgspecError as error:
             raise PenstockError(f"the server's answer cannot be read: {error}; is it a newer version?") from error
-
-    async def extent(
-        self, queue: str, lane: int, start: int, *, max_rows: int | None = None, max_bytes: int | None = None
-    ) -> Extent:
-        path = with_query(
-            self._target("queues", queue, "lanes", str(lane), "extent"),
-            start=start,
-            max_rows=max_rows,
-            max_bytes=max_bytes,
-        )
-        return await self._get(Extent, path)

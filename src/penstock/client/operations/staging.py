@@ -1,4 +1,4 @@
-"""Staging, from a client: chunks that nobody sees until one commit publishes them, together with marks.
+"""Marks and staging, from a client: small durable documents, and chunks that one commit publishes together with them.
 
 Every one of these may be sent twice without harm: a chunk is known by its name, a transaction by its own.
 """
@@ -6,24 +6,53 @@ Every one of these may be sent twice without harm: a chunk is known by its name,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from penstock.api.marks import MarkPut, check_puts
-from penstock.api.staging import Committed, Staged, Staging, check_target
+from penstock.api.broker import Broker
+from penstock.api.marks import Mark, MarkPage, MarkPut, check_puts
+from penstock.api.staging import Committed, check_target
 from penstock.batch import EncodedBatch
 from penstock.client.operations.codec import frame, with_query
-from penstock.client.operations.requests import SENDS_BATCH, TAKES_JSON, Requests, decoded
-from penstock.client.transport.channel import Request
-from penstock.wire.http.shapes import CommitStagedRequest, MarkPutBody, encode_json
+from penstock.client.operations.requests import SENDS_BATCH, TAKES_JSON, Requests, decoded, requested
+from penstock.client.transport.channel import Request, is_repeat
+from penstock.model.errors import MarkMoved
+from penstock.wire.http.shapes import CommitStagedRequest, MarkPutBody, PutMarkRequest, encode_json
 
 COMMIT_SECONDS: Final = 600.0
 """A large commit is answered when all of it is published."""
 
 
-class ClientStaging(Requests, Staging):
-    """Stages and commits."""
+class ClientStaging(Requests):
+    """Reads and puts marks, stages and commits."""
+
+    mark = requested(Broker.mark)
+    delete_mark = requested(Broker.delete_mark)
+
+    async def marks(self, prefix: str = "") -> list[Mark]:
+        found: list[Mark] = []
+        after: str | None = None
+        while True:
+            path = with_query(self._target("marks"), prefix=prefix or None, limit=1_000, after=after)
+            page = await self._get(MarkPage, path)
+            found += page.marks
+            if page.next is None:
+                return found
+            after = page.next
+
+    async def put_mark(self, name: str, value: Any, *, expected_version: int | None = None) -> Mark:
+        [(_, text)] = check_puts([MarkPut(name, value, expected_version)])
+        body = PutMarkRequest(value=msgspec.Raw(text), expected_version=expected_version)
+        try:
+            return decoded(Mark, await self._send(b"PUT", self._target("marks", name), body))
+        except MarkMoved as error:
+            if expected_version is None or not is_repeat(error):
+                raise
+            mark = await self.mark(name)
+            if mark.version != expected_version + 1 or mark.value != msgspec.json.decode(text):
+                raise
+            return mark  # it was this call that moved it, and the answer that was lost
 
     async def stage(
         self,
@@ -61,8 +90,5 @@ class ClientStaging(Requests, Staging):
         request = Request(b"POST", path, encode_json(body), TAKES_JSON, max(COMMIT_SECONDS, self._channel.timeout_s))
         return decoded(Committed, (await self._channel.send(request, self._retry)).body)
 
-    async def abort_staged(self, transaction: str) -> None:
-        await self._send(b"DELETE", self._target("staged", transaction))
-
-    async def staged(self, transaction: str) -> Staged:
-        return await self._get(Staged, self._target("staged", transaction))
+    abort_staged = requested(Broker.abort_staged)
+    staged = requested(Broker.staged)

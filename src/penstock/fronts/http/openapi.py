@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from penstock.fronts.http.routes import NUMBERS, Route
+from penstock.fronts.http.routes import Route
 from penstock.model.errors import (
     Closed,
     Forbidden,
@@ -20,6 +20,7 @@ from penstock.model.errors import (
     Unavailable,
 )
 from penstock.version import VERSION
+from penstock.wire.http.endpoints import NUMBERS
 from penstock.wire.http.shapes import BATCH_TYPE, BATCHES_TYPE, JSON_TYPE, ErrorAnswer
 
 Schema = dict[str, Any]

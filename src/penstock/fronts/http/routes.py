@@ -28,8 +28,6 @@ QUERY_FIELDS_MAX: Final = 100
 PATHS_KEPT: Final = 1_024
 PATH_KEPT_BYTES: Final = 512
 """Paths remembered, and the longest: clients choose them, so both are bounded."""
-NUMBERS: Final = frozenset({"lane", "offset"})
-"""Names in paths that stand for numbers."""
 NAMESPACE: Final = "namespace"
 SESSION: Final = "session"
 

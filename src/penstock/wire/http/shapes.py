@@ -1,9 +1,9 @@
 """The HTTP API's shapes: what client and server say to each other in JSON and MessagePack.
 
-Plain data, shared by `fronts/http` and `client`; the OpenAPI document is made from it. Results of `api/` that JSON can
-carry as they are have no shape of their own. No socket, no broker. Two media types besides JSON keep messages encoded:
-a publish may carry a batch frame (`batch.to_bytes`), which is stored as it is, and a claim or read may be answered with
-`BATCHES_TYPE`, MessagePack around batches as they are stored.
+Plain data, shared by `fronts/http` and `client`; the OpenAPI document is made from it, from `arguments.py` and from
+`answers.py`. No socket, no broker. Two media types besides JSON keep messages encoded: a publish may carry a batch
+frame (`batch.to_bytes`), which is stored as it is, and a claim or read may be answered with `BATCHES_TYPE`, MessagePack
+around batches as they are stored.
 """
 
 from __future__ import annotations
@@ -13,14 +13,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from penstock.api.dead_letters import DeadReason
-from penstock.api.inspect import HistoryEntry, QueueStats
 from penstock.api.results import Received
-from penstock.model import Binding, Message
+from penstock.model import Message
 from penstock.model.errors import InvalidArgument
 from penstock.model.limits import SESSION_SECONDS_MAX, SESSION_SECONDS_MIN
-from penstock.model.typed_headers import json_headers as json_headers  # noqa: PLC0414 - clients and fronts take it from here
-from penstock.model.typed_headers import plain_headers as plain_headers  # noqa: PLC0414
+from penstock.model.typed_headers import json_headers, plain_headers
 
 JSON_TYPE: Final = "application/json"
 BATCH_TYPE: Final = "application/vnd.penstock.batch"
@@ -353,18 +350,6 @@ class NextRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_default
     """Who claims; without it, the connection's address."""
 
 
-class ExtendRequest(Struct, forbid_unknown_fields=True):
-    """Keep a lease for another span from now."""
-
-    seconds: float | None = None
-    """From now on; without it, as long as the queue's leases last."""
-
-
-class ExtendAnswer(Struct):
-    deadline_ms: int
-    """When the lease ends now."""
-
-
 # Transactions --------------------------------------------------------------------------------------------
 
 
@@ -395,7 +380,7 @@ class TransactionRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_
     """Messages by target."""
 
 
-# Streams and looking -------------------------------------------------------------------------------------
+# Streams -------------------------------------------------------------------------------------------------
 
 
 class ReadRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -428,236 +413,6 @@ class EncodedRead(Struct, array_like=True):
     primary_committed: int | None
     slices: list[EncodedSlice]
     done: list[bool] | None = None
-
-
-class CommitRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    offset: int
-    """The first that is not processed."""
-    lane: int | None = None
-    """Needed where the queue has several."""
-    only_forward: bool = False
-    """Change nothing where the group has come further than that."""
-
-
-class SeekRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """One of to, offset and time_ms."""
-
-    to: Literal["first", "last"] | None = None
-    """The beginning or the end."""
-    offset: int | None = None
-    """An offset of a lane."""
-    time_ms: int | None = None
-    """The first message published at this time or later."""
-    lane: int | None = None
-    """All lanes without it; needed with `offset` where the queue has several."""
-
-
-class PageAnswer(Struct, kw_only=True):
-    """What a browse found; `next` is the `after` of the next page, null at the end."""
-
-    messages: list[ReceivedBody]
-    next: str | None
-
-
-class HistoryAnswer(Struct):
-    history: list[HistoryEntry]
-
-
-# Dead letters --------------------------------------------------------------------------------------------
-
-
-class DeadConditions(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Which dead letters: all conditions that are given hold."""
-
-    reason: str | None = None
-    """attempts, rejected, expired, …"""
-    error: str | None = None
-    """Text that the error contains."""
-    filter: str | None = None
-    """A [condition](filters.md) on metadata."""
-    lane: int | None = None
-    """Only this lane; offsets are those of every lane else."""
-    until_ms: int | None = None
-    """Only what died then or before, in milliseconds since the epoch."""
-
-
-class DeadChoice(DeadConditions, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Which dead letters: all conditions that are given hold."""
-
-    offsets: tuple[int, int] | None = None
-    """[start, end)"""
-
-
-class DeadBody(Struct, kw_only=True):
-    message: ReceivedBody
-    reason: str
-    """attempts, rejected, expired, …"""
-    error: str
-    """What was said with the last nack or reject."""
-    attempts: int
-    """Hand-outs that it had."""
-    consumer: str
-    """Who had it last."""
-    dead_ms: int
-    """When it died."""
-
-
-class DeadAnswer(Struct):
-    dead: list[DeadBody]
-
-
-class ReasonsAnswer(Struct):
-    reasons: list[DeadReason]
-
-
-class CountAnswer(Struct):
-    count: int
-    """Messages."""
-
-
-# Declarations --------------------------------------------------------------------------------------------
-
-
-class QueueBody(Struct, kw_only=True):
-    """A queue and its options that differ from the defaults."""
-
-    name: str
-    options: dict[str, Any]
-    """Options that differ from the [defaults](options.md)."""
-
-
-class QueuesAnswer(Struct, kw_only=True):
-    queues: list[QueueBody]
-    next: str | None
-    """The `after` of the next page, null at the end."""
-
-
-class GroupsAnswer(Struct):
-    groups: list[QueueBody]
-
-
-class ExchangesAnswer(Struct):
-    exchanges: list[QueueBody]
-
-
-class BindingBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """From an exchange to a queue or another exchange."""
-
-    target: str
-    """The queue's or exchange's name."""
-    target_kind: Literal["queue", "exchange"] = "queue"
-    """What `target` names."""
-    pattern: str = ""
-    """The key (direct), the pattern (topic, mqtt) or the condition (filter)."""
-    headers: dict[str, Any] | None = None
-    """What a headers exchange compares."""
-    match: Literal["all", "any"] = "all"
-    """All of the headers, or any."""
-
-    def binding(self, exchange: str) -> Binding:
-        """The binding to an exchange."""
-        fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        fields["headers"] = None if self.headers is None else plain_headers(self.headers)
-        return Binding(exchange=exchange, **fields)
-
-
-def binding_body(binding: Binding) -> BindingBody:
-    """A binding as JSON carries it."""
-    headers = None if binding.headers is None else json_headers(binding.headers)
-    return BindingBody(
-        target=binding.target,
-        target_kind=binding.target_kind,
-        pattern=binding.pattern,
-        headers=headers,
-        match=binding.match,
-    )
-
-
-class BindingsAnswer(Struct):
-    bindings: list[BindingBody]
-
-
-class ConsumerRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    consumer: str
-    """The name it claims or reads with."""
-
-
-class AttachRequest(ConsumerRequest, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    exclusive: bool = False
-    """It is to be the queue's only one."""
-
-
-class DetachRequest(ConsumerRequest, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    keep: bool = False
-    """It takes no more, and may still settle what it holds."""
-
-
-# Statistics ----------------------------------------------------------------------------------------------
-
-
-class StatsAnswer(Struct, kw_only=True):
-    queues: list[QueueStats]
-    next: str | None
-
-
-# Traces --------------------------------------------------------------------------------------------------
-
-
-class TraceEventRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A named event for a trace's timeline, of a message where one is given."""
-
-    name: str
-    """What happened."""
-    detail: str = ""
-    """More about it, as text."""
-    queue: str | None = None
-    """With `offset`: the message it is about."""
-    lane: int | None = None
-    """Needed where the queue has several."""
-    offset: int | None = None
-    """With `queue`."""
-    consumer: str | None = None
-    """Who notes it; without it, the connection's address."""
-
-
-# Schedules -----------------------------------------------------------------------------------------------
-
-
-class ScheduleRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Publish a message again and again: at the times of a cron expression, or at an interval."""
-
-    queue: str | None = None
-    """Where to publish: a queue"""
-    exchange: str | None = None
-    """or an exchange."""
-    cron: str | None = None
-    """Five fields, or six with seconds first."""
-    interval_ms: int | None = None
-    """Or an interval in milliseconds, 100 at least."""
-    timezone: str = "UTC"
-    """What `cron` is read in."""
-    message: MessageBody
-    """What is published at each tick."""
-    paused: bool = False
-    """Fire nothing for now."""
-    description: str = ""
-    """For people."""
-
-
-class ScheduleBody(ScheduleRequest, forbid_unknown_fields=False, kw_only=True, omit_defaults=True):
-    name: str
-    next_ms: int | None = None
-    """The tick it waits for; none while paused."""
-    last_ms: int | None = None
-    """The last tick that published."""
-    fired: int = 0
-    """Ticks that published a message."""
-    last_error: str = ""
-    """Why the latest tick published nothing; empty when it did."""
-
-
-class SchedulesAnswer(Struct):
-    schedules: list[ScheduleBody]
 
 
 # Marks and staging -----------------------------------------------------------------------------------------
@@ -704,39 +459,6 @@ class CommitStagedRequest(Struct, forbid_unknown_fields=True, kw_only=True, omit
     publish_id: str | None = None
     """Names the publication in its queues: chunks of the same names, published before under the same id within the
     queues' dedup windows (in whatever transaction), are not published again."""
-
-
-# Enqueued messages -----------------------------------------------------------------------------------------
-
-
-class FailedBody(Struct, kw_only=True, omit_defaults=True):
-    """An enqueued message that cannot be published, without its payload."""
-
-    id: int
-    """Of its row in the database."""
-    namespace: str
-    queue: str | None = None
-    exchange: str | None = None
-    key: str | None = None
-    size: int
-    """Bytes of the payload."""
-    enqueued_ms: int
-    error: str
-    """Why it cannot be published."""
-    failed_ms: int
-
-
-class FailedAnswer(Struct, kw_only=True):
-    failed: list[FailedBody]
-    next: int | None
-    """Where to go on, as `after`; null at the end."""
-
-
-class EnqueuedChoice(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which of the enqueued messages that cannot be published."""
-
-    ids: list[int] | None = None
-    """Of their rows; all of the namespace unless given."""
 
 
 # Sessions --------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The operations of the API, one module a subject. Each has a list `ROUTES`, filled by its handlers' decorators.
 
-Where a request holds the broker's arguments by their names, and the answer is the broker's result, `ROUTES.forward`
-makes the handler.
+For requests that are one operation each, the handlers are made from the table in `wire/http/endpoints.py`.
 """
 
 from __future__ import annotations
@@ -9,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from inspect import getdoc
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
-from penstock.fronts.http.routes import NUMBERS, Call, Handler, Route
-from penstock.model.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from msgspec import Struct
+from penstock.fronts.http.routes import Call, Handler, Route
+from penstock.wire.http.answers import Wrapped
+from penstock.wire.http.arguments import Arguments, number
+from penstock.wire.http.endpoints import ENDPOINTS, NUMBERS, Endpoint, endpoints_of
 
 Register = Callable[[Handler], Handler]
 
@@ -32,7 +30,7 @@ class Routes(list[Route]):
 
     def __init__(self, module: str) -> None:
         super().__init__()
-        self._module = module
+        self.module = module
 
     def add(self, method: str, path: str, answers: Mapping[int, Any], **more: Any) -> Register:
         """Declare the handler below: its path, the answers it gives, and what else a `Route` says."""
@@ -43,37 +41,34 @@ class Routes(list[Route]):
 
         return register
 
-    def forward(
-        self,
-        method: str,
-        path: str,
-        operation: Callable[..., Awaitable[Any]],
-        gives: type[Struct] | None = None,
-        *,
-        body: type[Struct] | None = None,
-        query: type[Struct] | None = None,
-        name: str = "",
-        **more: Any,
-    ) -> None:
-        """Declare a request that is an operation of the broker by itself.
+    def answer(self, operation: Callable[..., Awaitable[Any]], answers: Mapping[int, Any]) -> Register:
+        """Declare the handler below for a row of the table that needs one of its own."""
+        [endpoint] = endpoints_of(operation)
+        return self.add(endpoint.method, endpoint.path, answers, errors=endpoint.errors)
 
-        The names in the path are its first arguments, the fields of `body` or `query` are arguments by name. What it
-        returns is the answer, by itself or as the only field of `gives`.
-        """
+    def forward(self, endpoint: Endpoint) -> None:
+        """Declare a row of the table: its operation of the broker answers."""
+        gives, operation = endpoint.gives, endpoint.operation
 
-        async def handler(call: Call, **given: Struct) -> Answer:
-            arguments = [path_number(call, part) if part in NUMBERS else text for part, text in call.names.items()]
-            options = {field: getattr(one, field) for one in given.values() for field in one.__struct_fields__}
-            result = await getattr(call.broker, operation.__name__)(*arguments, **options)
+        async def handler(call: Call, **given: Arguments) -> Answer:
+            names = [path_number(call, part) if part in NUMBERS else text for part, text in call.names.items()]
+            options = {name: value for one in given.values() for name, value in one.arguments().items()}
+            if options.get("consumer", "") is None:
+                options["consumer"] = call.consumer
+            result = await getattr(call.broker, operation.__name__)(*names, **options)
             if gives is None:
                 return NOTHING
-            return json_answer(result if isinstance(result, gives) else gives(result))
+            if issubclass(gives, Wrapped):
+                return json_answer(gives.from_result(result, *call.names.values()))
+            return json_answer(result)
 
-        handler.__name__ = name or operation.__name__
+        handler.__name__ = endpoint.name
         handler.__doc__ = getdoc(operation)
-        handler.__module__ = self._module
-        handler.__annotations__ = {part: kind for part, kind in (("body", body), ("query", query)) if kind is not None}
-        self.add(method, path, {204: None} if gives is None else {200: gives}, **more)(handler)
+        handler.__module__ = self.module
+        shapes = {"body": endpoint.body, "query": endpoint.query}
+        handler.__annotations__ = {part: kind for part, kind in shapes.items() if kind is not None}
+        answers = {204: None} if gives is None else {200: gives}
+        self.add(endpoint.method, endpoint.path, answers, errors=endpoint.errors)(handler)
 
 
 def path_number(call: Call, name: str) -> int:
@@ -81,14 +76,14 @@ def path_number(call: Call, name: str) -> int:
     return number(call.names[name], f"the path's {name}")
 
 
-def number(text: str, what: str) -> int:
-    """A whole number in a path or query."""
-    if not text.isascii() or not text.isdigit() or len(text) > 19:
-        raise InvalidArgument(f"{what} is {text[:40]!r}; it must be a whole number")
-    return int(text)
-
-
 def all_routes() -> list[Route]:
-    """Every operation, in the order of the documentation."""
-    modules = [import_module(f"{__name__}.{subject}") for subject in SUBJECTS]
-    return [route for module in modules for route in module.ROUTES]
+    """Every operation, in the order of the documentation: a module's own handlers, then the rows of the table."""
+    routes: list[Route] = []
+    for subject in SUBJECTS:
+        own: Routes = import_module(f"{__name__}.{subject}").ROUTES
+        made = Routes(own.module)
+        for endpoint in ENDPOINTS.get(subject, ()):
+            if not any((endpoint.method, endpoint.path) == (route.method, route.path) for route in own):
+                made.forward(endpoint)
+        routes += [*own, *made]
+    return routes

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.api.arguments import milliseconds, verdicts_of
-from penstock.api.dead_letters import DeadMessage
 from penstock.api.results import Claim, Receipt, Slice
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.model import SPAN_MS_MAX
@@ -16,7 +15,6 @@ from penstock.wire.http.shapes import (
     BufferedAnswer,
     BufferedBody,
     ClaimAnswer,
-    DeadBody,
     EncodedClaim,
     EncodedSlice,
     PartBody,
@@ -96,14 +94,3 @@ def _verdicts(body: VerdictBody) -> list[Verdict]:
     if body.offsets is not None and not body.offsets:
         raise InvalidArgument("offsets is empty; leave it out to settle all that is left of the lease")
     return [*verdicts_of(body.action, body.offsets, delay_ms, body.error)]
-
-
-def dead_body(dead: DeadMessage) -> DeadBody:
-    return DeadBody(
-        message=received_body(dead.received),
-        reason=dead.reason,
-        error=dead.error,
-        attempts=dead.attempts,
-        consumer=dead.consumer,
-        dead_ms=dead.dead_ms,
-    )

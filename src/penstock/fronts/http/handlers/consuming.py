@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.api.broker import Broker
 from penstock.api.results import Claim
 from penstock.api.ticket import Ticket
 from penstock.fronts.http.handlers import Routes
@@ -15,8 +14,6 @@ from penstock.wire.http.shapes import (
     BATCHES_TYPE,
     ClaimAnswer,
     ClaimRequest,
-    ExtendAnswer,
-    ExtendRequest,
     NextRequest,
     SettleRequest,
 )
@@ -86,6 +83,3 @@ def _claim_answer(call: Call, claimed: Claim) -> Answer:
     if call.request.accepts(BATCHES_TYPE):
         return Answer(200, claim_parts(encoded_claim(claimed)), BATCHES_TYPE)
     return json_answer(claim_answer(claimed))
-
-
-ROUTES.forward("POST", "/v1/leases/{lease}/extend", Broker.extend, ExtendAnswer, body=ExtendRequest, errors=[LeaseLost])

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.api.broker import Broker
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.queues import Options, known
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import GroupConfig
-from penstock.model.errors import AlreadyExists, LimitReached, NotFound, WrongKind
-from penstock.wire.http.shapes import (
-    AttachRequest,
-    ConsumerRequest,
-    CountAnswer,
-    DetachRequest,
-    GroupsAnswer,
-    QueueBody,
-    SeekRequest,
-)
+from penstock.model.errors import AlreadyExists, LimitReached, NotFound
+from penstock.wire.http.answers import QueueBody
+from penstock.wire.http.endpoints import GROUP
 
 ROUTES = Routes(__name__)
-GROUP = "/v1/queues/{queue}/groups/{group}"
-
-
-@ROUTES.add("GET", "/v1/queues/{queue}/groups", {200: GroupsAnswer})
-async def list_groups(call: Call) -> Answer:
-    """The groups of a queue, each with its options that differ from the defaults."""
-    groups = sorted((await call.broker.groups(call.names["queue"])).items())
-    return json_answer(GroupsAnswer([QueueBody(name=name, options=options) for name, options in groups]))
 
 
 @ROUTES.add(
@@ -61,13 +45,3 @@ async def _group(call: Call) -> QueueBody:
     if options is None:
         raise NotFound(f"queue {queue!r} has no group {group!r}; declare it first")
     return QueueBody(name=group, options=options)
-
-
-ROUTES.forward("DELETE", GROUP, Broker.delete_group)
-ROUTES.forward("POST", GROUP + "/seek", Broker.seek, body=SeekRequest)
-ROUTES.forward("POST", GROUP + "/pause", Broker.pause, name="pause_group")
-ROUTES.forward("POST", GROUP + "/resume", Broker.resume, name="resume_group")
-ROUTES.forward("POST", GROUP + "/purge", Broker.purge, CountAnswer, errors=[WrongKind])
-ROUTES.forward("POST", GROUP + "/attach", Broker.attach, body=AttachRequest)
-ROUTES.forward("POST", GROUP + "/detach", Broker.detach, body=DetachRequest)
-ROUTES.forward("POST", GROUP + "/stop-waiting", Broker.stop_waiting, body=ConsumerRequest)

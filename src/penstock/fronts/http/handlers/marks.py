@@ -12,10 +12,10 @@ from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import LimitReached, MarkMoved, MessageTooLarge
+from penstock.wire.http.endpoints import MARK
 from penstock.wire.http.shapes import MarkBody, MarksAnswer, PutMarkRequest
 
 ROUTES = Routes(__name__)
-MARK = "/v1/marks/{mark}"
 
 
 class MarksQuery(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -39,7 +39,7 @@ async def list_marks(call: Call, query: MarksQuery) -> Answer:
     return json_answer(MarksAnswer(marks=[_body(mark, mark.value) for mark in page.marks], next=page.next))
 
 
-@ROUTES.add("GET", MARK, {200: MarkBody})
+@ROUTES.answer(Broker.mark, {200: MarkBody})
 async def show_mark(call: Call) -> Answer:
     """A mark: its value and version."""
     mark = await call.broker.mark(call.names["mark"])
@@ -53,6 +53,3 @@ async def put_mark(call: Call, body: PutMarkRequest) -> Answer:
     name = call.names["mark"]
     mark = await call.broker.put_mark(name, body.value, expected_version=body.expected_version)
     return json_answer(_body(mark, body.value))
-
-
-ROUTES.forward("DELETE", MARK, Broker.delete_mark)

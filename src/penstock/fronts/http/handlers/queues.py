@@ -7,17 +7,16 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct
 
-from penstock.api.broker import Broker
 from penstock.api.inspect import QueueStats
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import ExchangeConfig, GroupConfig, QueueConfig, make_config
 from penstock.model.errors import AlreadyExists, LimitReached, NotFound
-from penstock.wire.http.shapes import QueueBody, QueuesAnswer, StatsAnswer
+from penstock.wire.http.answers import QueueBody, QueuesAnswer, StatsAnswer
+from penstock.wire.http.endpoints import QUEUE
 
 ROUTES = Routes(__name__)
-QUEUE = "/v1/queues/{queue}"
 Options = dict[str, Any]
 Item = TypeVar("Item")
 Config = TypeVar("Config", QueueConfig, GroupConfig, ExchangeConfig)
@@ -77,20 +76,8 @@ async def change_queue(call: Call, body: Options) -> Answer:
     return json_answer(await _queue(call, name))
 
 
-@ROUTES.add("GET", QUEUE, {200: QueueBody})
-async def show_queue(call: Call) -> Answer:
-    """A queue and its options that differ from the defaults."""
-    return json_answer(await _queue(call, call.names["queue"]))
-
-
 async def _queue(call: Call, name: str) -> QueueBody:
     return QueueBody(name=name, options=await call.broker.queue_options(name))
-
-
-ROUTES.forward("DELETE", QUEUE, Broker.delete_queue)
-ROUTES.forward("POST", QUEUE + "/pause", Broker.pause, name="pause_queue")
-ROUTES.forward("POST", QUEUE + "/resume", Broker.resume, name="resume_queue")
-ROUTES.forward("GET", QUEUE + "/stats", Broker.stats, QueueStats, name="queue_stats")
 
 
 class StatsQuery(ListQuery, forbid_unknown_fields=True, kw_only=True):

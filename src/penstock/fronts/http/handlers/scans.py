@@ -14,42 +14,21 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from penstock.api.broker import Broker
 from penstock.api.results import Scan
-from penstock.api.scan import Extent, QueueLanes, check_columns
+from penstock.api.scan import check_columns
 from penstock.fronts.http.errors import NOT_ACCEPTABLE, HttpError
 from penstock.fronts.http.handlers import Routes, path_number
 from penstock.fronts.http.request import Answer, Stream
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import OffsetGone
+from penstock.wire.http.endpoints import LANE
 from penstock.wire.http.shapes import ARROW_TYPE, BATCHES_TYPE, NEXT_OFFSET_HEADER, encode_msgpack
 
 ROUTES = Routes(__name__)
-LANE: Final = "/v1/queues/{queue}/lanes/{lane}"
 PIECE_BYTES: Final = 256 * 1024
 """What is encoded and sent between two turns of the loop."""
 SLICE_BYTES: Final = 100
 """What a slice costs beside its bytes; keeps thousands of tiny ones from passing as nothing."""
-
-
-class LanesQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    time_ms: int | None = None
-    """Also give each lane's first offset published at this time or later."""
-
-
-ROUTES.forward("GET", "/v1/queues/{queue}/lanes", Broker.lanes, QueueLanes, query=LanesQuery)
-
-
-class ExtentQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    start: int
-    """The offset that a read would begin at."""
-    max_rows: int | None = None
-    """Messages that it may have at most."""
-    max_bytes: int | None = None
-    """Bytes of whole batches that it may have; one batch is always within it."""
-
-
-ROUTES.forward("GET", LANE + "/extent", Broker.extent, Extent, query=ExtentQuery, errors=[OffsetGone])
 
 
 class ScanQuery(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -6,19 +6,18 @@ import msgspec
 from msgspec import Struct
 
 from penstock import telemetry
-from penstock.api.broker import Broker
 from penstock.api.marks import MarkPut
-from penstock.api.staging import Committed, Staged
+from penstock.api.staging import Committed
 from penstock.batch import EncodedBatch, encode
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model import check_message
-from penstock.model.errors import AlreadyCommitted, ChunkMissing, LimitReached, MarkMoved, MessageTooLarge, QueueFull
+from penstock.model.errors import ChunkMissing, LimitReached, MarkMoved, MessageTooLarge, QueueFull
+from penstock.wire.http.endpoints import TRANSACTION
 from penstock.wire.http.shapes import CommitStagedRequest, PublishRequest
 
 ROUTES = Routes(__name__)
-TRANSACTION = "/v1/staged/{transaction}"
 
 
 class StageQuery(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -62,7 +61,3 @@ async def commit_staged(call: Call, body: CommitStagedRequest) -> Answer:
         call.names["transaction"], body.chunks, marks=puts, publish_id=body.publish_id
     )
     return json_answer(done)
-
-
-ROUTES.forward("GET", TRANSACTION, Broker.staged, Staged, name="show_staged")
-ROUTES.forward("DELETE", TRANSACTION, Broker.abort_staged, errors=[AlreadyCommitted])

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from penstock.api.broker import Broker
 from penstock.api.results import StreamRead
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import encoded_slices
-from penstock.fronts.http.handlers.groups import GROUP
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import OffsetGone, Overloaded, WrongKind
+from penstock.wire.http.endpoints import GROUP
 from penstock.wire.http.large_bodies import read_parts
-from penstock.wire.http.shapes import BATCHES_TYPE, CommitRequest, EncodedRead, ReadAnswer, ReadRequest, received_body
+from penstock.wire.http.shapes import BATCHES_TYPE, EncodedRead, ReadAnswer, ReadRequest, received_body
 
 ROUTES = Routes(__name__)
 
@@ -54,9 +53,6 @@ async def read(call: Call, body: ReadRequest) -> Answer:
         if waits:
             call.server.end_wait(call.request)
     return _answer(call, found)
-
-
-ROUTES.forward("POST", GROUP + "/commit", Broker.commit, body=CommitRequest, errors=[WrongKind])
 
 
 class LogQuery(Struct, forbid_unknown_fields=True, kw_only=True):
