@@ -218,7 +218,7 @@ _LIMITS: Final[dict[str, tuple[tuple[str, ...], tuple[int, ...]]]] = {
     "pages": (("penstock.core.log.PAGES_MAX",), (1,)),
     "page": (("penstock.node.lanes.PAGE_BATCHES",), (1, 3)),
     "ids": (("penstock.core.dedup.IDS_IN_MEMORY_MAX", "penstock.node.lanes.IDS_IN_MEMORY_MAX"), (0, 2)),
-    "encode": (("penstock.node.publish.split.ENCODE_FROM",), (1, 3)),
+    "encode": (("penstock.node.publish.parts.ENCODE_FROM",), (1, 3)),
     "chunk": (("penstock.core.group.waiting.CHUNK_OFFSETS",), (1, 4)),
     "parked": (("penstock.core.group.walk.PARKED_MAX",), (2, 6)),
     "pending": (

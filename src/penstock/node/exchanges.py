@@ -16,7 +16,7 @@ from penstock.model.rows import REGISTRAR_SLOT
 from penstock.node.catalog import Catalog, binding_row, exchange_row
 from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.cluster.ownership import Ownership
-from penstock.node.tasks import Tasks
+from penstock.node.timers import Tasks
 
 
 @dataclass(eq=False, repr=False)

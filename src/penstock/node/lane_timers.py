@@ -17,8 +17,7 @@ from penstock.node.catalog import Catalog
 from penstock.node.clock import Clock
 from penstock.node.commit.commits import Commits
 from penstock.node.lanes import LaneSet
-from penstock.node.tasks import Tasks
-from penstock.node.timers import Timers
+from penstock.node.timers import Tasks, Timers
 from penstock.store.contract import Log
 
 READ_AGAIN_MS: Final = 1_000

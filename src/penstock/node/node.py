@@ -64,8 +64,7 @@ from penstock.node.staging.chunks import Chunks
 from penstock.node.staging.finish import Finisher
 from penstock.node.staging.ledger import Ledger
 from penstock.node.staging.staging import Staging
-from penstock.node.tasks import Tasks
-from penstock.node.timers import Timers
+from penstock.node.timers import Tasks, Timers
 from penstock.store.contract import Store
 from penstock.store.memory.engine import MemoryStore
 from penstock.version import VERSION

@@ -15,7 +15,7 @@ from penstock.model.rows import BatchRow, CatalogRow, Commit, DedupRow, LaneImag
 from penstock.node.broker import LocalBroker
 from penstock.node.catalog_writer import NAME_LOCKS_MAX
 from penstock.node.node import Node
-from penstock.node.publish.split import parts_of_messages
+from penstock.node.publish.parts import parts_of_messages
 from penstock.store.memory.engine import MemoryStore
 from tests.nodes import node_of
 from tests.simulation.virtual_loop import SimulatedClock, VirtualLoop, run

@@ -43,8 +43,7 @@ from penstock.node.commit.commits import Commits
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.observe.counters import Counters
 from penstock.node.publish.append import Publisher
-from penstock.node.publish.parts import Part, Results
-from penstock.node.publish.split import parts_of_messages
+from penstock.node.publish.parts import Part, Results, parts_of_messages
 from penstock.store.contract import Enqueueing as EnqueuedStore
 
 POLL_S: Final = 1.0

@@ -17,8 +17,7 @@ from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.commits import Commits
 from penstock.node.lanes import LaneSet
-from penstock.node.tasks import Tasks
-from penstock.node.timers import Timers
+from penstock.node.timers import Tasks, Timers
 
 LIMITS_EVERY_MS: Final = 1_000
 DEDUP_EVERY_MS: Final = 60_000

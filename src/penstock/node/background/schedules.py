@@ -44,11 +44,8 @@ from penstock.node.cluster.ownership import Ownership
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.limits import Limits
 from penstock.node.publish.append import Publisher
-from penstock.node.publish.parts import Part
-from penstock.node.publish.route import route_message
-from penstock.node.publish.split import parts_of_messages
-from penstock.node.tasks import Tasks
-from penstock.node.timers import Timers
+from penstock.node.publish.parts import Part, parts_of_messages, route_message
+from penstock.node.timers import Tasks, Timers
 
 FIRE_AT_ONCE: Final = 500
 RETRY_MS: Final = 1_000

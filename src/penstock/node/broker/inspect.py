@@ -23,7 +23,7 @@ from penstock.model.events import Delivery
 from penstock.node.arguments import lane_of, place_after
 from penstock.node.broker.names import Names
 from penstock.node.observe.feed import Watch
-from penstock.node.observe.stats import queue_stats
+from penstock.node.observe.survey import queue_stats
 
 
 class LocalInspection(Names, Inspection):

@@ -37,9 +37,7 @@ from penstock.node.arguments import lane_of
 from penstock.node.broker.names import Names
 from penstock.node.broker.transaction import LocalTransaction
 from penstock.node.consume.waiters import Request
-from penstock.node.publish.parts import Part, Unit
-from penstock.node.publish.route import route_batch, route_messages
-from penstock.node.publish.split import parts_of_batch, parts_of_messages
+from penstock.node.publish.parts import Part, Unit, parts_of_batch, parts_of_messages, route_batch, route_messages
 
 WAIT_SECONDS_MAX = 3_600
 _DONE: Final = (Verdict("ack"),)

@@ -12,9 +12,7 @@ from penstock.api.messages import Transaction
 from penstock.api.results import Claim, Lease, Receipt
 from penstock.model import Message
 from penstock.model.verdict import Verdict
-from penstock.node.publish.parts import Part
-from penstock.node.publish.route import route_messages
-from penstock.node.publish.split import parts_of_messages
+from penstock.node.publish.parts import Part, parts_of_messages, route_messages
 
 if TYPE_CHECKING:
     from penstock.node.broker.messages import LocalMessages

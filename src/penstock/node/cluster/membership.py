@@ -32,7 +32,7 @@ from penstock.node.lifecycle import Lifecycle
 from penstock.node.numbers import Numbers
 from penstock.node.session import Session
 from penstock.node.spool.spool import Spool
-from penstock.node.tasks import Tasks
+from penstock.node.timers import Tasks
 from penstock.store.contract import Coordination
 from penstock.version import VERSION
 

@@ -33,9 +33,7 @@ from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.numbers import Numbers
 from penstock.node.publish.append import Publisher
-from penstock.node.publish.parts import Part
-from penstock.node.publish.route import route_message
-from penstock.node.publish.split import parts_of_messages
+from penstock.node.publish.parts import Part, parts_of_messages, route_message
 from penstock.node.spool.positions import Positions
 from penstock.node.timers import Timers
 from penstock.store.contract import Store

@@ -28,7 +28,7 @@ from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.commits import Commits
 from penstock.node.numbers import Numbers
 from penstock.node.publish.parts import ENCODE_FROM, Origin, Part, Results
-from penstock.node.tasks import Tasks
+from penstock.node.timers import Tasks
 
 LANDED_WITHIN_S: Final = 10.0
 """How long a publish waits for other nodes to have carried out their parts."""

@@ -19,7 +19,7 @@ from penstock.node.cluster.outbox import Outbox
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.commits import Commits
 from penstock.node.observe.events import EventWriter
-from penstock.node.tasks import Tasks
+from penstock.node.timers import Tasks
 from penstock.store.contract import Log
 
 

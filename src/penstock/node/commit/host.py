@@ -34,7 +34,7 @@ from penstock.node.observe.events import EventWriter
 from penstock.node.observe.traces import Traces
 from penstock.node.spool.positions import Positions
 from penstock.node.spool.spool import Spool
-from penstock.node.tasks import Tasks
+from penstock.node.timers import Tasks
 
 log = logging.getLogger("penstock.node")
 

@@ -23,11 +23,10 @@ from penstock.core.lane import Lane, Sealed
 from penstock.model.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.model.rows import Commit
 from penstock.node.clock import Clock
-from penstock.node.commit.build import Round, any_epoch, build
 from penstock.node.commit.commits import PENDING_BYTES_MAX, Commits
 from penstock.node.commit.host import CommitHost
 from penstock.node.commit.pacing import DEFERRED_SECONDS, Pacing
-from penstock.node.commit.pending import Pending
+from penstock.node.commit.pending import Pending, Round, any_epoch, build
 from penstock.node.observe.counters import Counters
 from penstock.node.publish.parts import Unit
 from penstock.store.contract import Store

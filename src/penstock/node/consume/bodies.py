@@ -15,7 +15,7 @@ from penstock.core.lane import Lane
 from penstock.model.errors import PenstockError, StoreCorrupt
 from penstock.node.cache import BatchCache, CachedBatch
 from penstock.node.lanes import LaneSet
-from penstock.node.tasks import Tasks
+from penstock.node.timers import Tasks
 
 READ_BYTES: Final = 2 * 1024 * 1024
 LAG_TO_READ_AHEAD: Final = 1_000

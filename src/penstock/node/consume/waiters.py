@@ -29,8 +29,7 @@ from penstock.node.lane_timers import LaneTimers
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.numbers import Numbers
-from penstock.node.tasks import Tasks
-from penstock.node.timers import Timers
+from penstock.node.timers import Tasks, Timers
 
 WAITERS_MAX: Final = 100_000
 

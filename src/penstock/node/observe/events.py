@@ -24,7 +24,7 @@ from penstock.node.cluster.ownership import Ownership
 from penstock.node.cluster.remote_publish import RemotePublish
 from penstock.node.lanes import LaneSet
 from penstock.node.publish.parts import Part
-from penstock.node.tasks import Tasks
+from penstock.node.timers import Tasks
 
 EVENTS_RETAIN_MS: Final = 7 * 24 * 3600 * 1000
 EVENTS_RETAIN_BYTES: Final = 256 * 1024 * 1024

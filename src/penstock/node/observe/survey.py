@@ -13,7 +13,9 @@ from heapq import nsmallest
 from time import perf_counter
 from typing import Final
 
+from penstock.api.inspect import GroupStats, QueueStats
 from penstock.api.measures import COUNTERS, NodeNumbers, QueueNumbers, RestNumbers
+from penstock.core.group.stream import StreamGroup
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Group as GroupState
 from penstock.core.lane import Lane
@@ -27,7 +29,6 @@ from penstock.node.consume.waiters import Waiters
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.observe.counters import Counters
-from penstock.node.observe.stats import group_stats, queue_stats
 from penstock.node.spool.spool import Spool
 
 SLICE_S: Final = 0.003
@@ -243,3 +244,53 @@ def _add(rest: RestNumbers, lanes: list[Lane], group: Group, now_ms: int) -> Non
         segment = lane.log.look(offset) if offset < lane.visible_end else None
         if segment is not None:
             rest.lag_seconds = max(rest.lag_seconds, (now_ms - segment.published_ms) / 1000)
+
+
+# Numbers of one queue, also for who asks for it alone ------------------------------------------------------
+
+
+def queue_stats(queue: Queue, lanes: list[Lane], now_ms: int) -> QueueStats:
+    """The numbers of a queue, whose lanes these are."""
+    return QueueStats(
+        queue=queue.name,
+        namespace=queue.namespace,
+        lanes=len(lanes),
+        messages=sum(lane.visible_end - lane.first for lane in lanes),
+        published=sum(lane.visible_end for lane in lanes),
+        bytes_published=sum(lane.bytes_end for lane in lanes),
+        groups=[group_stats(lanes, group, now_ms) for group in queue.groups.values()],
+        consumers=len(queue.consumers),
+    )
+
+
+def group_stats(lanes: list[Lane], group: Group, now_ms: int) -> GroupStats:
+    """The numbers of one group over these lanes."""
+    ready = leased = scheduled = dead = lag = 0
+    oldest: list[int] = []
+    for lane in lanes:
+        state = lane.groups.get(group.id)
+        if isinstance(state, WorkGroup):
+            later = sum(entry.count for entry in state.waiting.by_start.values() if entry.due_ms > now_ms)
+            ahead = max(0, lane.visible_end - state.next)
+            ready += ahead + state.waiting.count - later
+            scheduled += later
+            leased += state.leases.count
+            dead += state.dead.count
+            lag += ahead + state.waiting.count + state.leases.count
+            oldest.append(state.watermark())
+        elif isinstance(state, StreamGroup):
+            # What retention took before it was read is not there to be read.
+            ready += lane.visible_end - max(state.next, lane.first)
+            lag += lane.visible_end - max(state.committed, lane.first)
+            oldest.append(max(state.committed, lane.first))
+    return GroupStats(
+        group=group.name,
+        kind=group.config.kind,
+        ready=ready,
+        leased=leased,
+        scheduled=scheduled,
+        dead=dead,
+        lag=lag,
+        oldest_offset=min(oldest, default=0),
+        paused=group.settings.paused,
+    )

@@ -25,8 +25,7 @@ from penstock.node.commit.commits import Commits
 from penstock.node.lanes import LaneSet
 from penstock.node.numbers import Numbers
 from penstock.node.observe.history import Histories, MessageKey
-from penstock.node.tasks import Tasks
-from penstock.node.timers import Timers
+from penstock.node.timers import Tasks, Timers
 from penstock.store.contract import Log
 
 TRACE_RETAIN_MS: Final = 7 * 24 * 3600 * 1000

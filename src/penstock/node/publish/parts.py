@@ -1,20 +1,22 @@
-"""A publish as it is appended: messages for one lane, checked. Plain data, made by `append.py`."""
+"""From a publish to parts, as they are appended: routed, checked, split by lane, encoded where they are many. Pure.
+
+Next stop: `append.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 
 from penstock.api.results import Receipt
-from penstock.batch import EncodedBatch, Meta
-from penstock.model import Message
+from penstock.batch import EncodedBatch, Meta, check, decode, decode_meta, decode_single, encode, select
+from penstock.model import BATCH_MESSAGES_MAX, PAYLOAD_BYTES_MAX, Message, check_message
 from penstock.model.appended import Appended
-from penstock.node.catalog import EPHEMERAL_FROM
-
-if TYPE_CHECKING:
-    from penstock.node.catalog import Queue
+from penstock.model.errors import InvalidArgument, InvalidBatch, MessageTooLarge, Unroutable
+from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
 
 Results = list[tuple[str, int, Appended, Sequence[int] | None]]
 """(queue, lane as users name it, what was appended, places in the caller's list)"""
@@ -77,3 +79,180 @@ class Unit(msgspec.Struct, frozen=True):
     @property
     def receipt(self) -> Receipt:
         return Receipt(self.count, (), buffered_for=self.queue or "")
+
+
+# Messages and batches for one queue -----------------------------------------------------------------------
+
+
+def parts_of_messages(
+    queue: Queue, messages: Sequence[Message], indexes: Sequence[int] | None = None, publish_id: str | None = None
+) -> list[Part]:
+    """Messages for a queue, checked and split by lane."""
+    if len(messages) >= ENCODE_FROM:
+        return _parts_of_checked(queue, *_encode_checked(queue, messages), indexes, publish_id)
+    for message in messages:
+        check_message(message, queue.config.max_message_bytes)
+    return _parts_of_few(queue, messages, indexes, publish_id)
+
+
+def _parts_of_few(
+    queue: Queue, messages: Sequence[Message], indexes: Sequence[int] | None, publish_id: str | None
+) -> list[Part]:
+    """Messages that were checked, split by lane and not encoded: the lane stores them together with those of others."""
+    if len(queue.lanes) == 1:
+        return [Part(queue, queue.lanes[0], messages, None, None, indexes, publish_id)]
+    by_lane: dict[int, list[int]] = {}
+    for index, message in enumerate(messages):
+        by_lane.setdefault(_lane_of(queue, message.partition, message.dedup_id or publish_id), []).append(index)
+    _rotate(queue)
+    return [
+        Part(queue, lane, [messages[index] for index in chosen], None, None, _places(chosen, indexes), publish_id)
+        for lane, chosen in by_lane.items()
+    ]
+
+
+def _encode_checked(queue: Queue, messages: Sequence[Message]) -> tuple[EncodedBatch, Meta]:
+    """Encode first, since that checks most at the speed of C; look message by message only to find the culprit."""
+    if len(messages) > BATCH_MESSAGES_MAX:
+        raise MessageTooLarge(f"{len(messages)} messages in one call; the limit is {BATCH_MESSAGES_MAX}")
+    try:
+        batch = encode(messages)
+        meta = check(batch, queue.config.max_message_bytes)
+    except Exception:
+        for message in messages:
+            check_message(message, queue.config.max_message_bytes)
+        raise
+    if set(map(type, messages)) != {Message}:
+        raise InvalidArgument("every message must be a penstock.Message")
+    if not _is_kept_as_it_is(messages, meta):
+        for message in messages:
+            check_message(message, queue.config.max_message_bytes)
+    return batch, meta
+
+
+_PLAIN_HEADERS = frozenset((str, int, float, bool, bytes, type(None)))
+
+
+def _is_kept_as_it_is(messages: Sequence[Message], meta: Meta) -> bool:
+    """Whether no type is in doubt that encoding takes for another: a tuple for a list, a time without its zone."""
+    if {type(message.payload) for message in messages} != {bytes}:
+        return False
+    if meta.headers is None:
+        return True
+    return {type(value) for message in messages for value in (message.headers or {}).values()} <= _PLAIN_HEADERS
+
+
+def parts_of_batch(
+    queue: Queue,
+    batch: EncodedBatch,
+    indexes: Sequence[int] | None = None,
+    publish_id: str | None = None,
+    meta: Meta | None = None,
+) -> list[Part]:
+    """An encoded batch for a queue, checked and, only where the queue has several lanes, split.
+
+    `meta` is that of a batch which was checked before, and is not checked again.
+    """
+    if not isinstance(batch, EncodedBatch):
+        raise InvalidArgument(f"a batch must be a penstock.EncodedBatch, not {type(batch).__name__}")
+    if batch.count == 0:
+        raise InvalidBatch("the batch is empty")
+    if meta is None:
+        single = decode_single(batch)
+        if single is not None and len(single.payload) <= queue.config.max_message_bytes:
+            return _parts_of_few(queue, [single], indexes, publish_id)
+        meta = check(batch, queue.config.max_message_bytes)
+    if batch.count < ENCODE_FROM:
+        # A row of its own for each would cost the store, and every later claim, more than decoding costs now.
+        return _parts_of_few(queue, decode(batch), indexes, publish_id)
+    return _parts_of_checked(queue, batch, meta, indexes, publish_id)
+
+
+def _parts_of_checked(
+    queue: Queue, batch: EncodedBatch, meta: Meta, indexes: Sequence[int] | None, publish_id: str | None
+) -> list[Part]:
+    if len(queue.lanes) == 1:
+        return [Part(queue, queue.lanes[0], (), batch, meta, indexes, publish_id)]
+    by_lane: dict[int, list[int]] = {}
+    for index in range(batch.count):
+        partition = None if meta.partition is None else meta.partition[index]
+        dedup_id = None if meta.dedup_id is None else meta.dedup_id[index]
+        by_lane.setdefault(_lane_of(queue, partition, dedup_id or publish_id), []).append(index)
+    _rotate(queue)
+    parts: list[Part] = []
+    for lane, chosen in by_lane.items():
+        piece = batch if len(chosen) == batch.count else select(batch, chosen)
+        piece_meta = meta if piece is batch else decode_meta(piece.meta, piece.count)
+        parts.append(Part(queue, lane, (), piece, piece_meta, _places(chosen, indexes), publish_id))
+    return parts
+
+
+def _places(chosen: Sequence[int], indexes: Sequence[int] | None) -> Sequence[int]:
+    return chosen if indexes is None else [indexes[index] for index in chosen]
+
+
+def _lane_of(queue: Queue, partition: str | None, dedup_id: str | None) -> int:
+    """A partition stays in one lane; an id without a partition too, so that its double meets it there."""
+    name = partition or dedup_id
+    if name:
+        return queue.lanes[crc32(name.encode()) % len(queue.lanes)]
+    return queue.lanes[queue.rotation % len(queue.lanes)]
+
+
+def _rotate(queue: Queue) -> None:
+    queue.rotation = (queue.rotation + 1) % len(queue.lanes)
+
+
+# Through an exchange: each queue's share ------------------------------------------------------------------
+
+
+def route_message(catalog: Catalog, namespace: str, exchange: str, message: Message) -> list[Part]:
+    """The parts of one message; raises `Unroutable` when no queue takes it."""
+    return route_messages(catalog, namespace, exchange, [message], mandatory=True)
+
+
+def route_messages(
+    catalog: Catalog,
+    namespace: str,
+    exchange: str,
+    messages: Sequence[Message],
+    *,
+    mandatory: bool,
+    publish_id: str | None = None,
+) -> list[Part]:
+    """Parts for every queue that any of the messages reaches; a message's key decides, with its headers."""
+    router = catalog.router(namespace)
+    chosen: dict[str, list[int]] = {}
+    for index, message in enumerate(messages):
+        check_message(message)
+        queues = router.route(exchange, message)
+        if not queues and mandatory:
+            raise Unroutable(f"exchange {exchange!r} has no queue for key {message.key!r}")
+        for queue in queues:
+            chosen.setdefault(queue, []).append(index)
+    parts: list[Part] = []
+    for name, indexes in chosen.items():
+        share = messages if len(indexes) == len(messages) else [messages[index] for index in indexes]
+        parts += parts_of_messages(catalog.queue(namespace, name), share, indexes, publish_id)
+    return parts
+
+
+def route_batch(
+    catalog: Catalog,
+    namespace: str,
+    exchange: str,
+    batch: EncodedBatch,
+    *,
+    mandatory: bool,
+    publish_id: str | None = None,
+) -> list[Part]:
+    """The same for an encoded batch, by its columns; a queue that takes all of it stores it as it came."""
+    meta = check(batch, PAYLOAD_BYTES_MAX)
+    routed = catalog.router(namespace).route_batch(exchange, meta, batch.count)
+    if mandatory and routed.unroutable:
+        raise Unroutable(f"exchange {exchange!r} has no queue for {len(routed.unroutable)} of {batch.count} messages")
+    parts: list[Part] = []
+    for name, indexes in routed.queues.items():
+        share = batch if len(indexes) == batch.count else select(batch, indexes)
+        parts += parts_of_batch(catalog.queue(namespace, name), share, indexes, publish_id)
+    return parts

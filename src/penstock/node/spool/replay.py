@@ -28,14 +28,12 @@ from penstock.node.cluster.remote_publish import RemotePublish, Sent, is_of_spoo
 from penstock.node.commit.commits import Commits
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.publish.append import Publisher
-from penstock.node.publish.parts import Origin, Part, Results
-from penstock.node.publish.route import route_batch
-from penstock.node.publish.split import parts_of_batch
+from penstock.node.publish.parts import Origin, Part, Results, parts_of_batch, route_batch
 from penstock.node.spool.log import Entry, LogPosition, SpoolLog
 from penstock.node.spool.positions import SPOOL_LANES, Positions
 from penstock.node.spool.records import Doubt, Header, Record
 from penstock.node.spool.state import SpoolState
-from penstock.node.tasks import Tasks
+from penstock.node.timers import Tasks
 from penstock.store.contract import Log
 
 PAUSE_S: Final = 0.05

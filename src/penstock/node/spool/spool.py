@@ -14,7 +14,7 @@ Exactly once comes from the store's own atomicity, by two kinds of rows on lanes
 - a *stamp*: each commit with publishes bears a number (`stamp`). Of a commit whose answer was lost, it tells later,
   before its publishes are replayed, whether it happened.
 
-`log.py` keeps the records, `held.py` knows which queues they are for, `replay.py` brings them back.
+`log.py` keeps the records, `state.py` knows which queues they are for, `replay.py` brings them back.
 """
 
 from __future__ import annotations
@@ -45,12 +45,11 @@ from penstock.node.commit.pending import Publish
 from penstock.node.publish.append import Publisher
 from penstock.node.publish.parts import Part, Unit
 from penstock.node.spool.folder import Folder
-from penstock.node.spool.held import Target, targets_of
 from penstock.node.spool.log import SEGMENT_BYTES, SpoolLog
 from penstock.node.spool.positions import DAY_MS, ROWS_KEPT_MS, SPOOL_LANES
 from penstock.node.spool.records import Doubt, Header, Record
 from penstock.node.spool.replay import Replay
-from penstock.node.spool.state import SpoolState
+from penstock.node.spool.state import SpoolState, Target, targets_of
 
 SPOOL_BYTES: Final = 1024 * 1024 * 1024
 RECORD_MS_MAX: Final = 365 * 24 * 3600 * 1000

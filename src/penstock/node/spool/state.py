@@ -1,14 +1,103 @@
-"""How a spool stands: whether the store is away, the log, and what is in it. For `spool.py` and `replay.py`."""
+"""How a spool stands: whether the store is away, the log, and which queues and exchanges have something in it.
+
+What is published to those stays behind it. Each is held under the name of the last record for it, and free when that
+record is on its way into the store, or, if other nodes have to append it, when it is there. `spool.py` asks before each
+publish, `replay.py` says how far it has come.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 
-from penstock.node.spool.held import Held
 from penstock.node.spool.log import SpoolLog
+from penstock.node.spool.records import Record
 
 log = logging.getLogger("penstock.spool")
+
+Target = tuple[str, str, str]
+"""kind, namespace and name of a queue or an exchange"""
+Name = tuple[str, int]
+"""of a record: its spool, and its number there"""
+
+
+class Held:
+    """Queues and exchanges of which there is something to replay."""
+
+    def __init__(self) -> None:
+        self._held: dict[Target, Name] = {}
+        self._passed: dict[Target, Name] = {}
+        """Those of which the last record is on its way into the store."""
+        self._changed = asyncio.Event()
+        """Set when something that was held may be free; a new event each time."""
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def __contains__(self, target: Target) -> bool:
+        return target in self._held
+
+    def names(self, targets: Iterable[Target]) -> list[Name]:
+        """What these have to wait for."""
+        return [self._held[target] for target in targets if target in self._held]
+
+    def hold(self, name: Name, record: Record) -> None:
+        for target in targets_of_record(record):
+            self._held[target] = name
+            self._passed.pop(target, None)
+
+    def passed(self, name: Name, record: Record) -> None:
+        """A record is on its way into the store: if it was the last, what comes now stays behind it by itself."""
+        for target in targets_of_record(record):
+            if self._held.get(target) == name:
+                self._passed[target] = self._held.pop(target)
+        self.tell()
+
+    def stored(self) -> None:
+        """What was on its way is there."""
+        self._passed.clear()
+
+    def lost(self) -> None:
+        """What was on its way may not be there."""
+        self._held = self._passed | self._held
+        self._passed = {}
+
+    def landed(self, name: Name, record: Record) -> None:
+        """What other nodes had to append is there: what comes now stays behind it by itself."""
+        for target in targets_of_record(record):
+            if self._held.get(target) == name:
+                del self._held[target]
+        self.tell()
+
+    def emptied(self, landing: Collection[Name]) -> None:
+        """Nothing is left in the spool; these records wait for other nodes to append them."""
+        self._held = {target: name for target, name in self._held.items() if name in landing}
+        self._passed.clear()
+        self.tell()
+
+    def tell(self) -> None:
+        """Wake every publish that waits, to look again."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def changed(self, seconds: float) -> None:
+        """Until something may be free, or so long."""
+        try:
+            await asyncio.wait_for(self._changed.wait(), seconds)
+        except TimeoutError:
+            return
+
+
+def targets_of(namespace: str, exchange: str | None, queues: Iterable[str]) -> list[Target]:
+    targets = [("queue", namespace, queue) for queue in queues]
+    if exchange is not None:
+        targets.append(("exchange", namespace, exchange))
+    return targets
+
+
+def targets_of_record(record: Record) -> list[Target]:
+    return targets_of(record.namespace, record.exchange, record.reached)
 
 
 class SpoolState:

@@ -11,9 +11,7 @@ from penstock.batch import EncodedBatch, decode_meta, is_intact
 from penstock.model.errors import Forbidden, NotFound, StoreCorrupt
 from penstock.node.catalog import Catalog, Queue
 from penstock.node.lanes import LaneSet
-from penstock.node.publish.parts import Part
-from penstock.node.publish.route import route_batch
-from penstock.node.publish.split import parts_of_batch
+from penstock.node.publish.parts import Part, parts_of_batch, route_batch
 from penstock.node.staging.records import StoredTransaction
 from penstock.store.contract import Log
 

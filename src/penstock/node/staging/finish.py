@@ -27,7 +27,7 @@ from penstock.node.publish.parts import Part
 from penstock.node.staging.chunks import Chunks
 from penstock.node.staging.ledger import Ledger
 from penstock.node.staging.records import StoredTransaction, TransactionKey, transaction_row
-from penstock.node.tasks import Tasks
+from penstock.node.timers import Tasks
 
 PIECE_BYTES: Final = 16 * 1024 * 1024
 PAUSE_S: Final = 0.05

@@ -17,8 +17,7 @@ from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.commits import Commits
 from penstock.node.staging.records import StoredTransaction, TransactionKey
-from penstock.node.tasks import Tasks
-from penstock.node.timers import Timers
+from penstock.node.timers import Tasks, Timers
 from penstock.store.contract import Log
 
 REMEMBERED_MS: Final = 7 * 24 * 3600 * 1000

@@ -55,8 +55,7 @@ from penstock.node.staging.records import (
     chunk_row,
     transaction_row,
 )
-from penstock.node.tasks import Tasks
-from penstock.node.timers import Timers
+from penstock.node.timers import Tasks, Timers
 
 COMMIT_BYTES_MAX: Final = 64 * 1024 * 1024
 """Chunks of up to this many bytes are published in one store commit; more is decided first, and published in pieces."""
