@@ -15,7 +15,7 @@ from penstock.model.rows import Commit, EnqueuedRow
 from penstock.node.background import enqueued
 from penstock.node.broker import LocalBroker
 from penstock.node.cluster.ownership import Ownership
-from penstock.node.publish import split
+from penstock.node.publish.parts import parts_of_messages
 from penstock.store.checks import changes_enqueued
 from tests.memory_disk import MemoryEnqueueing
 from tests.nodes import node_of
@@ -339,7 +339,7 @@ def test_without_a_call_rows_are_found_by_looking() -> None:
 
 
 def test_a_row_that_the_broker_chokes_on_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded = split.parts_of_messages
+    encoded = parts_of_messages
 
     def choking(queue: Any, messages: list[Message]) -> Any:
         if any(message.payload == b"50" for message in messages):
