@@ -32,8 +32,7 @@ class Twin(NamedTuple):
 PARTS: Final = (
     ("messages", "Publishing"), ("messages", "Consuming"), ("messages", "Streaming"), ("declare", "Declarations"),
     ("schedules", "Schedules"), ("inspect", "Inspection"), ("dead_letters", "DeadLetters"),
-    ("admin", "Administration"), ("traces", "Traces"), ("scan", "Scans"), ("marks", "Marks"), ("staging", "Staging"),
-    ("enqueued", "Enqueued"),
+    ("admin", "Administration"), ("scan", "Scans"), ("staging", "Staging"),
 )  # fmt: skip
 """The protocols that `Broker` unites, in the order of the result; a test says when one is missing."""
 API: Final = (

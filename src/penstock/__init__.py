@@ -13,14 +13,12 @@ if TYPE_CHECKING:
     from penstock import sync
     from penstock.api.broker import Broker
     from penstock.api.dead_letters import DeadMessage, DeadReason
-    from penstock.api.inspect import GroupStats, HistoryEntry, Page, QueueStats
-    from penstock.api.marks import Mark, MarkPut
+    from penstock.api.inspect import GroupStats, HistoryEntry, Page, QueueStats, Trace, TraceEntry
     from penstock.api.messages import Transaction
     from penstock.api.results import Claim, Lease, Published, Receipt, Received, Scan, ScanSlice, ScanState, StreamRead
     from penstock.api.scan import Extent, LanePlace, QueueLanes
     from penstock.api.schedules import Schedule
-    from penstock.api.staging import Committed, Staged, StagedChunk
-    from penstock.api.traces import Trace, TraceEntry
+    from penstock.api.staging import Committed, Mark, MarkPut, Staged, StagedChunk
     from penstock.batch import EncodedBatch, decode, encode
     from penstock.client.client import AsyncClient
     from penstock.client.consumer import Consumer, Postpone, Reject
@@ -141,8 +139,7 @@ __all__ = [
 _HOMES = {
     "api.broker": ("Broker",),
     "api.dead_letters": ("DeadMessage", "DeadReason"),
-    "api.inspect": ("GroupStats", "HistoryEntry", "Page", "QueueStats"),
-    "api.marks": ("Mark", "MarkPut"),
+    "api.inspect": ("GroupStats", "HistoryEntry", "Page", "QueueStats", "Trace", "TraceEntry"),
     "api.results": (
         "Claim",
         "Lease",
@@ -156,8 +153,7 @@ _HOMES = {
     ),
     "api.scan": ("Extent", "LanePlace", "QueueLanes"),
     "api.schedules": ("Schedule",),
-    "api.staging": ("Committed", "Staged", "StagedChunk"),
-    "api.traces": ("Trace", "TraceEntry"),
+    "api.staging": ("Committed", "Mark", "MarkPut", "Staged", "StagedChunk"),
     "api.messages": ("Transaction",),
     "batch": ("EncodedBatch", "decode", "encode"),
     "client.client": ("AsyncClient",),

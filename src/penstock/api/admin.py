@@ -1,14 +1,28 @@
-"""Administration: move a group, empty it, pause it; whether the server takes messages at all."""
+"""Administration: move a group, empty it, pause it; enqueued messages that cannot be published; readiness.
+
+How an application enqueues inside of its own database transactions: `penstock.enqueue`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
+import msgspec
+
 from penstock.model import DEFAULT_GROUP
+from penstock.model.rows import FailedRow
+
+
+class FailedPage(msgspec.Struct, frozen=True):
+    """Some enqueued messages that could not be published, and where to go on: an id, None at the end."""
+
+    failed: list[FailedRow]
+    next: int | None
 
 
 class Administration(Protocol):
-    """What an operator does to queues and groups."""
+    """What an operator does."""
 
     async def seek(
         self,
@@ -38,4 +52,22 @@ class Administration(Protocol):
         """Return when the store takes a commit; raise `Unavailable` with the reason when it cannot, or not in 2 s.
 
         `buffering` means that the store is away and publishes go to the spool.
+        """
+
+    async def enqueued_failed(self, *, after: int = 0, max: int = 100) -> FailedPage:
+        """Messages that applications enqueued in the database and that cannot be published, with the reason.
+
+        By rising id, page by page: continue with `after=page.next`.
+        """
+
+    async def retry_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        """Try enqueued messages again that could not be published, all of this namespace unless some are named.
+
+        Returns how many. What waits for a queue, an exchange or a binding is tried again when that is declared.
+        """
+
+    async def purge_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        """Let enqueued messages go that could not be published, all of this namespace unless some are named.
+
+        Returns how many.
         """

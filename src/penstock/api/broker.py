@@ -16,15 +16,12 @@ from typing import Protocol, Self
 from penstock.api.admin import Administration
 from penstock.api.dead_letters import DeadLetters
 from penstock.api.declare import Declarations
-from penstock.api.enqueued import Enqueued
 from penstock.api.handles import ExchangeHandle, QueueHandle
 from penstock.api.inspect import Inspection
-from penstock.api.marks import Marks
 from penstock.api.messages import Messages, Transaction
 from penstock.api.scan import Scans
 from penstock.api.schedules import Schedules
 from penstock.api.staging import Staging
-from penstock.api.traces import Traces
 
 
 class Broker(
@@ -34,11 +31,8 @@ class Broker(
     Inspection,
     DeadLetters,
     Administration,
-    Traces,
     Scans,
-    Marks,
     Staging,
-    Enqueued,
     Protocol,
 ):
     """An open broker, seen from one namespace and, perhaps, one session. Coroutines may share it.

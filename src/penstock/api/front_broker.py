@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from penstock.api.broker import Broker
 from penstock.api.dead_letters import DeadPage
-from penstock.api.marks import MarkPage
 from penstock.api.measures import NodeNumbers, SpoolNumbers
 from penstock.api.principal import Action, Kind, Principal
 from penstock.api.results import LeaseLike, Receipt
+from penstock.api.staging import MarkPage
 from penstock.api.ticket import Ticket
 from penstock.batch import EncodedBatch
 from penstock.model import DEFAULT_GROUP, Message

@@ -17,19 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any, Literal, Self, Unpack
 
+    from penstock.api.admin import FailedPage
     from penstock.api.arguments import Ranges
     from penstock.api.broker import Broker
     from penstock.api.dead_letters import DeadMessage, DeadOptions, DeadRanges, DeadReason
     from penstock.api.declare import BindingOptions
-    from penstock.api.enqueued import FailedPage
-    from penstock.api.inspect import HistoryEntry, Page, QueueStats
-    from penstock.api.marks import Mark, MarkPut
+    from penstock.api.inspect import HistoryEntry, Page, QueueStats, Trace
     from penstock.api.options import ExchangeOptions, GroupOptions, QueueOptions
     from penstock.api.results import Claim, LeaseLike, Published, Receipt, Scan, StreamRead
     from penstock.api.scan import Extent, QueueLanes
     from penstock.api.schedules import Schedule
-    from penstock.api.staging import Committed, Staged
-    from penstock.api.traces import Trace
+    from penstock.api.staging import Committed, Mark, MarkPut, Staged
     from penstock.batch import EncodedBatch
     from penstock.model import Binding, Message
     from penstock.model.verdict import Verdict
@@ -339,6 +337,29 @@ class SyncBroker(Twin):
     def stats(self, queue: str) -> QueueStats:
         """Counts of a queue and its groups."""
 
+    def trace_event(
+        self,
+        trace_id: str,
+        name: str,
+        *,
+        detail: str = "",
+        queue: str | None = None,
+        lane: int | None = None,
+        offset: int | None = None,
+        consumer: str | None = None,
+    ) -> None:
+        """Note something by its name on a trace's timeline: about a message, where its queue and offset are given.
+
+        The message may be done and gone, but must have been there. Kept for a week.
+        """
+
+    def trace(self, trace_id: str, *, max: int = 1000) -> Trace:
+        """The timeline of a trace id in this namespace: where its messages went, what happened to them, what was noted.
+
+        Its oldest `max` entries, by time, as far as the last week goes. What happened to messages is looked up for the
+        first 50 of them, as far back as `$events` is kept.
+        """
+
     def dead(
         self, queue: str, group: str = "default", *, max: int = 100, **choice: Unpack[DeadOptions]
     ) -> list[DeadMessage]:
@@ -394,27 +415,22 @@ class SyncBroker(Twin):
         `buffering` means that the store is away and publishes go to the spool.
         """
 
-    def trace_event(
-        self,
-        trace_id: str,
-        name: str,
-        *,
-        detail: str = "",
-        queue: str | None = None,
-        lane: int | None = None,
-        offset: int | None = None,
-        consumer: str | None = None,
-    ) -> None:
-        """Note something by its name on a trace's timeline: about a message, where its queue and offset are given.
+    def enqueued_failed(self, *, after: int = 0, max: int = 100) -> FailedPage:
+        """Messages that applications enqueued in the database and that cannot be published, with the reason.
 
-        The message may be done and gone, but must have been there. Kept for a week.
+        By rising id, page by page: continue with `after=page.next`.
         """
 
-    def trace(self, trace_id: str, *, max: int = 1000) -> Trace:
-        """The timeline of a trace id in this namespace: where its messages went, what happened to them, what was noted.
+    def retry_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        """Try enqueued messages again that could not be published, all of this namespace unless some are named.
 
-        Its oldest `max` entries, by time, as far as the last week goes. What happened to messages is looked up for the
-        first 50 of them, as far back as `$events` is kept.
+        Returns how many. What waits for a queue, an exchange or a binding is tried again when that is declared.
+        """
+
+    def purge_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        """Let enqueued messages go that could not be published, all of this namespace unless some are named.
+
+        Returns how many.
         """
 
     def lanes(self, queue: str, time_ms: int | None = None) -> QueueLanes:
@@ -494,24 +510,6 @@ class SyncBroker(Twin):
 
     def staged(self, transaction: str) -> Staged:
         """How a transaction stands: its state, its chunks, and when it expires."""
-
-    def enqueued_failed(self, *, after: int = 0, max: int = 100) -> FailedPage:
-        """Messages that applications enqueued in the database and that cannot be published, with the reason.
-
-        By rising id, page by page: continue with `after=page.next`.
-        """
-
-    def retry_enqueued(self, ids: Sequence[int] | None = None) -> int:
-        """Try enqueued messages again that could not be published, all of this namespace unless some are named.
-
-        Returns how many. What waits for a queue, an exchange or a binding is tried again when that is declared.
-        """
-
-    def purge_enqueued(self, ids: Sequence[int] | None = None) -> int:
-        """Let enqueued messages go that could not be published, all of this namespace unless some are named.
-
-        Returns how many.
-        """
 
     async def _give_back(self, claim: Claim) -> None:
         """The caller was interrupted before it saw the claim: back at once, as if never handed out."""

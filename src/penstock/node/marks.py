@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.api.marks import Mark, MarkPage, MarkPut, check_puts
+from penstock.api.staging import Mark, MarkPage, MarkPut, check_puts
 from penstock.model.errors import LimitReached, MarkMoved, NotFound
 from penstock.model.rows import CatalogRow
 from penstock.node.catalog import Catalog, MarkDocument, mark_row

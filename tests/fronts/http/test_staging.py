@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from penstock import Message, encode
-from penstock.api.marks import VALUE_BYTES_MAX
+from penstock.api.staging import VALUE_BYTES_MAX
 from penstock.batch import EncodedBatch, to_bytes
 from penstock.wire.http.shapes import BATCH_TYPE
 from tests.fronts.http.rig import Front, over_http

@@ -15,8 +15,8 @@ import pytest
 
 from penstock import AsyncClient
 from penstock.api.broker import Broker
-from penstock.api.marks import MarkPut
 from penstock.api.results import Claim
+from penstock.api.staging import MarkPut
 from penstock.batch import encode
 from penstock.model import Message
 from penstock.model.errors import NotFound

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from penstock import InvalidArgument, LimitReached, MarkMoved, MarkPut, MessageTooLarge, NotFound, Unavailable
-from penstock.api.marks import VALUE_BYTES_MAX
+from penstock.api.staging import VALUE_BYTES_MAX
 from penstock.node import marks
 from tests.scenarios import shaky
 from tests.scenarios.rig import Home, play

@@ -13,7 +13,7 @@ from penstock.cli.names import complete_queue
 from penstock.cli.output import Answer, print_table, printable, said
 
 if TYPE_CHECKING:
-    from penstock.api.traces import Trace, TraceEntry
+    from penstock.api.inspect import Trace, TraceEntry
     from penstock.client.client import AsyncClient
 
 

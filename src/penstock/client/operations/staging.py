@@ -11,8 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.api.broker import Broker
-from penstock.api.marks import Mark, MarkPage, MarkPut, check_puts
-from penstock.api.staging import Committed, check_target
+from penstock.api.staging import Committed, Mark, MarkPage, MarkPut, check_puts, check_target
 from penstock.batch import EncodedBatch
 from penstock.client.operations.codec import frame, with_query
 from penstock.client.operations.requests import SENDS_BATCH, TAKES_JSON, Requests, decoded, requested

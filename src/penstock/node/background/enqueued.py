@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from penstock.api.enqueued import FailedPage
+from penstock.api.admin import FailedPage
 from penstock.model import Message, check_message
 from penstock.model.errors import (
     Closed,

@@ -5,6 +5,6 @@ of the client (`client/operations/`).
 """
 
 from penstock.node.broker.local import LocalBroker
-from penstock.node.broker.transaction import LocalTransaction
+from penstock.node.broker.messages import LocalTransaction
 
 __all__ = ["LocalBroker", "LocalTransaction"]

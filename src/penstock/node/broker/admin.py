@@ -1,17 +1,18 @@
-"""Moving, emptying and pausing groups; whether the node is ready."""
+"""Moving, emptying and pausing groups; enqueued messages that failed; whether the node is ready."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
-from penstock.api.admin import Administration
+from penstock.api.admin import Administration, FailedPage
+from penstock.api.arguments import check_ids
 from penstock.api.ticket import Ticket
 from penstock.core.lane import Lane
-from penstock.model import (
-    DEFAULT_GROUP,
-)
+from penstock.model import DEFAULT_GROUP, INTEGER_MAX, check_integer
 from penstock.model.errors import InvalidArgument
 from penstock.node.arguments import lane_of
+from penstock.node.background.enqueued import FAILED_MAX
 from penstock.node.broker.names import Names
 from penstock.node.catalog import Group
 
@@ -77,3 +78,20 @@ class LocalAdministration(Names, Administration):
         else:
             self._group(home, group)
             await self._services.declarations.declare_group(home, group, {"paused": paused})
+
+    async def enqueued_failed(self, *, after: int = 0, max: int = 100) -> FailedPage:
+        self._services.lifecycle.check_open()
+        self.authorize("browse", "enqueued", "")
+        check_integer(after, "after", 0, INTEGER_MAX)
+        check_integer(max, "max", 1, FAILED_MAX)
+        return await self._services.enqueueing.page(self._namespace, after, max)
+
+    async def retry_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        self._services.lifecycle.check_open()
+        self.authorize("manage", "enqueued", "")
+        return await self._services.enqueueing.retry(self._namespace, check_ids(ids))
+
+    async def purge_enqueued(self, ids: Sequence[int] | None = None) -> int:
+        self._services.lifecycle.check_open()
+        self.authorize("manage", "enqueued", "")
+        return await self._services.enqueueing.purge(self._namespace, check_ids(ids))

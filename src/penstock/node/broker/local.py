@@ -16,14 +16,11 @@ from penstock.model.limits import SESSION_SECONDS_MAX, SESSION_SECONDS_MIN
 from penstock.node.broker.admin import LocalAdministration
 from penstock.node.broker.dead_letters import LocalDeadLetters
 from penstock.node.broker.declare import LocalDeclarations
-from penstock.node.broker.enqueued import LocalEnqueued
 from penstock.node.broker.inspect import LocalInspection
-from penstock.node.broker.marks import LocalMarks
 from penstock.node.broker.messages import LocalMessages
 from penstock.node.broker.scan import LocalScans
 from penstock.node.broker.schedules import LocalSchedules
 from penstock.node.broker.staging import LocalStaging
-from penstock.node.broker.traces import LocalTraces
 from penstock.node.session import Session
 
 
@@ -34,11 +31,8 @@ class LocalBroker(
     LocalInspection,
     LocalDeadLetters,
     LocalAdministration,
-    LocalTraces,
     LocalScans,
-    LocalMarks,
     LocalStaging,
-    LocalEnqueued,
     FrontBroker,
 ):
     """The broker of a node in this process."""

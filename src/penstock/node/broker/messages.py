@@ -1,21 +1,28 @@
-"""Messages in and out: publish, claim and settle, read and commit.
+"""Messages in and out: publish, claim and settle, read and commit; transactions over both.
 
-Next stop: `node/publish/append.py`, `node/consume/claims.py` or `node/consume/streams.py`.
+Next stop: `node/publish/append.py`, `node/publish/transactions.py`, `node/consume/claims.py` or
+`node/consume/streams.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Self
+
+import msgspec
 
 from penstock.api.arguments import (
+    WAIT_SECONDS_MAX,
     check_is_text,
     check_publish_id,
     check_sequence,
+    check_verdict,
     check_verdicts,
+    lease_of,
     milliseconds,
+    verdicts_of,
 )
-from penstock.api.messages import Messages
+from penstock.api.messages import Messages, Transaction
 from penstock.api.results import Claim, Lease, LeaseLike, Published, Receipt, StreamRead
 from penstock.api.ticket import Ticket, ticketed
 from penstock.batch import EncodedBatch
@@ -35,13 +42,8 @@ from penstock.model.rows import slot_of
 from penstock.model.verdict import Verdict
 from penstock.node.arguments import lane_of
 from penstock.node.broker.names import Names
-from penstock.node.broker.transaction import LocalTransaction
 from penstock.node.consume.waiters import Request
 from penstock.node.publish.parts import Part, Unit, parts_of_batch, parts_of_messages, route_batch, route_messages
-
-WAIT_SECONDS_MAX = 3_600
-_DONE: Final = (Verdict("ack"),)
-"""What nearly every consumer says of all that it was given."""
 
 
 class LocalMessages(Names, Messages):
@@ -177,7 +179,7 @@ class LocalMessages(Names, Messages):
         lease_seconds: float | None = None,
         consumer: str | None = None,
     ) -> Claim:
-        chosen = _DONE if verdicts is None else verdicts
+        chosen = verdicts_of("ack", None) if verdicts is None else verdicts
         check_verdicts(chosen)
         request = self._request(max, 1, lease_seconds, None, consumer, False, 0)
         held = self._lease(lease)
@@ -201,13 +203,7 @@ class LocalMessages(Names, Messages):
     def _known_lease(self, lease: LeaseLike) -> Lease:
         """A lease, whoever owns its lane."""
         self._services.lifecycle.check_open()
-        if isinstance(lease, Claim):
-            if lease.lease is None:
-                raise InvalidArgument(
-                    "this claim holds no lease: it is empty, or was acknowledged as it was handed out"
-                )
-            lease = lease.lease
-        found = lease if isinstance(lease, Lease) else Lease.parse(lease)
+        found = lease_of(lease)
         home = self._services.catalog.by_lane.get(found.lane)
         if home is not None:
             self._allow(self._caller.principal, "consume", "queue", home.namespace, home.name)
@@ -257,3 +253,39 @@ class LocalMessages(Names, Messages):
         lane_id = lane_of(home, lane)
         start = await self._place(lane_id, offset, time_ms)
         return await self._services.streams.read_offsets(home, lane_id, start, max, wait_ms)
+
+
+class LocalTransaction(Transaction):
+    """Collects parts and verdicts for one commit."""
+
+    def __init__(self, broker: LocalMessages) -> None:
+        self._broker = broker
+        self._settles: dict[Lease, list[Verdict]] = {}
+        self._parts: list[Part] = []
+        self._count = 0
+
+    def publish(self, queue: str, *messages: Message) -> Self:
+        home = self._broker._known_target(queue)
+        indexes = list(range(self._count, self._count + len(messages)))
+        self._parts += parts_of_messages(home, list(messages), indexes)
+        self._count += len(messages)
+        return self
+
+    def publish_to(self, exchange: str, *messages: Message) -> Self:
+        catalog, namespace = self._broker._services.catalog, self._broker._namespace
+        self._broker._check("exchange", exchange, "publish")
+        for part in route_messages(catalog, namespace, exchange, list(messages), mandatory=False):
+            indexes = [self._count + index for index in part.indexes or ()]
+            self._parts.append(msgspec.structs.replace(part, indexes=indexes))
+        self._count += len(messages)
+        return self
+
+    def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> Self:
+        for verdict in verdicts:
+            check_verdict(verdict)
+        self._settles.setdefault(self._broker._known_lease(lease), []).extend(verdicts)
+        return self
+
+    async def _commit(self) -> Receipt:
+        self._broker._services.lifecycle.check_open()
+        return await self._broker._services.transactions.commit(self._settles, self._count, self._parts)

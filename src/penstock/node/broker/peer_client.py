@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.api.dead_letters import DeadMessage, DeadPage
-from penstock.api.marks import Mark, MarkPage
 from penstock.api.results import LeaseLike
+from penstock.api.staging import Mark, MarkPage
 from penstock.client.client import AsyncClient
 from penstock.client.operations.codec import with_query
 from penstock.client.operations.messages import ClientMessages

@@ -1,21 +1,50 @@
-"""Staging: batches that are kept durably and published together, later. Next stop: `node/staging/staging.py`."""
+"""Marks, and batches that are kept durably and published together, later.
+
+Next stop: `node/marks.py`, `node/staging/staging.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from penstock.api.arguments import check_publish_id, check_sequence
-from penstock.api.marks import MarkPut
 from penstock.api.principal import Action
-from penstock.api.staging import Committed, Staged, StagedChunk, Staging, check_target
+from penstock.api.staging import Committed, Mark, MarkPage, MarkPut, Staged, StagedChunk, Staging, check_target
 from penstock.batch import EncodedBatch
-from penstock.model import PAYLOAD_BYTES_MAX, check_name
+from penstock.model import NAME_CHARACTERS_MAX, PAYLOAD_BYTES_MAX, check_integer, check_name, check_text
 from penstock.model.errors import Forbidden, InvalidArgument, NotFound
 from penstock.node.broker.names import Names
 
 
 class LocalStaging(Names, Staging):
-    """Stages and commits."""
+    """Reads and puts marks, stages and commits."""
+
+    async def marks(self, prefix: str = "") -> list[Mark]:
+        self._check_listing()
+        self._check_registrar()
+        check_text(prefix, "prefix", NAME_CHARACTERS_MAX)
+        return self._services.marks.named(self._namespace, prefix)
+
+    async def marks_page(self, prefix: str = "", *, after: str = "", max: int = 1_000) -> MarkPage:
+        self._check_listing()
+        self._check_registrar()
+        check_text(prefix, "prefix", NAME_CHARACTERS_MAX)
+        check_text(after, "after", NAME_CHARACTERS_MAX)
+        check_integer(max, "max", 1, 1_000)
+        return self._services.marks.page(self._namespace, prefix, after, max)
+
+    async def mark(self, name: str) -> Mark:
+        self._check_registrars("mark", name, "browse")
+        return self._services.marks.one(self._namespace, name)
+
+    async def put_mark(self, name: str, value: Any, *, expected_version: int | None = None) -> Mark:
+        self._check_registrars("mark", name, "manage")
+        return await self._services.marks.put(self._namespace, MarkPut(name, value, expected_version))
+
+    async def delete_mark(self, name: str) -> None:
+        self._check_registrars("mark", name, "manage")
+        await self._services.marks.delete(self._namespace, name)
 
     async def stage(
         self,

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.api.traces import Trace, TraceEntry
+from penstock.api.inspect import Trace, TraceEntry
 from penstock.batch import meta_column
 from penstock.model import ID_CHARACTERS_MAX, check_text
 from penstock.model.errors import InvalidArgument, PenstockError

@@ -22,8 +22,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.api.marks import MarkPut, check_puts
-from penstock.api.staging import Committed, Staged, StagedChunk
+from penstock.api.staging import Committed, MarkPut, Staged, StagedChunk, check_puts
 from penstock.batch import EncodedBatch, check, with_key
 from penstock.model import PAYLOAD_BYTES_MAX
 from penstock.model.errors import (

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from penstock.api.marks import MarkPut
-from penstock.api.staging import Committed
+from penstock.api.staging import Committed, MarkPut
 from penstock.client.sync import Client
 from penstock.client.transport.channel import Retry
 from penstock.model.errors import MarkMoved, NotFound, PenstockError

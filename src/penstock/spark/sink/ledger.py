@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.api.marks import MarkPut
+from penstock.api.staging import MarkPut
 from penstock.client.sync import Client
 from penstock.model.errors import NotFound, PenstockError
 from penstock.spark.sink.tally import PAGE_BITS, PAGE_OFFSETS, Offsets, Page, Tally

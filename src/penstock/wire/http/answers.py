@@ -10,8 +10,8 @@ from typing import Any, Self
 from msgspec import Struct, convert
 from msgspec.structs import asdict
 
+from penstock.api.admin import FailedPage
 from penstock.api.dead_letters import DeadMessage, DeadReason
-from penstock.api.enqueued import FailedPage
 from penstock.api.inspect import HistoryEntry, Page, QueueStats
 from penstock.api.schedules import Schedule
 from penstock.model import Binding

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.api.broker import Broker
 from penstock.api.dead_letters import DeadRanges
-from penstock.api.inspect import QueueStats
-from penstock.api.marks import Mark
+from penstock.api.inspect import QueueStats, Trace
 from penstock.api.scan import Extent, QueueLanes
-from penstock.api.staging import Staged
-from penstock.api.traces import Trace
+from penstock.api.staging import Mark, Staged
 from penstock.model.errors import (
     AlreadyCommitted,
     AlreadyExists,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.api.marks import VALUE_BYTES_MAX
+from penstock.api.staging import VALUE_BYTES_MAX
 from penstock.spark.sink.tally import PAGE_OFFSETS, Page, Tally, offsets_digest
 
 # A few pages, and offsets around their ends; beyond 32 bits too.

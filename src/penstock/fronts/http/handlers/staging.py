@@ -6,8 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock import telemetry
-from penstock.api.marks import MarkPut
-from penstock.api.staging import Committed
+from penstock.api.staging import Committed, MarkPut
 from penstock.batch import EncodedBatch, encode
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.request import NOTHING, Answer, json_answer
