@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 
 from penstock.config.options import OPTIONS, SECTIONS, BadValue, Config, Option, checked, parsed
 from penstock.declare.file import TABLES, Declarations, declarations_of
-from penstock.fronts.auth import Credentials
-from penstock.fronts.exposure import is_exposed
+from penstock.fronts.auth import Credentials, is_exposed
 from penstock.fronts.registry import FRONTS
 from penstock.model import suggestion
 from penstock.toml_file import FileProblems, TomlFile, read_toml

@@ -1,11 +1,16 @@
-"""Who a client is: the credentials that a server asks for, the same for every front, and the principal they prove."""
+"""Who a client is: the credentials that a server asks for, the same for every front, and the principal they prove.
+
+Where strangers could reach a server that asks for none, it does not start unless told to.
+"""
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
 from typing import Final, NamedTuple
 
 from penstock.api.principal import ANONYMOUS, Principal
+from penstock.model.errors import InvalidArgument
 
 
 class Credentials(NamedTuple):
@@ -25,3 +30,25 @@ class Credentials(NamedTuple):
 
 OPEN: Final = Credentials()
 """Nothing is asked for."""
+
+
+def check_exposure(section: str, host: str, credentials: Credentials) -> None:
+    """Raise where anyone on the network could do everything, unless the configuration says that this is fine."""
+    if is_exposed(host, credentials):
+        raise InvalidArgument(
+            f"{section}.host is {host!r}, which others can reach, and there is no http.token; "
+            "set one, or http.insecure = true if the network is trusted"
+        )
+
+
+def is_exposed(host: str, credentials: Credentials) -> bool:
+    """Whether a front that listens there is open to others."""
+    return not (credentials.token or credentials.insecure or is_loopback(host))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it. A name that must be looked up could be anything."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -7,13 +7,13 @@ its own protocol; it knows neither the other fronts nor how many nodes there are
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from penstock.fronts.auth import OPEN, Credentials
 
 if TYPE_CHECKING:
-    from prometheus_client.core import Metric
+    from penstock.fronts.metrics import FrontMeasures
 
 
 class FrontOptions(Protocol):
@@ -52,17 +52,11 @@ class Address(NamedTuple):
         return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{self.port}{self.path}"
 
 
-class Measures(Protocol):
-    """What a front counts."""
-
-    def families(self) -> Iterable[Metric]:
-        """The numbers as `/metrics` shows them."""
-
-
 class Front(Protocol):
     """One protocol of one server. Its class takes the broker, its section and a `Shared`."""
 
-    measures: Measures
+    measures: FrontMeasures
+    """What it counts, for `/metrics`."""
 
     @property
     def listening(self) -> Sequence[Address]:

@@ -1,7 +1,7 @@
 """`/metrics`: the numbers of the node, of each front and of the process in Prometheus' text form.
 
 Names and help texts of the node's numbers are here, and how a queue becomes a label; counting is done elsewhere
-(`node/observe/counters.py`, and the fronts' own `measures.py`). No registry is shared: every scrape makes its families
+(`node/observe/counters.py`, and each front's `FrontMeasures`). No registry is shared: every scrape makes its families
 again. It may not know lanes, stores or sockets.
 
 Queues past the cap are one sum, labelled queue="(other)" with an empty namespace, which no user's queue can have. Only
@@ -22,7 +22,6 @@ from prometheus_client.registry import Collector
 
 from penstock.api.front_broker import FrontBroker
 from penstock.api.measures import COUNTERS, Histogram, NodeNumbers, SpoolNumbers
-from penstock.fronts.front import Measures
 from penstock.version import VERSION
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -61,19 +60,19 @@ _COUNTER_TEXTS: Final = {
 _process: Final = ProcessCollector(registry=None)
 
 
-async def render(broker: FrontBroker, queues_max: int = QUEUES_MAX, fronts: Sequence[Measures] = ()) -> bytes:
+async def render(broker: FrontBroker, queues_max: int = QUEUES_MAX, fronts: Sequence[FrontMeasures] = ()) -> bytes:
     """The page that a scraper reads, at most `queues_max` queues one by one, and what each front measures."""
     numbers = await broker.measures(queues_max=queues_max)
     # With a thousand queues the text takes longer to write than the loop may stand still.
     return await asyncio.to_thread(_write, numbers, fronts)
 
 
-def _write(numbers: NodeNumbers, fronts: Sequence[Measures]) -> bytes:
+def _write(numbers: NodeNumbers, fronts: Sequence[FrontMeasures]) -> bytes:
     return generate_latest(_Page(numbers, fronts))
 
 
 class _Page(Collector):
-    def __init__(self, numbers: NodeNumbers, fronts: Sequence[Measures]) -> None:
+    def __init__(self, numbers: NodeNumbers, fronts: Sequence[FrontMeasures]) -> None:
         self._numbers = numbers
         self._fronts = fronts
 
@@ -110,20 +109,18 @@ def _node_families(numbers: NodeNumbers) -> Iterator[Metric]:
     for event, count in (("published", counters.published), *zip(COUNTERS, counters.totals, strict=True)):
         _labelled(messages, [event], count)
     yield messages
-    yield CounterMetricFamily("penstock_commits", "Commits that the store took.", counters.commit_seconds.count)
-    yield CounterMetricFamily("penstock_commits_failed", "Commits that failed.", counters.commits_failed)
-    yield CounterMetricFamily(
-        "penstock_enqueued_published", "Messages published that applications had enqueued.", counters.enqueued_published
-    )
-    yield CounterMetricFamily(
-        "penstock_enqueued_failed", "Times that an enqueued message could not be published.", counters.enqueued_failed
+    yield from counter_families(
+        ("commits", "Commits that the store took.", counters.commit_seconds.count),
+        ("commits_failed", "Commits that failed.", counters.commits_failed),
+        ("enqueued_published", "Messages published that applications had enqueued.", counters.enqueued_published),
+        ("enqueued_failed", "Times that an enqueued message could not be published.", counters.enqueued_failed),
+        ("cache_hits", "Batches that deliveries found in memory.", numbers.cache_hits),
+        ("cache_misses", "Batches that deliveries had to read.", numbers.cache_misses),
     )
     yield _histogram("penstock_commit_seconds", "Time that the store took for a commit.", counters.commit_seconds)
     yield _histogram("penstock_commit_messages", "Messages published in a commit.", counters.commit_messages)
     yield _histogram("penstock_commit_bytes", "Bytes of batches in a commit.", counters.commit_bytes)
-    yield CounterMetricFamily("penstock_cache_hits", "Batches that deliveries found in memory.", numbers.cache_hits)
-    yield CounterMetricFamily("penstock_cache_misses", "Batches that deliveries had to read.", numbers.cache_misses)
-    for name, text, value in (
+    yield from gauge_families(
         ("cache_bytes", "Bytes in the cache of batches.", numbers.cache_bytes),
         ("cache_max_bytes", "Bytes that the cache may hold.", numbers.cache_bytes_max),
         ("pending_bytes", "Bytes published that wait for the next commit to begin.", numbers.pending_bytes),
@@ -133,21 +130,19 @@ def _node_families(numbers: NodeNumbers) -> Iterator[Metric]:
         ("enqueued_lag_seconds", "Age of the oldest enqueued message, 0 without one.", numbers.enqueued_lag_seconds),
         ("claims_waiting", "Claims that wait for messages.", numbers.polls_waiting),
         ("reads_waiting", "Stream reads that wait for messages.", numbers.readers_waiting),
-    ):
-        yield GaugeMetricFamily(f"penstock_{name}", text, value)
+    )
 
 
 def _spool_families(spool: SpoolNumbers, now_ms: int) -> Iterator[Metric]:
     age_s = 0.0 if spool.oldest_ms is None else max(0, now_ms - spool.oldest_ms) / 1000
-    for name, text, value in (
+    yield from gauge_families(
         ("store_away", "1 while the store takes no commits and publishes are buffered.", float(spool.is_away)),
         ("spool_messages", "Messages in the spool, answered and not in the store yet.", spool.messages),
         ("spool_bytes", "Bytes that the spool takes on its disk.", spool.bytes),
         ("spool_age_seconds", "Age of the oldest message in the spool.", age_s),
         ("spool_dead", "Publishes that could not be replayed: the spool's dead letters.", spool.dead),
-    ):
-        yield GaugeMetricFamily(f"penstock_{name}", text, value)
-    yield CounterMetricFamily("penstock_spool_buffered", "Messages that were answered as buffered.", spool.buffered)
+    )
+    yield from counter_families(("spool_buffered", "Messages that were answered as buffered.", spool.buffered))
 
 
 # Queues and groups ---------------------------------------------------------------------------------------
@@ -208,7 +203,44 @@ def _group_counters(numbers: NodeNumbers) -> Iterator[Metric]:
         yield family
 
 
+# Fronts --------------------------------------------------------------------------------------------------
+
+Families = Iterator[Metric]
+
+
+class FrontMeasures:
+    """What every front counts of its connections; each adds what is its own."""
+
+    def __init__(self, front: str) -> None:
+        self._front = front
+        self.connections = 0
+        """Open now."""
+        self.connections_accepted = 0
+        self.connections_refused = 0
+
+    def families(self) -> Families:
+        """The numbers as `/metrics` shows them."""
+        yield from gauge_families((f"{self._front}_connections", "Open connections.", self.connections))
+        yield from counter_families(
+            (f"{self._front}_connections_accepted", "Connections taken.", self.connections_accepted),
+            (f"{self._front}_connections_refused", "Connections refused.", self.connections_refused),
+        )
+
+
 # Families ------------------------------------------------------------------------------------------------
+
+Row = tuple[str, str, float]
+"""A number's name, what it says in words, and the number."""
+
+
+def gauge_families(*rows: Row) -> Iterator[Metric]:
+    for name, text, value in rows:
+        yield GaugeMetricFamily(f"penstock_{name}", text, value)
+
+
+def counter_families(*rows: Row) -> Iterator[Metric]:
+    for name, text, value in rows:
+        yield CounterMetricFamily(f"penstock_{name}", text, value)
 
 
 def _labelled(family: GaugeMetricFamily | CounterMetricFamily, labels: list[str], value: float) -> Metric:

@@ -485,7 +485,7 @@ def test_a_client_that_does_not_read_gets_no_more_and_holds_nobody_up() -> None:
         body = b"x" * 100_000
         for _ in range(200):
             channel.basic_publish("", "q", body)
-        waited(lambda: any(one.is_full for one in place.server._connections))
+        waited(lambda: any(one.is_full for one in place.server.connections))
         channel.basic_qos(prefetch_count=10)
         quick = Inbox(channel, "q")
         quick.wait(10)

@@ -356,7 +356,7 @@ def test_many_channels_and_consumers_end_with_their_connection() -> None:
 
 
 def leaks(place: Served) -> tuple[int, int]:
-    return node_of(place.broker).waiters.count, len(place.server._connections)
+    return node_of(place.broker).waiters.count, len(place.server.connections)
 
 
 def test_nothing_is_left_of_connections_that_were_cut() -> None:

@@ -230,7 +230,7 @@ def test_requests_behind_it_are_answered_in_their_order(loop: str) -> None:
         store.gate.clear()
         await wire.send(sent(publish(ONE), []) + health + sent(publish(MANY), []))
         await wire.send(sent(publish(KEYED), []))
-        await until(lambda: any(connection._requests for connection in front.server._connections))
+        await until(lambda: any(connection._requests for connection in front.server.connections))
         store.gate.set()
         replies = [(await wire.reply()).json() for _ in range(4)]
         assert [reply.get("count", reply.get("status")) for reply in replies] == [1, "alive", 40, 1]
@@ -244,9 +244,9 @@ def test_requests_behind_it_are_answered_in_their_order(loop: str) -> None:
 def test_a_publish_whose_connection_is_lost_meanwhile_is_done(loop: str) -> None:
     async def scenario(front: Front, store: Held) -> None:
         await held_publish(front, store)
-        for connection in list(front.server._connections):
+        for connection in list(front.server.connections):
             connection.abort()
-        await until(lambda: not front.server._connections)
+        await until(lambda: not front.server.connections)
         store.gate.set()
         assert (await front.broker.claim("q", wait=5)).payloads() == [b"one"]
 
@@ -258,7 +258,7 @@ def test_a_client_that_sends_no_more_is_answered(loop: str) -> None:
     async def scenario(front: Front, store: Held) -> None:
         wire = await held_publish(front, store)
         wire.writer.write_eof()
-        await until(lambda: all(connection._closing for connection in front.server._connections))
+        await until(lambda: all(connection._closing for connection in front.server.connections))
         store.gate.set()
         assert (await wire.reply()).status == 200
         assert await wire.is_closed()
@@ -316,9 +316,9 @@ def test_a_publish_that_neither_the_store_nor_the_spool_takes_is_refused(loop: s
 def test_what_nobody_waits_for_any_more_is_not_kept_in_the_spool(loop: str) -> None:
     async def scenario(front: Front, store: Held) -> None:
         await held_publish(front, store)
-        for connection in list(front.server._connections):
+        for connection in list(front.server.connections):
             connection.abort()
-        await until(lambda: not front.server._connections)
+        await until(lambda: not front.server.connections)
         store.error, store.is_once = Unavailable("the database is gone"), True
         store.gate.set()
         await until(lambda: store.error is None)

@@ -295,7 +295,7 @@ async def test_a_large_body_that_breaks_off_is_none(front: Front, loop: str) -> 
         else:
             wire.writer.write_eof()
             assert await wire.is_closed()
-    await until(lambda: not front.server._connections)
+    await until(lambda: not front.server.connections)
     assert (await front.broker.stats("mail")).published == 2
 
 

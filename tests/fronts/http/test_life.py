@@ -219,11 +219,11 @@ async def test_a_stop_does_not_wait_for_a_stuck_client(front: Front, loop: str) 
     await front.broker.declare_queue("large")
     await front.broker.publish_many("large", [Message(b"x" * 1_000_000) for _ in range(12)])
     await stuck_claim(front, 12)
-    await until(lambda: any(one._room is not None for one in front.server._connections))
+    await until(lambda: any(one._room is not None for one in front.server.connections))
     began = asyncio.get_running_loop().time()
     await soon(front.server.stop())
     assert 0.4 < asyncio.get_running_loop().time() - began < 3.0
-    await until(lambda: not front.server._connections)
+    await until(lambda: not front.server.connections)
 
 
 @over_http(stop_seconds=5.0)

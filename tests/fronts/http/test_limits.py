@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 
 from penstock import Message
+from penstock.fronts import listening
 from penstock.fronts.http import connection as connections
-from penstock.fronts.http import server as servers
 from tests.fronts.http.rig import Front, Wire, on_both_loops, over_http, soon, until
 
 HEALTH: Final = b"GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n"
@@ -29,7 +29,7 @@ def claim_request(queue: str = "mail", **fields: Any) -> bytes:
 
 def received_bytes(front: Front) -> int:
     """What the server holds of requests that nobody has looked at yet."""
-    return sum(len(one._requests) for one in front.server._connections)
+    return sum(len(one._requests) for one in front.server.connections)
 
 
 # Heads ---------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ async def test_a_client_that_goes_on_sending_hears_why_it_was_refused(front: Fro
     assert (await wire.reply()).code == "too_large"
     wire.writer.write_eof()
     assert await wire.is_closed()
-    await until(lambda: not front.server._connections)
+    await until(lambda: not front.server.connections)
 
 
 @over_http(max_body_bytes=100_000, request_seconds=0.5)
@@ -141,7 +141,7 @@ async def test_a_client_that_never_stops_sending_is_closed_all_the_same(front: F
 
     with pytest.raises(ConnectionError):
         await soon(flood())
-    assert not front.server._connections
+    assert not front.server.connections
 
 
 # Requests behind requests --------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ async def test_one_connection_too_many(front: Front, loop: str) -> None:
         await wire.send(HEALTH)
         assert (await wire.reply()).status == 200
     wires[0].close()
-    await until(lambda: len(front.server._connections) < 5)
+    await until(lambda: len(front.server.connections) < 5)
     again = await front.connect()
     await again.send(HEALTH)
     assert (await again.reply()).status == 200
@@ -202,7 +202,7 @@ async def test_one_connection_too_many(front: Front, loop: str) -> None:
 @on_both_loops
 @over_http(max_connections=1)
 async def test_far_too_many_connections_are_only_closed(front: Front, loop: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr(servers, "REFUSED_MAX", 2)
+    monkeypatch.setattr(listening, "REFUSED_MAX", 2)
     first = await front.connect()
     await first.send(HEALTH)
     assert (await first.reply()).status == 200
@@ -319,7 +319,7 @@ async def test_a_client_that_does_not_take_its_answer_costs_others_nothing(front
     await front.broker.declare_queue("mail")
     await front.broker.publish_many("large", [Message(b"x" * 1_000_000) for _ in range(12)])
     stuck = await stuck_claim(front, 12)
-    await until(lambda: any(one._room is not None for one in front.server._connections))
+    await until(lambda: any(one._room is not None for one in front.server.connections))
     running = asyncio.get_running_loop()
     slowest = 0.0
     while front.server.measures.connections > 1:
@@ -339,8 +339,8 @@ async def test_a_stream_is_made_no_faster_than_it_is_taken(front: Front) -> None
     await front.broker.reject(claim, error="no")
     wire = await front.connect(limit=1_024)
     await wire.send(b"GET /v1/queues/mail/groups/default/dead/export HTTP/1.1\r\nHost: t\r\n\r\n")
-    await until(lambda: any(one._room is not None for one in front.server._connections))
-    [stuck] = [one for one in front.server._connections if one._room is not None]
+    await until(lambda: any(one._room is not None for one in front.server.connections))
+    [stuck] = [one for one in front.server.connections if one._room is not None]
     assert stuck._transport.get_write_buffer_size() < 8_000_000  # one page of 500 at the most, not all 20 MB
     await until(lambda: front.server.measures.connections == 0)
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.api.principal import ANONYMOUS
-from penstock.fronts.auth import OPEN, Credentials
-from penstock.fronts.exposure import check_exposure
+from penstock.fronts.auth import OPEN, Credentials, check_exposure
 from penstock.fronts.front import Shared
 from penstock.fronts.registry import FRONTS, Entry
 from penstock.model.errors import InvalidArgument

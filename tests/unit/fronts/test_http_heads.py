@@ -39,11 +39,16 @@ class Taken:
         return lambda *_: 0.0
 
 
+def connected(taken: Taken) -> Connection:
+    connection = Connection(taken)  # type: ignore[arg-type]
+    connection._transport = taken  # type: ignore[assignment]
+    return connection
+
+
 def received(heads: Heads, *datas: bytes) -> list[Request]:
     """The requests that a connection takes these bytes for, which came one behind the other."""
     taken = Taken(heads, HttpOptions())
-    connection = Connection(taken)
-    connection._transport = taken  # type: ignore[assignment]
+    connection = connected(taken)
     for data in datas:
         connection.data_received(data)
         taken.requests += [request for request in connection._requests if isinstance(request, Request)]
@@ -55,8 +60,7 @@ def received(heads: Heads, *datas: bytes) -> list[Request]:
 def parsed(heads: Heads, data: bytes, options: HttpOptions | None = None) -> Request | None:
     """What a connection makes of these bytes."""
     taken = Taken(heads, options or HttpOptions())
-    connection = Connection(taken)
-    connection._transport = taken  # type: ignore[assignment]
+    connection = connected(taken)
     try:
         connection.data_received(data)
     except RuntimeError:  # it would refuse, which takes a loop
@@ -136,8 +140,7 @@ def test_heads_that_say_more_or_never_come_again_are_not_remembered(headers: byt
 def test_a_head_that_came_in_pieces_is_not_remembered() -> None:
     heads = fresh()
     taken = Taken(heads, HttpOptions())
-    connection = Connection(taken)
-    connection._transport = taken  # type: ignore[assignment]
+    connection = connected(taken)
     data = post()
     for place in range(len(data)):
         connection.data_received(data[place : place + 1])

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.api.principal import ANONYMOUS
 from penstock.fronts.amqp091.channel import Channel
 from penstock.fronts.amqp091.mapping import Reader
 from penstock.fronts.amqp091.names import namespace_of
-from penstock.fronts.listening import linger
+from penstock.fronts.listening import begin, linger
 from penstock.model import check_name
 from penstock.model.errors import PenstockError
 from penstock.wire.amqp091 import codes, events
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from penstock.api.front_broker import FrontBroker
     from penstock.fronts.amqp091.server import AmqpServer
 
-WRITE_BUFFER_BYTES: Final = 256 * 1024
 PUBLISH_BYTES: Final = 512
 """What a publish takes beside its body while it waits, about."""
 BLOCKED_AFTER_SECONDS: Final = 0.5
@@ -83,11 +82,8 @@ class Connection(asyncio.Protocol):
     # The transport's calls --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
-        peer = transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
-        if not self.host.opened(self):
+        self._transport, self.peer = begin(transport)
+        if not self.host.opened(self) or self.host.stopping:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:

@@ -6,42 +6,54 @@ Next stop of what a client says: `connection.py`, then its `channel.py`, then th
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import suppress
 from typing import Final
 
 from penstock.api.front_broker import FrontBroker
 from penstock.api.principal import Principal
 from penstock.fronts.amqp091.connection import Connection
-from penstock.fronts.amqp091.measures import AmqpMeasures
 from penstock.fronts.amqp091.options import AmqpOptions
-from penstock.fronts.exposure import check_exposure
-from penstock.fronts.front import Address, Front, Shared
-from penstock.fronts.listening import listen
+from penstock.fronts.front import Address, Shared
+from penstock.fronts.listening import SocketFront, listen
+from penstock.fronts.metrics import Families, FrontMeasures, counter_families, gauge_families
 
 SWEEP_SECONDS: Final = 1.0
 SLICES: Final = 10
 """Every connection is looked after once in that time, so many at a time."""
 
-log = logging.getLogger("penstock.amqp")
+
+class AmqpMeasures(FrontMeasures):
+    """Numbers of one server."""
+
+    def __init__(self) -> None:
+        super().__init__("amqp")
+        self.channels = 0
+        self.consumers = 0
+        self.published = 0
+        self.delivered = 0
+
+    def families(self) -> Families:
+        yield from super().families()
+        yield from gauge_families(
+            ("amqp_channels", "Open channels.", self.channels),
+            ("amqp_consumers", "Consumers.", self.consumers),
+        )
+        yield from counter_families(
+            ("amqp_published", "Messages taken from publishers.", self.published),
+            ("amqp_delivered", "Messages sent to consumers.", self.delivered),
+        )
 
 
-class AmqpServer(Front):
+class AmqpServer(SocketFront[Connection]):
     """The AMQP 0.9.1 front of one broker."""
 
     def __init__(self, broker: FrontBroker, options: AmqpOptions | None = None, shared: Shared | None = None) -> None:
         self.broker = broker
         self.options = options or AmqpOptions()
-        self.measures = AmqpMeasures()
-        self.credentials = (shared or Shared()).credentials
-        check_exposure("amqp", self.options.host, self.credentials)
-        self.is_stopping = False
-        self.port = 0
-        self._loop = asyncio.get_running_loop()
-        self._connections: set[Connection] = set()
+        super().__init__("amqp", self.options, (shared or Shared()).credentials)
+        self.measures: AmqpMeasures = AmqpMeasures()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self._all_closed: asyncio.Future[None] | None = None
         self._round: list[Connection] = []
         self._slice = 1
 
@@ -58,17 +70,15 @@ class AmqpServer(Front):
 
     async def stop(self) -> None:
         """Take no more connections; finish what clients have asked for, tell them, and close."""
-        if self._server is None or self.is_stopping:
+        if self._server is None or self.stopping:
             return
-        self.is_stopping = True
+        self.stopping = True
         self._server.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.options.stop_seconds):
-                await asyncio.gather(*(connection.stop() for connection in list(self._connections)))
-                while self._connections:
-                    self._all_closed = self._loop.create_future()
-                    await self._all_closed
-        for connection in list(self._connections):
+                await asyncio.gather(*(connection.stop() for connection in list(self.connections)))
+                await self.all_closed()
+        for connection in list(self.connections):
             connection.abort()
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -79,7 +89,7 @@ class AmqpServer(Front):
         """Heartbeats and leases: one timer for all connections, a part of them at a time, so that none waits long."""
         now = self._loop.time()
         if not self._round:
-            self._round = list(self._connections)
+            self._round = list(self.connections)
             self._slice = len(self._round) // SLICES + 1
         for connection in self._round[-self._slice :]:
             connection.sweep(now)
@@ -88,23 +98,6 @@ class AmqpServer(Front):
 
     # Connections (their host) -----------------------------------------------------------------------------
 
-    def opened(self, connection: Connection) -> bool:
-        """A connection is there; whether there is room for it."""
-        self.measures.connections_accepted += 1
-        self.measures.connections += 1
-        self._connections.add(connection)
-        has_room = len(self._connections) <= self.options.max_connections and not self.is_stopping
-        self.measures.connections_refused += not has_room
-        return has_room
-
-    def closed(self, connection: Connection) -> None:
-        """A connection is gone, and so is all that it had."""
-        if connection in self._connections:
-            self._connections.discard(connection)
-            self.measures.connections -= 1
-        if not self._connections and self._all_closed is not None and not self._all_closed.done():
-            self._all_closed.set_result(None)
-
     def new_session(self, namespace: str, principal: Principal) -> FrontBroker:
         """A broker for a connection: what it declares as its own goes with it."""
         broker = self.broker.in_namespace(namespace).acting_as(principal)
@@ -112,7 +105,7 @@ class AmqpServer(Front):
 
     def queue_deleted(self) -> None:
         """A queue was deleted: perhaps some connections have consumers that do not know it yet."""
-        for connection in self._connections:
+        for connection in self.connections:
             for channel in connection.channels.values():
                 channel.find_gone()
 
@@ -120,7 +113,7 @@ class AmqpServer(Front):
         """Whether a group of a stream has readers here."""
         return any(
             consumer.place[:2] == (queue, group)
-            for connection in self._connections
+            for connection in self.connections
             if connection.namespace == namespace
             for channel in connection.channels.values()
             for consumer in channel.consumers.values()

@@ -3,7 +3,7 @@
 Parsing is llhttp's, strict: what two parsers could read differently (two lengths, a length and chunks, a bare line
 feed) is refused. A connection holds at most one request that is being answered and what arrived behind it; while there
 is any, it is not read from, so a client that floods or stalls costs others nothing. Knows no route and no broker: a
-request goes to the `Host`, which gives back its answer.
+request goes to the server, which gives back its answer.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Coroutine
 from contextlib import aclosing
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import httptools
 
 from penstock.api.ticket import Ticket
 from penstock.fronts.http.errors import HEADERS_TOO_LARGE, MALFORMED, TIMEOUT, HttpError, answer_to
-from penstock.fronts.http.heads import Arriving, Heads
-from penstock.fronts.http.options import HttpOptions
+from penstock.fronts.http.heads import Arriving
 from penstock.fronts.http.request import Answer, Request, Stream
-from penstock.fronts.listening import linger
+from penstock.fronts.listening import begin, linger
 from penstock.model.errors import MessageTooLarge, PenstockError, TooManyConnections
 from penstock.wire.http.cluster import OF_NODES
+
+if TYPE_CHECKING:
+    from penstock.fronts.http.server import HttpServer
 
 REFUSALS: Final = (HttpError, PenstockError)
 WANTED: Final = frozenset(
@@ -33,40 +35,10 @@ WANTED: Final = frozenset(
 )  # fmt: skip
 """The headers that anybody here looks at; others are read and forgotten."""
 HEADERS_MAX: Final = 100
-WRITE_BUFFER_BYTES: Final = 256 * 1024
 LINGER_SECONDS: Final = 5.0
 """How long a client that was refused may go on sending before it is cut off."""
 
 log = logging.getLogger("penstock.http")
-
-
-class Host(Protocol):
-    """What a connection needs of its server."""
-
-    options: HttpOptions
-    stopping: bool
-    heads: Heads
-
-    def opened(self, connection: Connection) -> bool:
-        """A client is there; whether there is room for it."""
-
-    def closed(self, connection: Connection) -> None:
-        """It is gone."""
-
-    def now(self) -> float:
-        """The loop's time."""
-
-    def answer(self, connection: Connection, request: Request) -> Ticket[Answer] | Coroutine[Any, Any, Answer | Stream]:
-        """Begin to answer a request: a ticket where that needs no task. A coroutine fails only by cancellation."""
-
-    def failed(self, request: Request, error: BaseException) -> Answer:
-        """The answer to a request whose ticket failed."""
-
-    def answered(self, request: Request, answer: Answer | Stream) -> None:
-        """The answer was written."""
-
-    def new_request_id(self) -> str:
-        """An id for a request that came without."""
 
 
 class Connection(asyncio.Protocol):
@@ -78,7 +50,7 @@ class Connection(asyncio.Protocol):
                  "_parser", "_requests", "_room", "_target", "_task", "_transport", "_version", "_whole",
                  "_ticket", "deadline", "peer")  # fmt: skip
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: HttpServer) -> None:
         self._host = host
         self._head_bytes_max = host.options.max_header_bytes
         self._transport: asyncio.Transport
@@ -126,10 +98,7 @@ class Connection(asyncio.Protocol):
     # The transport's calls --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
-        peer = transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
+        self._transport, self.peer = begin(transport)
         self.deadline = self._host.now() + self._host.options.request_seconds
         if not self._host.opened(self):
             most = self._host.options.max_connections

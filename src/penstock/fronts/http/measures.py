@@ -6,27 +6,25 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 from penstock.api.front_broker import ClusterNumbers
 from penstock.api.measures import SECONDS_BOUNDS, Histogram
+from penstock.fronts.metrics import FrontMeasures, counter_families, gauge_families
 
 ROUTES_MAX: Final = 500
 OTHER: Final = "(other)"
 """The route of requests past that limit."""
 
 
-class HttpMeasures:
+class HttpMeasures(FrontMeasures):
     """What an HTTP server counts. `request` costs about half a microsecond."""
 
     def __init__(self) -> None:
+        super().__init__("http")
         self.routes: dict[str, _Route] = {}
         self.bytes_in = 0
         self.bytes_out = 0
-        self.connections = 0
-        """Open now."""
-        self.connections_accepted = 0
-        self.connections_refused = 0
         self.long_polls = 0
         """Requests that wait now."""
         self.cluster: ClusterNumbers | None = None
@@ -48,7 +46,6 @@ class HttpMeasures:
         return self.routes.setdefault(route, _Route())
 
     def families(self) -> Iterator[Metric]:
-        """The numbers as `/metrics` shows them."""
         requests = CounterMetricFamily("penstock_http_requests", "Requests answered.", labels=["route", "status"])
         seconds = HistogramMetricFamily(
             "penstock_http_request_seconds",
@@ -62,12 +59,12 @@ class HttpMeasures:
             seconds.add_metric([name], route.seconds.cumulative(), route.seconds.sum)
         yield requests
         yield seconds
-        yield CounterMetricFamily("penstock_http_received_bytes", "Bytes received.", self.bytes_in)
-        yield CounterMetricFamily("penstock_http_sent_bytes", "Bytes sent.", self.bytes_out)
-        yield CounterMetricFamily("penstock_http_connections_accepted", "Connections taken.", self.connections_accepted)
-        yield CounterMetricFamily("penstock_http_connections_refused", "Connections refused.", self.connections_refused)
-        yield GaugeMetricFamily("penstock_http_connections", "Open connections.", self.connections)
-        yield GaugeMetricFamily("penstock_http_long_polls", "Requests that wait for messages.", self.long_polls)
+        yield from super().families()
+        yield from counter_families(
+            ("http_received_bytes", "Bytes received.", self.bytes_in),
+            ("http_sent_bytes", "Bytes sent.", self.bytes_out),
+        )
+        yield from gauge_families(("http_long_polls", "Requests that wait for messages.", self.long_polls))
         if self.cluster is not None:
             yield from _cluster_families(self.cluster)
 
@@ -83,14 +80,12 @@ class _Route:
 
 
 def _cluster_families(cluster: ClusterNumbers) -> Iterator[Metric]:
-    yield GaugeMetricFamily("penstock_cluster_slots", "Slots that this node owns.", cluster.slots)
-    yield GaugeMetricFamily(
-        "penstock_cluster_heartbeat_seconds", "Since the store last heard of this node.", cluster.heartbeat_age_s
+    yield from gauge_families(
+        ("cluster_slots", "Slots that this node owns.", cluster.slots),
+        ("cluster_heartbeat_seconds", "Since the store last heard of this node.", cluster.heartbeat_age_s),
     )
-    yield CounterMetricFamily(
-        "penstock_cluster_heartbeats_failed", "Heartbeats that failed.", cluster.heartbeats_failed
-    )
-    yield CounterMetricFamily("penstock_cluster_forwards", "Requests that another node answered.", cluster.forwarded)
-    yield CounterMetricFamily(
-        "penstock_cluster_forwards_failed", "Requests for which no owner was found in time.", cluster.forwards_failed
+    yield from counter_families(
+        ("cluster_heartbeats_failed", "Heartbeats that failed.", cluster.heartbeats_failed),
+        ("cluster_forwards", "Requests that another node answered.", cluster.forwarded),
+        ("cluster_forwards_failed", "Requests for which no owner was found in time.", cluster.forwards_failed),
     )

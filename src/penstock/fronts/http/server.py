@@ -20,8 +20,7 @@ from penstock.api.front_broker import FrontBroker
 from penstock.api.principal import ANONYMOUS, Principal
 from penstock.api.ticket import Ticket
 from penstock.fronts import metrics
-from penstock.fronts.exposure import check_exposure
-from penstock.fronts.front import Address, Front, Shared
+from penstock.fronts.front import Address, Shared
 from penstock.fronts.http import page
 from penstock.fronts.http.connection import Connection
 from penstock.fronts.http.errors import MEDIA_TYPE, NO_SUCH_PATH, HttpError, answer_to
@@ -33,7 +32,7 @@ from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
 from penstock.fronts.http.routes import NAMESPACE, SESSION, Call, Route, Router
 from penstock.fronts.http.sessions import Sessions
-from penstock.fronts.listening import listen
+from penstock.fronts.listening import SocketFront, listen
 from penstock.logs import request_id
 from penstock.model import DEFAULT_NAMESPACE
 from penstock.model.errors import Forbidden, Overloaded, PenstockError, Unauthorized
@@ -41,8 +40,6 @@ from penstock.wire.http.cluster import CONSUMER, FORWARDED, OF_NODES, PRINCIPAL,
 from penstock.wire.http.shapes import encode_json
 
 SWEEP_SECONDS: Final = 1.0
-REFUSED_MAX: Final = 256
-"""Connections past the limit that are told so at a time; more are only closed."""
 NAMESPACES_KEPT: Final = 1_000
 REQUEST_ID_CHARACTERS_MAX: Final = 128
 EXPECTED: Final = (PenstockError, HttpError, msgspec.DecodeError, RecursionError)
@@ -51,36 +48,25 @@ EXPECTED: Final = (PenstockError, HttpError, msgspec.DecodeError, RecursionError
 log = logging.getLogger("penstock.http")
 
 
-class HttpServer(Front):
+class HttpServer(SocketFront[Connection]):
     """The HTTP front of one broker."""
 
-    def __init__(
-        self,
-        broker: FrontBroker,
-        options: HttpOptions | None = None,
-        shared: Shared | None = None,
-    ) -> None:
+    def __init__(self, broker: FrontBroker, options: HttpOptions | None = None, shared: Shared | None = None) -> None:
         self.broker = broker
         self.options = options or HttpOptions()
-        self.credentials = self.options.credentials
-        self.measures = HttpMeasures()
+        super().__init__("http", self.options, self.options.credentials)
+        self.measures: HttpMeasures = HttpMeasures()
         self._shared = shared or Shared()
-        check_exposure("http", self.options.host, self.credentials)
-        self.stopping = False
         self.router = Router(all_routes())
         self.heads = Heads(self.options.max_header_bytes, self.options.max_body_bytes)
-        self._loop = asyncio.get_running_loop()
-        self._connections: set[Connection] = set()
         self._brokers: dict[Principal, dict[str, FrontBroker]] = {}
         self._request_prefix = secrets.token_hex(4)
         self._request_numbers = itertools.count(1)
         self.sessions = Sessions(broker, self.options.max_sessions, self._loop.time)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self._all_closed: asyncio.Future[None] | None = None
         self._openapi: bytes | None = None
         self._page: bytes | None = None
-        self.port = 0
 
     # Life -------------------------------------------------------------------------------------------------
 
@@ -100,13 +86,11 @@ class HttpServer(Front):
         self.stopping = True
         self._server.close()
         self.broker.drain()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.stop()
-        if self._connections:
-            self._all_closed = self._loop.create_future()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._all_closed, self.options.stop_seconds)
-        for connection in list(self._connections):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.all_closed(), self.options.stop_seconds)
+        for connection in list(self.connections):
             connection.abort()
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -115,36 +99,19 @@ class HttpServer(Front):
     def sweep(self) -> None:
         """Close connections whose time is over. One timer for all: most never need theirs."""
         now = self.now()
-        for connection in [one for one in self._connections if 0.0 < one.deadline < now]:
+        for connection in [one for one in self.connections if 0.0 < one.deadline < now]:
             connection.overdue()
         self.sessions.sweep()
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self.sweep)
 
-    # Connections (their host) -----------------------------------------------------------------------------
-
-    def opened(self, connection: Connection) -> bool:
-        self._connections.add(connection)
-        self.measures.connections += 1
-        self.measures.connections_accepted += 1
-        has_room = len(self._connections) <= self.options.max_connections
-        self.measures.connections_refused += not has_room
-        if len(self._connections) > self.options.max_connections + REFUSED_MAX:
-            connection.abort()  # no time to say why
-        return has_room
-
-    def closed(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-        self.measures.connections -= 1
-        if not self._connections and self._all_closed is not None and not self._all_closed.done():
-            self._all_closed.set_result(None)
+    # Requests ---------------------------------------------------------------------------------------------
 
     def now(self) -> float:
         return self._loop.time()
 
     def new_request_id(self) -> str:
+        """An id for a request that came without."""
         return f"{self._request_prefix}-{next(self._request_numbers):x}"
-
-    # Requests ---------------------------------------------------------------------------------------------
 
     def answer(self, connection: Connection, request: Request) -> Ticket[Answer] | Coroutine[Any, Any, Answer | Stream]:
         """Begin to answer a request. The coroutine does not fail; where a ticket does, `failed` makes the answer.

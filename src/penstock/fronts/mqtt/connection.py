@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
-from penstock.fronts.listening import linger
+from penstock.fronts.listening import begin, linger
 from penstock.fronts.mqtt.client import Client
 from penstock.fronts.mqtt.errors import log
 from penstock.fronts.mqtt.mapping import properties_of
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from penstock.fronts.mqtt.server import MqttServer
     from penstock.model import Message
 
-WRITE_BUFFER_BYTES: Final = 256 * 1024
 LINGER_SECONDS: Final = 2.0
 """How long a client may take to read the last of what was written to it."""
 
@@ -65,10 +64,7 @@ class Connection(asyncio.Protocol):
     # The transport's calls ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
-        peer = transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
+        self._transport, self.peer = begin(transport)
         self._has_room = self._server.opened(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -109,7 +105,6 @@ class Connection(asyncio.Protocol):
         if not self._has_room or self._server.stopping:
             reason = Reason.SERVER_SHUTTING_DOWN if self._server.stopping else Reason.SERVER_BUSY
             self.engine.connack(reason, text="the server takes no more connections now")
-            self._server.measures.connections_refused += 1
             return
         self.pause_reading()
         self.client = Client(self._server, self, connect)

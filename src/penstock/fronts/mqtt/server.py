@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
 from penstock.api.front_broker import FrontBroker
-from penstock.fronts.exposure import check_exposure
-from penstock.fronts.front import Address, Front, Shared
-from penstock.fronts.listening import CannotListen, listen
+from penstock.fronts.front import Address, Shared
+from penstock.fronts.listening import CannotListen, SocketFront, listen
+from penstock.fronts.metrics import Row
 from penstock.fronts.mqtt.connection import Connection
 from penstock.fronts.mqtt.delivering import RENEW_SECONDS
 from penstock.fronts.mqtt.errors import log
-from penstock.fronts.mqtt.measures import MqttMeasures, MqttNumbers
+from penstock.fronts.mqtt.measures import MqttMeasures
 from penstock.fronts.mqtt.options import MqttOptions
 from penstock.fronts.mqtt.publishing import EXCHANGE, Publishing
 from penstock.fronts.mqtt.queues import Unsettled
@@ -32,18 +33,15 @@ SWEEP_SECONDS: Final = 0.25
 """Between looks at what is due: wills, sessions, retained messages that expire, and what other nodes say."""
 ADOPT_SECONDS: Final = 2.0
 """Between looks for sessions of nodes that are gone."""
-REFUSED_MAX: Final = 256
-"""Connections past the limit that are told so at a time; more are only closed."""
 RENEWED_AT_ONCE: Final = 100
 
 
-class MqttServer(Front):
+class MqttServer(SocketFront[Connection]):
     """The MQTT front of one broker."""
 
     def __init__(self, broker: FrontBroker, options: MqttOptions | None = None, shared: Shared | None = None) -> None:
         self.options = options or MqttOptions()
-        self.credentials = (shared or Shared()).credentials
-        check_exposure("mqtt", self.options.host, self.credentials)
+        super().__init__("mqtt", self.options, (shared or Shared()).credentials)
         self.broker = (
             broker if broker.namespace == self.options.namespace else broker.in_namespace(self.options.namespace)
         )
@@ -53,8 +51,7 @@ class MqttServer(Front):
             topic_alias_maximum=self.options.topic_alias_maximum,
             connect_within_s=self.options.connect_seconds,
         )
-        self.measures = MqttMeasures(self._numbers)
-        self.stopping = False
+        self.measures: MqttMeasures = MqttMeasures(self._gauges)
         self.unsettled = Unsettled()
         self.retained = RetainedMessages(
             self.broker, self.now_ms, most=self.options.max_retained, bytes_most=self.options.max_retained_bytes
@@ -67,24 +64,19 @@ class MqttServer(Front):
             self.measures,
             declare=self.options.declare_queues,
         )
-        self.connections: set[Connection] = set()
-        self._loop = asyncio.get_running_loop()
         self._servers: list[asyncio.Server] = []
         self._ticker: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._renewer: asyncio.Task[None] | None = None
-        self.port = 0
         self.websocket_port = 0
 
-    def _numbers(self) -> MqttNumbers:
+    def _gauges(self) -> Iterator[Row]:
         """How things stand now, for `/metrics`."""
-        return MqttNumbers(
-            connections=len(self.connections),
-            sessions=len(self.sessions.documents.all),
-            retained=len(self.retained),
-            retained_bytes=self.retained.bytes,
-            unsettled=len(self.unsettled.sources),
-        )
+        kept, unsettled = len(self.sessions.documents.all), len(self.unsettled.sources)
+        yield "mqtt_sessions_kept", "Sessions that outlive their connection, connected or not.", kept
+        yield "mqtt_retained_messages", "Retained messages.", len(self.retained)
+        yield "mqtt_retained_bytes", "Bytes of topics and payloads of retained messages.", self.retained.bytes
+        yield "mqtt_unsettled", "Messages of $queue/… that version 5 clients have not settled.", unsettled
 
     def now_ms(self) -> int:
         """By the clock of the machine, as the times of messages are."""
@@ -161,19 +153,6 @@ class MqttServer(Front):
         for server in self._servers:
             with suppress(OSError):
                 await server.wait_closed()
-
-    # Connections (their host) -------------------------------------------------------------------------------------
-
-    def opened(self, connection: Connection) -> bool:
-        """A client is there; whether there is room for it."""
-        self.connections.add(connection)
-        self.measures.connections_accepted += 1
-        if len(self.connections) > self.options.max_connections + REFUSED_MAX:
-            connection.abort()  # no time to say why
-        return len(self.connections) <= self.options.max_connections
-
-    def closed(self, connection: Connection) -> None:
-        self.connections.discard(connection)
 
     # Time -------------------------------------------------------------------------------------------------------
 
