@@ -21,8 +21,8 @@ class MemoryDisk(MemoryStore):
     def clone(self) -> MemoryDisk:
         """An open copy that shares nothing that changes: a crash image, or what a restart finds."""
         image = MemoryDisk(self._now_ms)
-        for name in ("_members", "_lanes", "_catalog", "_outbox", "_traces"):
-            setattr(image, name, _copied(getattr(self, name)))
+        own = ("_closed", "enqueued", "enqueueing")
+        vars(image).update({name: _copied(item) for name, item in vars(self).items() if name not in own})
         return image
 
     def enqueue(self, *rows: EnqueuedRow) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.model.rows import BatchRow, DeadRow, DedupRow, LaneImage
 from penstock.store.mysql.engine import MysqlStore
-from penstock.store.mysql.literals import filled
+from penstock.store.mysql.statements import filled
 from penstock.store.postgres.engine import PostgresStore
 from penstock.store.sql.sweeping import SLICE
 from tests.conformance.conftest import prepared

@@ -33,7 +33,9 @@ from typing import Protocol
 
 import msgspec
 
+from penstock.model.errors import InvalidArgument
 from penstock.model.rows import (
+    REGISTRAR_SLOT,
     BatchHead,
     BatchRow,
     CatalogChanges,
@@ -49,6 +51,7 @@ from penstock.model.rows import (
     Member,
     OutboxRow,
     TraceRow,
+    slot_of,
 )
 
 
@@ -197,3 +200,20 @@ class Store(Log, Catalog, Coordination, Protocol):
 
     async def close(self) -> None:
         """Release everything. Nothing more is called after it."""
+
+
+def check_commit(commit: Commit) -> None:
+    """Refuse what no engine may apply: a lane changed twice, or one whose slot's epoch the commit does not name."""
+    changed = [change.lane for change in commit.lanes]
+    if len(set(changed)) != len(changed):
+        twice = next(lane for lane in changed if changed.count(lane) > 1)
+        raise InvalidArgument(f"lane {twice} has two changes in one commit; merge them into one")
+    for lane in (*changed, *commit.lanes_deleted):
+        if slot_of(lane) not in commit.epochs:
+            raise InvalidArgument(f"the commit changes lane {lane} but names no epoch for its slot {slot_of(lane)}")
+    if changes_enqueued(commit) and REGISTRAR_SLOT not in commit.epochs:
+        raise InvalidArgument(f"the commit changes enqueued rows but names no epoch for slot {REGISTRAR_SLOT}")
+
+
+def changes_enqueued(commit: Commit) -> bool:
+    return bool(commit.enqueued_deleted or commit.enqueued_failed or commit.enqueued_retried)

@@ -18,7 +18,7 @@ from penstock.store.mysql import commit as mysql_commit
 from penstock.store.mysql import schema as sql
 from penstock.store.mysql.engine import MysqlStore
 from penstock.store.mysql.pool import StoreAddress, translated
-from penstock.store.mysql.server import check_version, losses
+from penstock.store.mysql.schema import check_version, losses
 from penstock.store.open import label_of, open_engine
 from tests.conformance.samples import (
     LANE,

@@ -17,10 +17,9 @@ from penstock.model.errors import Fenced, InvalidArgument, PenstockError, Unavai
 from penstock.model.rows import CatalogRow, Commit, DeadRow, DedupRow, GroupRow, Member, OutboxRow
 from penstock.store.postgres import schema as sql
 from penstock.store.postgres import vacuum
-from penstock.store.postgres.apply import ARGUMENTS, commit_values
+from penstock.store.postgres.apply import ARGUMENTS, commit_values, kept, restored
 from penstock.store.postgres.engine import PostgresStore
 from penstock.store.postgres.pool import is_closed
-from penstock.store.sql.text import kept, restored
 from tests.conformance.samples import LANE, batches, change, commit, full_change, image_of, load_one, own_all
 from tests.databases.postgres import PostgresServer, schema_url, shared_url
 from tests.databases.proxy import Proxy

@@ -21,7 +21,7 @@ import pytest
 from penstock.model.errors import Fenced, InvalidArgument, PenstockError, StoreCorrupt, Unavailable
 from penstock.model.rows import Commit, GroupRow, LaneChange, LaneImage, LeaseRow, OutboxRow
 from penstock.store.sqlite import file as sqlite_file
-from penstock.store.sqlite import index, schema, threads
+from penstock.store.sqlite import index, threads
 from penstock.store.sqlite.engine import SqliteStore
 from penstock.store.sqlite.statements import GROUP_DELETES, LANE_DELETES, SQL
 from tests.conformance.samples import (
@@ -416,11 +416,11 @@ def test_rows_that_cannot_be_understood_are_corrupt(path: Path) -> None:
 
 def test_a_new_file_is_of_the_newest_version(path: Path) -> None:
     use(path, nothing)
-    assert run_sql(path, "PRAGMA user_version") == [(len(schema.MIGRATIONS),)]
+    assert run_sql(path, "PRAGMA user_version") == [(len(sqlite_file.MIGRATIONS),)]
     assert run_sql(path, "PRAGMA integrity_check") == [("ok",)]
 
 
-NEXT = (*schema.MIGRATIONS, ("ALTER TABLE slots ADD COLUMN note TEXT", "UPDATE slots SET note = owner"))
+NEXT = (*sqlite_file.MIGRATIONS, ("ALTER TABLE slots ADD COLUMN note TEXT", "UPDATE slots SET note = owner"))
 
 
 def test_an_older_file_is_migrated_with_its_rows(path: Path) -> None:
@@ -451,7 +451,7 @@ OLD_ROWS = (
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_file_from_before_the_log_keeps_its_bodies_and_takes_new_ones(path: Path, version: int) -> None:
     run_sql(path, "PRAGMA page_size = 8192", "PRAGMA journal_mode = WAL")
-    for statements in schema.MIGRATIONS[:version]:
+    for statements in sqlite_file.MIGRATIONS[:version]:
         run_sql(path, *statements)
     run_sql(path, f"PRAGMA user_version = {version}", *OLD_ROWS)
 
@@ -487,7 +487,7 @@ def test_a_migration_that_fails_leaves_the_older_version(path: Path) -> None:
 
 def test_a_newer_file_is_refused_and_left_alone(path: Path) -> None:
     use(path, nothing)
-    run_sql(path, f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}")
+    run_sql(path, f"PRAGMA user_version = {len(sqlite_file.MIGRATIONS) + 1}")
     before = path.read_bytes()
     open_fails(path, StoreCorrupt, "newer Penstock")
     assert path.read_bytes() == before

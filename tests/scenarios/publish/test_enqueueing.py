@@ -16,7 +16,7 @@ from penstock.node.background import enqueued
 from penstock.node.broker import LocalBroker
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.publish.parts import parts_of_messages
-from penstock.store.checks import changes_enqueued
+from penstock.store.contract import changes_enqueued
 from tests.memory_disk import MemoryEnqueueing
 from tests.nodes import node_of
 from tests.scenarios.rig import texts

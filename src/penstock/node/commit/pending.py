@@ -27,7 +27,7 @@ from penstock.model.rows import (
 from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.node.publish.parts import Unit
 from penstock.node.spool.records import Doubt
-from penstock.store.checks import changes_enqueued
+from penstock.store.contract import changes_enqueued
 
 Publish = tuple[Ticket[Receipt], Unit]
 """A publish that waits for its commit, and what the spool can keep of it."""

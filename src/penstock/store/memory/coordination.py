@@ -1,6 +1,6 @@
-"""Members, slots, ids and catalog versions of the memory engine: the part of the contract that several nodes need.
+"""Members, slots, ids and the catalog of the memory engine: the part of the contract that several nodes need.
 
-`engine.py` has the rows and calls this; nothing here waits or knows them.
+Nothing here waits, or knows the rows of lanes. Next stop: `engine.py`, which has those.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from penstock.model.errors import Closed, Fenced
 from penstock.model.rows import CatalogChanges, CatalogRow, ClusterView, Joined, Member, NodeRow, SlotRow
 
 TOMBSTONES_MAX: Final = 10_000
@@ -17,8 +18,8 @@ TOMBSTONES_MAX: Final = 10_000
 _Key = tuple[str, int]
 
 
-class Members:
-    """Members, and the owner and epoch of each slot."""
+class MemoryCoordination:
+    """Members, the owner and epoch of each slot, and what was declared."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -27,27 +28,29 @@ class Members:
         self._last_incarnation = 0
         self._last_id = 0
         self._secret = secrets.token_hex(16)
-        self.slots: dict[int, SlotRow] = {}
-        self.owners: dict[int, str] = {}
+        self._slots: dict[int, SlotRow] = {}
+        self._owners: dict[int, str] = {}
         """slot → the name of its owner, or of the last one"""
+        self._catalog = CatalogTable()
+        self._closed = False
 
-    def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
-        taken = {slot: self.epoch(slot) + 1 for slot in slots}
+    async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
+        self._check_open()
+        taken = {slot: self._epoch(slot) + 1 for slot in slots}
         for slot, epoch in taken.items():
-            self.slots[slot] = SlotRow(slot, epoch, 0, 0, self._now_ms(), f"acquired by {owner}")
-            self.owners[slot] = owner
+            self._slots[slot] = SlotRow(slot, epoch, 0, 0, self._now_ms(), f"acquired by {owner}")
+            self._owners[slot] = owner
         return taken
 
-    def epoch(self, slot: int) -> int:
-        return self.slots[slot].epoch if slot in self.slots else 0
-
-    def join(self, member: Member) -> Joined:
-        self._last_incarnation = max(self._last_incarnation, *(row.epoch for row in self.slots.values()), 0) + 1
+    async def join(self, member: Member) -> Joined:
+        self._check_open()
+        self._last_incarnation = max(self._last_incarnation, *(row.epoch for row in self._slots.values()), 0) + 1
         now_ms = self._now_ms()
         self._members[self._last_incarnation] = (member, now_ms, now_ms)
         return Joined(self._last_incarnation, self._secret)
 
-    def heartbeat(self, incarnation: int, catalog_version: int) -> ClusterView:
+    async def heartbeat(self, incarnation: int) -> ClusterView:
+        self._check_open()
         now_ms = self._now_ms()
         known = self._members.get(incarnation)
         if known is not None:
@@ -56,10 +59,11 @@ class Members:
             NodeRow(number, one.name, one.url, one.version, one.lease_ms, joined_ms, now_ms - seen_ms)
             for number, (one, joined_ms, seen_ms) in sorted(self._members.items())
         ]
-        slots = [self.slots[slot] for slot in sorted(self.slots)]
-        return ClusterView(now_ms, known is not None, catalog_version, nodes, slots)
+        slots = [self._slots[slot] for slot in sorted(self._slots)]
+        return ClusterView(now_ms, known is not None, self._catalog.version, nodes, slots)
 
-    def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
+    async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
+        self._check_open()
         now_ms = self._now_ms()
         if incarnation not in self._members:
             return {}
@@ -70,35 +74,64 @@ class Members:
                 del self._members[number]
         taken: dict[int, int] = {}
         for slot in sorted(set(slots)):
-            row = self.slots.get(slot)
+            row = self._slots.get(slot)
             if row is None or row.node == incarnation or row.node not in self._members:
-                epoch = taken[slot] = max(self.epoch(slot) + 1, incarnation)
+                epoch = taken[slot] = max(self._epoch(slot) + 1, incarnation)
                 before = "" if row is None or not row.why else f" ({row.why.partition(' (')[0]})"
-                self.slots[slot] = SlotRow(slot, epoch, incarnation, 0, now_ms, f"taken by {name}{before}")
-                self.owners[slot] = name
+                self._slots[slot] = SlotRow(slot, epoch, incarnation, 0, now_ms, f"taken by {name}{before}")
+                self._owners[slot] = name
         return taken
 
-    def release(self, slots: Sequence[int], incarnation: int, to: int) -> None:
+    async def release(self, slots: Sequence[int], incarnation: int, to: int = 0) -> None:
+        self._check_open()
         name = self._members[incarnation][0].name if incarnation in self._members else str(incarnation)
         for slot in slots:
-            row = self.slots.get(slot)
+            row = self._slots.get(slot)
             if row is not None and row.node == incarnation:
-                self.slots[slot] = SlotRow(slot, row.epoch, 0, to, self._now_ms(), f"released by {name}")
+                self._slots[slot] = SlotRow(slot, row.epoch, 0, to, self._now_ms(), f"released by {name}")
 
-    def leave(self, incarnation: int) -> None:
+    async def leave(self, incarnation: int) -> None:
+        self._check_open()
         known = self._members.pop(incarnation, None)
         if known is not None:
             self._let_go(incarnation, f"{known[0].name} left")
 
-    def _let_go(self, incarnation: int, why: str) -> None:
-        for slot, row in list(self.slots.items()):
-            if row.node == incarnation:
-                self.slots[slot] = SlotRow(slot, row.epoch, 0, 0, self._now_ms(), why)
-
-    def reserve_ids(self, count: int, above: int) -> int:
+    async def reserve_ids(self, count: int, above: int = 0) -> int:
+        self._check_open()
         first = max(self._last_id, above) + 1
         self._last_id = first + count - 1
         return first
+
+    async def catalog(self) -> list[CatalogRow]:
+        self._check_open()
+        return self._catalog.in_order()
+
+    async def catalog_since(self, version: int) -> CatalogChanges:
+        self._check_open()
+        return self._catalog.since(version)
+
+    async def close(self) -> None:
+        """Refuse every later call. The rows stay."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the store is closed")
+
+    def _check_epochs(self, epochs: dict[int, int]) -> None:
+        for slot, epoch in epochs.items():
+            held = self._slots[slot].epoch if slot in self._slots else None
+            if held != epoch:
+                owner = self._owners.get(slot, "nobody")
+                raise Fenced(f"slot {slot} is at epoch {held} of {owner}, not at epoch {epoch}")
+
+    def _epoch(self, slot: int) -> int:
+        return self._slots[slot].epoch if slot in self._slots else 0
+
+    def _let_go(self, incarnation: int, why: str) -> None:
+        for slot, row in list(self._slots.items()):
+            if row.node == incarnation:
+                self._slots[slot] = SlotRow(slot, row.epoch, 0, 0, self._now_ms(), why)
 
 
 class CatalogTable:

@@ -13,34 +13,27 @@ from heapq import heappop, heappush
 from time import time_ns
 from typing import TypeVar
 
-from penstock.model.errors import Closed, Fenced
 from penstock.model.rows import (
     BatchHead,
     BatchRow,
-    CatalogChanges,
-    CatalogRow,
-    ClusterView,
     Commit,
     DeadRow,
     DedupRow,
     GroupRow,
-    Joined,
     LaneChange,
     LaneImage,
     LeaseRow,
-    Member,
     OutboxRow,
     TraceRow,
     WaitingRow,
 )
-from penstock.store.checks import check_commit
-from penstock.store.contract import CallbackLog, Capabilities, Enqueueing
-from penstock.store.memory.coordination import CatalogTable, Members
+from penstock.store.contract import CallbackLog, Capabilities, Enqueueing, check_commit
+from penstock.store.memory.coordination import MemoryCoordination
 
 Row = TypeVar("Row")
 
 
-class MemoryStore:
+class MemoryStore(MemoryCoordination):
     """A store that lives as long as its object; `now_ms` is its clock, by which members are judged."""
 
     capabilities = Capabilities()
@@ -49,17 +42,10 @@ class MemoryStore:
     """No application can reach it."""
 
     def __init__(self, now_ms: Callable[[], int] | None = None) -> None:
-        self._now_ms = now_ms or _system_ms
-        self._members = Members(self._now_ms)
+        super().__init__(now_ms or _system_ms)
         self._lanes: dict[int, _Lane] = {}
-        self._catalog = CatalogTable()
         self._outbox: dict[int, OutboxRow] = {}
         self._traces = _Traces()
-        self._closed = False
-
-    async def acquire(self, slots: Sequence[int], owner: str) -> dict[int, int]:
-        self._check_open()
-        return self._members.acquire(slots, owner)
 
     async def apply(self, commit: Commit) -> None:
         self._check_open()
@@ -127,10 +113,6 @@ class MemoryStore:
         known = self._lanes.get(lane)
         return [known.dedup[key] for key in dict.fromkeys(keys) if key in known.dedup] if known else []
 
-    async def catalog(self) -> list[CatalogRow]:
-        self._check_open()
-        return self._catalog.in_order()
-
     async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
         self._check_open()
         rows = [self._outbox[number] for number in sorted(self._outbox) if number > after]
@@ -147,51 +129,6 @@ class MemoryStore:
     async def lanes_in_use(self) -> list[int]:
         self._check_open()
         return sorted(number for number, lane in self._lanes.items() if lane.in_use())
-
-    # Several nodes ----------------------------------------------------------------------------------------
-
-    async def join(self, member: Member) -> Joined:
-        self._check_open()
-        return self._members.join(member)
-
-    async def heartbeat(self, incarnation: int) -> ClusterView:
-        self._check_open()
-        return self._members.heartbeat(incarnation, self._catalog.version)
-
-    async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
-        self._check_open()
-        return self._members.take(slots, incarnation)
-
-    async def release(self, slots: Sequence[int], incarnation: int, to: int = 0) -> None:
-        self._check_open()
-        self._members.release(slots, incarnation, to)
-
-    async def leave(self, incarnation: int) -> None:
-        self._check_open()
-        self._members.leave(incarnation)
-
-    async def reserve_ids(self, count: int, above: int = 0) -> int:
-        self._check_open()
-        return self._members.reserve_ids(count, above)
-
-    async def catalog_since(self, version: int) -> CatalogChanges:
-        self._check_open()
-        return self._catalog.since(version)
-
-    async def close(self) -> None:
-        """Refuse every later call. The rows stay."""
-        self._closed = True
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Closed("the store is closed")
-
-    def _check_epochs(self, epochs: dict[int, int]) -> None:
-        for slot, epoch in epochs.items():
-            held = self._members.slots[slot].epoch if slot in self._members.slots else None
-            if held != epoch:
-                owner = self._members.owners.get(slot, "nobody")
-                raise Fenced(f"slot {slot} is at epoch {held} of {owner}, not at epoch {epoch}")
 
     def _batches_after(self, lane: int, start: int) -> Iterable[BatchRow]:
         """The batches that end after an offset, in order."""

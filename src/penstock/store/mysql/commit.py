@@ -13,8 +13,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from penstock.model.rows import BatchRow, Commit
-from penstock.store.mysql.literals import Expression, filled, filled_by_name, literals
-from penstock.store.mysql.statements import PART_COLUMNS, SQL, Put, any_of, delete, ids, numbers, put
+from penstock.store.mysql.statements import (
+    PART_COLUMNS,
+    SQL,
+    Expression,
+    Put,
+    any_of,
+    delete,
+    filled,
+    filled_by_name,
+    ids,
+    literals,
+    numbers,
+    put,
+)
 from penstock.store.sql import tables
 from penstock.store.sql.queries import fill, statements
 from penstock.store.sql.tables import Row, is_empty

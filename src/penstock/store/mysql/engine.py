@@ -32,11 +32,9 @@ from penstock.model.rows import (
     SlotRow,
     TraceRow,
 )
-from penstock.store.checks import check_commit
-from penstock.store.contract import CallbackLog, Capabilities
+from penstock.store.contract import CallbackLog, Capabilities, check_commit
 from penstock.store.mysql import commit as writing
 from penstock.store.mysql.enqueueing import MysqlEnqueueing
-from penstock.store.mysql.literals import filled, filled_by_name
 from penstock.store.mysql.pool import (
     GOODBYE_SECONDS,
     OUT_OF_RANGE,
@@ -48,9 +46,8 @@ from penstock.store.mysql.pool import (
     number_of,
 )
 from penstock.store.mysql.reads import catalog_row, catalog_since, find_time, joined, load
-from penstock.store.mysql.schema import MIGRATIONS, migrate
-from penstock.store.mysql.server import check_server
-from penstock.store.mysql.statements import SQL, ids
+from penstock.store.mysql.schema import MIGRATIONS, check_server, migrate
+from penstock.store.mysql.statements import SQL, filled, filled_by_name, ids
 from penstock.store.sql.lost_answer import Writer
 from penstock.store.sql.queries import Migration
 from penstock.store.sql.sweeping import LeftOver, Sweeper, apply_swept

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from penstock.model.errors import PenstockError
 from penstock.model.rows import EnqueuedRow, EnqueuedTarget, FailedRow
-from penstock.store.mysql.literals import filled, filled_by_name
-from penstock.store.mysql.statements import SQL, any_of
+from penstock.store.mysql.statements import SQL, any_of, filled, filled_by_name
 
 POLL_S: Final = 0.2
 """Between two polls for a row that was not there before."""

@@ -1,6 +1,6 @@
--- Every statement that a node runs, but for the migrations. `%s` and `%(name)s` are values, filled in by `literals.py`:
+-- Every statement that a node runs, but for the migrations. `%s` and `%(name)s` are values, filled in by `statements.py`:
 -- a whole commit goes to the server as text in one packet. `{name}` stands for a part of this file, or for a table and
--- its columns (`statements.py`).
+-- its columns.
 
 -- Making it ------------------------------------------------------------------------------------------------
 

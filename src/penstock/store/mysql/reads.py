@@ -12,9 +12,8 @@ from typing import Any
 from penstock.model.errors import StoreCorrupt
 from penstock.model.rows import BatchRow, CatalogChanges, CatalogRow, DedupRow, LaneImage
 from penstock.store.mysql.commit import ALL
-from penstock.store.mysql.literals import filled, filled_by_name
 from penstock.store.mysql.pool import Connection
-from penstock.store.mysql.statements import SQL
+from penstock.store.mysql.statements import SQL, filled, filled_by_name
 from penstock.store.sql import tables
 
 

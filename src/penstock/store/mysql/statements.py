@@ -1,34 +1,28 @@
-"""Every statement of the MySQL engine, with the tables' columns filled in. The text is in `queries.sql`.
+"""Every statement of the MySQL engine, with the tables' columns filled in, and values as literals of a statement.
 
-It may not know connections or commits. Next stop: `commit.py`.
+The text is in `queries.sql`. A whole commit goes to the server as text in one packet, so values are part of it. Only
+for sessions as `pool.py` makes them: text is UTF-8, and a backslash escapes. It may not know connections or commits.
+Next stop: `commit.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.store.mysql.literals import Expression, filled_by_name
 from penstock.store.sql import tables
 from penstock.store.sql.queries import Queries, fill, load_queries
 from penstock.store.sql.queries import quoted as quoted_by
 from penstock.store.sql.sweeping import SLICE, SMALL_SLICE
 
-_PARTS: Final = (
-    "now_ms",
-    "begin_snapshot",
-    "from_start",
-    "near",
-    "lock_members",
-    "set_name",
-    "is_dead",
-    "wanted",
-    "taken",
-)
 PART_COLUMNS: Final = ("lane", "base", "part", "parts", *tables.BATCH_COLUMNS[2:])
 """Columns of batches here: a body that is longer than a packet lies in several rows."""
+
+_BASE64_PAYS_FROM: Final = 1 << 20
+"""Long values in which much has to be escaped are shorter so."""
 
 
 class Put(NamedTuple):
@@ -49,9 +43,7 @@ def columns(names: Sequence[str]) -> str:
 
 def _load() -> Queries:
     raw = load_queries(__package__)
-    parts = {name: raw[name] for name in _PARTS}
-    parts |= {"slice": str(SLICE), "small_slice": str(SMALL_SLICE)} | tables.column_lists(quoted)
-    queries = {name: fill(raw[name], **parts) for name in raw.names}
+    queries = raw.filled(slice=str(SLICE), small_slice=str(SMALL_SLICE), **tables.column_lists(quoted))
     for table in tables.OF_GROUPS:
         queries[f"load_{table.name}"] = fill(
             raw.load_rows, table=quoted(table.name), columns=columns(table.columns), key=columns(table.key)
@@ -97,3 +89,46 @@ def ids(numbers_of: Iterable[int]) -> Expression:
 def any_of(conditions: Iterable[bytes]) -> Expression:
     """One of these is true."""
     return Expression(b" OR ".join(conditions) or b"false")
+
+
+# Values -----------------------------------------------------------------------------------------------
+
+
+class Expression(bytes):
+    """SQL instead of a value: it goes into a statement as it is."""
+
+
+def literal(value: Any) -> bytes:
+    """One value as a literal."""
+    if isinstance(value, int):
+        return b"%d" % value
+    if isinstance(value, str):
+        return b"'" + _escaped(value.encode()) + b"'"
+    if value is None:
+        return b"NULL"
+    if isinstance(value, Expression):
+        return value
+    data = bytes(value)
+    escaped = _escaped(data)
+    if len(escaped) > _BASE64_PAYS_FROM and len(escaped) * 3 > len(data) * 4:
+        return b"from_base64('" + b64encode(data) + b"')"
+    return b"_binary'" + escaped + b"'"
+
+
+def _escaped(data: bytes) -> bytes:
+    """No byte of a character of several bytes in UTF-8 is a quote or a backslash."""
+    return data.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
+
+
+def literals(values: Iterable[Any]) -> bytes:
+    return b",".join(map(literal, values))
+
+
+def filled(statement: str, *values: Any) -> bytes:
+    """A statement with its values put in for each %s; a list becomes the values of an IN (…)."""
+    parts = [literals(value) if isinstance(value, list) else literal(value) for value in values]
+    return statement.encode() % tuple(parts)
+
+
+def filled_by_name(statement: str, values: Mapping[str, Any]) -> bytes:
+    return statement.encode() % {name.encode(): literal(value) for name, value in values.items()}

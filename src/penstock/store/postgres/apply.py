@@ -14,7 +14,6 @@ from penstock.store.sql import tables
 from penstock.store.sql.queries import Queries, fill, load_queries, quoted, statements
 from penstock.store.sql.sweeping import SLICE, SMALL_SLICE
 from penstock.store.sql.tables import Row, Table
-from penstock.store.sql.text import kept, restored
 
 Value = Callable[[Commit], object]
 
@@ -68,6 +67,8 @@ _FENCE: Final = ("writer", "generation", "fence_slots", "fence_epochs")
 _UPDATED_FIRST: Final = ("lanes", "groups")
 """Tables whose rows are almost always there already."""
 _SETTLED: Final = ("gone", "failed", "errors", "failed_ms", "retried")
+_MARK: Final = "\x01"
+"""The first character of text that is escaped."""
 
 
 def commit_values(commit: Commit) -> Row:
@@ -110,6 +111,20 @@ def row_of(table: Table, values: Sequence[Any]) -> Any:
     return table.row(*(found[1:] if table.of_lane else found))
 
 
+def kept(text: str) -> str:
+    """What PostgreSQL keeps for a text. Its text has no NUL: what has one is marked and escaped."""
+    if "\0" not in text and not text.startswith(_MARK):
+        return text
+    return _MARK + text.replace("\\", "\\\\").replace("\0", "\\0")
+
+
+def restored(text: str) -> str:
+    """The text that was kept."""
+    if not text.startswith(_MARK):
+        return text
+    return "\\".join(part.replace("\\0", "\0") for part in text[1:].split("\\\\"))
+
+
 # Statements ----------------------------------------------------------------------------------------------
 
 
@@ -128,10 +143,8 @@ def _set(names: Sequence[str], source: str) -> str:
 def _filled_queries() -> Queries:
     raw = load_queries(__package__)
     arguments = (*_FENCE, *(name for name, _ in ARGUMENTS))
-    first_base = fill(raw.first_base, start=raw.start)
-    parts = {"start": raw.start, "first_base": first_base, "now_ms": raw.now_ms} | tables.column_lists(quoted)
-    parts |= {"arguments": _named(arguments), "settled": _named(_SETTLED, len(arguments) + 1)}
-    queries = {name: fill(raw[name], **parts) for name in raw.names}
+    settled = _named(_SETTLED, len(arguments) + 1)
+    queries = raw.filled(arguments=_named(arguments), settled=settled, **tables.column_lists(quoted))
     for table in tables.OF_GROUPS:
         queries[f"load_{table.name}"] = fill(
             raw.load_rows, table=table.name, columns=_columns(table.columns), key=_columns(table.key)
@@ -141,9 +154,7 @@ def _filled_queries() -> Queries:
 
 def _functions() -> Sequence[str]:
     raw = load_queries(__package__, "functions.sql")
-    parts = {name: raw[name] for name in ("fence", "fence_variables")}
-    parts |= {"slice": str(SLICE), "small_slice": str(SMALL_SLICE)}
-    parts |= tables.column_lists(quoted)
+    parts = {"slice": str(SLICE), "small_slice": str(SMALL_SLICE), **tables.column_lists(quoted)}
     parts["catalog_changes"] = _set(tables.CATALOG.rest, "excluded")
     for table in tables.DELETED_BY_KEY:
         match = " AND ".join(f"t.{quoted(column)} = k.{name}" for column, name in zip(table.key, "abc", strict=True))
@@ -152,7 +163,7 @@ def _functions() -> Sequence[str]:
         parts[f"put_{table.name}"] = _put(raw, table.name, table.columns, len(table.key))
     parts["put_lanes"] = _put(raw, "lanes", tables.LANE_COLUMNS, 1)
     parts["put_batches"] = _put(raw, "batches", tables.BATCH_COLUMNS, 2)
-    made = [fill(raw[name], **parts) for name in raw.names if raw[name].startswith("CREATE FUNCTION")]
+    made = [text for text in raw.filled(**parts).values() if text.startswith("CREATE FUNCTION")]
     return (*statements(raw.drop_functions), *made)
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import msgspec
+
 from penstock.model.errors import Closed
 from penstock.model.rows import (
     BatchHead,
@@ -23,15 +25,15 @@ from penstock.model.rows import (
     Joined,
     LaneImage,
     Member,
+    NodeRow,
     OutboxRow,
+    SlotRow,
     TraceRow,
 )
-from penstock.store.checks import changes_enqueued, check_commit
-from penstock.store.contract import CallbackLog, Capabilities
-from penstock.store.postgres.apply import commit_values, row_of, settle_values
-from penstock.store.postgres.coordination import MemberCalls, view_of
+from penstock.store.contract import CallbackLog, Capabilities, changes_enqueued, check_commit
+from penstock.store.postgres.apply import commit_values, kept, row_of, settle_values
 from penstock.store.postgres.enqueueing import PostgresEnqueueing
-from penstock.store.postgres.pool import Pool, StoreAddress
+from penstock.store.postgres.pool import MemberCalls, Pool, StoreAddress
 from penstock.store.postgres.schema import MIGRATIONS, migrate, queries_in
 from penstock.store.postgres.vacuum import Vacuum
 from penstock.store.sql import tables
@@ -39,7 +41,6 @@ from penstock.store.sql.lost_answer import Writer
 from penstock.store.sql.queries import Migration, Queries
 from penstock.store.sql.sweeping import Sweeper, apply_swept
 from penstock.store.sql.tables import Row
-from penstock.store.sql.text import kept
 
 if TYPE_CHECKING:
     import asyncpg
@@ -206,7 +207,10 @@ class PostgresStore:
         return Joined(*(await self._member(self._sql.join, *values))[0])
 
     async def heartbeat(self, incarnation: int) -> ClusterView:
-        return view_of((await self._member(self._sql.heartbeat, incarnation))[0])
+        [(now_ms, is_member, version, nodes, slots)] = await self._member(self._sql.heartbeat, incarnation)
+        decoded = msgspec.json.decode
+        found = [NodeRow(*row) for row in decoded(nodes or "[]")]
+        return ClusterView(now_ms, is_member, version, found, [SlotRow(*row) for row in decoded(slots or "[]")])
 
     async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
         await self._writer.settle()

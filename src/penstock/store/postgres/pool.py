@@ -211,6 +211,26 @@ class Pool:
         self._pool.terminate()
 
 
+class MemberCalls:
+    """A connection of its own for membership, opened when first wanted: a heartbeat never waits behind reads."""
+
+    def __init__(self, url: str, seconds: float) -> None:
+        self._url = url
+        self._seconds = seconds
+        self._pool: Pool | None = None
+        self._opening = asyncio.Lock()
+
+    async def fetch(self, statement: str, *values: Any) -> list[Any]:
+        async with self._opening:
+            if self._pool is None:
+                self._pool = await Pool.open(StoreAddress.parse(self._url), connections=1, seconds=self._seconds)
+        return await self._pool.fetch(statement, *values)
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            await self._pool.close()
+
+
 async def _no_reset(_connection: asyncpg.Connection[Any]) -> None:
     """Nothing is ever set for a session, so nothing has to be put back: it would be a round trip for each use."""
 

@@ -25,11 +25,8 @@ SELECT count(*) FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace WHERE 
 SELECT to_regclass('penstock.schema_version') IS NOT NULL
 
 -- name: make_version
--- The table that holds the version.
-CREATE TABLE penstock.schema_version (version integer NOT NULL)
-
--- name: put_first_version
--- No migration so far.
+-- The table that holds the version: no migration so far.
+CREATE TABLE penstock.schema_version (version integer NOT NULL);
 INSERT INTO penstock.schema_version VALUES (0)
 
 -- name: version
@@ -214,7 +211,7 @@ SELECT incarnation, secret FROM penstock.join_node($1, $2, $3, $4)
 WITH beat AS (UPDATE penstock.nodes SET seen_ms = {now_ms} WHERE incarnation = $1 RETURNING incarnation)
 SELECT {now_ms}, EXISTS (SELECT FROM beat), (SELECT value FROM penstock.counters WHERE name = 'catalog'),
     (SELECT json_agg(json_build_array(incarnation, name, url, version, lease_ms, joined_ms,
-        CASE WHEN incarnation = $1 THEN 0 ELSE {now_ms} - seen_ms END) ORDER BY incarnation)::text FROM penstock.nodes),
+        CASE WHEN incarnation = $1 THEN 0 ELSE greatest({now_ms} - seen_ms, 0) END) ORDER BY incarnation)::text FROM penstock.nodes),
     (SELECT json_agg(json_build_array(slot, epoch, node, meant_for, since_ms, why) ORDER BY slot)::text
      FROM penstock.slots)
 

@@ -57,7 +57,6 @@ async def migrate(connection: asyncpg.Connection[Any], schema: str, migrations: 
                 f"the schema {schema!r} has tables that Penstock did not make; name another with ?schema=…"
             )
         await connection.execute(sql.make_version)
-        await connection.execute(sql.put_first_version)
     version: int = await connection.fetchval(sql.version)
     if version > len(migrations):
         raise InvalidArgument(

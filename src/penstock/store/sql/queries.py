@@ -33,6 +33,11 @@ class Queries:
         text: str = getattr(self, name)
         return text
 
+    def filled(self, **parts: str) -> dict[str, str]:
+        """Every query with its parts: these, and other queries of the file."""
+        known = {name: self[name] for name in self.names} | parts
+        return {name: fill(self[name], **known) for name in self.names}
+
     def renamed(self, old: str, new: str) -> Queries:
         """The same queries on another schema."""
         return Queries({name: in_schema(self[name], old, new) for name in self.names})
@@ -76,14 +81,14 @@ def statements(script: str) -> Iterable[str]:
 
 
 def fill(template: str, **parts: str) -> str:
-    """A query with `{name}` replaced by its part; a part of several lines is indented as its place is."""
+    """A query with `{name}` replaced by its part, which may have parts too, and is indented as its place is."""
 
     def part(found: re.Match[str]) -> str:
         text = parts.get(found["name"])
         if text is None:
             return found[0]
         indent = found["indent"] or ""
-        return indent + text.replace("\n", "\n" + indent)
+        return indent + fill(text, **parts).replace("\n", "\n" + indent)
 
     return _PLACE.sub(part, template)
 

@@ -31,17 +31,15 @@ from penstock.model.rows import (
     OutboxRow,
     TraceRow,
 )
-from penstock.store.checks import check_commit
-from penstock.store.contract import CallbackLog, Capabilities, Enqueueing
+from penstock.store.contract import CallbackLog, Capabilities, Enqueueing, check_commit
 from penstock.store.sql.queries import Migration
 from penstock.store.sqlite import coordination as cluster
 from penstock.store.sqlite import reads
-from penstock.store.sqlite.file import Connection, File, durably, in_transaction
+from penstock.store.sqlite.file import MIGRATIONS, Connection, File, durably, in_transaction
 from penstock.store.sqlite.index import IndexedLog
 from penstock.store.sqlite.log.bodies import Located, Scratch, SegmentGone, read_bodies
 from penstock.store.sqlite.log.records import Draft, draft
 from penstock.store.sqlite.overlay import Overlay
-from penstock.store.sqlite.schema import MIGRATIONS
 from penstock.store.sqlite.statements import SQL
 from penstock.store.sqlite.threads import Checkpoints, Gate, Threads
 
@@ -198,7 +196,7 @@ class SqliteStore:
 
     async def lanes_in_use(self) -> list[int]:
         def find(connection: Connection) -> list[int]:
-            rows = chain(connection.execute(SQL.leased_lanes), connection.execute(SQL.waiting_lanes))
+            rows = chain(connection.execute(SQL.leases_in_use), connection.execute(SQL.waiting_in_use))
             return sorted({lane for (lane,) in rows})
 
         await self._indexed(lambda overlay: overlay.lanes)

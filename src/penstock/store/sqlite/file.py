@@ -1,8 +1,9 @@
 """The SQLite engine's file: making, connecting, preparing and checkpointing it, and what its errors mean.
 
 Everything here runs on whichever thread calls it and may wait for the disk. It may not know asyncio, threads, commits
-or rows. Why the settings are what they are, with measurements: `docs/decisions/0002-sqlite-settings.md`. Next stop:
-`threads.py`, which owns the connections.
+or rows. A file's version is its `user_version`; a new file runs the same migrations as an old one, so there is one way
+to each schema, and `docs/schema/sqlite.sql` shows what they add up to. Why the settings are what they are, with
+measurements: `docs/decisions/0002-sqlite-settings.md`. Next stop: `threads.py`, which owns the connections.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from penstock.model.errors import InvalidArgument, StoreCorrupt, Unavailable
-from penstock.store.sql.queries import Migration
-from penstock.store.sqlite import schema
+from penstock.store.sql.queries import Migration, load_migrations
 from penstock.store.sqlite.log.segments import sync_folder
 from penstock.store.sqlite.statements import SQL
 
+APPLICATION_ID: Final = 0x504E5354
+"""`PNST` in the file's header: tells a Penstock file from someone else's SQLite database."""
+MIGRATIONS: Final = load_migrations(__package__)
 PAGE_BYTES: Final = 8192
 """Larger pages make big batches cheaper and one-message commits dearer; fixed when the file is made."""
 WAL_BYTES_MOST: Final = 64 << 20
@@ -75,11 +78,11 @@ class File:
     def prepare(self, connection: Connection, migrations: Sequence[Migration]) -> None:
         """Make sure that the file is ours, writable and of the newest schema."""
         # Before anything is written: someone else's database is left as it is.
-        schema.check_version(connection, migrations)
+        check_version(connection, migrations)
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = NONE")
         self._enable_wal(connection)
-        schema.migrate(connection, migrations)
+        migrate(connection, migrations)
         # A file that can only be read is found out now, not at the first commit.
         connection.execute(SQL.try_to_write)
         self._identity = self._found()
@@ -167,6 +170,32 @@ _CALLERS_MISTAKES: Final = (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.P
 
 # `ERROR` is what a missing table or column gives, and no code what undecodable text gives.
 _CORRUPT_CODES: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, None))
+
+
+def migrate(connection: Connection, migrations: Sequence[Migration]) -> None:
+    """Bring the file to the newest schema, one transaction a version; refuse what Penstock cannot have written."""
+    while check_version(connection, migrations) < len(migrations):
+        connection.execute("BEGIN IMMEDIATE")
+        # Asked again under the write lock: another process may have opened the same new file.
+        version = check_version(connection, migrations)
+        if version < len(migrations):
+            for statement in migrations[version]:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {version + 1}")
+        connection.execute("COMMIT")
+
+
+def check_version(connection: Connection, migrations: Sequence[Migration]) -> int:
+    """The file's version; an error where it is not Penstock's or is newer than this Penstock."""
+    version, application, tables = connection.execute(SQL.file_version).fetchone()
+    if application != APPLICATION_ID and (version or tables):
+        raise StoreCorrupt("it is an SQLite database that Penstock did not make; name another file")
+    if version > len(migrations):
+        raise StoreCorrupt(
+            f"it has schema version {version} and this Penstock knows versions up to {len(migrations)}; "
+            f"open it with the newer Penstock that wrote it"
+        )
+    return int(version)
 
 
 def in_transaction(connection: Connection, begin: str, work: Callable[[Connection], Result]) -> Result:

@@ -175,10 +175,6 @@ DELETE FROM {table} WHERE {match}
 
 -- Rows that are put -----------------------------------------------------------------------------------------
 
--- name: put_lane
--- A lane's cursor.
-REPLACE INTO lanes ({columns}) VALUES ({places})
-
 -- name: put_batch
 -- Without its body, which is in the log.
 INSERT INTO batches (lane, base, count, published_ms, bytes_end, size, meta, segment, position, body)
@@ -255,20 +251,11 @@ WHERE namespace = ? AND trace_id = ? ORDER BY at_ms, id LIMIT ?
 -- The time of the oldest trace row of all.
 SELECT min(at_ms) FROM traces
 
--- name: leased_lanes
--- A seek per lane, past all of its rows, where DISTINCT would walk every row.
+-- name: lanes_in_use
+-- Template: lanes that have rows in a table. A seek per lane, past all of its rows, where DISTINCT would walk every row.
 WITH RECURSIVE used (lane) AS (
-    SELECT min(lane) FROM leases
+    SELECT min(lane) FROM {table}
     UNION ALL
-    SELECT (SELECT min(lane) FROM leases WHERE lane > used.lane) FROM used WHERE used.lane IS NOT NULL
-)
-SELECT lane FROM used WHERE lane IS NOT NULL
-
--- name: waiting_lanes
--- The same of waiting rows.
-WITH RECURSIVE used (lane) AS (
-    SELECT min(lane) FROM waiting
-    UNION ALL
-    SELECT (SELECT min(lane) FROM waiting WHERE lane > used.lane) FROM used WHERE used.lane IS NOT NULL
+    SELECT (SELECT min(lane) FROM {table} WHERE lane > used.lane) FROM used WHERE used.lane IS NOT NULL
 )
 SELECT lane FROM used WHERE lane IS NOT NULL

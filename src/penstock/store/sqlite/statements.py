@@ -24,8 +24,8 @@ def _match(names: Sequence[str]) -> str:
     return " AND ".join(f"{quoted(name)} = ?" for name in names)
 
 
-def _places(count: int) -> str:
-    return ", ".join("?" * count)
+def _put(raw: Queries, table: str, names: Sequence[str]) -> str:
+    return fill(raw.put_row, table=table, columns=_columns(names), places=", ".join("?" * len(names)))
 
 
 def many(statement: str) -> str:
@@ -37,7 +37,7 @@ def many(statement: str) -> str:
 def _of_table(raw: Queries, table: Table) -> dict[str, str]:
     columns = _columns(table.columns)
     found = {
-        f"put_{table.name}": fill(raw.put_row, table=table.name, columns=columns, places=_places(len(table.columns))),
+        f"put_{table.name}": _put(raw, table.name, table.columns),
         f"delete_{table.name}": fill(raw.delete_rows, table=table.name, match=_match(table.key)),
     }
     if table in tables.OF_GROUPS:
@@ -47,13 +47,12 @@ def _of_table(raw: Queries, table: Table) -> dict[str, str]:
 
 def _load() -> Queries:
     raw = load_queries(__package__)
-    lists = tables.column_lists(quoted)
-    templates = ("put_row", "delete_rows", "load_rows")
-    queries = {name: fill(raw[name], **lists) for name in raw.names if name not in templates}
+    filled = raw.filled(**tables.column_lists(quoted))
+    queries = {name: text for name, text in filled.items() if "{" not in text}  # no templates
     for table in (*tables.OF_LANES, *tables.OF_NO_LANE):
         queries |= _of_table(raw, table)
-    lane = tables.LANE_COLUMNS
-    queries["put_lane"] = fill(raw.put_lane, columns=_columns(lane), places=_places(len(lane)))
+    queries["put_lanes"] = _put(raw, "lanes", tables.LANE_COLUMNS)
+    queries |= {f"{name}_in_use": fill(raw.lanes_in_use, table=name) for name in ("leases", "waiting")}
     return Queries(queries)
 
 

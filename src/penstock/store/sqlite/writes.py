@@ -68,7 +68,7 @@ def _delete_rows(connection: Connection, lanes: dict[int, LaneOverlay]) -> None:
 
 def _put_rows(connection: Connection, lanes: dict[int, LaneOverlay]) -> None:
     cursors = [(lane, slot_of(lane), *row.cursor) for lane, row in lanes.items() if row.cursor is not None]
-    _run_many(connection, SQL.put_lane, cursors)
+    _run_many(connection, SQL.put_lanes, cursors)
     for table in tables.OF_GROUPS:
         puts = [
             (lane, *astuple(put)) for lane, row in lanes.items() for put in getattr(row, table.name).values() if put
