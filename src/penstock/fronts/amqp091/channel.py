@@ -277,8 +277,8 @@ class Channel:
         self._cancels.clear()
         self.connection.flush_soon()
 
-    async def let_go(self, consumer: Standing, *, keep: bool) -> None:
-        """Stop and detach a consumer; with `keep`, the client may still settle what was delivered."""
+    async def let_go(self, consumer: Standing) -> None:
+        """Stop and detach a consumer; the client may still settle what was delivered."""
         self.connection.host.measures.consumers -= 1
         await consumer.stop()
         await self.settling.finish()  # or what the client has acknowledged would return with what it has not
@@ -287,7 +287,7 @@ class Channel:
             await self._leave_group(consumer)
             return
         with suppress(PenstockError):
-            await self.broker.detach(queue, group, consumer=name, keep=keep and consumer.unsettled > 0)
+            await self.broker.detach(queue, group, consumer=name, keep=consumer.unsettled > 0)
 
     def sweep(self, now: float) -> None:
         """Renew leases, and find queues that were deleted while no claim waited."""

@@ -111,7 +111,7 @@ class Reader:
 
 def _with_table(own: Headers, table: dict[str, Any]) -> Headers:
     """The headers beside those of our own, which win. Where they are too much, AMQP consumers alone get them."""
-    headers = {name: _seen(value) for name, value in table.items()} | own
+    headers = plain_headers(table) | own
     try:
         check_headers(headers)
     except InvalidArgument:

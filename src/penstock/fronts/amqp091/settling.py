@@ -27,6 +27,8 @@ AGAIN_SECONDS: Final = 0.5
 """Before what the store did not take is tried again."""
 
 Action = Literal["ack", "nack", "reject"]
+Noted = dict[Action, list[int]]
+"""Offsets, by what became of them."""
 
 log = logging.getLogger("penstock.amqp")
 
@@ -54,7 +56,7 @@ class Creditor(Protocol):
 class Held:
     """The messages of one lease that were delivered: what of them is settled, and not told to the broker yet."""
 
-    __slots__ = ("_settling", "acks", "creditor", "lease", "left", "nacks", "place", "rejects", "renew_at")
+    __slots__ = ("_settling", "creditor", "lease", "left", "noted", "place", "renew_at")
 
     def __init__(
         self, settling: Settling, lease: Lease, place: Place, creditor: Creditor | None, left: int, now: float
@@ -66,15 +68,11 @@ class Held:
         self.left = left
         """Delivered and not told to the broker as settled."""
         self.renew_at = now + RENEW_AFTER
-        self.acks: list[int] = []
-        self.nacks: list[int] = []
-        self.rejects: list[int] = []
+        self.noted: Noted = {"ack": [], "nack": [], "reject": []}
 
     def note(self, action: Action, offset: int) -> None:
-        if action == "ack":
-            self.acks.append(offset)
-        else:
-            (self.nacks if action == "nack" else self.rejects).append(offset)
+        self.noted[action].append(offset)
+        if action != "ack":
             self._settling.returns = True
 
     def settled(self, action: Action, offset: int) -> None:
@@ -85,23 +83,22 @@ class Held:
 
     def take(self) -> list[Verdict]:
         """What is to be told, and from now on is."""
-        acks, nacks, rejects = self.acks, self.nacks, self.rejects
-        self.acks, self.nacks, self.rejects = [], [], []
-        if len(acks) == self.left:
+        noted, self.noted = self.noted, {"ack": [], "nack": [], "reject": []}
+        if len(noted["ack"]) == self.left:
             self.left = 0
             return [Verdict("ack")]
-        self.left -= len(acks) + len(nacks) + len(rejects)
-        verdicts = [Verdict("ack", start, end) for start, end in runs(acks)]
-        verdicts += [Verdict("nack", start, end, 0) for start, end in runs(nacks)]
-        verdicts += [Verdict("reject", start, end) for start, end in runs(rejects)]
+        verdicts: list[Verdict] = []
+        for action, offsets in noted.items():
+            self.left -= len(offsets)
+            delay_ms = 0 if action == "nack" else None
+            verdicts += [Verdict(action, start, end, delay_ms) for start, end in runs(offsets)]
         return verdicts
 
-    def put_back(self, acks: list[int], nacks: list[int], rejects: list[int]) -> None:
+    def put_back(self, noted: Noted) -> None:
         """The broker did not take it."""
-        self.left += len(acks) + len(nacks) + len(rejects)
-        self.acks += acks
-        self.nacks += nacks
-        self.rejects += rejects
+        for action, offsets in noted.items():
+            self.left += len(offsets)
+            self.noted[action] += offsets
 
 
 def runs(offsets: list[int]) -> list[tuple[int, int]]:
@@ -238,9 +235,9 @@ class Settling:
 
     async def _tell(self, held: Held) -> bool:
         """Settle what is to be settled of one lease; whether the broker took it, or never will."""
-        gathered = held.acks, held.nacks, held.rejects
+        noted = held.noted
         # AMQP never answers an ack: it can ride with a commit that others need.
-        deferred = not (self._awaited or held.nacks or held.rejects)
+        deferred = not (self._awaited or noted["nack"] or noted["reject"])
         verdicts = held.take()
         try:
             if verdicts:
@@ -250,7 +247,7 @@ class Settling:
             return True
         except PenstockError as error:
             log.warning("what a client has settled is not stored yet, trying again: %s", error)
-            held.put_back(*gathered)
+            held.put_back(noted)
             self.dirty[held] = None
             return False
         if not held.left:

@@ -157,7 +157,7 @@ async def cancel(channel: Channel, method: Basic.Cancel) -> Frame | None:
     """What is delivered already stays with the client, to be settled."""
     consumer = channel.consumers.pop(method.consumer_tag or "", None)
     if consumer is not None:
-        await channel.let_go(consumer, keep=True)
+        await channel.let_go(consumer)
     return None if method.nowait else make(Basic.CancelOk, consumer_tag=method.consumer_tag)
 
 
