@@ -349,7 +349,7 @@ async def test_clients_that_come_and_go_leave_nothing_in_memory(tmp_path: Path) 
         front.cut_all()
         await until(lambda: not server.connections and not sessions.connected, "all are gone")
         await until(lambda: not sessions.documents.all, "no document is left")
-        assert not sessions._turns
+        assert not sessions._locks
         assert not sessions._opened
         assert not sessions.subscribing._members
         assert not server.unsettled.sources

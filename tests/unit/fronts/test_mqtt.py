@@ -149,7 +149,10 @@ def test_copies_that_come_late_change_nothing(seed: int) -> None:
         await one.put([row(f"k{number}", b"0") for number in range(6)])
         await other.catch_up()
         start = (await broker.stats("t")).published
-        copies = [row(key, message.payload, **{COPIED: version}) for version, (key, message) in enumerate(one.items())]
+        copies = [
+            row(key, message.payload, **{COPIED: version})
+            for version, (key, (_, message)) in enumerate(one._rows.items())
+        ]
         words = [row(f"k{chance.randrange(6)}", chance.choice([b"", b"1", b"2"])) for _ in range(10)]
         mixed = copies[:]
         for word in words:  # in their order, at any places among the copies

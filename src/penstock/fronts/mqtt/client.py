@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.fronts.mqtt.delivering import SessionSource, Source
 from penstock.fronts.mqtt.errors import Refusal, log
 from penstock.fronts.mqtt.incoming import Incoming
-from penstock.fronts.mqtt.session.connected import Session, check_client_id
+from penstock.fronts.mqtt.session.documents import Session
 from penstock.fronts.mqtt.session.window import Window
 from penstock.fronts.mqtt.settling import Settling
 from penstock.fronts.mqtt.subscription.requests import SubscriptionRequests
@@ -47,6 +47,7 @@ LINE_BYTES: Final = 4 * 1024 * 1024
 """and queued bytes of payloads."""
 SHOWN_MAX: Final = 100
 """Characters of a stranger's name in the log."""
+CLIENT_ID_CHARACTERS_MAX: Final = 200
 
 Lined = Publish | PubRel | Subscribe | Unsubscribe | Disconnect | Lost
 
@@ -129,7 +130,7 @@ class Client:
         connect, options = self.connect, self.server.options
         try:
             self._check_login()
-            client_id = check_client_id(connect.client_id) or f"auto-{secrets.token_hex(10)}"
+            client_id = _check_client_id(connect.client_id) or f"auto-{secrets.token_hex(10)}"
             session, is_present = await self.server.sessions.open(connect, client_id, self)
         except Refusal as refusal:
             return self._refuse(refusal.reason, refusal.text)
@@ -279,13 +280,11 @@ class Client:
 
     def fail(self, text: str) -> None:
         """Go no further with this connection: another begins from what is recorded."""
-        self.engine.disconnect(Reason.UNSPECIFIED_ERROR, text=text)
-        self.connection.flush_soon()
+        self.connection.disconnect(Reason.UNSPECIFIED_ERROR, text)
 
     def _answered_wrongly(self, packet: str, packet_id: int, qos: int) -> None:
         text = f"{packet} is no answer to packet {packet_id}, which has QoS {qos}"
-        self.engine.disconnect(Reason.PROTOCOL_ERROR, text=text)
-        self.connection.flush_soon()
+        self.connection.disconnect(Reason.PROTOCOL_ERROR, text)
 
     def _completed(self, event: PubComp) -> None:
         flight = self.window.flights.get(event.packet_id)
@@ -311,3 +310,15 @@ class Client:
         for source in list(self.sources.values()):
             if not isinstance(source, SessionSource):
                 await source.renew()
+
+
+def _check_client_id(client_id: str) -> str:
+    """A client id that can be part of a queue's name."""
+    if len(client_id) > CLIENT_ID_CHARACTERS_MAX:
+        raise Refusal(
+            Reason.CLIENT_ID_NOT_VALID,
+            f"the client id has {len(client_id)} characters; the limit is {CLIENT_ID_CHARACTERS_MAX}",
+        )
+    if any(ord(character) < 32 or ord(character) == 127 for character in client_id):
+        raise Refusal(Reason.CLIENT_ID_NOT_VALID, f"the client id {client_id!r} contains a control character")
+    return client_id

@@ -196,9 +196,9 @@ class Connection(asyncio.Protocol):
         while self._writers is not None:
             await asyncio.shield(self._writers)
 
-    def fail(self, text: str) -> None:
-        """Disconnect the client because what a subscription needs is gone; it may connect again."""
-        self.engine.disconnect(Reason.ADMINISTRATIVE_ACTION, text=text)
+    def disconnect(self, reason: Reason, text: str) -> None:
+        """Say why, and close."""
+        self.engine.disconnect(reason, text=text)
         self.flush_soon()
 
     def close(self) -> None:

@@ -16,18 +16,19 @@ from penstock.fronts.mqtt.mapping import ORIGIN, STORED, SUBSCRIPTION, Origin, f
 from penstock.fronts.mqtt.session.window import Flight, packet_id_of
 from penstock.fronts.mqtt.subscription.subscriptions import Plan, Subscription, plan_of, share_queue
 from penstock.model.errors import Closed, LeaseLost, NotFound, PenstockError, Unavailable
+from penstock.wire.mqtt.reasons import Reason
 from penstock.wire.mqtt.topics import topic_problem
 
 if TYPE_CHECKING:
     from penstock.api.front_broker import FrontBroker
     from penstock.fronts.mqtt.client import Client
-    from penstock.fronts.mqtt.session.connected import Session
+    from penstock.fronts.mqtt.session.documents import Session
     from penstock.model import Message
 
 CLAIM_MAX: Final = 500
+"""Messages of one claim: what is written at once, before answers are looked at again."""
 SHARED_MAX: Final = 10
 """Messages that a member of a shared subscription takes at once, so that a burst is spread over all of them."""
-"""Messages of one claim: what is written at once, before answers are looked at again."""
 WAIT_SECONDS: Final = 3_600.0
 SESSION_LEASE_SECONDS: Final = 366 * 24 * 3600.0
 """A session's queue has one consumer: what it holds returns when the connection ends, or when the client comes back
@@ -91,8 +92,8 @@ class Source:
             except Closed:
                 return
             except NotFound as error:
-                # A subscription that brings nothing any more must not look like one that does.
-                self.out.fail(str(error))
+                # A subscription that brings nothing any more must not look like one that does. It may connect again.
+                self.out.disconnect(Reason.ADMINISTRATIVE_ACTION, str(error))
                 return
             except LeaseLost as error:
                 log.info("deliveries to %r: %s", self.client_id, error)

@@ -22,8 +22,7 @@ from penstock.wire.mqtt.reasons import Reason
 if TYPE_CHECKING:
     from penstock.api.front_broker import FrontBroker
     from penstock.fronts.mqtt.server import MqttServer
-    from penstock.fronts.mqtt.session.connected import Session
-    from penstock.fronts.mqtt.session.documents import SessionDocuments
+    from penstock.fronts.mqtt.session.documents import Session, SessionDocuments
     from penstock.model import Message
     from penstock.wire.mqtt.connection import ServerConnection
 

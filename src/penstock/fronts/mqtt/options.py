@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from penstock.model.setting_types import KIB, MIB, Count, Port, Seconds
-
-NEVER: Final = 0xFFFFFFFF
-"""A session expiry without end."""
+from penstock.wire.mqtt.packets import NEVER
 
 
 class MqttOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

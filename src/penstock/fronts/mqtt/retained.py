@@ -14,7 +14,7 @@ import msgspec
 from penstock.api.front_broker import FrontBroker
 from penstock.fronts.mqtt.errors import Refusal
 from penstock.fronts.mqtt.subscription.topic_tree import TopicTree
-from penstock.fronts.mqtt.table import COMPACT_AFTER, Table
+from penstock.fronts.mqtt.table import Table
 from penstock.model import Message
 from penstock.wire.mqtt.reasons import Reason
 
@@ -34,15 +34,7 @@ class Retained(NamedTuple):
 class RetainedMessages:
     """All of them."""
 
-    def __init__(
-        self,
-        broker: FrontBroker,
-        now_ms: Callable[[], int],
-        *,
-        most: int,
-        bytes_most: int,
-        compact_after: int = COMPACT_AFTER,
-    ) -> None:
+    def __init__(self, broker: FrontBroker, now_ms: Callable[[], int], *, most: int, bytes_most: int) -> None:
         self._now_ms = now_ms
         self._most = most
         self._bytes_most = bytes_most
@@ -50,13 +42,7 @@ class RetainedMessages:
         self._sizes: dict[str, int] = {}
         self.bytes = 0
         self._expiring: dict[str, int] = {}
-        self.table = Table(
-            broker,
-            QUEUE,
-            "Retained messages of MQTT: the last of each topic.",
-            self._heard,
-            compact_after=compact_after,
-        )
+        self.table = Table(broker, QUEUE, "Retained messages of MQTT: the last of each topic.", self._heard)
 
     def __len__(self) -> int:
         return len(self._sizes)

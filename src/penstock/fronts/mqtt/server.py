@@ -88,7 +88,8 @@ class MqttServer(SocketFront[Connection]):
         """Declare what the front needs, end what a crash left open, and listen."""
         await self._declare()
         await self.retained.table.catch_up()
-        await self.sessions.begin()
+        await self.sessions.documents.table.catch_up()
+        await self.sessions.adopt()
         await self.sessions.sweep()
         self.port = await self._listen("port", self.options.port, is_websocket=False)
         if self.options.websocket:

@@ -11,7 +11,7 @@ in the header `mqtt-copied` where its original was, so that one which comes afte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -84,15 +84,9 @@ class Table:
 
     # Reading ----------------------------------------------------------------------------------------------
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def get(self, key: str) -> Message | None:
         row = self._rows.get(key)
         return None if row is None else row.message
-
-    def items(self) -> Iterator[tuple[str, Message]]:
-        return ((key, row.message) for key, row in self._rows.items())
 
     async def catch_up(self) -> None:
         """Know everything that was committed before this was called."""

@@ -158,7 +158,7 @@ class PubComp(Acknowledgement, frozen=True, gc=False):
 
 
 class Subscription(Struct, frozen=True, gc=False):
-    """One filter of a SUBSCRIBE. The filter is not empty; whether it is valid is for `topics.parse_filter`."""
+    """One filter of a SUBSCRIBE. The filter is not empty; whether it is valid is for `topics.filter_problem`."""
 
     filter: str
     qos: int

@@ -43,10 +43,8 @@ def filter_problem(text: str) -> str:
     return _text_problem("topic filter", text)
 
 
-def parse_filter(text: str) -> Filter | None:
-    """The parts of a valid filter; None for one that is not valid."""
-    if filter_problem(text):
-        return None
+def parse_filter(text: str) -> Filter:
+    """The parts of a valid filter."""
     if text.startswith(SHARE):
         group, _, inner = text.removeprefix(SHARE).partition("/")
         return Filter(group, inner)

@@ -22,6 +22,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
+PATH: Final = "/mqtt"
 SUBPROTOCOL: Final = Subprotocol("mqtt")
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -33,12 +34,9 @@ _LOGGER.setLevel(logging.ERROR)
 class WebSocketFilter:
     """One WebSocket connection, from the handshake on; never raises for bad input."""
 
-    __slots__ = ("_any_origin", "_path", "_protocol")
+    __slots__ = ("_any_origin", "_protocol")
 
-    def __init__(
-        self, *, path: str = "/mqtt", maximum_frame_size: int = 17 * 1024 * 1024, any_origin: bool = False
-    ) -> None:
-        self._path = path
+    def __init__(self, *, maximum_frame_size: int = 17 * 1024 * 1024, any_origin: bool = False) -> None:
         self._any_origin = any_origin
         self._protocol = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=maximum_frame_size, logger=_LOGGER)
 
@@ -65,8 +63,8 @@ class WebSocketFilter:
         return b"".join(plain)
 
     def _answer(self, request: Request) -> Response:
-        if request.path.partition("?")[0] != self._path:
-            return self._protocol.reject(HTTPStatus.NOT_FOUND, f"MQTT is at {self._path}\n")
+        if request.path.partition("?")[0] != PATH:
+            return self._protocol.reject(HTTPStatus.NOT_FOUND, f"MQTT is at {PATH}\n")
         origins = request.headers.get_all("Origin")
         if not self._any_origin and not all(_is_loopback(origin) for origin in origins):
             return self._protocol.reject(

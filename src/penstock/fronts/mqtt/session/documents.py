@@ -1,4 +1,5 @@
-"""What is kept of sessions beside their queues: who they are, what they subscribed to, wills, packet ids under way.
+"""A session while its client is connected, and what is kept of it beside its queue: who it is, what it subscribed to,
+its will, packet ids under way.
 
 One table with three kinds of rows, so that each can be part of the commit that it is about: `s/<client>` is the
 session, `i/<client>/<packet id>` a QoS 2 publish that was taken and not released, `o/<client>/<packet id>` a QoS 2
@@ -7,6 +8,7 @@ delivery that the client has and whose PUBREL it has not answered.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import Final
 
@@ -14,12 +16,36 @@ import msgspec
 
 from penstock.api.front_broker import FrontBroker
 from penstock.fronts.mqtt.errors import log
-from penstock.fronts.mqtt.subscription.subscriptions import Subscription
-from penstock.fronts.mqtt.table import COMPACT_AFTER, Table
+from penstock.fronts.mqtt.subscription.subscriptions import Subscription, Subscriptions, session_queue
+from penstock.fronts.mqtt.table import Table
 from penstock.model import Message
 from penstock.wire.mqtt.packets import NEVER, Will
 
 QUEUE: Final = "mqtt/sessions"
+
+
+class Session:
+    """A session while its client is connected."""
+
+    def __init__(self, client_id: str, expiry: int, will: Will | None) -> None:
+        self.client_id = client_id
+        self.token = f"{client_id}#{secrets.token_hex(4)}"
+        """Names this connection: the consumer of what it claims."""
+        self.expiry = expiry
+        self.will = will
+        self.is_stored = expiry > 0
+        """Whether its state must outlive a restart."""
+        self.has_document = False
+        self.has_queue = False
+        self.subscriptions = Subscriptions()
+        self.inbound: set[int] = set()
+        """Packet ids of QoS 2 publishes that were taken and not released."""
+        self.released: set[int] = set()
+        """Packet ids of QoS 2 deliveries whose PUBREL was not answered."""
+
+    @property
+    def queue(self) -> str:
+        return session_queue(self.client_id)
 
 
 class SessionDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -63,24 +89,13 @@ _decoder: Final = msgspec.msgpack.Decoder(SessionDocument)
 class SessionDocuments:
     """All sessions that are kept; `changed` hears of each document that comes, changes or goes."""
 
-    def __init__(
-        self,
-        broker: FrontBroker,
-        changed: Callable[[str, SessionDocument | None], None],
-        *,
-        compact_after: int = COMPACT_AFTER,
-    ) -> None:
+    def __init__(self, broker: FrontBroker, changed: Callable[[str, SessionDocument | None], None]) -> None:
         self._changed = changed
         self.all: dict[str, SessionDocument] = {}
         self._inbound: dict[str, set[int]] = {}
         self._outbound: dict[str, set[int]] = {}
-        self.table = Table(
-            broker,
-            QUEUE,
-            "Sessions of MQTT clients: subscriptions, wills and packet ids.",
-            self._heard,
-            compact_after=compact_after,
-        )
+        text = "Sessions of MQTT clients: subscriptions, wills and packet ids."
+        self.table = Table(broker, QUEUE, text, self._heard)
 
     def inbound(self, client_id: str) -> set[int]:
         """Packet ids of QoS 2 publishes that were taken and not released."""

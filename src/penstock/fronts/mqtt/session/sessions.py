@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -20,8 +21,7 @@ from penstock.fronts.mqtt.errors import Refusal, log
 from penstock.fronts.mqtt.mapping import Publisher
 from penstock.fronts.mqtt.options import MqttOptions
 from penstock.fronts.mqtt.publishing import Publishing, Wanted, address
-from penstock.fronts.mqtt.session.connected import Session
-from penstock.fronts.mqtt.session.documents import SessionDocument, SessionDocuments
+from penstock.fronts.mqtt.session.documents import Session, SessionDocument, SessionDocuments
 from penstock.fronts.mqtt.subscription.subscribing import Subscribing
 from penstock.fronts.mqtt.subscription.subscriptions import Subscriptions, session_queue
 from penstock.model import DEFAULT_GROUP, Message
@@ -59,7 +59,7 @@ class Sessions:
         self._now_ms = now_ms
         self.connected: dict[str, Holder] = {}
         self._opened: dict[str, Session] = {}
-        self._turns: dict[str, _Turn] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._due: list[tuple[int, str]] = []
         self._kicks: set[asyncio.Task[None]] = set()
         self._freed: dict[str, asyncio.Future[None]] = {}
@@ -209,11 +209,6 @@ class Sessions:
 
     # What is due ----------------------------------------------------------------------------------------------
 
-    async def begin(self) -> None:
-        """Read what there is; connections of nodes that are gone have ended."""
-        await self.documents.table.catch_up()
-        await self.adopt()
-
     async def adopt(self) -> None:
         """Close what nodes left open that are gone."""
         if not self._broker.is_caretaker:
@@ -290,26 +285,9 @@ class Sessions:
 
     # One at a time ----------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _alone(self, client_id: str) -> AsyncIterator[None]:
-        """While nobody else opens or ends this client's session here."""
-        turn = self._turns.setdefault(client_id, _Turn())
-        turn.wanted += 1
-        try:
-            async with turn.lock:
-                yield
-        finally:
-            turn.wanted -= 1
-            if not turn.wanted:
-                del self._turns[client_id]
-
-
-class _Turn:
-    __slots__ = ("lock", "wanted")
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.wanted = 0
+    def _alone(self, client_id: str) -> asyncio.Lock:
+        """Held by whoever opens or ends this client's session here; it goes with the last who wants it."""
+        return self._locks.setdefault(client_id, asyncio.Lock())
 
 
 def _is_due(time_ms: int | None, now_ms: int) -> bool:

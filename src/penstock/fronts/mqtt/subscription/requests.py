@@ -20,7 +20,7 @@ from penstock.wire.mqtt.reasons import Reason
 if TYPE_CHECKING:
     from penstock.fronts.mqtt.client import Client
     from penstock.fronts.mqtt.server import MqttServer
-    from penstock.fronts.mqtt.session.connected import Session
+    from penstock.fronts.mqtt.session.documents import Session
     from penstock.model import Message
 
 RETAINED_AT_ONCE: Final = 500

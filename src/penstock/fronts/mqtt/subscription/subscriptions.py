@@ -66,10 +66,9 @@ class Plan(NamedTuple):
 def read(wanted: packets.Subscription, request: packets.Subscribe, client_id: str) -> Subscription:
     """A subscription of a SUBSCRIBE; raises `Refusal` for one that cannot be had."""
     text = wanted.filter
-    problem = filter_problem(text)
+    if problem := filter_problem(text):
+        raise Refusal(Reason.TOPIC_FILTER_INVALID, problem)
     found = parse_filter(text)
-    if problem or found is None:
-        raise Refusal(Reason.TOPIC_FILTER_INVALID, problem or f"{text!r} is not a topic filter")
     if len(text) > NAME_CHARACTERS_MAX:
         raise Refusal(
             Reason.TOPIC_FILTER_INVALID, f"the filter has {len(text)} characters; the limit is {NAME_CHARACTERS_MAX}"
