@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -35,16 +36,14 @@ _NO_NAMES: dict[int, str] = {}
 """Shared by all queues whose groups nobody has looked for by their ids."""
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Group:
     """A declared group."""
 
-    __slots__ = ("config", "id", "name", "settings")
-
-    def __init__(self, id: int, name: str, config: GroupConfig, settings: Settings) -> None:
-        self.id = id
-        self.name = name
-        self.config = config
-        self.settings = settings
+    id: int
+    name: str
+    config: GroupConfig
+    settings: Settings
 
 
 class Queue:
@@ -120,7 +119,7 @@ class MarkDocument(msgspec.Struct, frozen=True):
 _queue_decoder = msgspec.json.Decoder(QueueDocument)
 _group_decoder = msgspec.json.Decoder(GroupConfig)
 _exchange_decoder = msgspec.json.Decoder(ExchangeConfig)
-_binding_decoder = msgspec.msgpack.Decoder(Binding)
+binding_of = msgspec.msgpack.Decoder(Binding).decode
 _schedule_decoder = msgspec.msgpack.Decoder(ScheduleDocument)
 _mark_decoder = msgspec.msgpack.Decoder(MarkDocument)
 
@@ -294,7 +293,7 @@ class Catalog:
             raise StoreCorrupt(f"the catalog has a row of the unknown kind {row.kind!r}")
 
     def _put_binding(self, row: CatalogRow) -> None:
-        binding = _binding_decoder.decode(row.document)
+        binding = binding_of(row.document)
         queue = self.queues.get((row.namespace, binding.target)) if row.parent else None
         if row.parent and (queue is None or queue.id != row.parent):
             self.orphans[row.id] = None
@@ -419,7 +418,7 @@ class Catalog:
     def _unstored_bindings(self) -> list[tuple[str, Binding, int]]:
         """(namespace, binding, id) of those to ephemeral queues: only this node knows them."""
         return [
-            (namespace, _binding_decoder.decode(document), id)
+            (namespace, binding_of(document), id)
             for (namespace, document), id in self.binding_ids.items()
             if id >= EPHEMERAL_FROM
         ]

@@ -29,7 +29,7 @@ from penstock.node.cluster.slots import Slots
 from penstock.node.commit.by_slot import SlotCommits
 from penstock.node.commit.commits import Commits
 from penstock.node.commit.host import CommitHost
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.loop import CommitLoop, Ground
 from penstock.node.consume.bodies import Bodies
 from penstock.node.consume.claims import Claims
 from penstock.node.consume.dead_letters import DeadLetters
@@ -119,7 +119,7 @@ class Node:
         self.cache = BatchCache(cache_bytes)
         self.ownership = ownership = Ownership(asyncio.get_running_loop().time)
         kind: type[CommitLoop] | type[SlotCommits] = CommitLoop if store.capabilities.spans_slots else SlotCommits
-        self._committer = kind(store, memory, clock, ownership.epochs, self.counters)
+        self._committer = kind(Ground(store, memory, clock, ownership.epochs, self.counters))
         self.commits: Commits = self._committer
         commits = self.commits
         self.writer = CatalogWriter(catalog, store, commits, ownership, self.lifecycle)

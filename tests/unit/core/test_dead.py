@@ -26,7 +26,7 @@ def test_a_row_is_cut_at_both_ends() -> None:
     assert dead.count == 8
     assert dead.take(0, 3) == [row(0, 3)]
     assert dead.seal(1) == ([], [(1, 0)])
-    assert dead.lowest() == 5
+    assert dead.starts[0] == 5
     assert dead.overlapping(0, 5) == []
     assert dead.overlapping(9, 20) == [row(9, 10)]
 
@@ -36,7 +36,7 @@ def test_what_came_and_went_writes_nothing() -> None:
     dead.add(row(4, 6))
     assert dead.take(0, 100) == [row(4, 6)]
     assert dead.seal(1) == ([], [])
-    assert dead.lowest() is None
+    assert not dead.starts
 
 
 def test_a_loaded_row_is_not_written_again() -> None:
@@ -65,7 +65,7 @@ def test_taking_any_ranges(shape: list[tuple[int, int]], ranges: list[tuple[int,
         left -= wanted
         assert offsets(dead.overlapping(0, 100)) == sorted(left)
         assert dead.count == len(left)
-        assert dead.lowest() == min(left, default=None)
+        assert min(dead.starts, default=None) == min(left, default=None)
 
 
 def test_many_are_taken_at_once() -> None:

@@ -28,15 +28,12 @@ class Dead:
 
     def load(self, row: DeadRow) -> None:
         """Take in a stored row."""
-        self._put(row)
+        self.add(row)
         self.stored.add(row.start)
         self.dirty.discard(row.start)
 
     def add(self, row: DeadRow) -> None:
         """Keep a range that died."""
-        self._put(row)
-
-    def _put(self, row: DeadRow) -> None:
         assert row.start < row.end, f"an empty range died: {row}"
         low, high = self._span(row.start, row.end)
         assert low == high, f"{row} overlaps {self.overlapping(row.start, row.end)}"
@@ -72,13 +69,10 @@ class Dead:
             self.count -= row.end - row.start
             self.dirty.add(row.start)
         if rows and rows[0].start < start:
-            self._put(_part(rows[0], rows[0].start, start))
+            self.add(_part(rows[0], rows[0].start, start))
         if rows and end < rows[-1].end:
-            self._put(_part(rows[-1], end, rows[-1].end))
+            self.add(_part(rows[-1], end, rows[-1].end))
         return taken
-
-    def lowest(self) -> int | None:
-        return self.starts[0] if self.starts else None
 
     def seal(self, group: int) -> tuple[list[DeadRow], list[tuple[int, int]]]:
         """The rows to put and to delete."""

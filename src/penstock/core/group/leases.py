@@ -6,6 +6,7 @@ that leave a lease.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from penstock.core.group.entries import Entry, carve, count_of, decode_entries, encode_entries, is_sorted
@@ -13,18 +14,16 @@ from penstock.core.heaps import push
 from penstock.model.rows import LeaseRow
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Lease:
     """Offsets handed to one consumer until a deadline, or until its session ends."""
 
-    __slots__ = ("consumer", "deadline_ms", "entries", "id", "session")
-
-    def __init__(self, id: int, consumer: str, deadline_ms: int, entries: list[Entry], session: str = "") -> None:
-        self.id = id
-        self.consumer = consumer
-        self.deadline_ms = deadline_ms
-        self.entries = entries
-        self.session = session
-        """The session that claimed them; empty for none."""
+    id: int
+    consumer: str
+    deadline_ms: int
+    entries: list[Entry]
+    session: str = ""
+    """The session that claimed them; empty for none."""
 
 
 class Leases:

@@ -13,15 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.batch import Meta
-from penstock.core.routing.exchanges import (
-    INDEXES,
-    BatchMessage,
-    Exchange,
-    Identity,
-    OneMessage,
-    Subject,
-    identity_of,
-)
+from penstock.core.routing.exchanges import INDEXES, BatchMessage, Exchange, Identity, OneMessage, Subject, identity_of
 from penstock.core.routing.tries import Target
 from penstock.model import Binding, ExchangeConfig, Message, check_config, check_headers, check_name
 from penstock.model.errors import AlreadyExists, Forbidden, InvalidArgument, NotFound

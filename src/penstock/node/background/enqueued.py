@@ -18,6 +18,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from penstock.api.admin import FailedPage
@@ -318,6 +319,9 @@ class Enqueueing:
                 await self._settle_some([row.id for row in rows if row.queue in names], is_retry=True)
 
 
+_fields: Final = attrgetter(*Message.__struct_fields__)
+
+
 def message_of(row: EnqueuedRow) -> Message:
     """What a row says, not checked but for its headers."""
     headers = None
@@ -329,20 +333,8 @@ def message_of(row: EnqueuedRow) -> Message:
         if not isinstance(decoded, dict):
             raise InvalidArgument(f"headers are a JSON {type(decoded).__name__}; they must be an object")
         headers = plain_headers(decoded)
-    return Message(
-        row.payload,
-        row.partition,
-        row.key,
-        headers,
-        row.priority,
-        row.delay_ms,
-        row.not_before_ms,
-        row.ttl_ms,
-        row.dedup_id,
-        row.content_type,
-        row.correlation_id,
-        row.trace_id,
-    )
+    payload, partition, key, _, *rest = _fields(row)
+    return Message(payload, partition, key, headers, *rest)
 
 
 def _name(row: EnqueuedRow) -> str:

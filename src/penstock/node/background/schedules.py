@@ -24,18 +24,8 @@ import msgspec
 from penstock.api.schedules import Schedule
 from penstock.core.cron import Timing
 from penstock.core.schedule import ScheduleDocument, message_at
-from penstock.model import (
-    Message,
-)
-from penstock.model.errors import (
-    Closed,
-    Fenced,
-    LimitReached,
-    NotFound,
-    Overloaded,
-    PenstockError,
-    Unavailable,
-)
+from penstock.model import Message
+from penstock.model.errors import Closed, Fenced, LimitReached, NotFound, Overloaded, PenstockError, Unavailable
 from penstock.model.rows import REGISTRAR_SLOT
 from penstock.node.catalog import Catalog, schedule_row
 from penstock.node.catalog_writer import CatalogWriter

@@ -10,16 +10,11 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import msgspec
-
-from penstock.model import Binding
 from penstock.model.rows import REGISTRAR_SLOT, CatalogChanges, CatalogRow
-from penstock.node.catalog import Catalog, Queue
+from penstock.node.catalog import Catalog, Queue, binding_of
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.exchanges import Exchanges
 from penstock.store.contract import Catalog as CatalogStore
-
-_binding_decoder = msgspec.msgpack.Decoder(Binding)
 
 
 @dataclass(eq=False, repr=False)
@@ -99,7 +94,7 @@ class CatalogFeed:
         elif row.kind == "binding":
             catalog.orphans.pop(row.id, None)
             if catalog.binding_ids.get((row.namespace, row.document)) == row.id:
-                binding = _binding_decoder.decode(row.document)
+                binding = binding_of(row.document)
                 if binding.exchange in catalog.router(row.namespace).exchanges():
                     catalog.router(row.namespace).unbind(binding)
                 catalog.binding_ids.pop((row.namespace, row.document), None)

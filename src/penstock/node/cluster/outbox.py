@@ -156,7 +156,7 @@ class Outbox:
             await self._wake.wait()
             self._wake.clear()
             try:
-                left = await self._pass(self._slots())
+                left = await self._pass(self._ownership.queried())
             except PenstockError as error:
                 log.warning("dead letters could not be copied yet: %s", error)
                 left = True
@@ -216,7 +216,7 @@ class Outbox:
         """Where the messages of these rows went, as far as they are carried out: those that are not, are first."""
         if any(landing.id not in self._landed for landing in landings):
             await self.drain({slot_of(landing.lane) for landing in landings})
-        waiting = {row.id for row in await self._store.outbox(0, LANDINGS_MAX, self._slots())}
+        waiting = {row.id for row in await self._store.outbox(0, LANDINGS_MAX, self._ownership.queried())}
         found: list[Landed] = []
         for landing in landings:
             appended = self._landed.get(landing.id)
@@ -296,10 +296,6 @@ class Outbox:
     def _done(self, row: OutboxRow) -> None:
         """The row goes with the next commit, which is refused if its slot is another node's by then."""
         self._commits.amend(row.slot).outbox_deleted.append(row.id)
-
-    def _slots(self) -> list[int] | None:
-        """Whose rows are this node's to carry out; None for all."""
-        return self._ownership.queried()
 
     async def _copy_dead_letter(self, row: OutboxRow, letter: DeadLetter, check_kept: Callable[[], None]) -> None:
         """Copy one message. It is durable with the next commit, which a page of rows shares."""

@@ -6,7 +6,7 @@ through the outbox. What each loop does is in `loop.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -14,14 +14,11 @@ from penstock.api.ticket import Ticket
 from penstock.core.lane import Lane
 from penstock.model.errors import PenstockError
 from penstock.model.rows import slot_of
-from penstock.node.clock import Clock
 from penstock.node.commit.commits import PENDING_BYTES_MAX, Commits
 from penstock.node.commit.host import CommitHost
-from penstock.node.commit.loop import CommitLoop
+from penstock.node.commit.loop import CommitLoop, Ground
 from penstock.node.commit.pending import Pending
-from penstock.node.observe.counters import Counters
 from penstock.node.publish.parts import Unit
-from penstock.store.contract import Store
 
 
 class Turns:
@@ -53,17 +50,8 @@ class Turns:
 class SlotLoop(CommitLoop):
     """The commits of one slot, one at a time."""
 
-    def __init__(
-        self,
-        slot: int,
-        turns: Turns,
-        store: Store,
-        memory: Store,
-        clock: Clock,
-        epochs: Mapping[int, int],
-        counters: Counters,
-    ) -> None:
-        super().__init__(store, memory, clock, epochs, counters, slot)
+    def __init__(self, ground: Ground, slot: int, turns: Turns) -> None:
+        super().__init__(ground, slot)
         self._turns = turns
         turns.join(self)
 
@@ -89,12 +77,10 @@ class SlotCommits(Commits):
 
     spans_slots = False
 
-    def __init__(
-        self, store: Store, memory: Store, clock: Clock, epochs: Mapping[int, int], counters: Counters
-    ) -> None:
-        self._ground = (store, memory, clock, epochs, counters)
-        self._epochs = epochs
-        self._turns = Turns(store.capabilities.commits_under_way)
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._epochs = ground.epochs
+        self._turns = Turns(ground.store.capabilities.commits_under_way)
         self._loops: dict[int, SlotLoop] = {}
 
     def attach(self, host: CommitHost) -> None:
@@ -106,7 +92,7 @@ class SlotCommits(Commits):
             slot = min(self._epochs, default=0)
         loop = self._loops.get(slot)
         if loop is None:
-            loop = self._loops[slot] = SlotLoop(slot, self._turns, *self._ground)
+            loop = self._loops[slot] = SlotLoop(self._ground, slot, self._turns)
             loop.attach(self._host)
         return loop
 

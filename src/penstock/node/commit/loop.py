@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.api.ticket import Ticket
 from penstock.core.lane import Lane, Sealed
@@ -32,34 +32,31 @@ from penstock.node.publish.parts import Unit
 from penstock.store.contract import Store
 
 
+class Ground(NamedTuple):
+    """What commits are made on."""
+
+    store: Store
+    memory: Store
+    """For the lanes of ephemeral queues."""
+    clock: Clock
+    epochs: Mapping[int, int]
+    """Of the slots that this node has now."""
+    counters: Counters
+
+
 class CommitLoop(Commits):
     """Seals, applies, answers; as many commits at a time as the engine can do, one in each slot."""
 
     spans_slots = True
 
-    def __init__(
-        self,
-        store: Store,
-        memory: Store,
-        clock: Clock,
-        epochs: Mapping[int, int],
-        counters: Counters,
-        slot: int | None = None,
-    ) -> None:
-        """`epochs` are those of the slots that this node has now.
-
-        `slot` is the only one that its rounds are of; None where they may be of several.
-        """
+    def __init__(self, ground: Ground, slot: int | None = None) -> None:
+        """`slot` is the only one that its rounds are of; None where they may be of several."""
+        self._store, self._memory, self._clock, self._epochs, self._counters = ground
         self._slot = slot
-        self._counters = counters
-        self._store = store
-        self._callback_log = store.callback_log
-        self._memory = memory
-        self._clock = clock
-        self._epochs = epochs
-        self._pacing = Pacing(is_remote=store.capabilities.is_remote)
+        self._callback_log = self._store.callback_log
+        self._pacing = Pacing(is_remote=self._store.capabilities.is_remote)
         self._loop = asyncio.get_running_loop()
-        self._rounds_max = store.capabilities.commits_under_way
+        self._rounds_max = self._store.capabilities.commits_under_way
         self._pending = Pending()
         self._is_scheduled = False
         self._rounds: list[Round] = []

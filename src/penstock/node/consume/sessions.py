@@ -8,6 +8,7 @@ has a session tells the others when it ends; when a process is gone, all its ses
 from __future__ import annotations
 
 from collections.abc import Collection, Set
+from dataclasses import dataclass
 
 from penstock.core.group.stream import StreamGroup
 from penstock.core.group.work import WorkGroup
@@ -21,25 +22,18 @@ from penstock.node.lanes import LaneSet
 from penstock.node.session import Session
 
 
+@dataclass(eq=False, repr=False)
 class Sessions:
     """Where sessions have claimed in queues of this node, and how they end."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        ownership: Ownership,
-        lanes: LaneSet,
-        clock: Clock,
-        commits: Commits,
-        declarations: Declarations,
-    ) -> None:
-        self._catalog = catalog
-        self._ownership = ownership
-        self._lanes = lanes
-        self._clock = clock
-        self._commits = commits
-        self._delete_queue = declarations.delete_queue
-        self._drop_queue = declarations.drop_queue
+    _catalog: Catalog
+    _ownership: Ownership
+    _lanes: LaneSet
+    _clock: Clock
+    _commits: Commits
+    _declarations: Declarations
+
+    def __post_init__(self) -> None:
         self._claims: dict[Session, set[tuple[int, str, str]]] = {}
         """(queue, group, consumer) of each session's claims here, also of those that another process has."""
 
@@ -73,7 +67,7 @@ class Sessions:
         for queue in self._catalog.in_slots(slots):
             session = queue.session
             if session is not None and not queue.deleting and not self._ownership.is_alive(session.holder):
-                await self._drop_queue(queue)
+                await self._declarations.drop_queue(queue)
 
     # Its end ----------------------------------------------------------------------------------------------
 
@@ -84,7 +78,7 @@ class Sessions:
         """
         for queue in self._owned_queues():
             if queue.session == session and not queue.deleting:
-                await self._delete_queue(queue)
+                await self._declarations.delete_queue(queue)
         for (id, group), consumers in self._places(session).items():
             known = self._catalog.by_id.get(id)
             if known is not None and not known.deleting and self._ownership.owns(known.slot):
@@ -141,7 +135,7 @@ class Sessions:
     async def _delete_unused(self, queue: Queue) -> None:
         """Delete a queue that lives as long as it has a consumer, when the last one is gone."""
         if queue.config.auto_delete and queue.had_consumer and not queue.consumers:
-            await self._delete_queue(queue)
+            await self._declarations.delete_queue(queue)
 
     def _owned_queues(self) -> list[Queue]:
         return [queue for queue in self._catalog.by_id.values() if self._ownership.owns(queue.slot)]

@@ -65,15 +65,12 @@ class Claimed(NamedTuple):
         return min(entry.start for entry in self.entries)
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Waiter:
     """A consumer in line."""
 
-    __slots__ = ("future", "queue", "request")
-
-    def __init__(self, queue: Queue, request: Request, future: asyncio.Future[Claimed | None]) -> None:
-        self.queue = queue
-        self.request = request
-        self.future = future
+    request: Request
+    future: asyncio.Future[Claimed | None]
 
 
 @dataclass(eq=False, repr=False)
@@ -146,7 +143,7 @@ class Waiters:
         if self.count >= WAITERS_MAX:
             raise Overloaded(f"{self.count} claims are waiting already; the limit is {WAITERS_MAX}")
         loop = asyncio.get_running_loop()
-        waiter = Waiter(queue, request, loop.create_future())
+        waiter = Waiter(request, loop.create_future())
         line = self._lines.setdefault(queue.id, {}).setdefault(group.id, deque())
         _stand_in(line, waiter)
         self.count += 1

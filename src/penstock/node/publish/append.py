@@ -66,18 +66,13 @@ class Publisher:
             home = self._remote.home_of(parts)
         results = self.append_at_once(parts, size, home)
         if results is None:
-            return Ticket.of(self._publish_later(count, parts, size, home))
+            return Ticket.of(self._publish_later(count, parts, home))
         return self._commits.commit(slot=home, result=Receipt(count, results))
 
-    async def _publish_later(self, count: int, parts: Sequence[Part], size: int, home: int | None) -> Receipt:
-        results = await self.append_later(parts, size, home)
+    async def _publish_later(self, count: int, parts: Sequence[Part], home: int | None) -> Receipt:
+        results = await self.append_in_room(parts, None, home)
         await self._commits.commit(slot=home)
         return Receipt(count, await self._remote.landed(results))
-
-    async def append_later(self, parts: Sequence[Part], size: int, home: int | None) -> Results:
-        """Append parts when their lanes are loaded and there is room for them."""
-        await self._commits.room(size, home)
-        return await self.append_all(parts, None, home)
 
     def check_limits(self, count: int, parts: Sequence[Part]) -> int:
         """Raise where this is more than may be published at once; its bytes otherwise."""

@@ -46,14 +46,12 @@ class Entry(NamedTuple):
     end: LogPosition
 
 
+@dataclass
 class _Segment:
     """A file of records; `size` of its bytes are durable."""
 
-    __slots__ = ("header", "size")
-
-    def __init__(self, header: Header, size: int) -> None:
-        self.header = header
-        self.size = size
+    header: Header
+    size: int
 
 
 @dataclass(eq=False, repr=False)
@@ -74,7 +72,6 @@ class SpoolLog:
         self._writing: asyncio.Task[None] | None = None
         self._broken: PenstockError | None = None
         self._dead: set[tuple[str, int]] = set()
-        self.torn_bytes = 0
         self.messages = 0
         """Durable here; the reader takes them off."""
         self.messages_added = 0
@@ -130,13 +127,12 @@ class SpoolLog:
         if end < len(data):
             if not is_last:
                 raise self._damaged(name, end)
-            self.torn_bytes = len(data) - end
             log.warning(
                 "%s/%s ended in the middle of a record: %d bytes, which nobody was answered for, are cut and kept in "
                 "%s.torn",
                 self._folder.label,
                 name,
-                self.torn_bytes,
+                len(data) - end,
                 name,
             )
             await self._folder.append(f"{name}.torn", data[end:])

@@ -183,9 +183,8 @@ class Spool:
         self._remote.check_owners(unit.parts)
         home = self._remote.home_of(unit.parts)
         try:
-            results = self._publisher.append_at_once(unit.parts, size, home) or await self._publisher.append_later(
-                unit.parts, size, home
-            )
+            results = self._publisher.append_at_once(unit.parts, size, home)
+            results = results or await self._publisher.append_in_room(unit.parts, None, home)
         except Unavailable as error:  # a lane could not be loaded: nothing was appended
             if isinstance(error, Fenced | NotOwner) or not unit.is_durable:
                 raise
