@@ -19,82 +19,50 @@ CREATE INDEX enqueued_to_publish ON penstock.enqueued (id) WHERE failed_at IS NU
 CREATE INDEX enqueued_failed ON penstock.enqueued (namespace, id) WHERE failed_at IS NOT NULL;
 
 CREATE FUNCTION penstock.check_enqueued() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    one_target CONSTANT text := 'a message needs one of queue and exchange to be published to, not ';
+    name_rule CONSTANT text := '%s is %L; it must have 1 to 255 characters, none of them a control character';
+    problem text;
 BEGIN
-    IF (NEW.queue IS NULL) = (NEW.exchange IS NULL) THEN
-        RAISE EXCEPTION 'a message needs one of queue and exchange to be published to, not %',
-            CASE WHEN NEW.queue IS NULL THEN 'neither' ELSE 'both' END USING ERRCODE = '22023';
-    END IF;
-    IF NEW.payload IS NULL THEN
-        RAISE EXCEPTION 'a message needs a payload; it may be empty' USING ERRCODE = '22023';
-    END IF;
-    IF octet_length(NEW.payload) > 16777216 THEN
-        RAISE EXCEPTION 'payload has % bytes; the limit is 16777216',
-            octet_length(NEW.payload) USING ERRCODE = '22023';
-    END IF;
-
-        IF NEW.namespace IS NOT NULL AND (
-            char_length(NEW.namespace) NOT BETWEEN 1 AND 255 OR NEW.namespace ~ '[\u0001-\u001f\u007f]'
-    ) THEN
-        RAISE EXCEPTION 'namespace is %; it must have 1 to 255 characters, none of them a control character',
-            quote_literal(left(NEW.namespace, 40)) USING ERRCODE = '22023';
-    END IF;
-
-        IF NEW.queue IS NOT NULL AND (
-            char_length(NEW.queue) NOT BETWEEN 1 AND 255 OR NEW.queue ~ '[\u0001-\u001f\u007f]'
-    ) THEN
-        RAISE EXCEPTION 'queue is %; it must have 1 to 255 characters, none of them a control character',
-            quote_literal(left(NEW.queue, 40)) USING ERRCODE = '22023';
-    END IF;
-
-        IF NEW.exchange IS NOT NULL AND (
-            char_length(NEW.exchange) NOT BETWEEN 1 AND 255 OR NEW.exchange ~ '[\u0001-\u001f\u007f]'
-    ) THEN
-        RAISE EXCEPTION 'exchange is %; it must have 1 to 255 characters, none of them a control character',
-            quote_literal(left(NEW.exchange, 40)) USING ERRCODE = '22023';
-    END IF;
-    IF char_length(NEW.key) > 255 THEN
-        RAISE EXCEPTION 'key has % characters; the limit is 255', char_length(NEW.key) USING ERRCODE = '22023';
-    END IF;
-    IF char_length(NEW.partition) > 1024 THEN
-        RAISE EXCEPTION 'partition has % characters; the limit is 1024',
-            char_length(NEW.partition) USING ERRCODE = '22023';
-    END IF;
-    IF char_length(NEW.dedup_id) > 255 THEN
-        RAISE EXCEPTION 'dedup_id has % characters; the limit is 255',
-            char_length(NEW.dedup_id) USING ERRCODE = '22023';
-    END IF;
-    IF char_length(NEW.content_type) > 255 THEN
-        RAISE EXCEPTION 'content_type has % characters; the limit is 255',
-            char_length(NEW.content_type) USING ERRCODE = '22023';
-    END IF;
-    IF char_length(NEW.correlation_id) > 255 THEN
-        RAISE EXCEPTION 'correlation_id has % characters; the limit is 255',
-            char_length(NEW.correlation_id) USING ERRCODE = '22023';
-    END IF;
-    IF char_length(NEW.trace_id) > 255 THEN
-        RAISE EXCEPTION 'trace_id has % characters; the limit is 255',
-            char_length(NEW.trace_id) USING ERRCODE = '22023';
-    END IF;
-    IF NEW.priority NOT BETWEEN 0 AND 255 THEN
-        RAISE EXCEPTION 'priority is %; it must be 0 to 255', NEW.priority USING ERRCODE = '22023';
-    END IF;
-    IF NEW.delay_ms NOT BETWEEN 0 AND 316224000000 THEN
-        RAISE EXCEPTION 'delay_ms is %; it must be 0 to 316224000000', NEW.delay_ms USING ERRCODE = '22023';
-    END IF;
-    IF NEW.ttl_ms NOT BETWEEN 0 AND 316224000000 THEN
-        RAISE EXCEPTION 'ttl_ms is %; it must be 0 to 316224000000', NEW.ttl_ms USING ERRCODE = '22023';
-    END IF;
-    IF NEW.not_before NOT BETWEEN '1970-01-01 00:00Z' AND '9999-12-31 00:00Z' THEN
-        RAISE EXCEPTION 'not_before is %; it must be in the years 1970 to 9999',
-            NEW.not_before USING ERRCODE = '22023';
-    END IF;
-    IF json_typeof(NEW.headers) <> 'object' THEN
-        RAISE EXCEPTION 'headers are a JSON %; they must be an object',
-            json_typeof(NEW.headers) USING ERRCODE = '22023';
-    END IF;
-    IF octet_length(NEW.headers::text) > 262144 THEN
-        RAISE EXCEPTION 'headers have % bytes as JSON; the limit is 262144',
-            octet_length(NEW.headers::text) USING ERRCODE = '22023';
+    problem := CASE
+        WHEN NEW.queue IS NULL AND NEW.exchange IS NULL THEN one_target || 'neither'
+        WHEN NEW.queue IS NOT NULL AND NEW.exchange IS NOT NULL THEN one_target || 'both'
+        WHEN NEW.payload IS NULL THEN 'a message needs a payload; it may be empty'
+        WHEN octet_length(NEW.payload) > 16777216
+            THEN format('payload has %s bytes; the limit is 16777216', octet_length(NEW.payload))
+        WHEN char_length(NEW.namespace) NOT BETWEEN 1 AND 255 OR NEW.namespace ~ '[\u0001-\u001f\u007f]'
+            THEN format(name_rule, 'namespace', left(NEW.namespace, 40))
+        WHEN char_length(NEW.queue) NOT BETWEEN 1 AND 255 OR NEW.queue ~ '[\u0001-\u001f\u007f]'
+            THEN format(name_rule, 'queue', left(NEW.queue, 40))
+        WHEN char_length(NEW.exchange) NOT BETWEEN 1 AND 255 OR NEW.exchange ~ '[\u0001-\u001f\u007f]'
+            THEN format(name_rule, 'exchange', left(NEW.exchange, 40))
+        WHEN char_length(NEW.key) > 255
+            THEN format('key has %s characters; the limit is 255', char_length(NEW.key))
+        WHEN char_length(NEW.partition) > 1024
+            THEN format('partition has %s characters; the limit is 1024', char_length(NEW.partition))
+        WHEN char_length(NEW.dedup_id) > 255
+            THEN format('dedup_id has %s characters; the limit is 255', char_length(NEW.dedup_id))
+        WHEN char_length(NEW.content_type) > 255
+            THEN format('content_type has %s characters; the limit is 255', char_length(NEW.content_type))
+        WHEN char_length(NEW.correlation_id) > 255
+            THEN format('correlation_id has %s characters; the limit is 255', char_length(NEW.correlation_id))
+        WHEN char_length(NEW.trace_id) > 255
+            THEN format('trace_id has %s characters; the limit is 255', char_length(NEW.trace_id))
+        WHEN NEW.priority NOT BETWEEN 0 AND 255
+            THEN format('priority is %s; it must be 0 to 255', NEW.priority)
+        WHEN NEW.delay_ms NOT BETWEEN 0 AND 316224000000
+            THEN format('delay_ms is %s; it must be 0 to 316224000000', NEW.delay_ms)
+        WHEN NEW.ttl_ms NOT BETWEEN 0 AND 316224000000
+            THEN format('ttl_ms is %s; it must be 0 to 316224000000', NEW.ttl_ms)
+        WHEN NEW.not_before NOT BETWEEN '1970-01-01 00:00Z' AND '9999-12-31 00:00Z'
+            THEN format('not_before is %s; it must be in the years 1970 to 9999', NEW.not_before)
+        WHEN json_typeof(NEW.headers) <> 'object'
+            THEN format('headers are a JSON %s; they must be an object', json_typeof(NEW.headers))
+        WHEN octet_length(NEW.headers::text) > 262144
+            THEN format('headers have %s bytes as JSON; the limit is 262144', octet_length(NEW.headers::text))
+    END;
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION '%', problem USING ERRCODE = '22023';
     END IF;
     NEW.enqueued_at := clock_timestamp();
     NEW.error := NULL;
@@ -126,13 +94,13 @@ DECLARE
     id bigint;
 BEGIN
     INSERT INTO penstock.enqueued AS e (
-        namespace, queue, exchange, key, payload, partition, headers, priority, delay_ms, not_before, ttl_ms,
-            dedup_id,
-        content_type, correlation_id, trace_id, mandatory
+        namespace, queue, key, payload, partition, headers, priority, delay_ms, not_before, ttl_ms, dedup_id,
+        content_type, correlation_id, trace_id
     )
-    VALUES (coalesce(namespace, 'default'), queue, NULL, key, payload, partition, headers, coalesce(priority, 0),
-            coalesce(delay_ms, 0), not_before, ttl_ms, dedup_id, content_type, correlation_id, trace_id,
-            coalesce(true, true))
+    VALUES (
+        coalesce(namespace, 'default'), queue, key, payload, partition, headers, coalesce(priority, 0),
+        coalesce(delay_ms, 0), not_before, ttl_ms, dedup_id, content_type, correlation_id, trace_id
+    )
     RETURNING e.id INTO id;
     RETURN id;
 END $$;
@@ -142,7 +110,7 @@ CREATE FUNCTION penstock.publish_to(
     priority integer DEFAULT 0, delay_ms bigint DEFAULT 0, not_before timestamptz DEFAULT NULL,
     ttl_ms bigint DEFAULT NULL, dedup_id text DEFAULT NULL, content_type text DEFAULT NULL,
     correlation_id text DEFAULT NULL, trace_id text DEFAULT NULL, namespace text DEFAULT 'default',
-        mandatory boolean DEFAULT true
+    mandatory boolean DEFAULT true
 ) RETURNS bigint LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -150,13 +118,14 @@ DECLARE
     id bigint;
 BEGIN
     INSERT INTO penstock.enqueued AS e (
-        namespace, queue, exchange, key, payload, partition, headers, priority, delay_ms, not_before, ttl_ms,
-            dedup_id,
+        namespace, exchange, key, payload, partition, headers, priority, delay_ms, not_before, ttl_ms, dedup_id,
         content_type, correlation_id, trace_id, mandatory
     )
-    VALUES (coalesce(namespace, 'default'), NULL, exchange, key, payload, partition, headers, coalesce(priority, 0),
-            coalesce(delay_ms, 0), not_before, ttl_ms, dedup_id, content_type, correlation_id, trace_id,
-            coalesce(mandatory, true))
+    VALUES (
+        coalesce(namespace, 'default'), exchange, key, payload, partition, headers, coalesce(priority, 0),
+        coalesce(delay_ms, 0), not_before, ttl_ms, dedup_id, content_type, correlation_id, trace_id,
+        coalesce(mandatory, true)
+    )
     RETURNING e.id INTO id;
     RETURN id;
 END $$;
@@ -183,8 +152,7 @@ BEGIN
     END IF;
     INSERT INTO penstock.enqueued (
         namespace, queue, exchange, key, payload, partition, headers, priority, delay_ms, not_before, ttl_ms,
-            dedup_id,
-        content_type, correlation_id, trace_id, mandatory
+        dedup_id, content_type, correlation_id, trace_id, mandatory
     )
     SELECT coalesce(m.namespace, 'default'), m.queue, m.exchange, m.key,
         coalesce(decode(m.payload_base64, 'base64'), convert_to(m.payload, 'UTF8')), m.partition,
@@ -194,10 +162,7 @@ BEGIN
     FROM ROWS FROM (json_to_recordset(messages) AS (namespace text, queue text, exchange text, key text,
         payload text, payload_base64 text, partition text, headers json, priority integer, delay_ms bigint,
         not_before_ms bigint, ttl_ms bigint, dedup_id text, content_type text, correlation_id text, trace_id text,
-        mandatory boolean)) WITH ORDINALITY AS m (
-        namespace, queue, exchange, key, payload, payload_base64, partition, headers, priority, delay_ms,
-            not_before_ms, ttl_ms, dedup_id, content_type, correlation_id, trace_id, mandatory, place
-    ) ORDER BY m.place;
+        mandatory boolean)) WITH ORDINALITY AS m ORDER BY m.ordinality;
     GET DIAGNOSTICS enqueued = ROW_COUNT;
     RETURN enqueued;
 END $$;
