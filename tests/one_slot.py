@@ -20,8 +20,12 @@ class OneSlotStore(MemoryDisk):
 
     capabilities = Capabilities(spans_slots=False)
 
-    def __init__(self, now_ms: Callable[[], int] | None = None, *, enqueues: bool = False) -> None:
+    def __init__(
+        self, now_ms: Callable[[], int] | None = None, *, enqueues: bool = False, reads_documents: bool = True
+    ) -> None:
+        """Of which slot a declaration is only its document says: without `reads_documents` it goes with any."""
         super().__init__(now_ms, enqueues=enqueues)
+        self._reads_documents = reads_documents
         self.promised = 0
         """Rows that were promised to another slot."""
 
@@ -48,7 +52,7 @@ class OneSlotStore(MemoryDisk):
         return [
             *((f"lane {lane}", slot_of(lane)) for lane in lanes),
             *((f"outbox row {row.id}", row.slot) for row in done),
-            *((f"{row.kind} {row.name!r}", self._slot_of(row, commit)) for row in declared),
+            *((f"{row.kind} {row.name!r}", self._slot_of(row, commit)) for row in declared if self._reads_documents),
         ]
 
     def _slot_of(self, row: CatalogRow, commit: Commit) -> int:

@@ -21,6 +21,8 @@ from penstock.store.postgres.engine import PostgresStore
 from penstock.store.sqlite.engine import SqliteStore
 from tests.databases import mariadb, postgres
 from tests.memory_disk import MemoryDisk
+from tests.one_slot import OneSlotStore
+from tests.scenarios.overlapping import OverlappingStore
 
 Scenario = Callable[[Store], Awaitable[None]]
 
@@ -58,6 +60,14 @@ class Engine:
 
 async def _open_memory(_folder: Path) -> Store:
     return MemoryDisk(enqueues=True)
+
+
+async def _open_overlapping(_folder: Path) -> Store:
+    return OverlappingStore(enqueues=True)
+
+
+async def _open_one_slot(_folder: Path) -> Store:
+    return OneSlotStore(enqueues=True, reads_documents=False)
 
 
 async def _enqueue_memory(store: Store, _folder: Path, rows: Sequence[EnqueuedRow]) -> None:
@@ -112,6 +122,8 @@ async def _enqueue_mysql(_store: Store, folder: Path, rows: Sequence[EnqueuedRow
 
 ENGINES = (
     Engine("memory", durable=False, open=_open_memory, enqueue=_enqueue_memory),
+    Engine("memory, four commits under way", durable=False, open=_open_overlapping, enqueue=_enqueue_memory),
+    Engine("memory, one slot at a time", durable=False, open=_open_one_slot, enqueue=_enqueue_memory),
     Engine("sqlite", durable=True, open=_open_sqlite),
     Engine("postgres", durable=True, open=_open_postgres, prepare=postgres.shared_url, enqueue=_enqueue_postgres),
     Engine(

@@ -60,6 +60,12 @@ def commit(epochs: dict[int, int], *changes: LaneChange, **fields: Any) -> Commi
     return Commit(epochs={slot: epochs[slot] for slot in slots}, lanes=list(changes), **fields)
 
 
+def lanes_together(store: Store, count: int) -> list[int]:
+    """`LANE` and others that one commit may hold: of several slots where the engine can do that."""
+    step = 1 if store.capabilities.spans_slots else SLOTS
+    return [LANE + step * index for index in range(count)]
+
+
 def full_change(lane: int = LANE) -> LaneChange:
     """A change with a row in every table of a lane, for two groups."""
     return change(
@@ -122,4 +128,4 @@ TRACES = [
     TraceRow("default", "t", 105, 3, "event", name="charged"),
 ]
 """By rising time; two of one time."""
-OUTBOX = [OutboxRow(1, LANE, 0, b"one"), OutboxRow(2, LANE, 1, b"two"), OutboxRow(5, LANE, 2, b"five")]
+OUTBOX = [OutboxRow(id, LANE, offset, b"document", slot_of(LANE)) for id, offset in ((1, 0), (2, 1), (5, 2))]

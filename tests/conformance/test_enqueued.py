@@ -10,13 +10,14 @@ import msgspec
 import pytest
 
 from penstock.model.errors import Fenced, InvalidArgument
-from penstock.model.rows import EnqueuedFailure, EnqueuedRow, EnqueuedTarget, FailedRow
+from penstock.model.rows import REGISTRAR_SLOT, SLOTS, EnqueuedFailure, EnqueuedRow, EnqueuedTarget, FailedRow
 from penstock.store.contract import Enqueueing, Store
 from tests.conformance.conftest import prepared
 from tests.conformance.engines import ENGINES, Engine
 from tests.conformance.samples import EVERYTHING, LANE, all_batches, batches, change, commit, load_one, own_all
 
 ENQUEUING = [engine for engine in ENGINES if engine.enqueue is not None]
+REGISTRAR_LANE = REGISTRAR_SLOT + SLOTS
 REFUSING = [engine for engine in ENGINES if engine.enqueue is None]
 
 
@@ -103,17 +104,16 @@ def test_messages_and_the_end_of_their_rows_are_one_commit(engine: Engine, tmp_p
     async def scenario(store: Store) -> None:
         epochs = await own_all(store)
         await put(engine, store, tmp_path, row(1), row(2), row(3))
-        stale = commit(epochs, change(batches=batches(2)), enqueued_deleted=[1, 2])
-        stale.epochs[0] = epochs[0] + 1  # another node is the registrar by now
+        stale = commit(epochs, change(REGISTRAR_LANE, batches=batches(2)), enqueued_deleted=[1, 2])
+        stale.epochs[REGISTRAR_SLOT] += 1  # another node is the registrar by now
         with pytest.raises(Fenced):
             await store.apply(stale)
         assert await ids(store) == [1, 2, 3]
-        assert await all_batches(store) == []
-        good = commit(epochs, change(batches=batches(2)), enqueued_deleted=[1, 2, 77])
-        good.epochs[0] = epochs[0]
+        assert await all_batches(store, REGISTRAR_LANE) == []
+        good = commit(epochs, change(REGISTRAR_LANE, batches=batches(2)), enqueued_deleted=[1, 2, 77])
         await store.apply(good)
         assert await ids(store) == [3]
-        assert (await load_one(store)).end == 2
+        assert (await load_one(store, REGISTRAR_LANE)).end == 2
 
     engine.run(tmp_path, scenario)
 

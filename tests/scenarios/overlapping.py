@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from penstock.model.rows import Commit
 from penstock.store.contract import Capabilities
@@ -14,8 +15,8 @@ class OverlappingStore(MemoryDisk):
 
     capabilities = Capabilities(commits_under_way=4)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, now_ms: Callable[[], int] | None = None, *, enqueues: bool = False) -> None:
+        super().__init__(now_ms, enqueues=enqueues)
         self._applying: list[set[int]] = []
         self._count = 0
         self.overlaps = 0
