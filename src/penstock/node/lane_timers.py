@@ -74,6 +74,9 @@ class LaneTimers:
         except Missing as missing:
             self._tasks.spawn(self._feed_and_tick(lane.id, missing.start))
             return
+        except AssertionError as failure:
+            self._commits.broken(lane, failure)
+            return
         finally:
             if lane.dirty:
                 self._commits.touch(lane)

@@ -52,6 +52,8 @@ class LaneSet:
         """Told of a lane that was read from the store."""
         self.in_use: list[Callable[[Lane], bool]] = []
         """Asked whether a lane is needed in memory although nothing is under way in it."""
+        self.broken: Callable[[Lane, AssertionError], PenstockError]
+        """Told of a lane on which a command failed halfway; what the caller is told: `Commits.broken`."""
         self._loaded: dict[int, Lane] = {}
         self._loading: dict[int, asyncio.Future[None]] = {}
         self._pins: dict[int, dict[int, int]] = {}
@@ -121,6 +123,8 @@ class LaneSet:
                 return command(lane)
             except Missing as missing:
                 await self.feed(id, missing.start)
+            except AssertionError as failure:
+                raise self.broken(lane, failure) from failure
 
     async def offset_at(self, id: int, start: Start) -> int:
         """The offset of a place in a lane: its beginning, its end, or the first message from a time on."""

@@ -189,7 +189,7 @@ class Node:
             ownership,
         )
         self.spool = Spool(settings, state, replay, catalog, commits, publisher, remote, clock, ownership)
-        self.transactions = Transactions(lanes, commits, clock, self.claims, publisher, remote, self.spool.check_free)
+        self.transactions = Transactions(lanes, commits, self.claims, publisher, remote, self.spool.check_free)
 
     def _build_staging(self) -> None:
         catalog, writer, commits, publisher = self.catalog, self.writer, self.commits, self.publisher
@@ -315,6 +315,7 @@ class Node:
         self.declarations.on_declared.append(self.queue_retention.watch)
         self.declarations.on_reconfigured += [self.lane_retention.changed, waiters.serve]
         lanes.on_loaded += [self.sessions.loaded, self.lane_timers.arm, self.lane_retention.changed, waiters.loaded]
+        lanes.broken = self.commits.broken
         lanes.in_use += [self.events.writes_to, self.commits.holds, waiters.is_waited_for]
         self.lane_timers.on_ticked.append(waiters.serve)
         self.spool_state.on_back.append(self.readiness.forget)

@@ -128,6 +128,9 @@ class SlotCommits(Commits):
     def amend(self, slot: int | None) -> Pending:
         return self._of(slot).amend(slot)
 
+    def broken(self, lane: Lane, failure: AssertionError) -> PenstockError:
+        return self._of(slot_of(lane.id)).broken(lane, failure)
+
     def flush(self) -> None:
         for loop in self._busy():
             loop.flush()

@@ -67,6 +67,12 @@ class Commits(Protocol):
     def amend(self, slot: int | None) -> Pending:
         """The next commit, to add rows and callbacks to it, fenced by the slot; schedules that commit."""
 
+    def broken(self, lane: Lane, failure: AssertionError) -> PenstockError:
+        """A command on the lane failed halfway: commit nothing of it, and load it again; what its caller is told.
+
+        What is pending fails with it, as after a failed commit.
+        """
+
     def flush(self) -> None:
         """Commit what was deferred."""
 

@@ -13,6 +13,7 @@ again: what is in the store is the truth. Next stop of a message: `store/contrac
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from functools import partial
 from time import perf_counter
@@ -30,6 +31,8 @@ from penstock.node.commit.pending import Pending, Round, any_epoch, build
 from penstock.node.observe.counters import Counters
 from penstock.node.publish.parts import Unit
 from penstock.store.contract import Store
+
+log = logging.getLogger("penstock.commits")
 
 
 class Ground(NamedTuple):
@@ -117,6 +120,11 @@ class CommitLoop(Commits):
         if slot is not None:
             pending.slots.add(slot)
         return pending
+
+    def broken(self, lane: Lane, failure: AssertionError) -> PenstockError:
+        self._lost = contradicted(f"lane {lane.id}", failure)
+        self.touch(lane)
+        return self._lost
 
     def flush(self) -> None:
         self._end_deferral()
@@ -211,17 +219,31 @@ class CommitLoop(Commits):
         if not self._may_begin():
             return  # the end of a round that is under way schedules the next
         if self._lost is None:
-            self._apply(self._seal())
+            self._begin()
         else:
             error, self._lost = self._lost, None
             self._fail(Round(Pending(), []), error)
             self._next()
 
-    def _seal(self) -> Round:
-        """Take what is pending, and make a commit of it; what is changed from here on is for the next round."""
-        self._serve_unsealed()
+    def _begin(self) -> None:
+        """Commit what is pending; what is changed from here on is for the next round."""
+        try:
+            self._serve_unsealed()
+        except PenstockError:
+            self._schedule()  # a lane contradicted itself: the round that is lost comes next
+            return
         pending, self._pending = self._pending, Pending()
         self._end_deferral()
+        try:
+            current = self._seal(pending)
+        except AssertionError as failure:
+            self._fail(Round(pending, []), contradicted("what is to be committed", failure))
+            self._next()
+            return
+        self._apply(current)
+
+    def _seal(self, pending: Pending) -> Round:
+        """Make a commit of what was pending."""
         now_ms = self._clock.now_ms()
         sealed: list[tuple[Lane, Sealed]] = []
         for lane in pending.lanes.values():
@@ -348,7 +370,10 @@ class CommitLoop(Commits):
         pending = current.pending
         self._pacing.answered(pending.callers + self._pending.callers)
         for lane, part in current.sealed:
-            lane.committed(part)
+            try:
+                lane.committed(part)
+            except AssertionError as failure:  # it is durable: only what is in memory of it is wrong
+                self.broken(lane, failure)
         for action in pending.after:
             action()
         _tell(pending.tickets, None)
@@ -391,6 +416,12 @@ class CommitLoop(Commits):
         future: asyncio.Future[None] = self._loop.create_future()
         waiting.append(future)
         await future
+
+
+def contradicted(what: str, failure: AssertionError) -> PenstockError:
+    """What callers are told when an assertion of the core fails: nothing of it is committed."""
+    log.error("%s contradicted itself in memory, and is read again from the store", what, exc_info=failure)
+    return Unavailable(f"{what} contradicted itself in memory ({failure}), and is read again from the store")
 
 
 def _tell(tickets: list[Ticket[Any]], error: PenstockError | None) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from penstock.api.results import Claim, Lease
 from penstock.api.ticket import Ticket
+from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.model.errors import Fenced, LeaseLost, NotOwner, PenstockError, StoreCorrupt, Unavailable
@@ -135,9 +136,17 @@ class Claims:
         await (await self._lanes.run(lease.lane, lambda lane: self._settle(lease, verdicts, deferred, lane)))
 
     def _settle(self, lease: Lease, verdicts: Sequence[Verdict], deferred: bool, lane: Lane) -> Ticket[None]:
-        group = lane.work(lease.group)
-        group.settle(self._clock.now_ms(), lease.id, verdicts)
+        group = self.judge(lane, lease, verdicts)
         return self._commits.commit(lane, deferred=deferred and not group.settling_frees())
+
+    def judge(self, lane: Lane, lease: Lease, verdicts: Sequence[Verdict]) -> WorkGroup:
+        """Carry out verdicts in memory; the group that they are of."""
+        group = lane.work(lease.group)
+        try:
+            group.settle(self._clock.now_ms(), lease.id, verdicts)
+        except AssertionError as failure:
+            raise self._commits.broken(lane, failure) from failure
+        return group
 
     async def settle_and_claim(
         self, lease: Lease, verdicts: Sequence[Verdict], queue: Queue, group: Group, request: Request
@@ -149,7 +158,7 @@ class Claims:
         """
 
         def command(lane: Lane) -> Ticket[None]:
-            lane.work(lease.group).settle(self._clock.now_ms(), lease.id, verdicts)
+            self.judge(lane, lease, verdicts)
             return self._commits.commit(lane, deferred=True)  # it goes with the claim
 
         lane = self._lanes.get(lease.lane)

@@ -105,17 +105,20 @@ class Waiters:
             return None
         lease_id = self._numbers.next()
         now_ms = self._clock.now_ms()
-        entries = group.claim(
-            now_ms,
-            request.most,
-            request.consumer,
-            lease_id,
-            lease_ms=request.lease_ms,
-            partition=request.partition,
-            settle=request.settle,
-            minimum=request.minimum if patient else 1,
-            session=request.session,
-        )
+        try:
+            entries = group.claim(
+                now_ms,
+                request.most,
+                request.consumer,
+                lease_id,
+                lease_ms=request.lease_ms,
+                partition=request.partition,
+                settle=request.settle,
+                minimum=request.minimum if patient else 1,
+                session=request.session,
+            )
+        except AssertionError as failure:
+            raise self._commits.broken(lane, failure) from failure
         if not entries:
             self._rearm(lane, group, now_ms)
             return None

@@ -183,7 +183,10 @@ class Publisher:
         for part, ids in zip(parts, known, strict=True):
             lane = lanes.get(part.lane)
             if lane is not None:
-                appended = self.append(lane, part, ids)
+                try:
+                    appended = self.append(lane, part, ids)
+                except AssertionError as failure:
+                    raise self._commits.broken(lane, failure) from failure
                 self._commits.touch(lane)
             else:
                 appended = self._remote.send(part, home)

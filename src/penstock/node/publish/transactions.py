@@ -10,7 +10,6 @@ from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.model.rows import slot_of
 from penstock.model.verdict import Verdict
-from penstock.node.clock import Clock
 from penstock.node.cluster.remote_publish import RemotePublish
 from penstock.node.commit.commits import Commits
 from penstock.node.consume.claims import Claims
@@ -27,7 +26,6 @@ class Transactions:
 
     _lanes: LaneSet
     _commits: Commits
-    _clock: Clock
     _claims: Claims
     _publisher: Publisher
     _remote: RemotePublish
@@ -64,7 +62,7 @@ class Transactions:
             return None  # what was in memory a moment ago was pushed out: ready_lanes feeds it again
         for lease, verdicts in settles.items():
             lane = lanes[lease.lane]
-            lane.work(lease.group).settle(self._clock.now_ms(), lease.id, verdicts)
+            self._claims.judge(lane, lease, verdicts)
             self._commits.touch(lane)
         own = {id: lanes[id] for id in self._remote.at_home(parts, home)}
         return self._publisher.append_ready(parts, own, known.rows, home)
