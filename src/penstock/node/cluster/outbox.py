@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from penstock.batch import EncodedBatch, decode
-from penstock.core.dedup import publish_key
+from penstock.core.dedup import dedup_key, publish_key
 from penstock.core.group.work import WorkGroup
 from penstock.model import Message, dead_letter_target
 from penstock.model.appended import Appended
@@ -239,10 +239,22 @@ class Outbox:
         """Another owner of the slot has carried it out: the log knows where, by its name; not if its queue is gone."""
         if landing.lane not in self._catalog.by_lane:
             return Appended(0, 0)
-        rows = await self._lanes.store_of(landing.lane).find_dedup(landing.lane, [publish_key(landing.publish_id)])
-        if not rows:
+        name = publish_key(landing.publish_id)
+        keys = [None if id is None else dedup_key(partition, id) for partition, id in landing.ids]
+        wanted = [name, *(key for key in keys if key is not None)]
+        rows = await self._lanes.store_of(landing.lane).find_dedup(landing.lane, wanted)
+        offsets = {row.key: row.offset for row in rows}
+        if name not in offsets:
             raise Unavailable("what was published is there; at which offsets, its queue does not remember")
-        return Appended(rows[0].offset, landing.count)
+        base = following = offsets[name]
+        duplicates: dict[int, int] = {}
+        for index, key in enumerate(keys):
+            own = following if key is None else offsets.get(key, following)
+            if own == following:
+                following += 1
+            else:  # it was there before, and took no offset
+                duplicates[index] = own
+        return Appended(base, landing.count - len(duplicates), duplicates)
 
     async def _land(self, row: OutboxRow, check_kept: Callable[[], None]) -> None:
         """Append what another node has published to a queue of this one, and delete the row, in one commit."""

@@ -61,6 +61,8 @@ class Landing(msgspec.Struct, frozen=True):
     lane: int
     count: int
     publish_id: str
+    ids: list[tuple[str | None, str | None]] = []
+    """(partition, dedup id) of each message, where any has one."""
 
 
 class Landed(msgspec.Struct, frozen=True):
@@ -220,7 +222,9 @@ class RemotePublish:
             sequence,
         )
         row = OutboxRow(id, part.lane, 0, msgspec.msgpack.encode(remote), slot_of(part.lane))
-        return row, Landing(id, part.lane, batch.count, publish_id)
+        ids = part.ids()
+        named = ids if any(dedup_id is not None for _, dedup_id in ids) else []
+        return row, Landing(id, part.lane, batch.count, publish_id, named)
 
     # After ------------------------------------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ class Publisher:
         if key is not None:
             first = lane.dedup.find(key, asked_ms, known)
             if first is not None:
-                return lane.published_before(asked_ms, first, _names(part), known)
+                return lane.published_before(asked_ms, first, part.ids(), known)
         if part.batch is not None:
             appended = lane.append_batch(now_ms, part.batch, part.meta, known, part.asked_ms)
         else:
@@ -242,12 +242,4 @@ class Publisher:
 def _ids(part: Part) -> list[tuple[str | None, str]]:
     if part.meta is not None and part.meta.dedup_id is None:
         return []
-    return [(partition, id) for partition, id in _names(part) if id is not None]
-
-
-def _names(part: Part) -> list[tuple[str | None, str | None]]:
-    """(partition, dedup id) of each message."""
-    if part.meta is None:
-        return [(message.partition, message.dedup_id) for message in part.messages]
-    nothing = [None] * part.count
-    return list(zip(part.meta.partition or nothing, part.meta.dedup_id or nothing, strict=True))
+    return [(partition, id) for partition, id in part.ids() if id is not None]

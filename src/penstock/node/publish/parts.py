@@ -52,6 +52,13 @@ class Part(msgspec.Struct, frozen=True):
     def count(self) -> int:
         return len(self.messages) if self.batch is None else self.batch.count
 
+    def ids(self) -> list[tuple[str | None, str | None]]:
+        """(partition, dedup id) of each message."""
+        if self.meta is None:
+            return [(message.partition, message.dedup_id) for message in self.messages]
+        nothing = [None] * self.count
+        return list(zip(self.meta.partition or nothing, self.meta.dedup_id or nothing, strict=True))
+
     @property
     def size(self) -> int:
         if self.batch is not None:
