@@ -104,11 +104,11 @@ def _failed_row(row: EnqueuedRow, failure: EnqueuedFailure) -> FailedRow:
     return FailedRow(
         row.id,
         row.namespace,
-        row.queue,
-        row.exchange,
-        row.key,
         len(row.payload),
         row.enqueued_ms,
         failure.error,
         failure.failed_ms,
+        row.queue,
+        row.exchange,
+        row.key,
     )

@@ -140,7 +140,7 @@ def test_rows_that_failed_are_passed_over_and_kept(engine: Engine, tmp_path: Pat
         assert await ids(store) == [1, 3]
         assert await rows_of(store).count_failed() == 2
         [failed] = await rows_of(store).failed("default", 0, 10)
-        wanted = FailedRow(2, "default", "mail", None, "k", 3, failed.enqueued_ms, "no\0queue", 1_700_000_000_123)
+        wanted = FailedRow(2, "default", 3, failed.enqueued_ms, "no\0queue", 1_700_000_000_123, "mail", None, "k")
         assert failed == wanted
         assert await rows_of(store).failed("default", 2, 10) == []
         assert await rows_of(store).failed("default", 0, 0) == []

@@ -15,10 +15,11 @@ from penstock.model.rows import FailedRow
 
 
 class FailedPage(msgspec.Struct, frozen=True):
-    """Some enqueued messages that could not be published, and where to go on: an id, None at the end."""
+    """Some enqueued messages that cannot be published."""
 
     failed: list[FailedRow]
     next: int | None
+    """Where to go on, as `after`; none at the end."""
 
 
 class Administration(Protocol):

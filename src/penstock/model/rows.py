@@ -182,19 +182,21 @@ class EnqueuedFailure(msgspec.Struct, frozen=True, gc=False):
     failed_ms: int
 
 
-class FailedRow(msgspec.Struct, frozen=True, gc=False):
-    """An enqueued message that could not be published, without its payload."""
+class FailedRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """An enqueued message that cannot be published, without its payload."""
 
     id: int
+    """Of its row in the database."""
     namespace: str
-    queue: str | None
-    exchange: str | None
-    key: str | None
     size: int
     """Bytes of the payload."""
     enqueued_ms: int
     error: str
+    """Why it cannot be published."""
     failed_ms: int
+    queue: str | None = None
+    exchange: str | None = None
+    key: str | None = None
 
 
 class TraceRow(msgspec.Struct, frozen=True, gc=False, array_like=True):

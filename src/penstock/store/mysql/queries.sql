@@ -492,7 +492,7 @@ WHERE e.failed_ms IS NULL AND (sized.number = 1 OR sized.total <= %(bytes_most)s
 
 -- name: failed_enqueued
 -- Rows of a namespace that have failed.
-SELECT id, namespace, queue, exchange, `key`, octet_length(payload), enqueued_ms, coalesce(error, ''), failed_ms
+SELECT id, namespace, octet_length(payload), enqueued_ms, coalesce(error, ''), failed_ms, queue, exchange, `key`
 FROM enqueued WHERE failed_ms IS NOT NULL AND CAST(namespace AS BINARY) = %s AND id > %s ORDER BY id LIMIT %s
 
 -- name: count_failed_enqueued

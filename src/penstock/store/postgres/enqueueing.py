@@ -57,8 +57,8 @@ class PostgresEnqueueing:
     async def failed(self, namespace: str, after: int, most: int) -> list[FailedRow]:
         rows = await self._fetch(self._sql.failed_enqueued, namespace, after, max(most, 0))
         return [
-            FailedRow(id, of, queue, exchange, key, size, enqueued_ms, restored(error), failed_ms)
-            for id, of, queue, exchange, key, size, enqueued_ms, error, failed_ms in rows
+            FailedRow(id, of, size, enqueued_ms, restored(error), *rest)
+            for id, of, size, enqueued_ms, error, *rest in rows
         ]
 
     async def count_failed(self) -> int:

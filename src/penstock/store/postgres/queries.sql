@@ -265,9 +265,8 @@ FROM penstock.enqueued WHERE id = ANY (ARRAY(
 
 -- name: failed_enqueued
 -- Rows of a namespace that have failed.
-SELECT id, namespace, queue, exchange, key, octet_length(payload),
-    floor(extract(epoch FROM enqueued_at) * 1000)::bigint, coalesce(error, ''),
-    floor(extract(epoch FROM failed_at) * 1000)::bigint
+SELECT id, namespace, octet_length(payload), floor(extract(epoch FROM enqueued_at) * 1000)::bigint, coalesce(error, ''),
+    floor(extract(epoch FROM failed_at) * 1000)::bigint, queue, exchange, key
 FROM penstock.enqueued WHERE failed_at IS NOT NULL AND namespace = $1 AND id > $2 ORDER BY id LIMIT $3
 
 -- name: count_failed_enqueued

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from msgspec import Struct, convert
+from msgspec import Struct
 from msgspec.structs import asdict
 
-from penstock.api.admin import FailedPage
 from penstock.api.dead_letters import DeadMessage, DeadReason
 from penstock.api.inspect import HistoryEntry, Page, QueueStats
 from penstock.api.schedules import Schedule
@@ -191,33 +190,3 @@ class DeadAnswer(Wrapped):
 
 class ReasonsAnswer(Wrapped):
     reasons: list[DeadReason]
-
-
-class FailedBody(Struct, kw_only=True, omit_defaults=True):
-    """An enqueued message that cannot be published, without its payload."""
-
-    id: int
-    """Of its row in the database."""
-    namespace: str
-    queue: str | None = None
-    exchange: str | None = None
-    key: str | None = None
-    size: int
-    """Bytes of the payload."""
-    enqueued_ms: int
-    error: str
-    """Why it cannot be published."""
-    failed_ms: int
-
-
-class FailedAnswer(Wrapped, kw_only=True):
-    failed: list[FailedBody]
-    next: int | None
-    """Where to go on, as `after`; null at the end."""
-
-    @classmethod
-    def from_result(cls, result: FailedPage, *_names: str) -> Self:
-        return convert(result, cls, from_attributes=True)
-
-    def result(self, *_names: str) -> FailedPage:
-        return convert(self, FailedPage, from_attributes=True)

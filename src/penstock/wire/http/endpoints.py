@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.api.admin import FailedPage
 from penstock.api.broker import Broker
 from penstock.api.dead_letters import DeadRanges
 from penstock.api.inspect import QueueStats, Trace
@@ -30,7 +31,6 @@ from penstock.wire.http.answers import (
     DeadAnswer,
     ExchangesAnswer,
     ExtendAnswer,
-    FailedAnswer,
     GroupsAnswer,
     PageAnswer,
     QueueBody,
@@ -175,7 +175,7 @@ ENDPOINTS: Final[dict[str, list[Endpoint]]] = {
         Endpoint("POST", GROUP + "/dead/purge", Broker.purge_dead, CountAnswer, body=DeadChoice, errors=(WrongKind,)),
     ],
     "enqueued": [
-        Endpoint("GET", FAILED, Broker.enqueued_failed, FailedAnswer, query=FailedQuery, name="list_failed"),
+        Endpoint("GET", FAILED, Broker.enqueued_failed, FailedPage, query=FailedQuery, name="list_failed"),
         Endpoint(
             "POST", FAILED + "/retry", Broker.retry_enqueued, CountAnswer, body=EnqueuedChoice, name="retry_failed"
         ),
