@@ -56,18 +56,7 @@ def rows_of(one: QueueStats) -> list[tuple[object, ...]]:
 
 async def all_stats(client: AsyncClient, prefix: str = "", *, show_all: bool = False) -> list[QueueStats]:
     """The counts of every queue of the namespace by name, page by page: a request for each would be many."""
-    import msgspec
-
-    from penstock.api.inspect import QueueStats
-    from penstock.client.operations.codec import with_query
     from penstock.wire.http.answers import StatsAnswer
 
-    found: list[QueueStats] = []
-    after: str | None = None
-    while True:
-        path = with_query(client._target("stats"), prefix=prefix or None, limit=PAGE, after=after)
-        answer = await client._get(StatsAnswer, path)
-        found += [msgspec.convert(one, QueueStats, from_attributes=True) for one in answer.queues]
-        if answer.next is None:
-            return [one for one in found if show_all or not one.queue.startswith("$")]
-        after = answer.next
+    pages = client._pages(StatsAnswer, client._target("stats"), prefix, PAGE)
+    return [one async for page in pages for one in page.queues if show_all or not one.queue.startswith("$")]

@@ -12,7 +12,6 @@ import msgspec
 from penstock.api.broker import Broker
 from penstock.api.inspect import HistoryEntry
 from penstock.api.options import ExchangeOptions, GroupOptions, QueueOptions
-from penstock.client.operations.codec import with_query
 from penstock.client.operations.requests import Requests, requested
 from penstock.client.transport.channel import NO_RETRY, Request
 from penstock.model import DEFAULT_GROUP
@@ -70,15 +69,8 @@ class ClientManagement(Requests):
         await self._send(b"PUT", self._target("exchanges", name), options)
 
     async def queues(self, prefix: str = "") -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        after: str | None = None
-        while True:
-            query = with_query(self._target("queues"), limit=1_000, after=after, prefix=prefix or None)
-            answer = await self._get(QueuesAnswer, query)
-            found.update((queue.name, queue.options) for queue in answer.queues)
-            if answer.next is None:
-                return found
-            after = answer.next
+        pages = self._pages(QueuesAnswer, self._target("queues"), prefix)
+        return {queue.name: queue.options async for page in pages for queue in page.queues}
 
     async def has_queue(self, name: str) -> bool:
         try:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import update_wrapper
 from inspect import Parameter, signature
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -22,7 +22,16 @@ from penstock.wire.http.answers import Wrapped
 from penstock.wire.http.endpoints import NUMBERS, Endpoint, endpoints_of
 from penstock.wire.http.shapes import BATCH_TYPE, BATCHES_TYPE, JSON_TYPE, encode_json
 
+
+class Page(Protocol):
+    """A part of a list, and the `after` of the next part."""
+
+    @property
+    def next(self) -> str | None: ...
+
+
 Kind = TypeVar("Kind")
+PageKind = TypeVar("PageKind", bound=Page)
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -65,8 +74,19 @@ class Requests:
         return path if self._session is None else with_query(path, session=self._session)
 
     async def _get(self, kind: type[Kind], path: bytes) -> Kind:
-        reply = await self._channel.send(Request(b"GET", path, b"", _NOTHING), self._retry)
-        return decoded(kind, reply.body)
+        return decoded(kind, await self._send(b"GET", path))
+
+    async def _pages(
+        self, kind: type[PageKind], path: bytes, prefix: str, limit: int = 1_000
+    ) -> AsyncIterator[PageKind]:
+        """A list of names that begin with a prefix, page by page."""
+        after: str | None = None
+        while True:
+            page = await self._get(kind, with_query(path, prefix=prefix or None, limit=limit, after=after))
+            yield page
+            if page.next is None:
+                return
+            after = page.next
 
     async def _send(self, method: bytes, path: bytes, body: object = None) -> bytes:
         """A request with a JSON body, or none, that may be repeated."""

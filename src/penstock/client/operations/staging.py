@@ -30,15 +30,7 @@ class ClientStaging(Requests):
     delete_mark = requested(Broker.delete_mark)
 
     async def marks(self, prefix: str = "") -> list[Mark]:
-        found: list[Mark] = []
-        after: str | None = None
-        while True:
-            path = with_query(self._target("marks"), prefix=prefix or None, limit=1_000, after=after)
-            page = await self._get(MarkPage, path)
-            found += page.marks
-            if page.next is None:
-                return found
-            after = page.next
+        return [mark async for page in self._pages(MarkPage, self._target("marks"), prefix) for mark in page.marks]
 
     async def put_mark(self, name: str, value: Any, *, expected_version: int | None = None) -> Mark:
         [(_, text)] = check_puts([MarkPut(name, value, expected_version)])
