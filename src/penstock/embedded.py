@@ -9,10 +9,10 @@ import os
 import socket
 from collections.abc import Awaitable
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from penstock.api.broker import Broker
 from penstock.model import DEFAULT_NAMESPACE, INTEGER_MAX, check_integer
-from penstock.node.background.enqueued import POLL_S
 from penstock.node.broker import LocalBroker
 from penstock.node.clock import Clock, StoreClock, SystemClock
 from penstock.node.cluster.membership import ClusterOptions
@@ -76,21 +76,33 @@ def node_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-async def open_store(
+class NodeSettings(TypedDict, total=False):
+    """What a node is opened with: see `Node`."""
+
+    cache_bytes: int
+    events: bool
+    limits: Limits
+    enqueue_poll: float
+    spool: SpoolSettings | None
+
+
+async def open_store(store: Store, clock: Clock, **settings: Unpack[NodeSettings]) -> LocalBroker:
+    """A broker on a store that is open already; it takes the store and the spool over, also when it fails."""
+    node = Node(store, clock, **settings)
+    return await _opened(node, store, node.open(node_name()))
+
+
+async def open_member(
     store: Store,
     clock: Clock,
     *,
-    cache_bytes: int = CACHE_BYTES,
-    events: bool = True,
-    limits: Limits = Limits(),  # noqa: B008 - it is frozen
-    enqueue_poll: float = POLL_S,
-    spool: SpoolSettings | None = None,
+    options: ClusterOptions = ClusterOptions(),  # noqa: B008 - it is frozen
+    name: str | None = None,
+    **settings: Unpack[NodeSettings],
 ) -> LocalBroker:
-    """A broker on a store that is open already; it takes the store and the spool over, also when it fails."""
-    node = Node(
-        store, clock, cache_bytes=cache_bytes, events=events, limits=limits, enqueue_poll=enqueue_poll, spool=spool
-    )
-    return await _opened(node, store, node.open(node_name()))
+    """A broker that will be one of several on a store: `broker.cluster.join` makes it one, when it can be reached."""
+    node = Node(store, clock, **settings)
+    return await _opened(node, store, node.open_among(name or node_name(), options))
 
 
 async def _opened(node: Node, store: Store, opening: Awaitable[object]) -> LocalBroker:
@@ -101,22 +113,3 @@ async def _opened(node: Node, store: Store, opening: Awaitable[object]) -> Local
         await store.close()
         raise
     return LocalBroker(node, DEFAULT_NAMESPACE)
-
-
-async def open_member(
-    store: Store,
-    clock: Clock,
-    *,
-    cache_bytes: int = CACHE_BYTES,
-    events: bool = True,
-    limits: Limits = Limits(),  # noqa: B008 - it is frozen
-    enqueue_poll: float = POLL_S,
-    spool: SpoolSettings | None = None,
-    options: ClusterOptions = ClusterOptions(),  # noqa: B008 - it is frozen
-    name: str | None = None,
-) -> LocalBroker:
-    """A broker that will be one of several on a store: `broker.cluster.join` makes it one, when it can be reached."""
-    node = Node(
-        store, clock, cache_bytes=cache_bytes, events=events, limits=limits, enqueue_poll=enqueue_poll, spool=spool
-    )
-    return await _opened(node, store, node.open_among(name or node_name(), options))

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import msgspec
@@ -29,7 +29,7 @@ from penstock.cli.serve.settings import Flags
 from penstock.config import Config, Loaded
 from penstock.config.load import is_unspecified
 from penstock.declare.target import StepFailed, plan_all, take
-from penstock.embedded import open_member, open_store, spool_settings
+from penstock.embedded import NodeSettings, open_member, open_store, spool_settings
 from penstock.fronts.front import Front
 from penstock.model.errors import PenstockError, StoreCorrupt
 from penstock.node.broker import LocalBroker
@@ -214,7 +214,7 @@ async def open_broker(config: Config) -> LocalBroker | ClusterBroker:
         if has_spool(config):
             spool = spool_settings(config.spool.folder, config.spool.bytes, config.http.port)
         store = await open_engine(config.store.path)
-        settings: dict[str, Any] = {
+        settings: NodeSettings = {
             "cache_bytes": config.node.cache_bytes,
             "events": config.node.events,
             "limits": limits,
