@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import secrets
 import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, Unpack
 
 from penstock.api.arguments import check_number
@@ -24,20 +25,23 @@ from penstock.api.broker import Broker
 from penstock.client.consumer import BatchHandler, Consumer, ConsumerOptions, Handler
 from penstock.client.operations.manage import ClientManagement
 from penstock.client.operations.messages import ClientMessages
-from penstock.client.operations.requests import PublishIds
+from penstock.client.operations.requests import PublishIds, decoded
 from penstock.client.operations.scan import ClientScans
 from penstock.client.operations.staging import ClientStaging
 from penstock.client.operations.transaction import ClientTransaction
 from penstock.client.producer import Producer, ProducerOptions
-from penstock.client.session import begin_session, end_session, renew_session
 from penstock.client.stream import StreamReader
 from penstock.client.transport.channel import Channel, Retry
 from penstock.model import DEFAULT_NAMESPACE, check_integer, check_name
+from penstock.model.errors import NotFound, PenstockError
 from penstock.model.limits import SESSION_SECONDS_MAX, SESSION_SECONDS_MIN
+from penstock.wire.http.shapes import SessionAnswer, SessionRequest
 
 DEFAULT_URL: Final = "http://127.0.0.1:7333"
 
 _names: Final = itertools.count(1)
+
+log = logging.getLogger("penstock.client")
 
 
 class AsyncClient(
@@ -104,14 +108,29 @@ class AsyncClient(
     @asynccontextmanager
     async def session(self, *, seconds: float = 30.0) -> AsyncIterator[AsyncClient]:
         check_number(seconds, "seconds", SESSION_SECONDS_MIN, SESSION_SECONDS_MAX)
-        begun = await begin_session(self, seconds)
+        body = SessionRequest(seconds=seconds)
+        # One whose answer was lost ends by itself.
+        begun = decoded(SessionAnswer, await self._send(b"POST", self._target("sessions"), body))
         session = self._copy(self.namespace, begun.consumer, begun.id)
-        renewal = asyncio.ensure_future(renew_session(self, begun))
+        renewal = asyncio.ensure_future(self._renew_session(begun))
         try:
             yield session
         finally:
             renewal.cancel()
-            await end_session(self, begun)
+            with suppress(NotFound):
+                await self._send(b"DELETE", self._target("sessions", begun.id))
+
+    async def _renew_session(self, session: SessionAnswer) -> None:
+        """Keep a session alive until cancelled, or until it has ended: the next request in it is then told so."""
+        while True:
+            await asyncio.sleep(session.seconds / 3)
+            try:
+                await self._send(b"PUT", self._target("sessions", session.id))
+            except NotFound:
+                log.warning("the session %s has ended at the server; its exclusive queues are gone", session.consumer)
+                return
+            except PenstockError as error:
+                log.warning("the session %s could not be renewed: %s", session.consumer, error)
 
     def _next_consumer_name(self) -> str:
         """A name for one of several consumers of this client."""

@@ -99,12 +99,7 @@ class Consumer:
         settle_ms: float = 5,
         poll_seconds: float = 2.0,
     ) -> None:
-        """`concurrency` handlers run at a time; with `batch`, each takes a list of up to that many messages.
-
-        `prefetch` is how many messages are held at most, those being handled included (twice what the handlers can take
-        unless given). A claim waits `poll_seconds` at the server, and so may a stop. With `ack`, messages are done as
-        they are handed out: at most once, and a failure is only logged.
-        """
+        """See `AsyncClient.consumer`. With `ack`, a failure is only logged."""
         check_integer(concurrency, "concurrency", 1, 10_000)
         if batch is not None:
             check_integer(batch, "batch", 1, BATCH_MESSAGES_MAX)

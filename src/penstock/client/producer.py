@@ -107,11 +107,7 @@ class Producer:
         in_flight: int = 1,
         idempotent: bool | None = None,
     ) -> None:
-        """`linger_ms` is how long a message may wait for others. `in_flight` above 1 gives up the order of batches.
-
-        `idempotent` is the client's unless given: without it, a batch whose answer was lost fails with `Unavailable`
-        instead of being sent again.
-        """
+        """See `AsyncClient.producer`. Not `idempotent`, a batch whose answer was lost fails with `Unavailable`."""
         if (queue is None) == (exchange is None):
             raise InvalidArgument("a producer needs a queue or an exchange, and not both")
         if mandatory and exchange is None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from penstock.api.results import StreamRead
 from penstock.fronts.http.handlers import Routes
@@ -17,7 +20,15 @@ from penstock.wire.http.shapes import BATCHES_TYPE, EncodedRead, ReadAnswer, Rea
 ROUTES = Routes(__name__)
 
 
-def _answer(call: Call, read: StreamRead) -> Answer:
+async def _answer(call: Call, wait: float, reading: Callable[[], Awaitable[StreamRead]]) -> Answer:
+    waits = wait > 0
+    if waits:
+        call.server.begin_wait(call.request)
+    try:
+        read = await reading()
+    finally:
+        if waits:
+            call.server.end_wait(call.request)
     if call.request.accepts(BATCHES_TYPE):
         encoded = EncodedRead(
             read.queue, read.lane, read.next_offset, read.primary_committed, encoded_slices(read.slices), read.done
@@ -37,22 +48,9 @@ def _answer(call: Call, read: StreamRead) -> Answer:
 @ROUTES.add("POST", GROUP + "/read", {200: ReadAnswer}, gives_batches=True, errors=[WrongKind, Overloaded])
 async def read(call: Call, body: ReadRequest) -> Answer:
     """The next messages for a stream group, waiting up to `wait` seconds for the first."""
-    wait = call.request.wait(body.wait)
-    waits = wait > 0
-    if waits:
-        call.server.begin_wait(call.request)
-    try:
-        found = await call.broker.read(
-            call.names["queue"],
-            call.names["group"],
-            max=body.max,
-            wait=wait,
-            consumer=body.consumer or call.consumer,
-        )
-    finally:
-        if waits:
-            call.server.end_wait(call.request)
-    return _answer(call, found)
+    wait, consumer = call.request.wait(body.wait), body.consumer or call.consumer
+    names = call.names["queue"], call.names["group"]
+    return await _answer(call, wait, lambda: call.broker.read(*names, max=body.max, wait=wait, consumer=consumer))
 
 
 class LogQuery(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -72,14 +70,5 @@ class LogQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 async def read_from(call: Call, query: LogQuery) -> Answer:
     """Messages of the log from an offset or a time on, from the beginning without either; no group needed."""
     wait = call.request.wait(query.wait)
-    waits = wait > 0
-    if waits:
-        call.server.begin_wait(call.request)
-    try:
-        found = await call.broker.read_from(
-            call.names["queue"], query.offset, time_ms=query.time_ms, max=query.max, lane=query.lane, wait=wait
-        )
-    finally:
-        if waits:
-            call.server.end_wait(call.request)
-    return _answer(call, found)
+    options = asdict(query) | {"wait": wait}
+    return await _answer(call, wait, lambda: call.broker.read_from(call.names["queue"], **options))
