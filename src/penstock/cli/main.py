@@ -28,7 +28,7 @@ from penstock.cli.commands.top import top
 from penstock.cli.commands.traces import trace
 from penstock.cli.connection import json_option, server_options
 from penstock.cli.pipeline.commands import pipeline
-from penstock.cli.serve.settings import ConfiguredCommand, Flags, configuration_options
+from penstock.cli.serve.settings import ConfiguredCommand, Flags
 
 # Arguments that are another program's business: everything after the command's name is passed on as it is.
 PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -69,7 +69,6 @@ def version() -> None:
 
 
 @commands.command(cls=ConfiguredCommand)
-@configuration_options
 def serve(flags: Flags) -> None:
     """Start a server.
 
@@ -93,7 +92,6 @@ def serve(flags: Flags) -> None:
 
 
 @commands.command(cls=ConfiguredCommand)
-@configuration_options
 @click.option("--check", is_flag=True, help="Only say whether it is good: exit code 0, or 1 with what is wrong.")
 @click.option("--example", "show_example", is_flag=True, help="Print a commented file with every option instead.")
 @json_option

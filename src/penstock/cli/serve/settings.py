@@ -7,66 +7,54 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 if TYPE_CHECKING:
     from penstock.config import Given, Loaded
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 
 class Flag(NamedTuple):
-    """A flag that sets one option."""
+    """A flag that sets one option: to the text behind it, or to a value of its own."""
 
     section: str
     option: str
-    metavar: str
     words: str
-
-
-NAMED: Final = {
-    "--store": Flag("store", "path", "PLACE", "The SQLite file, postgresql://user@host/database or mysql://…"),
-    "--host": Flag("http", "host", "ADDRESS", "The address for HTTP; others have theirs, as in amqp.host."),
-    "--port": Flag("http", "port", "NUMBER", "The port for HTTP; 0 takes a free one."),
-    "--nodes": Flag("cluster", "nodes", "NUMBER", "Servers to start on this machine, on one database."),
-    "--advertise": Flag("cluster", "advertise", "URL", "Where other servers reach this one."),
-    "--log-level": Flag("log", "level", "LEVEL", "debug, info, warning or error."),
-    "--log-format": Flag("log", "format", "FORMAT", "text or json."),
-}
-"""Flags of the server itself. All other options are set with --set."""
+    metavar: str | None = None
+    value: str | None = None
 
 
 @functools.cache
-def front_flags() -> dict[str, Flag]:
-    """--amqp-port and its like: one for each port of each front but the first, whose is --port."""
+def named_flags() -> dict[str, Flag]:
+    """The flags that have names of their own, in the order of --help; every other option is set with --set."""
     from penstock.fronts.registry import FRONTS
 
-    flags = {}
-    for entry in FRONTS[1:]:
+    ports, offs = {}, {}
+    for entry in FRONTS[1:]:  # the ports of the first are --port, and it is always there
         for option in entry.ports:
             over = option.removesuffix("port").strip("_")
             words = f"The port for {entry.title}{f' over {over}' if over else ''}; 0 takes a free one."
-            flags[f"--{entry.name}-{option.replace('_', '-')}"] = Flag(entry.name, option, "NUMBER", words)
-    return flags
-
-
-@functools.cache
-def off_flags() -> dict[str, Flag]:
-    """--no-amqp and its like: one for each front but the first, which is always there."""
-    from penstock.fronts.registry import FRONTS
-
+            ports[f"--{entry.name}-{option.replace('_', '-')}"] = Flag(entry.name, option, words, "NUMBER")
+        offs[f"--no-{entry.name}"] = Flag(entry.name, "enabled", f"Do not listen for {entry.title}.", value="false")
+    insecure = "Listen where others can reach the server although it asks for no token."
     return {
-        f"--no-{entry.name}": Flag(entry.name, "enabled", "", f"Do not listen for {entry.title}.")
-        for entry in FRONTS[1:]
+        "--store": Flag("store", "path", "The SQLite file, postgresql://user@host/database or mysql://…", "PLACE"),
+        "--host": Flag("http", "host", "The address for HTTP; others have theirs, as in amqp.host.", "ADDRESS"),
+        "--port": Flag("http", "port", "The port for HTTP; 0 takes a free one.", "NUMBER"),
+        **ports,
+        **offs,
+        "--nodes": Flag("cluster", "nodes", "Servers to start on this machine, on one database.", "NUMBER"),
+        "--advertise": Flag("cluster", "advertise", "Where other servers reach this one.", "URL"),
+        "--log-level": Flag("log", "level", "debug, info, warning or error.", "LEVEL"),
+        "--log-format": Flag("log", "format", "text or json.", "FORMAT"),
+        "--insecure": Flag("http", "insecure", insecure, value="true"),
     }
 
 
 def flag_of(section: str, option: str) -> str:
     """The flag that sets an option; its title where it has none."""
-    named = {(flag.section, flag.option): name for name, flag in (NAMED | front_flags()).items()}
+    named = {(flag.section, flag.option): name for name, flag in named_flags().items() if flag.value is None}
     return named.get((section, option), f"{section}.{option}")
 
 
@@ -90,62 +78,33 @@ class Flags(NamedTuple):
 
 
 class ConfiguredCommand(click.Command):
-    """A command with `configuration_options`: it has the flags of the fronts too."""
+    """A command with the flags of the configuration, which it gets as one argument, `flags`."""
 
     def get_params(self, context: click.Context) -> list[click.Parameter]:
-        params = super().get_params(context)
-        place = 1 + next(index for index, param in enumerate(params) if param.name == "port")
-        ports = [click.Option([name], metavar=flag.metavar, help=flag.words) for name, flag in front_flags().items()]
-        offs = [click.Option([name], is_flag=True, help=flag.words) for name, flag in off_flags().items()]
-        return [*params[:place], *ports, *offs, *params[place:]]
+        named = [
+            click.Option([name], metavar=flag.metavar, is_flag=flag.value is not None, help=flag.words)
+            for name, flag in named_flags().items()
+        ]
+        where = "The configuration; else $PENSTOCK_CONFIG, else ./penstock.toml if there is one."
+        file = click.Option(["--config"], metavar="FILE", help=where)
+        every = click.Option(
+            ["--set", "assignments"],
+            multiple=True,
+            metavar="SECTION.OPTION=VALUE",
+            help="Set any option of the configuration.",
+        )
+        return [file, *named, every, *super().get_params(context)]
 
-
-def configuration_options(command: Command) -> Command:
-    """--config, the named flags and --set; the command gets them as one argument, `flags`."""
-
-    @functools.wraps(command)
-    def with_flags(
-        *arguments: Any,
-        config: str | None,
-        insecure: bool,
-        assignments: tuple[str, ...],
-        **others: Any,
-    ) -> Any:
+    def invoke(self, context: click.Context) -> Any:
+        given = context.params
         values = []
-        for name, flag in (NAMED | front_flags()).items():
-            text = others.pop(_argument(name))
-            if text is not None:
-                values.append((flag.section, flag.option, name, text))
-        if insecure:
-            values.append(("http", "insecure", "--insecure", "true"))
-        given = [(name, flag) for name, flag in off_flags().items() if others.pop(_argument(name))]
-        values += [(flag.section, flag.option, name, "false") for name, flag in given]
-        values += [_assignment(text) for text in assignments]
-        return command(*arguments, flags=Flags(config, values), **others)
-
-    decorated: Any = click.option(
-        "--set",
-        "assignments",
-        multiple=True,
-        metavar="SECTION.OPTION=VALUE",
-        help="Set any option of the configuration.",
-    )(with_flags)
-    help_insecure = "Listen where others can reach the server although it asks for no token."
-    decorated = click.option("--insecure", is_flag=True, help=help_insecure)(decorated)
-    for name, flag in reversed(NAMED.items()):
-        decorated = click.option(name, metavar=flag.metavar, help=flag.words)(decorated)
-    decorated = click.option(
-        "--config",
-        metavar="FILE",
-        help="The configuration; else $PENSTOCK_CONFIG, else ./penstock.toml if there is one.",
-    )(decorated)
-    made: Command = decorated
-    return made
-
-
-def _argument(flag: str) -> str:
-    """What click calls the flag's value."""
-    return flag.removeprefix("--").replace("-", "_")
+        for name, flag in named_flags().items():
+            text = given.pop(name.removeprefix("--").replace("-", "_"))
+            if text is not None and text is not False:
+                values.append((flag.section, flag.option, name, flag.value or text))
+        values += [_assignment(text) for text in given.pop("assignments")]
+        given["flags"] = Flags(given.pop("config"), values)
+        return super().invoke(context)
 
 
 def _assignment(text: str) -> tuple[str, str, str, str]:
