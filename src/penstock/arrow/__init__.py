@@ -7,7 +7,7 @@ the batch codec and what a scan gives; no client, no server, no Spark.
 `schema` has the columns, `reading` makes them, `headers` both ways of the two header columns, `writing` the way back.
 """
 
-from penstock.arrow.reading import record_batch, record_batches
+from penstock.arrow.reading import record_batches
 from penstock.arrow.schema import EXTRA_SCHEMA, MESSAGE_SCHEMA, STATE_SCHEMA, schema_of
 from penstock.arrow.writing import encoded_batch
 
@@ -16,7 +16,6 @@ __all__ = [
     "MESSAGE_SCHEMA",
     "STATE_SCHEMA",
     "encoded_batch",
-    "record_batch",
     "record_batches",
     "schema_of",
 ]

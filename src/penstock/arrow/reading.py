@@ -53,29 +53,30 @@ def record_batches(scan: Scan, columns: Sequence[str]) -> Iterator[pa.RecordBatc
     yield from _some(run, scan, columns)
 
 
+def stream_of(scan: Scan, columns: Sequence[str]) -> bytes:
+    """The rows of a scan as an Arrow IPC stream; the schema's metadata says where the next scan goes on."""
+    about = {"queue": scan.queue, "lane": str(scan.lane), "next_offset": str(scan.next_offset)}
+    schema = schema_of(columns).with_metadata({f"penstock.{name}": value for name, value in about.items()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in record_batches(scan, columns):
+            writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
 def _some(run: Sequence[ScanSlice], scan: Scan, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     if run:
-        yield _record_batch(run, columns, scan.queue, scan.lane, scan.queue_id)
+        yield _record_batch(run, scan, columns)
 
 
-def record_batch(
-    part: ScanSlice, columns: Sequence[str], *, queue: str, lane: int, queue_id: int | None = None
-) -> pa.RecordBatch:
-    """One slice as one record batch, empty where no message of it matched."""
-    if part.rows == b"":
-        return pa.RecordBatch.from_pylist([], schema=schema_of(columns))
-    return _record_batch([part], columns, queue, lane, queue_id)
-
-
-def _record_batch(
-    run: Sequence[ScanSlice], columns: Sequence[str], queue: str, lane: int, queue_id: int | None
-) -> pa.RecordBatch:
+def _record_batch(run: Sequence[ScanSlice], scan: Scan, columns: Sequence[str]) -> pa.RecordBatch:
     schema = schema_of(columns)
     try:
-        rows = _Rows(run, columns, queue, lane, queue_id)
+        rows = _Rows(run, scan, columns)
         arrays = [rows.column(name) for name in columns]
     except InvalidBatch as error:
-        place = f"offsets {run[0].offset} to {run[-1].end - 1} of lane {lane} of queue {queue!r}"
+        place = f"offsets {run[0].offset} to {run[-1].end - 1} of lane {scan.lane} of queue {scan.queue!r}"
         raise StoreCorrupt(f"{place} cannot be read: {error}") from error
     if not columns:
         # Without a column there is nothing that could say how many rows there are.
@@ -87,13 +88,9 @@ def _record_batch(
 class _Rows:
     """Consecutive slices as one block of rows, of which the columns are made one by one."""
 
-    def __init__(
-        self, run: Sequence[ScanSlice], columns: Sequence[str], queue: str, lane: int, queue_id: int | None
-    ) -> None:
+    def __init__(self, run: Sequence[ScanSlice], scan: Scan, columns: Sequence[str]) -> None:
         self.run = run
-        self.queue = queue
-        self.lane = lane
-        self.queue_id = queue_id
+        self.scan = scan
         self.counts = [part.stop - part.start for part in run]
         self.count = sum(self.counts)
         self.taken = _taken(run, self.counts)
@@ -211,9 +208,9 @@ _STATE_VALUES: Final[dict[str, Callable[[ScanState | None], Any]]] = {
     "reason": lambda state: None if state is None else state.reason,
 }
 _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
-    "queue": lambda rows: pa.repeat(pa.scalar(rows.queue, pa.string()), rows.count),
-    "queue_id": lambda rows: pa.repeat(pa.scalar(rows.queue_id, pa.int64()), rows.count),
-    "lane": lambda rows: pa.repeat(pa.scalar(rows.lane, pa.int32()), rows.count),
+    "queue": lambda rows: pa.repeat(pa.scalar(rows.scan.queue, pa.string()), rows.count),
+    "queue_id": lambda rows: pa.repeat(pa.scalar(rows.scan.queue_id, pa.int64()), rows.count),
+    "lane": lambda rows: pa.repeat(pa.scalar(rows.scan.lane, pa.int32()), rows.count),
     "offset": lambda rows: pa.array(rows.offsets()),
     "payload": _Rows.payload,
     "published_at": lambda rows: pa.array(rows.published_us()).view(TIME),

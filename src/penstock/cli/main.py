@@ -12,7 +12,6 @@ import click
 
 from penstock.cli.command_groups import BenchmarkGroup, SuggestingGroup
 from penstock.cli.commands.cluster import cluster
-from penstock.cli.commands.completion import completion
 from penstock.cli.commands.consume import consume
 from penstock.cli.commands.dead import dead
 from penstock.cli.commands.enqueued import enqueued
@@ -66,6 +65,29 @@ def version() -> None:
     from penstock.version import VERSION
 
     click.echo(f"penstock {VERSION} (Python {platform.python_version()}, SQLite {sqlite3.sqlite_version})")
+
+
+@commands.command()
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print a completion script for a shell.
+
+    It completes commands and options, and the names of queues, groups, exchanges and schedules from the server, where
+    that answers at once. It is for a 'penstock' that is found on the PATH.
+
+    \b
+    Examples:
+      eval "$(penstock completion bash)"                      in ~/.bashrc
+      eval "$(penstock completion zsh)"                       in ~/.zshrc
+      penstock completion fish > ~/.config/fish/completions/penstock.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    root = context.find_root()
+    click.echo(kind(root.command, {}, "penstock", "_PENSTOCK_COMPLETE").source())
 
 
 @commands.command(cls=ConfiguredCommand)
@@ -243,6 +265,5 @@ for command in (
     top,
     cluster,
     pipeline,
-    completion,
 ):
     commands.add_command(command)

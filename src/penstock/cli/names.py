@@ -76,6 +76,12 @@ all_option: Final = click.option("--all", "show_all", is_flag=True, help="Also t
 yes_option: Final = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
 
+def max_option(default: int, limit: int, what: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """--max, for a list that may be long; the command gets it as `most`."""
+    words = f"Show at most this many{what}."
+    return click.option("--max", "most", type=click.IntRange(1, limit), default=default, show_default=True, help=words)
+
+
 def confirmed(question: str | Callable[..., str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """--yes: without it, a person is asked first. The question is given the command's arguments by name."""
     ask = question.format if isinstance(question, str) else question

@@ -7,9 +7,11 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
+import pyarrow as pa
 from hypothesis import strategies as st
 
 from penstock.api.results import Scan, ScanSlice
+from penstock.arrow import record_batches, schema_of
 from penstock.batch import encode
 from penstock.model import INTEGER_MAX, PRIORITY_MAX, SPAN_MS_MAX, TIME_MS_MAX, Message
 
@@ -82,3 +84,8 @@ def slice_of(
 def scan_of(slices: list[ScanSlice], queue: str = "orders", lane: int = 2) -> Scan:
     start, end = (slices[0].offset, slices[-1].end) if slices else (0, 0)
     return Scan(queue, 7, lane, start, end, end, slices)
+
+
+def record_batch(part: ScanSlice, columns: list[str]) -> pa.RecordBatch:
+    """One slice as one record batch, empty where no message of it matched."""
+    return next(record_batches(scan_of([part]), columns), pa.RecordBatch.from_pylist([], schema=schema_of(columns)))

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from penstock.api.results import ScanSlice, ScanState
 from penstock.api.scan import META_COLUMNS, PLACE_COLUMNS, STATE_COLUMNS
-from penstock.arrow import EXTRA_SCHEMA, MESSAGE_SCHEMA, STATE_SCHEMA, record_batch, record_batches, schema_of
+from penstock.arrow import EXTRA_SCHEMA, MESSAGE_SCHEMA, STATE_SCHEMA, record_batches, schema_of
 from penstock.arrow.reading import ROWS_TO_JOIN
 from penstock.model import Message
 from penstock.model.errors import InvalidArgument, StoreCorrupt
 from penstock.model.typed_headers import json_headers
-from tests.unit.arrow.slices import PUBLISHED_MS, batches, scan_of, slice_of
+from tests.unit.arrow.slices import PUBLISHED_MS, batches, record_batch, scan_of, slice_of
 
 ALL: Final = [*MESSAGE_SCHEMA.names, *EXTRA_SCHEMA.names]
 EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -90,10 +90,6 @@ def rows_of(found: pa.RecordBatch) -> list[dict[str, Any]]:
     return rows
 
 
-def one(part: ScanSlice, columns: list[str]) -> pa.RecordBatch:
-    return record_batch(part, columns, queue="orders", lane=2, queue_id=7)
-
-
 # The schema ----------------------------------------------------------------------------------------------
 
 
@@ -130,7 +126,7 @@ def test_a_column_that_is_named_twice_is_refused() -> None:
 def test_every_column_of_a_slice_says_what_the_messages_say(held: list[Message], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(held) - 1))
     stop = data.draw(st.integers(start + 1, len(held)))
-    found = one(slice_of(held, 40, start=start, stop=stop), ALL)
+    found = record_batch(slice_of(held, 40, start=start, stop=stop), ALL)
     assert found.schema == schema_of(ALL)
     assert rows_of(found) == [row_of(held[place], 40 + place) for place in range(start, stop)]
 
@@ -157,7 +153,7 @@ def test_slices_that_are_put_together_are_the_same_rows(groups: list[list[Messag
 
 def test_not_a_number_and_infinity_in_headers() -> None:
     held = [Message(b"", headers={"nan": float("nan"), "up": float("inf"), "down": -float("inf")})]
-    [row] = rows_of(one(slice_of(held), ["headers", "typed_headers"]))
+    [row] = rows_of(record_batch(slice_of(held), ["headers", "typed_headers"]))
     assert row["headers"] == [("nan", "NaN"), ("up", "Infinity"), ("down", "-Infinity")]
     floats = [value["float"] for _, value in row["typed_headers"]]
     assert floats[0] != floats[0]
@@ -184,7 +180,7 @@ def test_an_answer_is_cut_where_rows_are_enough() -> None:
 def test_payloads_of_one_batch_are_pointed_at_and_not_copied() -> None:
     part = slice_of([Message(bytes([number]) * 40) for number in range(10)])
     assert part.body is not None
-    column = one(part, ["payload"]).column("payload")
+    column = record_batch(part, ["payload"]).column("payload")
     assert column.buffers()[2].address == pa.py_buffer(part.body).address
 
 
@@ -195,7 +191,7 @@ def test_no_slices_are_no_batches() -> None:
 def test_rows_that_all_fell_through_the_condition() -> None:
     none = slice_of([Message(b"a")], rows=[], meta=None, body=None)
     assert list(record_batches(scan_of([none]), ALL)) == []
-    empty = one(none, ALL)
+    empty = record_batch(none, ALL)
     assert (empty.num_rows, empty.schema) == (0, schema_of(ALL))
 
 
@@ -214,7 +210,7 @@ def test_states_are_those_of_the_ranges_and_done_in_between() -> None:
         ScanState(16, 18, "ready", 0),
     ]
     part = slice_of([Message(b"")] * 8, 10, states=states)
-    assert [tuple(row.values()) for row in rows_of(one(part, STATE_SCHEMA.names))] == [
+    assert [tuple(row.values()) for row in rows_of(record_batch(part, STATE_SCHEMA.names))] == [
         ("done", None, None),
         ("leased", 1, None),
         ("leased", 1, None),
@@ -251,8 +247,8 @@ def test_states_of_chosen_rows_and_of_several_slices() -> None:
 )
 def test_what_the_scan_left_out_is_not_taken_for_nothing(column: str, part: ScanSlice, complaint: str) -> None:
     with pytest.raises(InvalidArgument, match=complaint):
-        one(part, [column])
-    assert one(part, ["offset", "published_at"]).num_rows == 1
+        record_batch(part, [column])
+    assert record_batch(part, ["offset", "published_at"]).num_rows == 1
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -265,5 +261,5 @@ def test_a_damaged_batch_is_named_by_its_place(count: int, column: str) -> None:
     damaged = msgspec.structs.replace(part, **{field: bytes(broken)})
     place = f"offsets 40 to {39 + count} of lane 2 of queue 'orders' cannot be read: .*checksum"
     with pytest.raises(StoreCorrupt, match=place):
-        one(damaged, [column])
-    assert one(damaged, ["offset"]).num_rows == count
+        record_batch(damaged, [column])
+    assert record_batch(damaged, ["offset"]).num_rows == count

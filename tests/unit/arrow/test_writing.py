@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.arrow import encoded_batch, record_batch
+from penstock.arrow import encoded_batch
 from penstock.arrow.schema import HEADERS, TYPED_HEADERS
 from penstock.arrow.writing import WRITTEN_COLUMNS
 from penstock.batch import decode, encode
 from penstock.model import BATCH_MESSAGES_MAX, Message
 from penstock.model.errors import InvalidArgument, MessageTooLarge
-from tests.unit.arrow.slices import batches, slice_of
+from tests.unit.arrow.slices import batches, record_batch, slice_of
 
 READ = [name for name in WRITTEN_COLUMNS if name != "headers"]
 
@@ -29,7 +29,7 @@ def written(**columns: Any) -> list[Message]:
 @given(batches, st.data())
 def test_messages_come_back_as_they_were(held: list[Message], data: st.DataObject) -> None:
     """By way of columns, also of a part of them: Spark hands out slices of larger buffers."""
-    found = record_batch(slice_of(held), READ, queue="q", lane=0)
+    found = record_batch(slice_of(held), READ)
     start = data.draw(st.integers(0, len(held) - 1))
     part = found.slice(start, data.draw(st.integers(0, len(held) - start)))
     again = encoded_batch(part)
@@ -41,12 +41,12 @@ def test_messages_come_back_as_they_were(held: list[Message], data: st.DataObjec
 @settings(deadline=None)
 @given(batches)
 def test_bytes_are_those_of_encoding_the_messages(held: list[Message]) -> None:
-    assert encoded_batch(record_batch(slice_of(held), READ, queue="q", lane=0)) == encode(held)
+    assert encoded_batch(record_batch(slice_of(held), READ)) == encode(held)
 
 
 def test_not_a_number_survives() -> None:
     held = [Message(b"", headers={"a": float("nan")})]
-    [message] = decode(encoded_batch(record_batch(slice_of(held), ["payload", "typed_headers"], queue="q", lane=0)))
+    [message] = decode(encoded_batch(record_batch(slice_of(held), ["payload", "typed_headers"])))
     assert message.headers is not None
     assert message.headers["a"] != message.headers["a"]
 

@@ -10,8 +10,7 @@ import pytest
 
 from penstock import Message
 from penstock.declare.file import Declarations, read_declarations
-from penstock.declare.plan import Change, Present, Step, plan
-from penstock.declare.target import StepFailed, plan_all, take
+from penstock.declare.plan import Change, Present, Step, StepFailed, plan, plan_all, take
 from penstock.node.broker import LocalBroker
 from penstock.toml_file import FileProblems, TomlFile
 from tests.local import open_local

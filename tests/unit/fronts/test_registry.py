@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.cli.serve.announcement import announcement
-from penstock.cli.serve.fronts import build_fronts, cannot_listen
+from penstock.cli.serve.fronts import announcement, build_fronts, cannot_listen
 from penstock.cli.serve.nodes import own_ports
 from penstock.cli.serve.settings import flag_of
 from penstock.config import Config, Given, load

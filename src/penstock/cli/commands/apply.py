@@ -16,8 +16,7 @@ from penstock.cli.connection import ServerAddress, with_client
 from penstock.cli.output import Answer
 from penstock.config import SECTIONS
 from penstock.declare.file import read_declarations
-from penstock.declare.plan import Change, Step
-from penstock.declare.target import StepFailed, plan_all, take
+from penstock.declare.plan import Change, Step, StepFailed, plan_all, take
 from penstock.model import Message
 from penstock.toml_file import FileProblems, read_toml
 from penstock.wire.http.shapes import message_body

@@ -10,13 +10,12 @@ from penstock.cli.command_groups import SuggestingGroup
 from penstock.cli.connection import ServerAddress, answered, server_options
 from penstock.cli.grouped_options import as_one
 from penstock.cli.moments import when
-from penstock.cli.names import confirmed, group_option, queue_argument
+from penstock.cli.names import confirmed, group_option, max_option, queue_argument
 from penstock.cli.output import Answer, counted, listed, payload_text, said
 
 if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
 
-LIST_MAX: Final = 100
 OFFSET_END: Final = 2**63 - 1
 
 
@@ -84,14 +83,7 @@ def dead() -> None:
 @queue_argument
 @group_option
 @choice_options
-@click.option(
-    "--max",
-    "most",
-    type=click.IntRange(1, 100_000),
-    default=LIST_MAX,
-    show_default=True,
-    help="Show at most this many.",
-)
+@max_option(100, 100_000)
 @answered
 async def list_dead(client: AsyncClient, queue: str, group: str, choice: Choice, most: int) -> Answer:
     """List dead letters with why they died.

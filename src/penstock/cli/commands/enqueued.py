@@ -9,7 +9,7 @@ import click
 from penstock.cli.command_groups import SuggestingGroup
 from penstock.cli.connection import answered
 from penstock.cli.moments import when
-from penstock.cli.names import confirmed
+from penstock.cli.names import confirmed, max_option
 from penstock.cli.output import Answer, counted, listed, said, target_text
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ def enqueued() -> None:
 
 @enqueued.command("failed")
 @click.option("--after", type=click.IntRange(0), default=0, help="Only those with a higher id.")
-@click.option(
-    "--max", "most", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Show at most this many."
-)
+@max_option(100, 10_000)
 @answered
 async def failed(client: AsyncClient, after: int, most: int) -> Answer:
     """List the messages that cannot be published, with the reason.

@@ -166,33 +166,25 @@ class Total:
 
     def __init__(self) -> None:
         self.published = self.stored = self.duplicates = self.buffered = 0
-        self.queues: set[str] = set()
+        self.queues: list[str] = []
 
     def add(self, receipt: Receipt) -> None:
         self.published += len(receipt)
         self.stored += receipt.stored
         self.duplicates += receipt.duplicates
         self.buffered += len(receipt) if receipt.buffered else 0
-        self.queues.update(receipt.queues)
+        self.queues = sorted({*self.queues, *receipt.queues})
 
     def before(self) -> str:
         return f"{counted(self.published, 'message')} published before that."
 
     def say(self, as_json: bool) -> None:
         if as_json:
-            print_json(
-                {
-                    "published": self.published,
-                    "stored": self.stored,
-                    "duplicates": self.duplicates,
-                    "buffered": self.buffered,
-                    "queues": sorted(self.queues),
-                }
-            )
+            print_json(vars(self))
             return
         known = f", {self.duplicates:,} of them known already" if self.duplicates else ""
         known += f", {self.buffered:,} of them buffered: the store is away" if self.buffered else ""
-        places = f" to {printable(', '.join(sorted(self.queues)))}" if self.queues else ""
+        places = f" to {printable(', '.join(self.queues))}" if self.queues else ""
         click.echo(f"Published {counted(self.published, 'message')}{places}{known}.")
 
 

@@ -9,7 +9,7 @@ import click
 from penstock.cli.command_groups import SuggestingGroup
 from penstock.cli.connection import answered
 from penstock.cli.moments import absolute, span_text, when
-from penstock.cli.names import complete_queue
+from penstock.cli.names import complete_queue, max_option
 from penstock.cli.output import Answer, print_table, printable, said
 
 if TYPE_CHECKING:
@@ -31,14 +31,7 @@ def trace() -> None:
 
 @trace.command("show")
 @click.argument("trace_id", metavar="ID")
-@click.option(
-    "--max",
-    "most",
-    type=click.IntRange(1, 100_000),
-    default=1_000,
-    show_default=True,
-    help="Show at most this many entries.",
-)
+@max_option(1_000, 100_000, " entries")
 @answered
 async def show(client: AsyncClient, trace_id: str, most: int) -> Answer:
     """Show the timeline of an id: where its messages went, what happened to them, what was noted.

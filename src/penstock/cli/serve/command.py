@@ -23,12 +23,11 @@ import msgspec
 from penstock import logs, telemetry
 from penstock.api.broker import Broker
 from penstock.cli.serve import lock
-from penstock.cli.serve.announcement import announcement
-from penstock.cli.serve.fronts import CannotStart, build_fronts, listen
+from penstock.cli.serve.fronts import CannotStart, announcement, build_fronts, listen
 from penstock.cli.serve.settings import Flags
 from penstock.config import Config, Loaded
 from penstock.config.load import is_unspecified
-from penstock.declare.target import StepFailed, plan_all, take
+from penstock.declare.plan import StepFailed, plan_all, take
 from penstock.embedded import NodeSettings, open_member, open_store, spool_settings
 from penstock.fronts.front import Front
 from penstock.model.errors import PenstockError, StoreCorrupt

@@ -1,19 +1,22 @@
-"""The fronts of `penstock serve`: built from the registry and their sections, started in order, stopped in reverse."""
+"""The fronts of `penstock serve`: built from the registry and their sections, started, stopped and announced."""
 
 from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
 from penstock.api.front_broker import FrontBroker
 from penstock.cli.serve.settings import flag_of
-from penstock.config import Config
+from penstock.config import Config, Loaded
 from penstock.fronts.front import Front, Shared
 from penstock.fronts.listening import CannotListen
 from penstock.fronts.registry import FRONTS
 from penstock.model.errors import PenstockError
+from penstock.store.open import label_of
+from penstock.version import VERSION
 
 
 class CannotStart(Exception):
@@ -69,3 +72,36 @@ def cannot_listen(name: str, error: CannotListen) -> CannotStart:
         errno.EADDRNOTAVAIL: f"this machine has no such address: choose another {flag_of(name, 'host')}",
     }
     return CannotStart(f"cannot listen on {place}: {advice.get(cause.errno, cause.strerror or cause)}")
+
+
+# When they listen ----------------------------------------------------------------------------------------
+
+
+def announcement(loaded: Loaded, fronts: Mapping[str, Front], declared: dict[str, int]) -> str:
+    """What is printed when the server is ready: where it listens, what it declared, and lines to paste and try."""
+    config = loaded.config
+    url = fronts["http"].listening[0].url
+    lines = [f"Penstock {VERSION} listens on {url} and keeps its data in {label_of(config.store.path)}"]
+    if loaded.file is not None:
+        counts = ", ".join(f"{count} {DONE[action]}" for action, count in declared.items())
+        lines.append(f"Configured by {loaded.file}" + (f"; declared from it: {counts}" if counts else ""))
+    for entry in FRONTS:
+        if entry.name != "http" and entry.name in fronts:
+            places = " and ".join(address.url for address in fronts[entry.name].listening)
+            lines.append(f"{entry.title} is at {places}")
+    token = ' -H "Authorization: Bearer $PENSTOCK_TOKEN"' if config.http.token else ""
+    queue = f"{url}/v1/queues/hello"
+    json = "-H 'Content-Type: application/json'"
+    lines += [
+        "",
+        f"Try in another terminal{', with PENSTOCK_TOKEN set to the token' if token else ''}:",
+        f"  curl{token} -X PUT {queue} {json} -d '{{}}'",
+        f'  curl{token} {queue}/messages {json} -d \'{{"messages": [{{"payload": "hello, world"}}]}}\'',
+        f'  curl{token} {queue}/claim {json} -d \'{{"max": 10, "wait": 5, "ack": true}}\'',
+        "",
+        f"The API is described at {url}/docs. Ctrl+C stops the server; the data stays.",
+    ]
+    return "\n".join(lines)
+
+
+DONE = {"create": "created", "change": "changed", "unchanged": "unchanged", "delete": "deleted"}

@@ -92,7 +92,7 @@ def _wants_arrow(call: Call) -> bool:
 
 def _arrow() -> Callable[[Scan, list[str]], bytes]:
     try:
-        from penstock.arrow.stream import stream_of
+        from penstock.arrow.reading import stream_of
     except ImportError as error:
         raise HttpError(
             NOT_ACCEPTABLE,
