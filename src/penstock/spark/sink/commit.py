@@ -20,7 +20,6 @@ from penstock.spark.sink.ledger import Ledger
 from penstock.spark.sink.replay import (
     Report,
     SinkConflict,
-    add_tallies,
     batch_head,
     check_counts,
     check_skipped,
@@ -28,7 +27,6 @@ from penstock.spark.sink.replay import (
     source_head,
 )
 from penstock.spark.sink.staging import patiently
-from penstock.spark.sink.tally import Tally
 from penstock.spark.sink.task import SinkSpec, TaskDone
 
 Value = TypeVar("Value")
@@ -46,7 +44,7 @@ def commit_write(spec: SinkSpec, done: Sequence[TaskDone]) -> int:
         return _commit(spec, client, spec.transaction, _chunks(done), []).published
     ledger = _same_ledger(spec, client, done, None)
     report = total(done)
-    check_counts(report, lambda lane, number: ledger.page(lane, number)[0])
+    check_counts(report, ledger.page)
     if not report.written:
         _tell(spec, report)
         return 0
@@ -69,7 +67,7 @@ def commit_batch(spec: SinkSpec, done: Sequence[TaskDone], batch: int) -> int:
             abort(spec, done)
             return 0
     else:
-        check_skipped(ledger.head, query, batch, report, lambda lane, number: ledger.page(lane, number)[0])
+        check_skipped(ledger.head, query, batch, report, ledger.page)
         if not report.written and ledger.head.query == query and report.same_as(ledger.head.batches.get(batch)):
             logger.info("%s: batch %d was published before", ledger.head.sink, batch)
             return 0
@@ -78,12 +76,9 @@ def commit_batch(spec: SinkSpec, done: Sequence[TaskDone], batch: int) -> int:
 
 def total(done: Sequence[TaskDone]) -> Report:
     """What all tasks did, as one."""
-    report = Report(written={}, skipped={})
+    report = Report()
     for task in done:
-        report.rows += task.rows
-        report.digest += task.digest
-        add_tallies(report.written, {lane: Tally.unpack(pages) for lane, pages in task.written.items()})
-        add_tallies(report.skipped, {lane: Tally.unpack(pages) for lane, pages in task.skipped.items()})
+        report.add(task.report)
     return report
 
 

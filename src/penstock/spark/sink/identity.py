@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from functools import cache
 from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
@@ -23,8 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.api.scan import QueueLanes
-from penstock.model.errors import InvalidArgument, NotFound, PenstockError
+from penstock.model.errors import InvalidArgument, PenstockError
 from penstock.spark.sink.columns import ColumnPlan, SourceColumns
 from penstock.spark.sink.ledger import PREFIX, IdentityKind
 from penstock.spark.sink.options import WriteOptions
@@ -151,22 +149,6 @@ def source_rows(batch: pa.RecordBatch, columns: SourceColumns, queue_id: Callabl
 def _distinct(queue: pa.Array, lane: pa.Array) -> list[tuple[Any, int]]:
     table = pa.table({"queue": queue, "lane": lane}).group_by(["queue", "lane"], use_threads=False).aggregate([])
     return list(zip(table["queue"].to_pylist(), table["lane"].to_pylist(), strict=True))
-
-
-def id_of_queue(lanes: Callable[[str], QueueLanes], url: str) -> Callable[[str], int]:
-    """Asks a server, once for each queue, for the number that a queue keeps for life."""
-
-    @cache
-    def ask(queue: str) -> int:
-        try:
-            return lanes(queue).queue_id
-        except NotFound as error:
-            raise InvalidArgument(
-                f"the rows come from queue {queue!r}, which is not on {url!r}: {error}. Set option sourceUrl to "
-                "its server, or give the rows a column queue_id; or set identity=batch"
-            ) from error
-
-    return ask
 
 
 # Rows by what they hold ----------------------------------------------------------------------------------

@@ -63,32 +63,33 @@ class Ledger:
         self._client = client
         self.name = name
         self.head, self.version = _read_head(client, name, sink, identity)
-        self._pages: dict[tuple[str, int], tuple[Page, int]] = {}
+        self._pages: dict[tuple[str, int], Page] = {}
 
     def written(self, lane: str, offsets: Offsets) -> npt.NDArray[np.bool_]:
         """For each offset of a lane whether the sink has written rows of it."""
         numbers = offsets >> PAGE_BITS
         places = offsets & (PAGE_OFFSETS - 1)
         if len(offsets) and numbers[0] == numbers[-1] and bool(np.all(numbers == numbers[0])):
-            flags: npt.NDArray[np.bool_] = self.page(lane, int(numbers[0]))[0].flags()[places]
+            flags: npt.NDArray[np.bool_] = self.page(lane, int(numbers[0])).flags()[places]
             return flags
         found = np.zeros(len(offsets), np.bool_)
         for number in np.unique(numbers).tolist():
             chosen = numbers == number
-            found[chosen] = self.page(lane, number)[0].flags()[places[chosen]]
+            found[chosen] = self.page(lane, number).flags()[places[chosen]]
         return found
 
-    def page(self, lane: str, number: int) -> tuple[Page, int]:
-        """A page and its version; 0 and an empty page where there is none."""
+    def page(self, lane: str, number: int) -> Page:
+        """A page of a lane; an empty one where there is none."""
         known = self._pages.get((lane, number))
         if known is None:
-            known = self._read_page(lane, number)
+            known, _ = self._read_page(lane, number)
             if len(self._pages) >= PAGES_HELD:
                 self._pages.pop(next(iter(self._pages)))
             self._pages[lane, number] = known
         return known
 
     def _read_page(self, lane: str, number: int) -> tuple[Page, int]:
+        """A page and the version of its mark; 0 where it has none."""
         if any(start <= number < stop for start, stop in self.head.full.get(lane, ())):
             return Page.full(), 0
         try:

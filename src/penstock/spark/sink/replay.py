@@ -8,7 +8,7 @@ functions: no server, no Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -26,7 +26,7 @@ class SinkConflict(PenstockError):
 
 
 class Report(msgspec.Struct):
-    """What all tasks of one batch did."""
+    """What one task did, or all tasks of one batch."""
 
     rows: int = 0
     digest: int = 0
@@ -43,10 +43,12 @@ class Report(msgspec.Struct):
     def same_as(self, record: BatchRecord | None) -> bool:
         return record is not None and (record.rows, record.digest) == (self.rows, self.checksum)
 
-
-def add_tallies(into: dict[str, Tally], tallies: Mapping[str, Tally]) -> None:
-    for lane, tally in tallies.items():
-        into.setdefault(lane, Tally()).merge(tally)
+    def add(self, other: Report) -> None:
+        self.rows += other.rows
+        self.digest += other.digest
+        for into, tallies in ((self.written, other.written), (self.skipped, other.skipped)):
+            for lane, tally in tallies.items():
+                into.setdefault(lane, Tally()).merge(tally)
 
 
 _WAYS_OUT: Final = (

@@ -138,15 +138,6 @@ class Tally:
         number = min(self.pages)
         return (number << PAGE_BITS) + int(self.pages[number].present.min())
 
-    def pack(self) -> dict[int, Packed]:
-        return {number: page.pack() for number, page in self.pages.items()}
-
-    @staticmethod
-    def unpack(packed: dict[int, Packed]) -> Tally:
-        tally = Tally()
-        tally.pages = {number: Page.unpack(page) for number, page in packed.items()}
-        return tally
-
 
 def pages_of(offsets: Offsets) -> list[tuple[int, int, int]]:
     """Of ascending offsets, each page's number and where in them it begins and ends."""

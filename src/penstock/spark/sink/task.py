@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
 
 import msgspec
@@ -17,14 +18,13 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from penstock.api.scan import QueueLanes
 from penstock.client.sync import Client
+from penstock.model.errors import InvalidArgument, NotFound
 from penstock.spark.clients import Access
 from penstock.spark.sink.columns import ColumnPlan, by_target, message_columns
 from penstock.spark.sink.identity import (
     TaskPlace,
     content_digest,
-    id_of_queue,
     identity_kind,
     ledger_name,
     sink_text,
@@ -34,7 +34,7 @@ from penstock.spark.sink.ledger import IdentityKind, Ledger
 from penstock.spark.sink.options import WriteOptions
 from penstock.spark.sink.replay import Report, is_known
 from penstock.spark.sink.staging import Stager, patiently, sink_client
-from penstock.spark.sink.tally import Packed, Tally, offsets_digest
+from penstock.spark.sink.tally import Tally, offsets_digest
 
 
 class SinkSpec(msgspec.Struct, frozen=True):
@@ -89,11 +89,8 @@ class TaskDone(WriterCommitMessage):
     transaction: str
     version: int
     """Of the ledger's head, as this task saw it."""
-    chunks: list[str] = field(default_factory=list)
-    rows: int = 0
-    digest: int = 0
-    written: dict[str, dict[int, Packed]] = field(default_factory=dict)
-    skipped: dict[str, dict[int, Packed]] = field(default_factory=dict)
+    report: Report
+    chunks: list[str]
 
 
 def write_task(spec: SinkSpec, place: TaskPlace, batches: Iterator[pa.RecordBatch]) -> TaskDone:
@@ -105,15 +102,13 @@ def write_task(spec: SinkSpec, place: TaskPlace, batches: Iterator[pa.RecordBatc
     if spec.options.streaming and ledger is not None:
         # The version keeps a batch that is planned again apart from the one that was committed under its number.
         transaction = f"{ledger.name}/{place.query}/{place.batch}/{version}"
-    done = TaskDone(place.partition, place.query, place.batch, transaction, version)
     stager = Stager(client, transaction, place.partition, place.attempt, spec.options.timeout_s)
     try:
         offsets = ledger if spec.kind == "source" else None
-        _write_rows(spec, batches, offsets, stager if _stages(spec, place, client, ledger) else None, done)
-        done.chunks = stager.finish()
+        report = _write_rows(spec, batches, offsets, stager if _stages(spec, place, client, ledger) else None)
+        return TaskDone(place.partition, place.query, place.batch, transaction, version, report, stager.finish())
     finally:
         stager.close()
-    return done
 
 
 def _stages(spec: SinkSpec, place: TaskPlace, client: Client, ledger: Ledger | None) -> bool:
@@ -131,12 +126,12 @@ def _stages(spec: SinkSpec, place: TaskPlace, client: Client, ledger: Ledger | N
 
 
 def _write_rows(
-    spec: SinkSpec, batches: Iterator[pa.RecordBatch], ledger: Ledger | None, stager: Stager | None, done: TaskDone
-) -> None:
-    report = Report(written={}, skipped={})
+    spec: SinkSpec, batches: Iterator[pa.RecordBatch], ledger: Ledger | None, stager: Stager | None
+) -> Report:
+    report = Report()
     queue_id = _queue_ids(spec)
     for batch in batches:
-        done.rows += batch.num_rows
+        report.rows += batch.num_rows
         if ledger is not None:
             batch = _new_rows(spec, batch, ledger, queue_id, report)
         for (kind, name), rows in by_target(batch, spec.plan):
@@ -145,20 +140,27 @@ def _write_rows(
                 report.digest += content_digest(messages, f"{kind} {name}")
             if stager is not None:
                 stager.add((kind, name), messages)
-    done.digest = report.digest
-    done.written = {lane: tally.pack() for lane, tally in report.written.items()}
-    done.skipped = {lane: tally.pack() for lane, tally in report.skipped.items()}
+    return report
 
 
 def _queue_ids(spec: SinkSpec) -> Callable[[str], int]:
+    """Asks the source's server, once for each queue, for the number that a queue keeps for life."""
     options = spec.options
     access = Access(options.source_url, options.source_token, options.source_namespace)
 
-    def lanes(queue: str) -> QueueLanes:
+    @cache
+    def ask(queue: str) -> int:
         client = sink_client(access, options.timeout_s)
-        return patiently(lambda: client.lanes(queue), options.timeout_s, f"asking for the number of queue {queue!r}")
+        what = f"asking for the number of queue {queue!r}"
+        try:
+            return patiently(lambda: client.lanes(queue), options.timeout_s, what).queue_id
+        except NotFound as error:
+            raise InvalidArgument(
+                f"the rows come from queue {queue!r}, which is not on {options.source_url!r}: {error}. Set option "
+                "sourceUrl to its server, or give the rows a column queue_id; or set identity=batch"
+            ) from error
 
-    return id_of_queue(lanes, options.source_url)
+    return ask
 
 
 def _new_rows(
