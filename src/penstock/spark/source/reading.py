@@ -7,8 +7,10 @@ on from the next offset.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -17,9 +19,10 @@ from penstock.api.results import Scan
 from penstock.arrow import record_batches
 from penstock.model.errors import NotFound, OffsetGone, Overloaded, PenstockError
 from penstock.spark.clients import Access, client_of
-from penstock.spark.source.losses import judge_gaps, logger
 from penstock.spark.source.packing import packed
 from penstock.spark.source.planning import Gap, LaneSlice
+
+logger: Final = logging.getLogger("penstock.spark")
 
 
 class ReadSpec(msgspec.Struct, frozen=True):
@@ -153,3 +156,30 @@ def _broken(wanted: LaneSlice, what: str) -> PenstockError:
         f"the read of offsets {wanted.start} to {wanted.end - 1} of lane {wanted.lane} of queue {wanted.queue!r} "
         f"went wrong: {what}"
     )
+
+
+# What becomes of a gap -----------------------------------------------------------------------------------
+
+
+class DataLoss(PenstockError):
+    """Messages that a read was to give are not there."""
+
+    code = "data_loss"
+
+
+WAY_OUT: Final = (
+    "To go on with what is there, set option failOnDataLoss=false (what is skipped is logged and counted), or start a "
+    "new query with another checkpointLocation and startingOffsets. To keep messages until they are read, give their "
+    "queue retain_ms or keep_done_ms, or, where it has no retain options, give the stream a cursor"
+)
+
+
+def judge_gaps(gaps: Sequence[Gap], *, fail: bool) -> None:
+    """Raise for gaps, or log each of them."""
+    if not gaps:
+        return
+    if fail:
+        more = f" (and {len(gaps) - 1} more gaps)" if len(gaps) > 1 else ""
+        raise DataLoss(f"messages that were to be read are not there: {gaps[0]}{more}. {WAY_OUT}.")
+    for gap in gaps:
+        logger.warning("skipped, because failOnDataLoss is false: %s (messages lost: %s)", gap, gap.lost or "unknown")

@@ -1,6 +1,6 @@
 """The Spark data source `penstock`: what `spark.read.format("penstock")` and the other three begin with.
 
-Says which columns a read has, and hands over to `batch_reader.py`, `stream_reader.py` and `spark/sink/sink.py`.
+Says which columns a read has, and hands over to `readers.py` and `spark/sink/sink.py`.
 Filters are never pushed down: Spark keeps a pushed filter for later reads of the same DataFrame, which would then
 miss rows. The options `where`, `columns` and `includePayload` do that work.
 """
@@ -15,11 +15,10 @@ from penstock.arrow import EXTRA_SCHEMA, MESSAGE_SCHEMA, STATE_SCHEMA, schema_of
 from penstock.model import suggestion
 from penstock.model.errors import InvalidArgument
 from penstock.spark.clients import Access
-from penstock.spark.source.batch_reader import PenstockBatchReader
 from penstock.spark.source.options import ReadOptions, read_options
 from penstock.spark.source.packing import PACKED_SCHEMA
+from penstock.spark.source.readers import PenstockBatchReader, PenstockStreamReader
 from penstock.spark.source.reading import ReadSpec
-from penstock.spark.source.stream_reader import PenstockStreamReader
 
 
 class PenstockSource(DataSource):

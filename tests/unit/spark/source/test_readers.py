@@ -21,13 +21,12 @@ from penstock import Client, Message
 from penstock.api.results import Scan
 from penstock.api.scan import QueueLanes
 from penstock.model.errors import InvalidArgument, NotFound, Overloaded, PenstockError, WrongKind
-from penstock.spark.source.batch_reader import PenstockBatchReader
 from penstock.spark.source.heads import HeadReader
-from penstock.spark.source.losses import DataLoss
 from penstock.spark.source.options import queue_choice
 from penstock.spark.source.planning import Heads
+from penstock.spark.source.readers import PenstockBatchReader, PenstockStreamReader
+from penstock.spark.source.reading import DataLoss
 from penstock.spark.source.source import PenstockSource
-from penstock.spark.source.stream_reader import PenstockStreamReader
 from tests.spark.rig import Server, running_server, until
 
 _names = itertools.count(1)

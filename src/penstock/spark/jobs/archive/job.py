@@ -19,7 +19,6 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.api.options import GroupOptions
 from penstock.model.errors import NotFound, PenstockError
 from penstock.spark.jobs.frame import Progress, Summary, follow
 from penstock.spark.jobs.lakes import (
@@ -36,7 +35,9 @@ from penstock.spark.lake.errors import LakeConflict
 from penstock.spark.lake.layout import MESSAGES, MESSAGES_SCHEMA
 from penstock.spark.lake.table import LaneKey
 from penstock.spark.lake.writing import Report
+from penstock.spark.source.cursor import Cursor
 from penstock.spark.source.heads import HeadReader
+from penstock.spark.source.offsets import QueuePosition
 from penstock.spark.source.options import as_pattern
 from penstock.spark.source.planning import Heads
 
@@ -126,7 +127,7 @@ class Archive:
         self._progress = progress
         self._tables = tables_to_write(options, heads)
         self._heads = HeadReader(options.access, options.choice)
-        self._follower = Follower(options)
+        self._cursor = Cursor(options.access, options.cursor, options.hold)
         self._marks: dict[LaneKey, int] = {}
         """The marks that this run has seen or set."""
         self.failure: PenstockError | None = None
@@ -139,11 +140,10 @@ class Archive:
     def follow_marks(self, heads: Heads) -> None:
         """Declare the groups, and bring them to where the lake is: the run before may have ended in between."""
         for queue, lanes in marks(self._tables, heads).items():
-            self._follower.declare(queue, heads[queue].id)
-            for lane, mark in lanes.items():
-                if mark is not None:
-                    self._marks[heads[queue].id, lane] = mark
-                    self._follower.move(queue, heads[queue].id, lane, mark)
+            place = QueuePosition(heads[queue].id, {lane: mark for lane, mark in lanes.items() if mark is not None})
+            self._cursor.declare({queue: place})
+            self._cursor.advance({queue: place})
+            self._marks |= {(place.id, lane): mark for lane, mark in place.lanes.items()}
 
     # One batch --------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class Archive:
             mark = landed.table.mark(*lane)
             if mark is not None:
                 self._marks[lane] = mark
-                self._follower.move(queue, *lane, mark)
+                self._cursor.advance({queue: QueuePosition(lane[0], {lane[1]: mark})})
 
     def _first(self, queue: str, queue_id: int, lane: int) -> int:
         """The oldest offset that the broker has of a lane that the lake has nothing of."""
@@ -201,49 +201,18 @@ class Archive:
         lag = 0
         for queue, head in self._heads.recent().items():
             if self._options.watch:
-                self._follower.meet(queue, head.id)
+                with suppress(NotFound):  # gone again
+                    self._cursor.declare({queue: QueuePosition(head.id, {})})
             for lane, one in head.lanes.items():
                 lag += one.end - max(one.first, self._marks.get((head.id, lane), 0))
         self._progress.update(lag=max(0, lag))
 
     def summary(self) -> Summary:
-        tables = {name: str(table.storage.url) for name, table in self._tables.items()}
         return self._progress.summary(
             lake=self._options.lake,
-            tables=", ".join(sorted(tables)),
+            tables=", ".join(sorted(self._tables)),
             commits=self.commits,
             files=self.files,
             repeated=self.repeated,
             **({"gaps": plain(self.gaps)} if self.gaps else {}),
         )
-
-
-class Follower:
-    """The stream groups that follow the marks. News, and a promise to retention; the lake does not depend on it."""
-
-    def __init__(self, options: ArchiveOptions) -> None:
-        self._options = options
-        self._declared: set[tuple[str, int]] = set()
-
-    def declare(self, queue: str, queue_id: int) -> None:
-        """Make the group, with the hold that was asked for. Raises where it cannot be: a hold must not be imagined."""
-        options: GroupOptions = {"kind": "stream", "auto_commit": False}
-        if self._options.hold is not None:
-            options["holds"] = self._options.hold
-        self._options.client.declare_group(queue, self._options.cursor, **options)
-        self._declared.add((queue, queue_id))
-
-    def meet(self, queue: str, queue_id: int) -> None:
-        """A queue that is there: with a hold, nothing of it is removed from now on."""
-        if (queue, queue_id) not in self._declared:
-            with suppress(NotFound):  # gone again
-                self.declare(queue, queue_id)
-
-    def move(self, queue: str, queue_id: int, lane: int, mark: int) -> None:
-        """Everything below `mark` is in the lake."""
-        try:
-            if (queue, queue_id) not in self._declared:
-                self.declare(queue, queue_id)
-            self._options.client.commit(queue, self._options.cursor, mark, lane=lane, only_forward=True)
-        except NotFound:  # the queue or the group was deleted
-            self._declared.discard((queue, queue_id))

@@ -1,9 +1,10 @@
-"""A stream: from Spark's checkpoint and what the server holds to the next micro-batch.
+"""Reads as Spark plans them, on the driver: from options, Spark's checkpoint and what the server holds to slices.
 
-The driver's side, in one process for the life of a query; Spark ships a copy to the executors for `read`. A batch is a
-pair of positions (`offsets.py`) in Spark's checkpoint, so the same batch is the same messages again whatever happened
-in between. Positions that cannot be read on from are mended in batches of their own, which have no rows: queues and
-lanes that are new are entered at their earliest offset, and gaps are skipped where data loss may not fail the query.
+A batch read settles its offsets when Spark plans the query, and they stay so for the life of the DataFrame. A stream
+has one reader in one process for the life of a query; a micro-batch is a pair of positions (`offsets.py`) in Spark's
+checkpoint, so the same batch is the same messages again whatever happened in between. Positions that cannot be read on
+from are mended in batches of their own, which have no rows: queues and lanes that are new are entered at their
+earliest offset, and gaps are skipped where data loss may not fail the query. What a task does is in `reading.py`.
 """
 
 from __future__ import annotations
@@ -13,22 +14,23 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from penstock.model.errors import NotFound, OffsetGone
+from penstock.model.errors import NotFound, OffsetGone, WrongKind
 from penstock.spark.clients import client_of
 from penstock.spark.source.cursor import Cursor
 from penstock.spark.source.heads import HeadReader
-from penstock.spark.source.losses import judge_gaps
 from penstock.spark.source.offsets import Position, position_json, position_of
-from penstock.spark.source.options import ReadOptions
+from penstock.spark.source.options import Place, ReadOptions
 from penstock.spark.source.planning import (
     Heads,
     LaneKey,
     LaneSlice,
     advanced,
     backlog,
+    checked_range,
+    clipped,
     counted,
     ends,
     estimated_bytes,
@@ -39,7 +41,59 @@ from penstock.spark.source.planning import (
     sliced,
     until,
 )
-from penstock.spark.source.reading import ReadSpec, read_slice
+from penstock.spark.source.reading import ReadSpec, judge_gaps, read_slice
+
+
+class PenstockBatchReader(DataSourceReader):
+    """Reads [start, end) of every lane of the chosen queues."""
+
+    def __init__(self, options: ReadOptions, spec: ReadSpec) -> None:
+        self._options = options
+        self._spec = spec
+
+    def partitions(self) -> list[InputPartition]:
+        """One for each lane or slice of it."""
+        return [InputPartition(part) for part in self.slices()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one slice. Spark makes a partition without a value where there is nothing to read."""
+        wanted: LaneSlice | None = partition.value
+        return iter(()) if wanted is None else read_slice(self._spec, wanted)
+
+    def slices(self) -> list[LaneSlice]:
+        """What is read, and by how many tasks."""
+        options = self._options
+        reader = HeadReader(self._spec.access, options.queues)
+        heads = reader.now()
+        reader.check_names(heads)
+        if not heads:
+            raise NotFound(f"the option queue is {options.queues.text!r}, and no queue is called so")
+        self._check_group(heads)
+        start = self._placed(reader, options.starting, heads, "startingOffsets")
+        end = self._placed(reader, options.ending, heads, "endingOffsets")
+        checked_range(start, end)
+        start, lost = mended(start, heads)
+        end, beyond = clipped(end, heads)
+        judge_gaps([*lost, *beyond], fail=options.fail_on_data_loss)
+        return sliced(start, end, options.partitions_min)
+
+    def _check_group(self, heads: Heads) -> None:
+        """Every queue must have the group: better now than in the middle of a job."""
+        client, group = client_of(self._spec.access), self._options.group
+        for queue in heads if group is not None else ():
+            groups = client.groups(queue)
+            if group not in groups:
+                there = f"it has {', '.join(sorted(groups))}" if groups else "it has none"
+                raise NotFound(f"queue {queue!r} has no group {group!r} whose delivery state could be read; {there}")
+            if groups[group].get("kind") == "stream":
+                raise WrongKind(f"group {group!r} of queue {queue!r} is a stream: it has no delivery state")
+
+    def _placed(self, reader: HeadReader, place: Place, heads: Heads, option: str) -> Position:
+        if place.time_ms is None:
+            return placed(place, heads, option)
+        # The ends were settled before: what came or went meanwhile does not count.
+        then = reader.now(place.time_ms)
+        return placed(place, {name: then.get(name, head) for name, head in heads.items()}, option)
 
 
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
