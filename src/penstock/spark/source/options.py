@@ -1,8 +1,7 @@
 """The options of a read: from the strings that Spark hands over to checked values, or an error that names the way out.
 
-Options are `spark.read.format("penstock").option(name, value)`; case does not matter; `option_reference.py` says what
-each is for. Knows no server and no Spark.
-Next stop: `planning.py`, which turns them into ranges of offsets.
+Options are `spark.read.format("penstock").option(name, value)`; case does not matter; `docs/pipeline.md` says what each
+is for. Knows no server and no Spark. Next stop: `planning.py`, which turns them into ranges of offsets.
 """
 
 from __future__ import annotations
@@ -27,7 +26,14 @@ from penstock.model import (
 )
 from penstock.model.errors import InvalidArgument
 from penstock.spark.option_texts import OptionTexts
-from penstock.spark.source.option_reference import BATCH_ONLY, READ_OPTIONS, STREAM_ONLY
+
+OPTIONS: Final = (
+    "url", "token", "namespace", "queue", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
+    "maxRowsPerTrigger", "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "minPartitions",
+    "failOnDataLoss", "columns", "includePayload", "packed", "where", "cursor", "group",
+)  # fmt: skip
+STREAM_ONLY: Final = ("maxRowsPerTrigger", "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "cursor")
+BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "group")
 
 ROWS_PER_TRIGGER: Final = 500_000
 TRIGGER_DELAY_MS: Final = 15 * 60 * 1000
@@ -89,7 +95,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
     """The checked options of a batch read or of a stream; None is for when it is not known yet which of them."""
-    named = OptionTexts(given, READ_OPTIONS, "a penstock read")
+    named = OptionTexts(given, OPTIONS, "a penstock read")
     if streaming is not None:
         _refuse_misplaced(named, streaming)
     rows_min = named.integer("minRowsPerTrigger", 1, INTEGER_MAX)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.cli.dev.checkout import root
 from penstock.model import is_events_queue
 from penstock.model.errors import InvalidArgument, InvalidFilter, UnknownOption
-from penstock.spark.source.option_reference import READ_OPTIONS
 from penstock.spark.source.options import (
     EARLIEST,
     LATEST,
+    OPTIONS,
     ROWS_PER_TRIGGER,
     TRIGGER_DELAY_MS,
     Place,
@@ -81,10 +82,14 @@ def test_each_option_arrives() -> None:
     assert batch(group="workers").group == "workers"
 
 
-def test_the_reference_has_the_numbers_of_the_code() -> None:
-    assert str(ROWS_PER_TRIGGER) in READ_OPTIONS["maxRowsPerTrigger"]
-    assert str(SLICE_ROWS) in READ_OPTIONS["minPartitions"]
-    assert f"{TRIGGER_DELAY_MS // 60_000} minutes" in READ_OPTIONS["maxTriggerDelay"]
+def test_the_documentation_names_every_option_and_has_the_numbers_of_the_code() -> None:
+    page = (root() / "docs" / "pipeline.md").read_text().partition("## Reading")[2].partition("An option that")[0]
+    table = [line.split("|") for line in page.splitlines() if line.startswith("|")]
+    rows = {name: line for name in OPTIONS for line in table if f"`{name}`" in line[1]}
+    assert set(rows) == set(OPTIONS)
+    assert f"{ROWS_PER_TRIGGER:,}" in rows["maxRowsPerTrigger"][2]
+    assert f"{SLICE_ROWS:,}" in rows["minPartitions"][2]
+    assert f"`{TRIGGER_DELAY_MS // 60_000}m`" in rows["maxTriggerDelay"][2]
 
 
 def test_a_token_is_not_shown() -> None:
