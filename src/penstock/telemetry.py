@@ -61,9 +61,6 @@ class Span:
     ) -> None:
         pass
 
-    def set(self, name: str, value: str | int | float | bool) -> None:
-        """Set an attribute."""
-
     def status(self, status: int) -> None:
         """The HTTP status of the answer; from 500 on the span failed."""
 
@@ -90,11 +87,8 @@ class _OpenSpan(Span):
     ) -> None:
         self._manager.__exit__(kind, error, traceback)
 
-    def set(self, name: str, value: str | int | float | bool) -> None:
-        self._entered.set_attribute(name, value)
-
     def status(self, status: int) -> None:
-        self.set("http.response.status_code", status)
+        self._entered.set_attribute("http.response.status_code", status)
         if status >= 500:
             self._entered.set_status(self._failed)
 
@@ -118,11 +112,11 @@ class _Tracing:
         self,
         name: str,
         kind: SpanKind,
-        attributes: Attributes | None,
+        attributes: Attributes,
         context: Context | None,
         links: Sequence[Link] = (),
     ) -> Span:
-        manager = self.tracer.start_as_current_span(name, context, kind, attributes=attributes or {}, links=links)
+        manager = self.tracer.start_as_current_span(name, context, kind, attributes=attributes, links=links)
         return _OpenSpan(manager, self.failed)
 
     def current(self) -> SpanContext:
@@ -207,20 +201,20 @@ def shutdown() -> None:
 # Spans ---------------------------------------------------------------------------------------------------
 
 
-def server_span(name: str, traceparent: str | None = None, attributes: Attributes | None = None) -> Span:
+def server_span(name: str, traceparent: str | None = None) -> Span:
     """The span of a request, child of what its `traceparent` header names. Use it with `with`, in one task."""
     if _tracing is None:
         return NO_SPAN
     remote = None if traceparent is None else _tracing.remote(traceparent)
-    return _tracing.span(name, _tracing.trace.SpanKind.SERVER, attributes, None if remote is None else remote[0])
+    return _tracing.span(name, _tracing.trace.SpanKind.SERVER, {}, None if remote is None else remote[0])
 
 
-def producer_span(queue: str, attributes: Attributes | None = None) -> Span:
+def producer_span(queue: str) -> Span:
     """The span of a publish in a client: `inject_all` and `traceparent` inside of it join what follows to it."""
     if _tracing is None:
         return NO_SPAN
-    described = _messaging("publish", "send", queue) | (attributes or {})
-    return _tracing.span(f"publish {queue}", _tracing.trace.SpanKind.PRODUCER, described, None)
+    attributes = _messaging("publish", "send", queue)
+    return _tracing.span(f"publish {queue}", _tracing.trace.SpanKind.PRODUCER, attributes, None)
 
 
 def traceparent() -> str | None:

@@ -60,7 +60,6 @@ def test_off_it_does_nothing() -> None:
     ):
         assert span is telemetry.NO_SPAN
         with span as entered:
-            entered.set("a", 1)
             entered.status(500)
 
 
@@ -88,8 +87,7 @@ print(telemetry.is_on())
 
 
 def test_a_server_span_joins_the_request(spans: InMemorySpanExporter) -> None:
-    with telemetry.server_span("publish", PARENT, {"messaging.destination.name": "orders"}) as span:
-        span.set("penstock.count", 3)
+    with telemetry.server_span("publish", PARENT) as span:
         span.status(503)
     [made] = spans.get_finished_spans()
     assert made.kind is SpanKind.SERVER
@@ -97,7 +95,6 @@ def test_a_server_span_joins_the_request(spans: InMemorySpanExporter) -> None:
     assert made.parent is not None
     assert f"{made.parent.span_id:016x}" == "b7ad6b7169203331"
     assert made.attributes is not None
-    assert made.attributes["penstock.count"] == 3
     assert made.attributes["http.response.status_code"] == 503
     assert made.status.status_code is StatusCode.ERROR
 

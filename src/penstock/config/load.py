@@ -125,7 +125,7 @@ class _Values:
             known = sorted(name for owner, name in OPTIONS if owner == section)
             self.problems.append(f"{place}: unknown option {section}.{name}; {suggestion(name, known)}")
         else:
-            self._take(option, Source("file", place), lambda: checked(option, value))
+            self._take(option, Source("file", place), checked, value)
 
     def take_environment(self, environment: Mapping[str, str]) -> None:
         by_variable = {option.variable: option for option in OPTIONS.values()}
@@ -133,7 +133,7 @@ class _Values:
             if not variable.startswith("PENSTOCK_") or variable in OTHER_VARIABLES:
                 continue
             if variable in by_variable:
-                self._take_text(by_variable[variable], text, Source("environment", variable))
+                self._take(by_variable[variable], Source("environment", variable), parsed, text)
             else:
                 hint = suggestion(variable, sorted([*by_variable, *OTHER_VARIABLES]))
                 self.problems.append(f"environment: unknown variable {variable}; {hint}")
@@ -145,15 +145,12 @@ class _Values:
             hint = suggestion(title, sorted(option.title for option in OPTIONS.values()))
             self.problems.append(f"{given.flag}: unknown option {title}; {hint}")
         else:
-            self._take_text(option, given.text, Source("flag", given.flag))
+            self._take(option, Source("flag", given.flag), parsed, given.text)
 
-    def _take_text(self, option: Option, text: str, source: Source) -> None:
-        self._take(option, source, lambda: parsed(option, text))
-
-    def _take(self, option: Option, source: Source, read: Callable[[], Any]) -> None:
+    def _take(self, option: Option, source: Source, read: Callable[[Option, Any], Any], given: Any) -> None:
         key = option.section, option.name
         try:
-            self.values[key] = read()
+            self.values[key] = read(option, given)
             self.sources[key] = source
         except BadValue as error:
             self.problems.append(f"{source.where}: {option.title} {error}")

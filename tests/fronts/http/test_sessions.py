@@ -135,4 +135,4 @@ async def test_a_session_that_names_many_namespaces_keeps_few_of_them(front: Fro
     session = await begin(front)
     for number in range(NAMESPACES_KEPT + 5):
         await front.ok("GET", "/v1/queues", session=session["id"], namespace=f"n{number}")
-    assert len(front.server.sessions.find(session["id"]).namespaces) == NAMESPACES_KEPT
+    assert len(front.server.sessions.find(session["id"]).namespaces.known) == NAMESPACES_KEPT

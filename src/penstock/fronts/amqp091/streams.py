@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -118,11 +118,11 @@ class _Reader(Standing):
             reading.cancel()  # what it had read is read again
             await asyncio.wait([reading], timeout=LOOK_SECONDS)
 
-    async def _read(self, name: str, most: int) -> StreamRead | None:
+    async def _read(self, asking: Coroutine[Any, Any, StreamRead]) -> StreamRead | None:
         """One read; None where it was ended, or is to be tried again."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        self._reading = reading = loop.create_task(self._ask(name, most))
+        self._reading = reading = loop.create_task(asking)
         try:
             await asyncio.wait([reading])
         finally:
@@ -138,9 +138,6 @@ class _Reader(Standing):
         if not read.slices and loop.time() - began < LOOK_SECONDS:
             await asyncio.sleep(LOOK_SECONDS)
         return read
-
-    def _ask(self, name: str, most: int) -> Any:
-        raise NotImplementedError
 
     def _send(self, read: StreamRead, holder: Holder) -> list[int]:
         """Deliver what was read; the offsets that are to be settled."""
@@ -187,14 +184,12 @@ class FreeReader(_Reader):
     def settled(self, _action: Action, _offset: int) -> None:
         self.credit()
 
-    def _ask(self, _name: str, most: int) -> Any:
-        return self.channel.broker.read_from(self.place.queue, self._offset, max=most, lane=0, wait=WAIT_SECONDS)
-
     async def _step(self, room: int) -> None:
+        broker, queue = self.channel.broker, self.place.queue
         try:
-            read = await self._read("", room)
+            read = await self._read(broker.read_from(queue, self._offset, max=room, lane=0, wait=WAIT_SECONDS))
         except OffsetGone:
-            self._offset = (await self.channel.broker.lanes(self.place.queue)).lanes[0].first
+            self._offset = (await broker.lanes(queue)).lanes[0].first
             return
         if read is not None and read.slices and not self._stopping and not self.channel.is_closed:
             self._offset = read.next_offset
@@ -232,7 +227,6 @@ class GroupReader(_Reader):
         super().__init__(*arguments, **options)
         self.commits = commits
         self._turns = [_Turn(self, self.place.consumer)]
-        self._current: _Turn | None = None
 
     @property
     def names(self) -> Sequence[str]:
@@ -245,23 +239,16 @@ class GroupReader(_Reader):
         if self._reading is not None:
             self._reading.cancel()
 
-    async def _ask(self, name: str, most: int) -> StreamRead:
-        turn = self._current
-        assert turn is not None
-        turn.is_done = False  # the read begins by committing what was read before under its name
-        queue, group, _ = self.place
-        wait = 0.0 if any(other.is_done for other in self._turns) else WAIT_SECONDS  # that one's read commits it next
-        return await self.channel.broker.read(queue, group, max=most, wait=wait, consumer=name)
-
     async def _step(self, room: int) -> None:
-        self._current = turn = self._next_turn()
-        read = await self._read(turn.name, room)
-        self._current = None
+        turn, (queue, group, _) = self._next_turn(), self.place
+        turn.is_done = False  # the read begins by committing what was read before under its name
+        wait = 0.0 if any(other.is_done for other in self._turns) else WAIT_SECONDS  # that one's read commits it next
+        read = await self._read(self.channel.broker.read(queue, group, max=room, wait=wait, consumer=turn.name))
         if read is None or not read.slices:
             return
         if self._stopping or self.channel.is_closed:
             with suppress(PenstockError):
-                await self.channel.broker.detach(self.place.queue, self.place.group, consumer=turn.name)
+                await self.channel.broker.detach(queue, group, consumer=turn.name)
             return
         turn.begin, turn.end = read.slices[0].offset, read.next_offset
         left = self._send(read, turn)

@@ -43,16 +43,7 @@ HEADERS_TOO_LARGE: Final = Fault(
     431, "headers_too_large", "the headers are larger than `http.max_header_bytes`, or more than 100"
 )
 INTERNAL: Final = Fault(500, "internal", "the server failed; its log has the request's id")
-FAULTS: Final = (
-    MALFORMED,
-    NO_SUCH_PATH,
-    METHOD_NOT_ALLOWED,
-    NOT_ACCEPTABLE,
-    TIMEOUT,
-    MEDIA_TYPE,
-    HEADERS_TOO_LARGE,
-    INTERNAL,
-)
+FAULTS: Final = tuple(fault for fault in tuple(globals().values()) if isinstance(fault, Fault))
 
 
 class HttpError(Exception):
@@ -93,15 +84,9 @@ def _refusal(error: PenstockError) -> Answer:
         headers = (("Retry-After", str(RETRY_AFTER_SECONDS)),)
     elif isinstance(error, Unauthorized):
         headers = (("WWW-Authenticate", "Bearer"),)
-    return failure(status, error.code, str(error), _detail(error), headers)
+    detail = {"column": error.column} if isinstance(error, InvalidFilter) else {}
+    return failure(status, error.code, str(error), detail, headers)
 
 
 def _fault(fault: Fault, message: str, headers: Headers = ()) -> Answer:
     return failure(fault.status, fault.code, message, {}, headers)
-
-
-def _detail(error: PenstockError) -> dict[str, Any]:
-    """What a program may want to know beside the code."""
-    if isinstance(error, InvalidFilter):
-        return {"column": error.column}
-    return {}

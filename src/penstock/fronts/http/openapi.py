@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import msgspec
 
@@ -92,16 +92,8 @@ def document(routes: Iterable[Route]) -> Schema:
 def _kinds(routes: list[Route]) -> list[Any]:
     kinds: list[Any] = [ErrorAnswer]
     for route in routes:
-        kinds += [kind for kind in (*route.answers.values(), _body_kind(route), route.query) if kind is not None]
+        kinds += [kind for kind in (*route.answers.values(), route.body_schema, route.query) if kind is not None]
     return list({id(kind): kind for kind in kinds}.values())
-
-
-def _body_kind(route: Route) -> Any:
-    """The shape of a JSON body; what may be a batch instead is `Shape | None` to its handler."""
-    kind = route.body_schema
-    if route.takes_batch:
-        return next(part for part in get_args(kind) if part is not type(None))
-    return kind
 
 
 def _operation(route: Route, by_kind: dict[int, Schema], components: dict[str, Any]) -> Schema:
@@ -113,7 +105,7 @@ def _operation(route: Route, by_kind: dict[int, Schema], components: dict[str, A
         "parameters": _parameters(route, components),
         "responses": _responses(route, by_kind),
     }
-    kind = _body_kind(route)
+    kind = route.body_schema
     if kind is not None:
         content: Schema = {JSON_TYPE: {"schema": by_kind[id(kind)]}}
         if route.takes_batch:

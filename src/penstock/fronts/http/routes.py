@@ -83,7 +83,6 @@ class Route:
         self.parts = path.strip("/").split("/")
         self.parameters = [part[1:-1] for part in self.parts if part.startswith("{")]
         self.body = hints.get("body")
-        self.body_schema = body_schema or self.body
         self.query = hints.get("query")
         self.answers = answers
         self.takes_batch = takes_batch
@@ -99,6 +98,7 @@ class Route:
             next(kind for kind in get_args(self.body) if kind is not type(None)) if takes_batch else self.body
         )
         """What a JSON body must be: `null` does not stand for a batch."""
+        self.body_schema = body_schema or self.json_body
         self._decoder = None if self.body is None else msgspec.json.Decoder(self.json_body)
 
     def call(self, call: Call, query: dict[str, str]) -> Awaitable[Answer | Stream]:

@@ -31,7 +31,7 @@ from penstock.fronts.http.openapi import document
 from penstock.fronts.http.options import HttpOptions
 from penstock.fronts.http.request import Answer, Request, Stream
 from penstock.fronts.http.routes import NAMESPACE, SESSION, Call, Route, Router
-from penstock.fronts.http.sessions import Sessions
+from penstock.fronts.http.sessions import Namespaces, Sessions
 from penstock.fronts.listening import SocketFront, listen
 from penstock.logs import request_id
 from penstock.model import DEFAULT_NAMESPACE
@@ -59,7 +59,7 @@ class HttpServer(SocketFront[Connection]):
         self._shared = shared or Shared()
         self.router = Router(all_routes())
         self.heads = Heads(self.options.max_header_bytes, self.options.max_body_bytes)
-        self._brokers: dict[Principal, dict[str, FrontBroker]] = {}
+        self._namespaces = Namespaces(broker, NAMESPACES_KEPT)
         self._request_prefix = secrets.token_hex(4)
         self._request_numbers = itertools.count(1)
         self.sessions = Sessions(broker, self.options.max_sessions, self._loop.time)
@@ -197,7 +197,7 @@ class HttpServer(SocketFront[Connection]):
     def _call(self, connection: Connection, request: Request, names: Mapping[str, str], namespace: str) -> Call:
         """The request of a client or, where another node found that this one owns what it is about, of that node."""
         if request.headers.get(FORWARDED, TO_SESSION) == TO_SESSION:
-            return Call(self, self._broker(request, namespace), request, names, connection.peer)
+            return Call(self, self._namespaces.view(namespace, request.principal), request, names, connection.peer)
         assert self.broker.peering is not None  # `_check` has taken the header away otherwise
         broker = self.broker.peering.broker_for(namespace, request.header(SESSION_NAME) or None)
         broker = broker.acting_as(request.principal)
@@ -225,16 +225,6 @@ class HttpServer(SocketFront[Connection]):
         if principal is None:
             raise Unauthorized("this server wants a token: send Authorization: Bearer TOKEN")
         return principal
-
-    def _broker(self, request: Request, namespace: str) -> FrontBroker:
-        """The broker for who sends the request, in a namespace."""
-        brokers = self._brokers.setdefault(request.principal, {})
-        broker = brokers.get(namespace)
-        if broker is None:
-            broker = self.broker.in_namespace(namespace).acting_as(request.principal)
-            if len(brokers) < NAMESPACES_KEPT:
-                brokers[namespace] = broker
-        return broker
 
     def begin_wait(self, request: Request) -> None:
         """One more claim or read that waits; `end_wait` when it does not any more."""

@@ -22,6 +22,25 @@ NAMESPACES_KEPT: Final = 100
 log = logging.getLogger("penstock.http")
 
 
+class Namespaces:
+    """A broker as each principal sees it in each namespace; so many of these are kept."""
+
+    __slots__ = ("_broker", "_most", "known")
+
+    def __init__(self, broker: FrontBroker, most: int) -> None:
+        self._broker = broker
+        self._most = most
+        self.known: dict[tuple[Principal, str], FrontBroker] = {}
+
+    def view(self, namespace: str, principal: Principal) -> FrontBroker:
+        broker = self.known.get((principal, namespace))
+        if broker is None:
+            broker = self._broker.in_namespace(namespace).acting_as(principal)
+            if len(self.known) < self._most:
+                self.known[principal, namespace] = broker
+        return broker
+
+
 class Session:
     """One client's presence."""
 
@@ -30,20 +49,11 @@ class Session:
     def __init__(self, id: str, broker: FrontBroker, seconds: float) -> None:
         self.id = id
         self.broker = broker
-        self.namespaces: dict[tuple[Principal, str], FrontBroker] = {}
+        self.namespaces = Namespaces(broker, NAMESPACES_KEPT)
         self.seconds = seconds
         self.deadline = 0.0
         self.requests = 0
         """Those under way: it does not end while one waits."""
-
-    def view(self, namespace: str, principal: Principal) -> FrontBroker:
-        """The session's broker in a namespace, for a principal."""
-        broker = self.namespaces.get((principal, namespace))
-        if broker is None:
-            broker = self.broker.in_namespace(namespace).acting_as(principal)
-            if len(self.namespaces) < NAMESPACES_KEPT:
-                self.namespaces[principal, namespace] = broker
-        return broker
 
 
 class Sessions:
@@ -95,7 +105,7 @@ class Sessions:
         session = self.find(id)
         session.requests += 1
         try:
-            yield session.view(namespace, principal)
+            yield session.namespaces.view(namespace, principal)
         finally:
             session.requests -= 1
             session.deadline = self._now() + session.seconds

@@ -1,4 +1,4 @@
-"""MQTT 5's reason codes by name, and what 3.1.1 has in their place.
+"""MQTT 5's reason codes by name, as far as a server here says or hears them, and what 3.1.1 has in their place.
 
 One vocabulary for both versions: the engine and the front speak of reasons, and the codec of 3.1.1 says as much of one
 as its version can.
@@ -15,13 +15,9 @@ class Reason(IntEnum):
 
     SUCCESS = 0x00
     """Also: normal disconnection, granted QoS 0."""
-    GRANTED_QOS_1 = 0x01
-    GRANTED_QOS_2 = 0x02
     DISCONNECT_WITH_WILL = 0x04
     NO_MATCHING_SUBSCRIBERS = 0x10
     NO_SUBSCRIPTION_EXISTED = 0x11
-    CONTINUE_AUTHENTICATION = 0x18
-    RE_AUTHENTICATE = 0x19
     UNSPECIFIED_ERROR = 0x80
     MALFORMED_PACKET = 0x81
     PROTOCOL_ERROR = 0x82
@@ -39,24 +35,12 @@ class Reason(IntEnum):
     SESSION_TAKEN_OVER = 0x8E
     TOPIC_FILTER_INVALID = 0x8F
     TOPIC_NAME_INVALID = 0x90
-    PACKET_ID_IN_USE = 0x91
     PACKET_ID_NOT_FOUND = 0x92
     RECEIVE_MAXIMUM_EXCEEDED = 0x93
     TOPIC_ALIAS_INVALID = 0x94
     PACKET_TOO_LARGE = 0x95
-    MESSAGE_RATE_TOO_HIGH = 0x96
     QUOTA_EXCEEDED = 0x97
     ADMINISTRATIVE_ACTION = 0x98
-    PAYLOAD_FORMAT_INVALID = 0x99
-    RETAIN_NOT_SUPPORTED = 0x9A
-    QOS_NOT_SUPPORTED = 0x9B
-    USE_ANOTHER_SERVER = 0x9C
-    SERVER_MOVED = 0x9D
-    SHARED_SUBSCRIPTIONS_NOT_SUPPORTED = 0x9E
-    CONNECTION_RATE_EXCEEDED = 0x9F
-    MAXIMUM_CONNECT_TIME = 0xA0
-    SUBSCRIPTION_IDS_NOT_SUPPORTED = 0xA1
-    WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = 0xA2
 
 
 REFUSAL: Final = 0x80
