@@ -19,7 +19,7 @@ async def outbound(front: Front) -> set[int]:
     """Packet ids whose PUBREL is not answered, as it is recorded."""
     documents = front.server.sessions.documents
     await documents.table.catch_up()
-    return documents.outbound("client")
+    return documents.packet_ids("o", "client")
 
 
 @scenario

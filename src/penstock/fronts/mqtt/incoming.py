@@ -88,7 +88,8 @@ class Incoming:
         if isinstance(event, PubRel):
             if documents is None or event.packet_id not in session.inbound:
                 return None
-            return Wanted("", None, rows=(documents.inbound_row(session.client_id, event.packet_id, is_there=False),))
+            row = documents.packet_row("i", session.client_id, event.packet_id, is_there=False)
+            return Wanted("", None, rows=(row,))
         if event.qos == 2 and event.packet_id in session.inbound:
             return None  # it was published before: the client did not hear of it
         properties = event.properties
@@ -107,7 +108,7 @@ class Incoming:
             return self._refused(event, error)
         rows: tuple[Message, ...] = ()
         if event.qos == 2 and documents is not None:
-            rows = (documents.inbound_row(session.client_id, event.packet_id, is_there=True),)
+            rows = (documents.packet_row("i", session.client_id, event.packet_id, is_there=True),)
         message = self._publisher.message(key, event.payload, event.qos, event.retain, properties)
         return Wanted(event.topic, message, event.retain and not queue, rows, queue, self._broker)
 

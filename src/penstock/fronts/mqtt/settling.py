@@ -126,9 +126,9 @@ class Settling:
             for lease, offset, _ in received:
                 transaction.ack(lease, [offset])
             if self._documents is not None:
-                make = self._documents.outbound_row
-                rows = [make(self._client_id, packet_id, is_there=False) for packet_id in completed]
-                rows += [make(self._client_id, packet_id, is_there=True) for _, _, packet_id in received]
+                make = self._documents.packet_row
+                rows = [make("o", self._client_id, packet_id, is_there=False) for packet_id in completed]
+                rows += [make("o", self._client_id, packet_id, is_there=True) for _, _, packet_id in received]
                 transaction.publish(self._documents.table.queue, *rows)
             await transaction.commit()
         except LeaseLost:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -22,6 +22,8 @@ from penstock.model import Message
 from penstock.wire.mqtt.packets import NEVER, Will
 
 QUEUE: Final = "mqtt/sessions"
+Direction = Literal["i", "o"]
+"""Of a QoS 2 publish: in from the client, or out to it."""
 
 
 class Session:
@@ -92,34 +94,25 @@ class SessionDocuments:
     def __init__(self, broker: FrontBroker, changed: Callable[[str, SessionDocument | None], None]) -> None:
         self._changed = changed
         self.all: dict[str, SessionDocument] = {}
-        self._inbound: dict[str, set[int]] = {}
-        self._outbound: dict[str, set[int]] = {}
+        self._packet_ids: dict[Direction, dict[str, set[int]]] = {"i": {}, "o": {}}
         text = "Sessions of MQTT clients: subscriptions, wills and packet ids."
         self.table = Table(broker, QUEUE, text, self._heard)
 
-    def inbound(self, client_id: str) -> set[int]:
-        """Packet ids of QoS 2 publishes that were taken and not released."""
-        return set(self._inbound.get(client_id, ()))
-
-    def outbound(self, client_id: str) -> set[int]:
-        """Packet ids of QoS 2 deliveries whose PUBREL was not answered."""
-        return set(self._outbound.get(client_id, ()))
+    def packet_ids(self, direction: Direction, client_id: str) -> set[int]:
+        """Those under way."""
+        return set(self._packet_ids[direction].get(client_id, ()))
 
     # Rows ---------------------------------------------------------------------------------------------------
 
     def row(self, document: SessionDocument) -> Message:
         return Message(msgspec.msgpack.encode(document), key=f"s/{document.client_id}")
 
-    def inbound_row(self, client_id: str, packet_id: int, *, is_there: bool) -> Message:
-        return Message(b"1" if is_there else b"", key=f"i/{client_id}/{packet_id}")
-
-    def outbound_row(self, client_id: str, packet_id: int, *, is_there: bool) -> Message:
-        return Message(b"1" if is_there else b"", key=f"o/{client_id}/{packet_id}")
+    def packet_row(self, direction: Direction, client_id: str, packet_id: int, *, is_there: bool) -> Message:
+        return Message(b"1" if is_there else b"", key=f"{direction}/{client_id}/{packet_id}")
 
     def rows_to_forget(self, client_id: str) -> list[Message]:
         """What says that nothing of a session is left, unless it has changed by then."""
-        keys = [f"i/{client_id}/{one}" for one in self._inbound.get(client_id, ())]
-        keys += [f"o/{client_id}/{one}" for one in self._outbound.get(client_id, ())]
+        keys = [f"{way}/{client_id}/{one}" for way, ids in self._packet_ids.items() for one in ids.get(client_id, ())]
         if client_id in self.all:
             keys.append(f"s/{client_id}")
         return [self.table.forgetting(key) for key in keys]
@@ -140,7 +133,7 @@ class SessionDocuments:
             self._changed(name, document)
             return
         client_id, _, packet_id = name.rpartition("/")
-        by_client = self._inbound if kind == "i/" else self._outbound
+        by_client = self._packet_ids["i" if kind == "i/" else "o"]
         if message is not None:
             by_client.setdefault(client_id, set()).add(int(packet_id))
         elif client_id in by_client:

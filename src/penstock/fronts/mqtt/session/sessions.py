@@ -122,8 +122,8 @@ class Sessions:
         session.is_stored = True
         session.has_document = True
         session.subscriptions = Subscriptions(document.subscriptions)
-        session.inbound = self.documents.inbound(session.client_id)
-        session.released = self.documents.outbound(session.client_id)
+        session.inbound = self.documents.packet_ids("i", session.client_id)
+        session.released = self.documents.packet_ids("o", session.client_id)
         if self.subscribing.has_queue(session.client_id):
             # What was under way to the connection before is sent again, in its order.
             await self._broker.detach(session.queue, DEFAULT_GROUP, consumer=document.token)
