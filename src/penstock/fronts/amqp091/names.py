@@ -6,7 +6,7 @@ A filter after a queue's name is an MQTT one, on the message's key: see `fronts/
 from __future__ import annotations
 
 import secrets
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.fronts.amqp091.errors import ChannelFault, precondition
 from penstock.fronts.key_filter import KeyFilter, key_filter
@@ -40,21 +40,14 @@ def check_not_reserved(what: str, name: str) -> None:
         raise ChannelFault(codes.ACCESS_REFUSED, f"{what} name '{name}' contains reserved prefix 'amq.*'")
 
 
-class Address(NamedTuple):
-    """A queue, and what of it: a key to publish under, or a filter to consume with."""
-
-    queue: str
-    rest: str
-
-
-def address_of(name: str) -> Address:
-    """`$queue/<name>/<rest>`, or the plain name of a queue."""
+def address_of(name: str) -> tuple[str, str]:
+    """`$queue/<name>/<rest>`, or the plain name of a queue; the rest is a key to publish under or a filter."""
     if not name.startswith(QUEUE_PREFIX):
-        return Address(name, "")
+        return name, ""
     queue, _, rest = name[len(QUEUE_PREFIX) :].partition("/")
     if not queue:
         raise precondition(f"'{name}' names no queue; write $queue/<name> or $queue/<name>/<key>")
-    return Address(queue, rest)
+    return queue, rest
 
 
 def queue_of(name: str) -> str:

@@ -7,7 +7,7 @@ subscribes asks `matching`. Both first let the table catch up, so what was answe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -22,13 +22,6 @@ QUEUE: Final = "mqtt/retained"
 EXPIRES: Final = "mqtt-expires-ms"
 """When it expires: a time, because a copy is published later than its original."""
 SWEEP_AT_ONCE: Final = 1_000
-
-
-class Retained(NamedTuple):
-    """One of them; its `ttl_ms` is what it has left."""
-
-    message: Message
-    topic: str
 
 
 class RetainedMessages:
@@ -88,11 +81,11 @@ class RetainedMessages:
             headers[EXPIRES] = self._now_ms() + message.ttl_ms
         return msgspec.structs.replace(message, key=topic, headers=headers, ttl_ms=None)
 
-    async def matching(self, topic_filter: str) -> list[Retained]:
-        """Those whose topics the filter matches, and that have not expired."""
+    async def matching(self, topic_filter: str) -> list[Message]:
+        """Those whose topics (their keys) the filter matches, and that have not expired; `ttl_ms` is what is left."""
         await self.table.catch_up()
         now_ms = self._now_ms()
-        found: list[Retained] = []
+        found: list[Message] = []
         for topic in self._tree.matching(topic_filter):
             message = self.table.get(topic)
             if message is None:
@@ -103,7 +96,7 @@ class RetainedMessages:
                     continue
                 headers = {name: value for name, value in (message.headers or {}).items() if name != EXPIRES}
                 message = msgspec.structs.replace(message, headers=headers, ttl_ms=expires_ms - now_ms)
-            found.append(Retained(message, topic))
+            found.append(message)
         return found
 
     async def sweep(self) -> int:

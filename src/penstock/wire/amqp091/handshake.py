@@ -5,7 +5,7 @@ Pure functions; the order of the steps is `connection`'s.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -58,19 +58,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """How long a connection.close of ours waits for its close-ok."""
 
 
-class Credentials(NamedTuple):
-    user: str
-    password: str
-
-
-class Tuned(NamedTuple):
-    channel_max: int
-    frame_max: int
-    heartbeat: int
-
-
-def credentials(method: Connection.StartOk) -> Credentials:
-    """What a client logs in with; raises Wrong."""
+def credentials(method: Connection.StartOk) -> tuple[str, str]:
+    """User and password that a client logs in with; raises Wrong."""
     told: Any = method.response
     response = told.encode() if isinstance(told, str) else bytes(told)
     try:
@@ -83,21 +72,21 @@ def credentials(method: Connection.StartOk) -> Credentials:
     raise Wrong(codes.COMMAND_INVALID, f"unknown mechanism {method.mechanism[:40]!r}; there are {MECHANISMS}")
 
 
-def _plain(response: bytes) -> Credentials:
+def _plain(response: bytes) -> tuple[str, str]:
     """An identity (unused), the user and the password, with zero octets between them."""
     parts = response.split(b"\x00")
     if len(parts) != 3:
         raise Malformed("not three parts")
-    return Credentials(parts[1].decode(), parts[2].decode())
+    return parts[1].decode(), parts[2].decode()
 
 
-def _amqplain(response: bytes) -> Credentials:
+def _amqplain(response: bytes) -> tuple[str, str]:
     """A table without its length, with LOGIN and PASSWORD."""
     table, _ = decode_table(len(response).to_bytes(4) + response)
     user, password = table.get("LOGIN"), table.get("PASSWORD")
     if not isinstance(user, str) or not isinstance(password, str):
         raise Malformed("no LOGIN or no PASSWORD")
-    return Credentials(user, password)
+    return user, password
 
 
 def capabilities(method: Connection.StartOk) -> frozenset[str]:
@@ -107,13 +96,13 @@ def capabilities(method: Connection.StartOk) -> frozenset[str]:
     return frozenset(name for name, value in told.items() if value is True) if isinstance(told, dict) else frozenset()
 
 
-def tuned(limits: Limits, method: Connection.TuneOk) -> Tuned:
-    """What holds after the client's answer; 0 of the client means no wish. Raises Wrong."""
+def tuned(limits: Limits, method: Connection.TuneOk) -> tuple[int, int, int]:
+    """channel_max, frame_max and heartbeat after the client's answer; its 0 means no wish. Raises Wrong."""
     channel_max = _agreed("channel_max", limits.channel_max, method.channel_max)
     frame_max = _agreed("frame_max", limits.frame_max, method.frame_max)
     if frame_max < codes.FRAME_MIN_SIZE:
         raise Wrong(codes.NOT_ALLOWED, f"frame_max {frame_max} is less than {codes.FRAME_MIN_SIZE}")
-    return Tuned(channel_max, frame_max, method.heartbeat)
+    return channel_max, frame_max, method.heartbeat
 
 
 def _agreed(name: str, ours: int, theirs: int) -> int:

@@ -153,7 +153,7 @@ class SubscriptionRequests:
             found = await self._server.retained.matching(subscription.pattern)
             lasting: list[Message] = []
             now_ms = self._server.now_ms()
-            for index, (message, topic) in enumerate(found):
+            for index, message in enumerate(found):
                 origin = origin_of(message.headers)
                 if subscription.no_local and origin.client_id == self._session.client_id:
                     continue
@@ -162,7 +162,7 @@ class SubscriptionRequests:
                     continue
                 plan = subscriptions.plan_of(subscription, origin)
                 self._client.connection.deliver(
-                    message, topic, now_ms, qos=0, retain=True, dup=False, packet_id=0, ids=plan.ids
+                    message, message.key or "", now_ms, qos=0, retain=True, dup=False, packet_id=0, ids=plan.ids
                 )
                 if index % RETAINED_AT_ONCE == 0:
                     self._client.connection.flush()
