@@ -31,7 +31,7 @@ class Twin(NamedTuple):
 
 PARTS: Final = (
     ("messages", "Publishing"), ("messages", "Consuming"), ("messages", "Streaming"), ("declare", "Declarations"),
-    ("schedules", "Schedules"), ("inspect", "Inspection"), ("dead_letters", "DeadLetters"),
+    ("inspect", "Inspection"), ("dead_letters", "DeadLetters"),
     ("admin", "Administration"), ("scan", "Scans"), ("staging", "Staging"),
 )  # fmt: skip
 """The protocols that `Broker` unites, in the order of the result; a test says when one is missing."""

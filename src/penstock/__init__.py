@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from penstock import sync
     from penstock.api.broker import Broker
     from penstock.api.dead_letters import DeadMessage, DeadReason
+    from penstock.api.declare import Schedule
     from penstock.api.inspect import GroupStats, HistoryEntry, Page, QueueStats, Trace, TraceEntry
     from penstock.api.messages import Transaction
     from penstock.api.results import Claim, Lease, Published, Receipt, Received, Scan, ScanSlice, ScanState, StreamRead
     from penstock.api.scan import Extent, LanePlace, QueueLanes
-    from penstock.api.schedules import Schedule
     from penstock.api.staging import Committed, Mark, MarkPut, Staged, StagedChunk
     from penstock.batch import EncodedBatch, decode, encode
     from penstock.client.client import AsyncClient
@@ -138,6 +138,7 @@ __all__ = [
 
 _HOMES = {
     "api.broker": ("Broker",),
+    "api.declare": ("Schedule",),
     "api.dead_letters": ("DeadMessage", "DeadReason"),
     "api.inspect": ("GroupStats", "HistoryEntry", "Page", "QueueStats", "Trace", "TraceEntry"),
     "api.results": (
@@ -152,7 +153,6 @@ _HOMES = {
         "StreamRead",
     ),
     "api.scan": ("Extent", "LanePlace", "QueueLanes"),
-    "api.schedules": ("Schedule",),
     "api.staging": ("Committed", "Mark", "MarkPut", "Staged", "StagedChunk"),
     "api.messages": ("Transaction",),
     "batch": ("EncodedBatch", "decode", "encode"),

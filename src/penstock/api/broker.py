@@ -20,14 +20,12 @@ from penstock.api.handles import ExchangeHandle, QueueHandle
 from penstock.api.inspect import Inspection
 from penstock.api.messages import Messages, Transaction
 from penstock.api.scan import Scans
-from penstock.api.schedules import Schedules
 from penstock.api.staging import Staging
 
 
 class Broker(
     Messages,
     Declarations,
-    Schedules,
     Inspection,
     DeadLetters,
     Administration,

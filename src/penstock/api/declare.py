@@ -1,11 +1,13 @@
-"""Declarations: queues, groups, exchanges and bindings, and consumers that say when they come and go."""
+"""Declarations: queues, groups, exchanges, bindings and schedules, and consumers that say when they come and go."""
 
 from __future__ import annotations
 
 from typing import Any, Literal, Protocol, TypedDict, Unpack
 
+import msgspec
+
 from penstock.api.options import ExchangeOptions, GroupOptions, QueueOptions
-from penstock.model import DEFAULT_GROUP, Binding, Headers
+from penstock.model import DEFAULT_GROUP, Binding, Headers, Message
 
 
 class BindingOptions(TypedDict, total=False):
@@ -17,6 +19,28 @@ class BindingOptions(TypedDict, total=False):
     """What a headers exchange compares."""
     match: Literal["all", "any"]
     """All of the headers, unless said otherwise, or any."""
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """A schedule as it stands. Exactly one of queue and exchange is given, and one of cron and interval_ms."""
+
+    name: str
+    message: Message
+    queue: str | None = None
+    exchange: str | None = None
+    cron: str | None = None
+    interval_ms: int | None = None
+    timezone: str = "UTC"
+    paused: bool = False
+    description: str = ""
+    next_ms: int | None = None
+    """The tick it waits for; None while it is paused."""
+    last_ms: int | None = None
+    """The last tick for which a message was published."""
+    fired: int = 0
+    """How many ticks published a message."""
+    last_error: str = ""
+    """Why the latest tick published nothing; empty when it did."""
 
 
 class Declarations(Protocol):
@@ -70,6 +94,40 @@ class Declarations(Protocol):
 
     async def bindings(self, exchange: str) -> list[Binding]:
         """The bindings of an exchange, in the order of binding."""
+
+    # Schedules: messages that are published again and again ----------------------------------------------
+
+    async def declare_schedule(
+        self,
+        name: str,
+        *,
+        message: Message,
+        queue: str | None = None,
+        exchange: str | None = None,
+        cron: str | None = None,
+        interval_ms: int | None = None,
+        timezone: str = "UTC",
+        paused: bool = False,
+        description: str = "",
+    ) -> Schedule:
+        """Publish a message to a queue or exchange again and again. Replaces the schedule of that name, if any.
+
+        `cron` has five fields, or six with seconds first, read in `timezone`. `interval_ms` is at least 100; its ticks
+        are its whole multiples since the epoch. Each tick publishes one message, with the headers `schedule` (the name)
+        and `scheduled_ms` (the tick). Ticks missed because no broker ran are made up for by one message, for the
+        latest of them; ticks missed while paused are not. Where the clocks change, a five-field expression with a fixed
+        minute and hour fires once a day: at the first minute after a gap, and the first of two equal times; all others
+        follow real time.
+        """
+
+    async def delete_schedule(self, name: str) -> None:
+        """Delete a schedule; what it published stays."""
+
+    async def schedule(self, name: str) -> Schedule:
+        """A schedule, when it fired last and when it fires next."""
+
+    async def schedules(self) -> list[Schedule]:
+        """The schedules of this namespace by name."""
 
     # Consumers that come and go ---------------------------------------------------------------------------
 

@@ -54,10 +54,6 @@ class Caller(NamedTuple):
     principal: Principal
     authorizer: Authorizer
 
-    def authorize(self, action: Action, kind: Kind, namespace: str, name: str) -> None:
-        """Raise `Forbidden` unless this caller may do this."""
-        self.authorizer.authorize(self.principal, action, kind, namespace, name)
-
 
 ANYONE: Final = Caller(ANONYMOUS, ALLOW_ALL)
 """The caller of a program that opened the broker itself."""

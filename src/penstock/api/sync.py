@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from penstock.api.arguments import Ranges
     from penstock.api.broker import Broker
     from penstock.api.dead_letters import DeadMessage, DeadOptions, DeadRanges, DeadReason
-    from penstock.api.declare import BindingOptions
+    from penstock.api.declare import BindingOptions, Schedule
     from penstock.api.inspect import HistoryEntry, Page, QueueStats, Trace
     from penstock.api.options import ExchangeOptions, GroupOptions, QueueOptions
     from penstock.api.results import Claim, LeaseLike, Published, Receipt, Scan, StreamRead
     from penstock.api.scan import Extent, QueueLanes
-    from penstock.api.schedules import Schedule
     from penstock.api.staging import Committed, Mark, MarkPut, Staged
     from penstock.batch import EncodedBatch
     from penstock.model import Binding, Message
@@ -259,25 +258,7 @@ class SyncBroker(Twin):
     def bindings(self, exchange: str) -> list[Binding]:
         """The bindings of an exchange, in the order of binding."""
 
-    # Consumers that come and go ---------------------------------------------------------------------------
-
-    def attach(
-        self, queue: str, group: str = "default", *, consumer: str | None = None, exclusive: bool = False
-    ) -> str:
-        """Announce a consumer; returns its name. A queue with `auto_delete` lives as long as it has one.
-
-        With `exclusive` it is the queue's only consumer: `Forbidden` where there is another, and for all later ones.
-        """
-
-    def detach(self, queue: str, group: str = "default", *, consumer: str | None = None, keep: bool = False) -> None:
-        """Announce that a consumer has gone: what it holds returns at once, counted as an attempt.
-
-        With `keep` it takes no more messages but may still settle what it holds; a second call without `keep` returns
-        the rest.
-        """
-
-    def stop_waiting(self, queue: str, group: str = "default", *, consumer: str | None = None) -> None:
-        """Answer this consumer's waiting claims now: empty, unless messages are already on their way to it."""
+    # Schedules: messages that are published again and again ----------------------------------------------
 
     def declare_schedule(
         self,
@@ -310,6 +291,26 @@ class SyncBroker(Twin):
 
     def schedules(self) -> list[Schedule]:
         """The schedules of this namespace by name."""
+
+    # Consumers that come and go ---------------------------------------------------------------------------
+
+    def attach(
+        self, queue: str, group: str = "default", *, consumer: str | None = None, exclusive: bool = False
+    ) -> str:
+        """Announce a consumer; returns its name. A queue with `auto_delete` lives as long as it has one.
+
+        With `exclusive` it is the queue's only consumer: `Forbidden` where there is another, and for all later ones.
+        """
+
+    def detach(self, queue: str, group: str = "default", *, consumer: str | None = None, keep: bool = False) -> None:
+        """Announce that a consumer has gone: what it holds returns at once, counted as an attempt.
+
+        With `keep` it takes no more messages but may still settle what it holds; a second call without `keep` returns
+        the rest.
+        """
+
+    def stop_waiting(self, queue: str, group: str = "default", *, consumer: str | None = None) -> None:
+        """Answer this consumer's waiting claims now: empty, unless messages are already on their way to it."""
 
     def browse(
         self,

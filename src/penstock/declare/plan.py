@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from penstock.api.broker import Broker
-from penstock.api.schedules import Schedule
+from penstock.api.declare import Schedule
 from penstock.core.routing.exchanges import identity_of
 from penstock.declare.file import Declarations, Options, Wanted, World
 from penstock.model import DEFAULT_GROUP, Binding, ExchangeConfig, GroupConfig, QueueConfig, make_config

@@ -15,7 +15,7 @@ from penstock.cli.names import complete_exchange, complete_queue, confirmed, sch
 from penstock.cli.output import Answer, listed, payload_text, said, target_text, value_text
 
 if TYPE_CHECKING:
-    from penstock.api.schedules import Schedule
+    from penstock.api.declare import Schedule
     from penstock.client.client import AsyncClient
 
 

@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.api.schedules import Schedule
+from penstock.api.declare import Schedule
 from penstock.core.cron import Timing
 from penstock.core.schedule import ScheduleDocument, message_at
 from penstock.model import Message

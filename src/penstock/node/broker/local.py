@@ -19,7 +19,6 @@ from penstock.node.broker.declare import LocalDeclarations
 from penstock.node.broker.inspect import LocalInspection
 from penstock.node.broker.messages import LocalMessages
 from penstock.node.broker.scan import LocalScans
-from penstock.node.broker.schedules import LocalSchedules
 from penstock.node.broker.staging import LocalStaging
 from penstock.node.session import Session
 
@@ -27,7 +26,6 @@ from penstock.node.session import Session
 class LocalBroker(
     LocalMessages,
     LocalDeclarations,
-    LocalSchedules,
     LocalInspection,
     LocalDeadLetters,
     LocalAdministration,

@@ -6,19 +6,82 @@ All parts of the broker's face are built on this. Next stop: the part that has t
 from __future__ import annotations
 
 import itertools
-from typing import Final, get_args
+from typing import Final, Protocol, get_args
 
 from penstock.api.arguments import check_is_text
 from penstock.api.principal import ANYONE, Action, Caller, Kind
 from penstock.model import DEFAULT_GROUP, INTEGER_MAX, TIME_MS_MAX, check_integer
 from penstock.model.errors import ExclusiveQueue, Forbidden, NotFound
 from penstock.model.rows import REGISTRAR_SLOT, home_slot
-from penstock.node.broker.services import Services
-from penstock.node.catalog import Group, Queue
+from penstock.node.background.enqueued import Enqueueing
+from penstock.node.background.schedules import Schedules
+from penstock.node.catalog import Catalog, Group, Queue
+from penstock.node.clock import Clock
+from penstock.node.cluster.membership import Cluster
+from penstock.node.cluster.ownership import Ownership
+from penstock.node.commit.commits import Commits
+from penstock.node.consume.claims import Claims
+from penstock.node.consume.dead_letters import DeadLetters
+from penstock.node.consume.extents import Extents
+from penstock.node.consume.scans import Scans
+from penstock.node.consume.sessions import Sessions
+from penstock.node.consume.streams import Streams
+from penstock.node.consume.waiters import Waiters
+from penstock.node.declarations import Declarations
+from penstock.node.exchanges import Exchanges
+from penstock.node.lanes import LaneSet
+from penstock.node.lifecycle import Lifecycle
+from penstock.node.marks import Marks
+from penstock.node.observe.feed import EventFeed
+from penstock.node.observe.history import Histories
+from penstock.node.observe.readiness import Readiness
+from penstock.node.observe.survey import Survey
+from penstock.node.observe.traces import Traces
+from penstock.node.publish.append import Publisher
+from penstock.node.publish.transactions import Transactions
 from penstock.node.session import Session
+from penstock.node.spool.spool import Spool
+from penstock.node.staging.staging import Staging
 
 _consumers = itertools.count(1)
 _NAME_OF: Final = {kind: f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}'s name" for kind in get_args(Kind)}
+
+
+class Services(Protocol):
+    """A node, as its brokers see it: what they call, named one by one. `node.py` builds it; only brokers take it."""
+
+    clock: Clock
+    lifecycle: Lifecycle
+    ownership: Ownership
+    cluster: Cluster | None
+    """None where the node is alone on its store, and owns everything."""
+    catalog: Catalog
+    lanes: LaneSet
+    commits: Commits
+    declarations: Declarations
+    exchanges: Exchanges
+    schedules: Schedules
+    marks: Marks
+    sessions: Sessions
+    publisher: Publisher
+    transactions: Transactions
+    staging: Staging
+    spool: Spool
+    enqueueing: Enqueueing
+    claims: Claims
+    waiters: Waiters
+    streams: Streams
+    scans: Scans
+    extents: Extents
+    dead_letters: DeadLetters
+    feed: EventFeed
+    histories: Histories
+    traces: Traces
+    survey: Survey
+    readiness: Readiness
+
+    async def close(self) -> None:
+        """Commit what is pending, end what waits, release everything."""
 
 
 class Names:

@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from penstock.api.dead_letters import DeadMessage, DeadReason
+from penstock.api.declare import Schedule
 from penstock.api.inspect import HistoryEntry, Page, QueueStats
-from penstock.api.schedules import Schedule
 from penstock.model import Binding
 from penstock.wire.http.arguments import BindingBody, ScheduleRequest, place_of
 from penstock.wire.http.shapes import ReceivedBody, message_body, received_body
