@@ -15,8 +15,8 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from penstock import model
 from penstock.model import ExchangeConfig, GroupConfig, QueueConfig, options
+from penstock.model.limits import ATTEMPTS_MAX, INTEGER_MAX, LANES_MAX, PAYLOAD_BYTES_MAX, SPAN_MS_MAX, TIME_MS_MAX
 from penstock.model.options import FIXED_GROUP_OPTIONS, FIXED_QUEUE_OPTIONS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -40,13 +40,13 @@ SECTIONS: Final[list[tuple[Config, str, tuple[str, ...]]]] = [
 ]
 
 NUMBERS: Final[dict[str, tuple[float, float]]] = {
-    "lanes": (1, model.LANES_MAX),
-    "max_attempts": (0, model.ATTEMPTS_MAX),
-    "max_message_bytes": (0, model.PAYLOAD_BYTES_MAX),
+    "lanes": (1, LANES_MAX),
+    "max_attempts": (0, ATTEMPTS_MAX),
+    "max_message_bytes": (0, PAYLOAD_BYTES_MAX),
     "backoff_factor": (1.0, 1000.0),
     "backoff_jitter": (0.0, 1.0),
     "rate": (0.001, 1e9),
-    "start": (0, model.TIME_MS_MAX),
+    "start": (0, TIME_MS_MAX),
 }
 FROM_ONE: Final = ("lease_ms", "max_in_flight", "unused_ms")
 
@@ -115,8 +115,8 @@ def limits(name: str) -> tuple[float, float] | None:
         return NUMBERS[name]
     low = 1 if name in FROM_ONE else 0
     if name in options._SPANS:
-        return low, model.SPAN_MS_MAX
-    return (low, model.INTEGER_MAX) if name in options._SIZES else None
+        return low, SPAN_MS_MAX
+    return (low, INTEGER_MAX) if name in options._SIZES else None
 
 
 def limits_text(field: msgspec.structs.FieldInfo) -> str:
@@ -124,7 +124,7 @@ def limits_text(field: msgspec.structs.FieldInfo) -> str:
     if found is None:
         return ""
     low, high = found
-    if high in (model.SPAN_MS_MAX, model.INTEGER_MAX, model.TIME_MS_MAX):
+    if high in (SPAN_MS_MAX, INTEGER_MAX, TIME_MS_MAX):
         return f"{low:g} or more"
     return f"{low:g} to {high:,.0f}".replace(",", " ")
 

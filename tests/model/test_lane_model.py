@@ -20,7 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.core import dedup, log
 from penstock.core.group import walk
 from penstock.core.group.settings import settings_of
-from penstock.model import GroupConfig, Message, QueueConfig, check_config
+from penstock.model import GroupConfig, Message, QueueConfig
+from penstock.model.options import check_config
 from penstock.model.verdict import Action, Verdict
 from tests.model.rig import Rig
 

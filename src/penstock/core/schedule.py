@@ -11,16 +11,9 @@ from typing import Final
 import msgspec
 
 from penstock.core.cron import check_timing
-from penstock.model import (
-    DESCRIPTION_CHARACTERS_MAX,
-    ID_CHARACTERS_MAX,
-    INTEGER_MAX,
-    Message,
-    check_message,
-    check_name,
-    check_text,
-)
+from penstock.model import ID_CHARACTERS_MAX, INTEGER_MAX, Message, check_message, check_name, check_text
 from penstock.model.errors import InvalidArgument
+from penstock.model.limits import DESCRIPTION_CHARACTERS_MAX
 
 PAYLOAD_BYTES_MAX: Final = 64 * 1024
 """The message is stored again with every tick: what is larger belongs elsewhere, and its name into the message."""

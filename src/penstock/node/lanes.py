@@ -14,8 +14,8 @@ from typing import TypeVar
 from penstock.core.dedup import IDS_IN_MEMORY_MAX
 from penstock.core.lane import Lane
 from penstock.core.log import Missing
-from penstock.model import Start
 from penstock.model.errors import NotFound, PenstockError, StoreCorrupt, Unavailable
+from penstock.model.options import Start
 from penstock.model.rows import LaneImage, slot_of
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
 from penstock.node.cluster.ownership import Ownership

@@ -10,18 +10,15 @@ from penstock import AlreadyExists, InvalidArgument, Message, QueueFull, Unknown
 from penstock.api.options import GroupOptions, QueueOptions
 from penstock.core.filters import TEXT_CHARACTERS_MAX
 from penstock.model import (
-    ATTEMPTS_MAX,
-    DESCRIPTION_CHARACTERS_MAX,
     INTEGER_MAX,
-    LANES_MAX,
     PAYLOAD_BYTES_MAX,
-    PRIORITY_MAX,
     SPAN_MS_MAX,
     TIME_MS_MAX,
     ExchangeConfig,
     GroupConfig,
     QueueConfig,
 )
+from penstock.model.limits import ATTEMPTS_MAX, DESCRIPTION_CHARACTERS_MAX, LANES_MAX, PRIORITY_MAX
 from penstock.node.broker import LocalBroker
 from tests.scenarios.rig import Home, claim_all, numbered, play, texts, turns, until
 

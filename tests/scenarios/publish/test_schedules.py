@@ -11,7 +11,7 @@ import pytest
 
 from penstock import Forbidden, InvalidArgument, LimitReached, Message, MessageTooLarge, NotFound, Unavailable
 from penstock.core.schedule import PAYLOAD_BYTES_MAX, ScheduleDocument
-from penstock.model import HEADERS_MAX
+from penstock.model.limits import HEADERS_MAX
 from penstock.model.rows import Commit
 from penstock.node.background.schedules import RETRY_MS
 from penstock.node.broker import LocalBroker

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from penstock.api.results import Scan, ScanSlice
 from penstock.arrow import record_batches, schema_of
 from penstock.batch import encode
-from penstock.model import INTEGER_MAX, PRIORITY_MAX, SPAN_MS_MAX, TIME_MS_MAX, Message
+from penstock.model import INTEGER_MAX, SPAN_MS_MAX, TIME_MS_MAX, Message
+from penstock.model.limits import PRIORITY_MAX
 
 PUBLISHED_MS: Final = 1_700_000_000_123
 

@@ -45,21 +45,18 @@ from penstock.batch.columns import columns_of, write_meta
 from penstock.model import (
     BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
-    HEADERS_BYTES_MAX,
-    HEADERS_DEPTH_MAX,
-    HEADERS_MAX,
     ID_CHARACTERS_MAX,
     INTEGER_MAX,
     NAME_CHARACTERS_MAX,
     PARTITION_CHARACTERS_MAX,
     PAYLOAD_BYTES_MAX,
-    PRIORITY_MAX,
     SPAN_MS_MAX,
     TIME_MS_MAX,
     Message,
     check_message,
 )
 from penstock.model.errors import InvalidArgument, InvalidBatch, MessageTooLarge
+from penstock.model.limits import HEADERS_BYTES_MAX, HEADERS_DEPTH_MAX, HEADERS_MAX, PRIORITY_MAX
 
 UTC = dt.timezone.utc  # noqa: UP017 - the name that reads well in a repr
 META_HEAD_BYTES = 13

@@ -11,7 +11,8 @@ from zlib import crc32
 import msgspec
 
 from penstock.core.filters import Filter, parse
-from penstock.model import Expired, GroupConfig, GroupKind, QueueConfig
+from penstock.model import GroupConfig, QueueConfig
+from penstock.model.options import Expired, GroupKind
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 from penstock.batch import Meta
 from penstock.core.routing.exchanges import INDEXES, BatchMessage, Exchange, Identity, OneMessage, Subject, identity_of
 from penstock.core.routing.tries import Target
-from penstock.model import Binding, ExchangeConfig, Message, check_config, check_headers, check_name
+from penstock.model import Binding, ExchangeConfig, Message, check_headers, check_name
 from penstock.model.errors import AlreadyExists, Forbidden, InvalidArgument, NotFound
+from penstock.model.options import check_config
 
 ROUTES_CACHED_MAX: Final = 10_000
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.fronts.amqp091.errors import ChannelFault, ConnectionFault, precondition
-from penstock.model import ATTEMPTS_MAX, INTEGER_MAX, PRIORITY_MAX, SPAN_MS_MAX, ExchangeConfig, QueueConfig
+from penstock.model import INTEGER_MAX, SPAN_MS_MAX, ExchangeConfig, QueueConfig
+from penstock.model.limits import ATTEMPTS_MAX, PRIORITY_MAX
 from penstock.wire.amqp091 import codes
 
 DELIVERY_LIMIT: Final = 20

@@ -10,8 +10,9 @@ from typing import Any, Unpack
 from penstock.api.declare import BindingOptions, Declarations, Schedule
 from penstock.api.options import ExchangeOptions, GroupOptions, QueueOptions
 from penstock.core.schedule import check_schedule
-from penstock.model import DEFAULT_GROUP, Binding, Message, check_headers, check_name, options_of
+from penstock.model import DEFAULT_GROUP, Binding, Message, check_headers, check_name
 from penstock.model.errors import ExclusiveConsumer, Forbidden, InvalidArgument
+from penstock.model.options import options_of
 from penstock.model.rows import home_slot
 from penstock.node.broker.names import Names
 

@@ -15,16 +15,9 @@ from typing import Any, Final
 import msgspec
 
 from penstock.core.filters import parse as parse_filter
-from penstock.model import (
-    DEFAULT_NAMESPACE,
-    EVENTS_PATTERN,
-    EVENTS_QUEUE,
-    INTEGER_MAX,
-    LANES_MAX,
-    TIME_MS_MAX,
-    check_name,
-)
+from penstock.model import DEFAULT_NAMESPACE, EVENTS_PATTERN, EVENTS_QUEUE, INTEGER_MAX, TIME_MS_MAX, check_name
 from penstock.model.errors import InvalidArgument
+from penstock.model.limits import LANES_MAX
 from penstock.spark.option_texts import OptionTexts
 
 OPTIONS: Final = (
