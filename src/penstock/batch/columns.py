@@ -9,31 +9,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, islice, pairwise, repeat
+from itertools import accumulate, pairwise, repeat
 from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 
+from penstock.batch import layout
 from penstock.batch.guards import check_count, check_sum, check_version
-from penstock.batch.layout import (
-    CHECKSUM,
-    COLUMN_CONTENT_TYPE,
-    COLUMN_CORRELATION_ID,
-    COLUMN_DEDUP_ID,
-    COLUMN_DELAY_MS,
-    COLUMN_HEADERS,
-    COLUMN_KEY,
-    COLUMN_NOT_BEFORE_MS,
-    COLUMN_PARTITION,
-    COLUMN_PRIORITY,
-    COLUMN_TRACE_ID,
-    COLUMN_TTL_MS,
-    LENGTH_BYTES,
-    META_BYTES_MAX,
-    META_HEAD,
-    META_START,
-    VERSION,
-)
+from penstock.batch.layout import CHECKSUM, LENGTH_BYTES, META_BYTES_MAX, META_HEAD, META_START, VERSION
 from penstock.model import Headers, Message
 from penstock.model.checksum import crc32
 from penstock.model.errors import InvalidArgument, InvalidBatch, MessageTooLarge
@@ -67,23 +50,23 @@ def _column(bit: int, default: Any, kind: Any) -> _Column:
 
 # In the order of Message's fields, of the bits and of the bytes in `meta`.
 TYPED: Final[dict[str, _Column]] = {
-    "partition": _column(COLUMN_PARTITION, None, str | None),
-    "key": _column(COLUMN_KEY, None, str | None),
-    "headers": _column(COLUMN_HEADERS, None, Headers | None),
-    "priority": _column(COLUMN_PRIORITY, 0, int),
-    "delay_ms": _column(COLUMN_DELAY_MS, 0, int),
-    "not_before_ms": _column(COLUMN_NOT_BEFORE_MS, 0, int),
-    "ttl_ms": _column(COLUMN_TTL_MS, None, int | None),
-    "dedup_id": _column(COLUMN_DEDUP_ID, None, str | None),
-    "content_type": _column(COLUMN_CONTENT_TYPE, None, str | None),
-    "correlation_id": _column(COLUMN_CORRELATION_ID, None, str | None),
-    "trace_id": _column(COLUMN_TRACE_ID, None, str | None),
+    "partition": _column(layout.COLUMN_PARTITION, None, str | None),
+    "key": _column(layout.COLUMN_KEY, None, str | None),
+    "headers": _column(layout.COLUMN_HEADERS, None, Headers | None),
+    "priority": _column(layout.COLUMN_PRIORITY, 0, int),
+    "delay_ms": _column(layout.COLUMN_DELAY_MS, 0, int),
+    "not_before_ms": _column(layout.COLUMN_NOT_BEFORE_MS, 0, int),
+    "ttl_ms": _column(layout.COLUMN_TTL_MS, None, int | None),
+    "dedup_id": _column(layout.COLUMN_DEDUP_ID, None, str | None),
+    "content_type": _column(layout.COLUMN_CONTENT_TYPE, None, str | None),
+    "correlation_id": _column(layout.COLUMN_CORRELATION_ID, None, str | None),
+    "trace_id": _column(layout.COLUMN_TRACE_ID, None, str | None),
 }
 _ALL_COLUMNS: Final = (1 << len(TYPED)) - 1
 
 # To cut or join, headers need not be understood, only moved: a third of the time, and no dict is built.
 _NO_HEADERS: Final = msgspec.Raw(b"\xc0")
-OPAQUE_HEADERS: Final = TYPED | {"headers": _column(COLUMN_HEADERS, _NO_HEADERS, msgspec.Raw)}
+OPAQUE_HEADERS: Final = TYPED | {"headers": _column(layout.COLUMN_HEADERS, _NO_HEADERS, msgspec.Raw)}
 
 
 def meta_columns(meta: bytes) -> int:
@@ -235,13 +218,7 @@ def meta_column(meta: bytes, count: int, name: str) -> list[Any] | None:
     """One column alone, a value for each message; None where every message has the default."""
     if not meta_columns(meta) & TYPED[name].bit:
         return None
-    present, constant = _open_meta(meta, count)
-    names = [other for other, column in TYPED.items() if column.bit & present]
-    column, place = TYPED[name], names.index(name)
-    part = next(islice(_split_meta(meta, len(names)), place, None))
-    if column.bit & constant:
-        return [_decode(column.one, part, name)] * count
-    return _decode_list(column, part, count, name)
+    return expand(read_columns(meta, count, frozenset((name,)))[name], count)
 
 
 def _meta_head(meta: bytes) -> tuple[int, int, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from penstock.model.rows import CatalogRow, DeadRow, DedupRow, GroupRow, LeaseRow, OutboxRow, TraceRow, WaitingRow
@@ -35,39 +36,24 @@ class BatchPointer(NamedTuple):
         return self.base + self.messages
 
 
+@dataclass(slots=True, eq=False)
 class LaneOverlay:
     """What commits changed in one lane. None in place of a row means that it is deleted."""
 
-    __slots__ = (
-        "_order",
-        "batches",
-        "cursor",
-        "dead",
-        "dedup",
-        "dedup_expired_ms",
-        "deleted",
-        "groups",
-        "groups_deleted",
-        "leases",
-        "trim_to",
-        "waiting",
-    )
-
-    def __init__(self, deleted: bool = False) -> None:
-        self.deleted = deleted
-        """Everything that the index holds of the lane is deleted first."""
-        self.cursor: tuple[int, int, int] | None = None
-        self.batches: dict[int, BatchPointer] = {}
-        self._order: deque[BatchPointer] = deque()
-        """The batches by rising base."""
-        self.trim_to: int | None = None
-        self.groups_deleted: set[int] = set()
-        self.groups: dict[int, GroupRow] = {}
-        self.leases: dict[tuple[int, int], LeaseRow | None] = {}
-        self.waiting: dict[tuple[int, int], WaitingRow | None] = {}
-        self.dead: dict[tuple[int, int], DeadRow | None] = {}
-        self.dedup: dict[bytes, DedupRow] = {}
-        self.dedup_expired_ms: int | None = None
+    deleted: bool = False
+    """Everything that the index holds of the lane is deleted first."""
+    cursor: tuple[int, int, int] | None = None
+    batches: dict[int, BatchPointer] = field(default_factory=dict)
+    _order: deque[BatchPointer] = field(default_factory=deque)
+    """The batches by rising base."""
+    trim_to: int | None = None
+    groups_deleted: set[int] = field(default_factory=set)
+    groups: dict[int, GroupRow] = field(default_factory=dict)
+    leases: dict[tuple[int, int], LeaseRow | None] = field(default_factory=dict)
+    waiting: dict[tuple[int, int], WaitingRow | None] = field(default_factory=dict)
+    dead: dict[tuple[int, int], DeadRow | None] = field(default_factory=dict)
+    dedup: dict[bytes, DedupRow] = field(default_factory=dict)
+    dedup_expired_ms: int | None = None
 
     def fold(self, change: LoggedLane, segment: int, position: int) -> int:
         """Fold in a change whose bodies begin at a position of the log; returns where they end."""
