@@ -28,7 +28,7 @@ from penstock.store.mysql.statements import (
     put,
 )
 from penstock.store.sql import tables
-from penstock.store.sql.queries import fill, statements
+from penstock.store.sql.queries import statements
 from penstock.store.sql.tables import Row, is_empty
 
 ALL: Final = 2**63 - 1
@@ -42,8 +42,6 @@ BEGIN: Final = SQL.begin.encode()
 END: Final = SQL.commit.encode()
 NOTE_LEFTOVERS: Final = b"INSERT INTO leftovers"
 """How statements begin that note what has to be swept: if one changed a row, there is something."""
-_CHECK_WRITER: Final = fill(SQL.check_writer, lock=SQL.lock_shared)
-_CHECK_WRITER_ALONE: Final = fill(SQL.check_writer, lock=SQL.lock_alone)
 _VERSION: Final = Expression(b"@version")
 _RAISE_CATALOG: Final = [statement.encode() for statement in statements(f"{SQL.raise_catalog};")]
 _DELETE_CATALOG: Final = list(statements(f"{SQL.delete_catalog};"))
@@ -64,11 +62,11 @@ _RESTART_LANES: Final = [delete(name, ("lane",)) for name in ("batches", "dead",
 
 
 def fence(commit: Commit, writer: str, generation: int) -> Iterator[bytes]:
-    """Commits take a shared lock on their slots and their writer; a takeover, or giving a commit up, an exclusive one.
+    """Commits lock their writer and, together with others, their slots; a takeover locks slots for itself.
 
-    It waits for commits that have begun, and later ones see the epoch or the generation that it raised.
+    It, or giving a commit up, waits for commits that have begun; later ones see the epoch or generation that it raised.
     """
-    yield filled(_CHECK_WRITER_ALONE if is_empty(commit) else _CHECK_WRITER, writer.encode(), generation)
+    yield filled(SQL.check_writer, writer.encode(), generation)
     if commit.epochs:
         slots = numbers(sorted(commit.epochs.items()), 2)
         yield filled_by_name(SQL.check_epochs, {"count": len(commit.epochs), "slots": slots})

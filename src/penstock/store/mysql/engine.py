@@ -93,7 +93,7 @@ class MysqlStore:
         try:
             await pool.making.run(lambda connection: migrate(connection, address, migrations))
             await pool.making.end()
-            store._packet_most = await store._write(store._begin)
+            store._packet_most = await pool.writer.run(store._begin)
         except BaseException:
             await pool.close()
             raise
@@ -117,7 +117,7 @@ class MysqlStore:
         epochs: dict[int, int] = {}
         if wanted:
             statements = filled_by_name(SQL.acquire, {"slots": ids(wanted), "owner": owner})
-            epochs = dict((await self._write(lambda connection: connection.run(statements)))[-2].rows)
+            epochs = dict((await self._pool.writer.run(lambda connection: connection.run(statements)))[-2].rows)
         self._sweeper.wake()  # leftovers of the owner before
         return epochs
 
@@ -129,7 +129,7 @@ class MysqlStore:
     async def _apply(self, commit: Commit) -> None:
         lanes = [change.lane for change in commit.lanes]
         has_left = await apply_swept(
-            lambda: self._write(lambda connection: self._commit(connection, commit)), lanes, self._sweep
+            lambda: self._pool.writer.run(lambda connection: self._commit(connection, commit)), lanes, self._sweep
         )
         if has_left:
             self._sweeper.wake()
@@ -163,7 +163,7 @@ class MysqlStore:
     async def _supersede(self) -> int:
         values = {"writer": self._writer.name.encode(), "generation": self._writer.generation + 1}
         statements = filled_by_name(SQL.raise_generation, values)
-        answers = await self._write(lambda connection: connection.run(statements))
+        answers = await self._pool.writer.run(lambda connection: connection.run(statements))
         found: int = answers[-2].rows[0][0]
         return found
 
@@ -285,13 +285,10 @@ class MysqlStore:
     async def _say_goodbye(self) -> None:
         """A last statement that may fail: nothing depends on it."""
         statement = filled(SQL.delete_writers, [self._writer.name.encode()])
-        goodbye = asyncio.ensure_future(self._write(lambda connection: connection.run(statement)))
+        goodbye = asyncio.ensure_future(self._pool.writer.run(lambda connection: connection.run(statement)))
         done, _ = await asyncio.wait([goodbye], timeout=GOODBYE_SECONDS)
         if done:
             goodbye.exception()  # retrieved, so that asyncio does not log it
-
-    async def _write(self, work: Callable[[Connection], Result]) -> Result:
-        return await self._pool.writer.run(work)
 
     async def _fetch(self, statement: str, *values: Any) -> Any:
         return await self._read(lambda connection: connection.fetch(filled(statement, *values)))

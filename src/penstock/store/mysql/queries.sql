@@ -77,16 +77,9 @@ JSON_TABLE(%(document)s, '$[*]' COLUMNS ({columns})) AS k
 -- bigint holds, where the condition is true.
 
 -- name: check_writer
--- Fails unless the writer's generation is current. The row is locked against `raise_generation`.
-SELECT 18446744073709551615 + (count(*) <> 1) FROM writers WHERE writer = %s AND generation = %s {lock}
-
--- name: lock_shared
--- Part: together with others.
-LOCK IN SHARE MODE
-
--- name: lock_alone
--- Part: a probe changes the row that it has locked.
-FOR UPDATE
+-- Fails unless the writer's generation is current. The row is locked against `raise_generation`; no other commit of the
+-- writer is under way that could want it.
+SELECT 18446744073709551615 + (count(*) <> 1) FROM writers WHERE writer = %s AND generation = %s FOR UPDATE
 
 -- name: check_epochs
 -- Fails unless all slots have these epochs. A takeover waits for commits that have begun; later ones see its epoch.
