@@ -46,6 +46,7 @@ from penstock.store.sqlite.threads import Checkpoints, Gate, Threads
 BUSY_MS: Final = 5000
 """How long a write of the tables waits for another process's before it fails."""
 READERS: Final = 2
+"""More let more slow reads run at once; each costs a thread and its cache."""
 TRIES: Final = 5
 """How often a read begins again because a segment it wanted was given back meanwhile."""
 
@@ -59,10 +60,10 @@ class SqliteStore:
     enqueueing: Enqueueing | None = None
     """The file is the node's own: no application can put a row into it."""
 
-    def __init__(self, file: File, readers: int) -> None:
+    def __init__(self, file: File) -> None:
         self._file = file
         self._writer = Threads("penstock-sqlite-write", 1, file)
-        self._readers = Threads("penstock-sqlite-read", readers, file)
+        self._readers = Threads("penstock-sqlite-read", READERS, file)
         self._appender = ThreadPoolExecutor(1, "penstock-log-append")
         self._gate = Gate()
         self._checkpoints = Checkpoints(self._writer, file, self._gate)
@@ -75,17 +76,16 @@ class SqliteStore:
         cls,
         path: str | Path,
         *,
-        readers: int = READERS,
         busy_ms: int = BUSY_MS,
         migrations: Sequence[Migration] = MIGRATIONS,
     ) -> SqliteStore:
         """Open the file, or make it, its folder and its log; bring its schema up to date.
 
         A second process may open the same file: it takes slots with `acquire`, and the first is `Fenced` from
-        then on. More `readers` let more slow reads run at once; each costs a thread and its cache.
+        then on.
         """
         file = File(path, busy_ms)
-        store = cls(file, readers)
+        store = cls(file)
         try:
             await store._writer.run(lambda connection: file.prepare(connection, migrations))
         except BaseException:

@@ -106,10 +106,7 @@ class IndexedLog:
         syncs = self._kernel_syncs()
         if (syncs is None and not self._is_quick_at_once(draft.size)) or not self._enter(draft.size):
             return False
-        if syncs is None:
-            self._append_here(draft, done)
-        else:
-            self._begin(draft, syncs, done)
+        self._begin(draft, syncs, done)
         return True
 
     def append_at_once(self, draft: Draft) -> bool:
@@ -121,17 +118,6 @@ class IndexedLog:
             return True
         finally:
             self._leave()
-
-    def _append_here(self, draft: Draft, done: Callable[[Exception | None], None]) -> None:
-        """`append_at_once` with a callback."""
-        try:
-            self._check(draft)
-            entry = self._log.append(draft)
-        except Exception as error:
-            self._leave()
-            done(error)
-        else:
-            self._tell(entry, done)
 
     def _tell(self, entry: Entry, done: Callable[[Exception | None], None]) -> None:
         """Report that a record is durable; the overlay is updated after the answers have left."""
@@ -147,8 +133,8 @@ class IndexedLog:
                 self._turn.give_up()
             self._leave()
 
-    def _begin(self, draft: Draft, syncs: KernelSyncs, done: Callable[[Exception | None], None]) -> None:
-        """Write a record and have it synced."""
+    def _begin(self, draft: Draft, syncs: KernelSyncs | None, done: Callable[[Exception | None], None]) -> None:
+        """Write a record and have it synced, or sync it here where the kernel takes no order."""
         try:
             self._check(draft)
             segment = self._log.write(draft)
@@ -169,7 +155,7 @@ class IndexedLog:
                 self._leave()
             done(error)
 
-        if not segment.start_sync(syncs, end):
+        if syncs is None or not segment.start_sync(syncs, end):
             self.end_syncs()
             try:
                 segment.sync()

@@ -65,12 +65,8 @@ class Log:
         self._written_at = 0.0
         self._store_id = b""
         self._tail: Segment | None = None
-        self._end = START
+        self.end = START
         self._in_doubt = False
-
-    @property
-    def end(self) -> LogPosition:
-        return self._end
 
     @property
     def is_plain(self) -> bool:
@@ -83,7 +79,7 @@ class Log:
             raise Unavailable(f"{self._tail.path} is not the file that was opened: it was moved, deleted or replaced")
 
     def fits(self, size: int) -> bool:
-        return self._tail is not None and self._end.position + size <= self._tail.bytes
+        return self._tail is not None and self.end.position + size <= self._tail.bytes
 
     # Appending --------------------------------------------------------------------------------------------
 
@@ -101,7 +97,7 @@ class Log:
 
     def write(self, draft: Draft) -> Segment:
         """The first half of `append`, for a record that fits: write it. The segment is to be synced next."""
-        tail, at = self._tail, self._end
+        tail, at = self._tail, self.end
         assert tail is not None
         try:
             tail.write(at.position, at.record, draft)
@@ -114,16 +110,16 @@ class Log:
     def synced(self, draft: Draft) -> Entry:
         """The second half: the record that was written last is on the disk."""
         self.sync_seconds += (perf_counter() - self._written_at - self.sync_seconds) * SYNC_SHARE
-        tail, at = self._tail, self._end
+        tail, at = self._tail, self.end
         assert tail is not None
-        self._end = LogPosition(tail.number, at.position + draft.size, at.record + 1, at.position)
-        return Entry(draft.commit, tail.number, self._end.position - draft.bodies_bytes, len(draft.rows), self._end)
+        self.end = LogPosition(tail.number, at.position + draft.size, at.record + 1, at.position)
+        return Entry(draft.commit, tail.number, self.end.position - draft.bodies_bytes, len(draft.rows), self.end)
 
     def not_synced(self) -> None:
         """The record that was written last is void. After a failed sync its state on disk is unknown, and a second sync
         says nothing of the first.
         """
-        tail, at = self._tail, self._end
+        tail, at = self._tail, self.end
         assert tail is not None
         self._in_doubt = True
         with suppress(OSError):
@@ -140,7 +136,7 @@ class Log:
             self._in_doubt = True
 
     def _begin_segment(self, needed: int) -> None:
-        tail, end = self._tail, self._end
+        tail, end = self._tail, self.end
         wanted = segments.SEGMENT_BYTES_FIRST
         if tail is not None:
             wanted = min(2 * tail.bytes, segments.SEGMENT_BYTES_MOST)
@@ -151,14 +147,14 @@ class Log:
                     tail.cut(end.position)
             tail.close()
         self._tail, self._in_doubt = made, False
-        self._end = LogPosition(made.number, SEGMENT_HEAD_BYTES, end.record, 0)
+        self.end = LogPosition(made.number, SEGMENT_HEAD_BYTES, end.record, 0)
 
     # Finding the end again --------------------------------------------------------------------------------
 
     def resume(self, store_id: bytes, start: LogPosition) -> Iterator[Entry]:
         """Every commit from a position on, in order; once all are consumed, the log is ready to append."""
         self.close()
-        self._store_id, self._end, self._in_doubt = store_id, start, False
+        self._store_id, self.end, self._in_doubt = store_id, start, False
         self.folder.mkdir(mode=0o700, exist_ok=True)
         numbers = [number for number in self.segments.numbers() if number >= max(start.segment, 1)]
         if not numbers and start == START:
@@ -172,13 +168,13 @@ class Log:
         yield from self._replay(numbers)
 
     def _replay(self, numbers: list[int]) -> Iterator[Entry]:
-        first = self._end.record
+        first = self.end.record
         segment = self._opened(numbers[0])
         if segment is None:
-            if numbers[1:] or self._end != START:
+            if numbers[1:] or self.end != START:
                 raise StoreCorrupt(f"the head of the log file {self.segments.path(numbers[0])} is damaged")
             return
-        if self._end.segment:
+        if self.end.segment:
             self._check_position(segment)
         else:
             self._enter(segment)
@@ -194,25 +190,25 @@ class Log:
             segment.close()
             segment = following
             self._enter(segment)
-        if self._end.record > first:
+        if self.end.record > first:
             # What was read may not have reached the disk: the process that wrote it was killed before it knew.
             segment.sync()
         self._tail = segment
 
     def _replay_one(self, segment: Segment, following: Segment | None) -> Iterator[Entry]:
-        for found in segment.records(self._end.position, self._end.record):
+        for found in segment.records(self.end.position, self.end.record):
             if following is not None and found.head.number >= following.first_record:
                 break
-            self._end = LogPosition(segment.number, found.end, found.head.number + 1, found.position)
-            yield Entry(_understood(found, segment), segment.number, found.bodies_at, len(found.rows), self._end)
+            self.end = LogPosition(segment.number, found.end, found.head.number + 1, found.position)
+            yield Entry(_understood(found, segment), segment.number, found.bodies_at, len(found.rows), self.end)
         if following is not None:
-            whole = self._end.record == following.first_record
+            whole = self.end.record == following.first_record
         else:
-            whole = not segment.has_record_behind(self._end.position, self._end.record)
+            whole = not segment.has_record_behind(self.end.position, self.end.record)
         if not whole:
             raise StoreCorrupt(
-                f"the log file {segment.path} is damaged at byte {self._end.position}: "
-                f"record {self._end.record} is not whole and others follow it; restore a backup"
+                f"the log file {segment.path} is damaged at byte {self.end.position}: "
+                f"record {self.end.record} is not whole and others follow it; restore a backup"
             )
 
     def _opened(self, number: int) -> Segment | None:
@@ -229,11 +225,11 @@ class Log:
         return segment
 
     def _enter(self, segment: Segment) -> None:
-        self._end = LogPosition(segment.number, SEGMENT_HEAD_BYTES, self._end.record, 0)
+        self.end = LogPosition(segment.number, SEGMENT_HEAD_BYTES, self.end.record, 0)
 
     def _check_position(self, segment: Segment) -> None:
         """Raise unless the record before the position is there: the log would be older than its index."""
-        end = self._end
+        end = self.end
         if end.last_position:
             found = segment.record_at(end.last_position)
             if found is None or found.end != end.position or found.head.number != end.record - 1:
