@@ -26,12 +26,13 @@ _PLACE_BYTES: Final = 12
 class Reader:
     """A batch that several groups read piece by piece: checked, decompressed and decoded once, on first use."""
 
-    __slots__ = ("_all", "_block", "_columns", "_is_checked", "_lengths", "_offsets", "batch")
+    __slots__ = ("_all", "_block", "_columns", "_lengths", "_offsets", "batch", "is_checked")
 
     def __init__(self, batch: EncodedBatch, *, is_checked: bool = False) -> None:
         """With `is_checked`, this process made or checked these bytes, and skips their checksum."""
         self.batch = batch
-        self._is_checked = is_checked
+        self.is_checked = is_checked
+        """Whether the body's checksum is known to match."""
         self._all: list[bytes] | None = None
         self._block = b""
         self._lengths: array[int] | None = None
@@ -72,7 +73,7 @@ class Reader:
     def _open(self) -> tuple[array[int], array[int], bytes]:
         """The payloads' lengths, their positions with the end of the last, and the bytes that hold them."""
         if self._lengths is None or self._offsets is None:
-            opened = open_body(self.batch.body, self.batch.count, is_checked=self._is_checked)
+            opened = open_body(self.batch.body, self.batch.count, is_checked=self.is_checked)
             self._lengths, self._block, data_start = opened
             self._offsets = array("Q", accumulate(self._lengths, initial=data_start))
         return self._lengths, self._offsets, self._block
@@ -82,16 +83,11 @@ class Reader:
         """Whether payloads are sliced for each read: keeping them would double the batch's memory."""
         return is_large(self.batch.body, self.batch.count)
 
-    @property
-    def is_checked(self) -> bool:
-        """Whether the body's checksum is known to match."""
-        return self._is_checked
-
     def check(self) -> None:
         """Raise `InvalidBatch` if the body is damaged; checks once."""
-        if not self._is_checked:
+        if not self.is_checked:
             self.payloads(0, 0)
-            self._is_checked = True
+            self.is_checked = True
 
     def messages(self, start: int, stop: int) -> list[Message]:
         """The messages [start, stop)."""

@@ -66,7 +66,7 @@ class PostgresStore:
         self.enqueueing = PostgresEnqueueing(self._fetch, sql, address, seconds)
         self._writer = Writer(self._supersede)
         self._sweeper = Sweeper(self._sweep)
-        self._vacuum = Vacuum(lambda: self._pool.execute(sql.vacuum))
+        self._vacuum = Vacuum(lambda: self._pool.fetch(sql.vacuum))
         self._closed = False
 
     @classmethod

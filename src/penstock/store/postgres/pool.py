@@ -158,10 +158,6 @@ class Pool:
         finally:
             await self._release(connection)
 
-    async def execute(self, statement: str, *values: Any) -> None:
-        async with self._connection() as connection:
-            await connection.fetch(statement, *values)
-
     async def fetch(self, statement: str, *values: Any) -> list[Any]:
         async with self._connection() as connection:
             rows: list[Any] = await connection.fetch(statement, *values)

@@ -7,7 +7,6 @@ another process vacuums the table already, nothing is done. May not know what a 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -25,7 +24,7 @@ log = logging.getLogger("penstock.store")
 class Vacuum:
     """Counts what is stored, and has the table vacuumed beside the commits."""
 
-    def __init__(self, vacuum: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, vacuum: Callable[[], Awaitable[object]]) -> None:
         self._vacuum = vacuum
         self._bytes = 0
         self._task: asyncio.Task[None] | None = None
@@ -48,6 +47,4 @@ class Vacuum:
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+            await asyncio.wait([self._task])

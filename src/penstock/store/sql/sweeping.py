@@ -8,7 +8,6 @@ after a restart. It may not know any database. Next stops: `store/postgres/engin
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
@@ -71,9 +70,7 @@ class Sweeper:
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+            await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
