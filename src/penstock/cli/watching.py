@@ -61,15 +61,6 @@ def rate_text(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 100 or rate == 0 else f"{rate:,.1f}"
 
 
-class Sample:
-    """The counts of all queues at one moment."""
-
-    def __init__(self, stats: list[QueueStats], seconds: float) -> None:
-        self.stats = stats
-        self.seconds = seconds
-        self.by_name = {one.queue: one for one in stats}
-
-
 def done_of(one: QueueStats) -> dict[str, int]:
     """Of each group, how many messages are behind it: neither waiting nor dead."""
     return {group.group: one.published - group.lag - group.dead for group in one.groups}
@@ -95,16 +86,16 @@ class Watch:
         self._show_all = show_all
         self._sort = sort
         self.interval = interval
-        self._before: Sample | None = None
+        self._before: dict[str, QueueStats] = {}
+        self._looked_at = 0.0
 
     async def look(self) -> Frame:
         """The first time without rates."""
         stats = await all_stats(self._client, self._prefix, show_all=self._show_all)
-        sample = Sample(stats, time.monotonic())
-        before, self._before = self._before, sample
-        seconds = max(0.001, sample.seconds - before.seconds) if before is not None else 1.0
-        known = {} if before is None else before.by_name
-        rows = [row_of(one, known.get(one.queue), seconds) for one in stats]
+        now = time.monotonic()
+        seconds = max(0.001, now - self._looked_at) if self._looked_at else 1.0
+        rows = [row_of(one, self._before.get(one.queue), seconds) for one in stats]
+        self._before, self._looked_at = {one.queue: one for one in stats}, now
         return Frame(time.time_ns() // 1_000_000, seconds, self._sorted(rows))
 
     def _sorted(self, rows: list[Row]) -> list[Row]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +22,7 @@ from penstock.spark.lake.layout import EVENTS, MESSAGES, SCHEMAS, table_of
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.source.heads import HeadReader
-from penstock.spark.source.options import EARLIEST, QueueChoice, queue_choice
+from penstock.spark.source.options import QueueChoice, queue_choice
 from penstock.spark.source.planning import Heads
 
 Argument = TypeVar("Argument")
@@ -134,17 +134,8 @@ def marks(tables: Mapping[str, LakeTable], heads: Heads) -> dict[str, dict[int, 
     }
 
 
-def starting_offsets(found: Mapping[str, Mapping[int, int | None]]) -> str:
-    """The source's option: go on where the lake ends, or begin at the earliest."""
-    return offsets_json(
-        {
-            queue: {lane: EARLIEST if mark is None else mark for lane, mark in lanes.items()}
-            for queue, lanes in found.items()
-        }
-    )
-
-
 def offsets_json(offsets: Offsets) -> str:
+    """The source's option for where a read starts or ends."""
     return json.dumps(
         {queue: {str(lane): offset for lane, offset in lanes.items()} for queue, lanes in offsets.items()}
     )
@@ -188,11 +179,6 @@ def check_least(options: msgspec.Struct, **least: int) -> None:
         value = getattr(options, name)
         if value is not None and value < low:
             raise InvalidArgument(f"{name} is {value}; it must be {low} or more")
-
-
-def plain(value: Any) -> Any:
-    """As a summary holds it."""
-    return msgspec.to_builtins(value)
 
 
 def in_tasks(

@@ -25,53 +25,47 @@ TRIES: Final = 20
 """An archive that commits at the same moment is met again and again; this bounds the retries."""
 
 
-class Merge(msgspec.Struct, frozen=True):
-    """Files of one partition that become one (or a few, where they are large)."""
-
-    files: list[DataFile]
-
-
 class Merged(msgspec.Struct, frozen=True):
     removed: list[DataFile]
     added: list[DataFile]
 
 
-def merges(files: Iterable[DataFile], before: str, target_bytes: int) -> list[Merge]:
+def merges(files: Iterable[DataFile], before: str, target_bytes: int) -> list[list[DataFile]]:
     """Groups of at least two small neighbours in partitions of days before `before` (a date in ISO 8601)."""
     partitions: dict[tuple[str, str], list[DataFile]] = defaultdict(list)
     for file in files:
         if file.date < before and file.size < target_bytes * 3 // 4:
             partitions[file.queue, file.date].append(file)
-    found: list[Merge] = []
+    found: list[list[DataFile]] = []
     for _, small in sorted(partitions.items()):
         group: list[DataFile] = []
         for file in small:
             if group and sum(one.size for one in group) + file.size > target_bytes:
-                found.append(Merge(group))
+                found.append(group)
                 group = []
             group.append(file)
-        found.append(Merge(group))
-    return [merge for merge in found if len(merge.files) > 1]
+        found.append(group)
+    return [group for group in found if len(group) > 1]
 
 
-def merge(storage: Storage, schema: pa.Schema, group: Merge) -> Merged:
+def merge(storage: Storage, schema: pa.Schema, group: list[DataFile]) -> Merged:
     """Rewrite the rows of a group; durable and invisible when this returns."""
     files = PartitionFiles(storage, schema)
     try:
-        for file in group.files:
+        for file in group:
             for rows in read_file(storage, file, schema, Choice()):
                 files.add(file.queue, file.date, rows)
         added = files.finish()
-        expected, written = (sum(file.rows or 0 for file in some) for some in (group.files, added))
+        expected, written = (sum(file.rows or 0 for file in some) for some in (group, added))
         if expected != written:
-            names = ", ".join(file.path for file in group.files)
+            names = ", ".join(file.path for file in group)
             raise LakeDamaged(
                 f"{names} should have {expected} rows in all and have {written}: they were left as they are"
             )
     except BaseException:
         files.abandon()
         raise
-    return Merged(group.files, added)
+    return Merged(group, added)
 
 
 def replace(table: LakeTable, done: Sequence[Merged]) -> tuple[LakeTable, int]:

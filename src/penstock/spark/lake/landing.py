@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -51,15 +52,14 @@ def commit(table: LakeTable, reports: Iterable[Report], first_of: FirstOf, *, al
     return Landed(table, plan.marks, rows, repeated, plan.gaps)
 
 
-class Landed:
+class Landed(NamedTuple):
     """What a commit did; `table` is the lake after it."""
 
-    def __init__(self, table: LakeTable, marks: dict[LaneKey, int], rows: int, repeated: int, gaps: list[Gap]) -> None:
-        self.table = table
-        self.marks = marks
-        self.rows = rows
-        self.repeated = repeated
-        self.gaps = gaps
+    table: LakeTable
+    marks: dict[LaneKey, int]
+    rows: int
+    repeated: int
+    gaps: list[Gap]
 
 
 def planned(

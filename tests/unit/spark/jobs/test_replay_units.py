@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from penstock.spark.jobs.replay.plan import Plan, units
+from penstock.spark.jobs.replay.history import Plan, units
 from penstock.spark.source.planning import LaneSlice
 
 

@@ -54,12 +54,12 @@ def test_small_files_become_one_for_each_partition(lake: LakeTable) -> None:
 
 def test_recent_days_and_large_files_are_left_alone(lake: LakeTable) -> None:
     sizes = sum(file.size for file in lake.files())
-    assert {file.date for merge in compaction.merges(lake.files(), "2026-03-02", MEBIBYTE) for file in merge.files} == {
+    assert {file.date for merge in compaction.merges(lake.files(), "2026-03-02", MEBIBYTE) for file in merge} == {
         "2026-03-01"
     }
     assert compaction.merges(lake.files(), LATER, 100) == []
     halves = compaction.merges(lake.files(), LATER, sizes // 4)
-    assert all(sum(file.size for file in merge.files) <= sizes // 4 for merge in halves)
+    assert all(sum(file.size for file in merge) <= sizes // 4 for merge in halves)
     assert compaction.day_before(3, dt.date(2026, 3, 2)) == "2026-02-27"
 
 

@@ -17,19 +17,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.model.errors import NotFound, PenstockError
 from penstock.spark.jobs.frame import Progress, Summary, follow
-from penstock.spark.jobs.lakes import (
-    LakeOptions,
-    check_positive,
-    marks,
-    plain,
-    queues_json,
-    starting_offsets,
-    tables_to_write,
-)
+from penstock.spark.jobs.lakes import LakeOptions, check_positive, marks, offsets_json, queues_json, tables_to_write
 from penstock.spark.lake import landing, sink
 from penstock.spark.lake.errors import LakeConflict
 from penstock.spark.lake.layout import MESSAGES, MESSAGES_SCHEMA
@@ -38,7 +31,7 @@ from penstock.spark.lake.writing import Report
 from penstock.spark.source.cursor import Cursor
 from penstock.spark.source.heads import HeadReader
 from penstock.spark.source.offsets import QueuePosition
-from penstock.spark.source.options import as_pattern
+from penstock.spark.source.options import EARLIEST, as_pattern
 from penstock.spark.source.planning import Heads
 
 TRIES: Final = 5
@@ -135,7 +128,14 @@ class Archive:
         self.gaps: list[landing.Gap] = []
 
     def starting_offsets(self, heads: Heads) -> str:
-        return starting_offsets(marks(self._tables, heads))
+        """Go on where the lake ends, or begin at the earliest."""
+        known = marks(self._tables, heads).items()
+        return offsets_json(
+            {
+                queue: {lane: EARLIEST if mark is None else mark for lane, mark in lanes.items()}
+                for queue, lanes in known
+            }
+        )
 
     def follow_marks(self, heads: Heads) -> None:
         """Declare the groups, and bring them to where the lake is: the run before may have ended in between."""
@@ -214,5 +214,5 @@ class Archive:
             commits=self.commits,
             files=self.files,
             repeated=self.repeated,
-            **({"gaps": plain(self.gaps)} if self.gaps else {}),
+            **({"gaps": msgspec.to_builtins(self.gaps)} if self.gaps else {}),
         )

@@ -117,7 +117,7 @@ def _merge(
             break
         part = plan[first : first + size]
         if options.dry_run:
-            counts.merged += sum(len(one.files) for one in part)
+            counts.merged += sum(map(len, part))
             counts.into += len(part)
             continue
         merged = in_tasks(spark, partial(compaction.merge, table.storage, SCHEMAS[name]), part)

@@ -11,18 +11,20 @@ Original place, time and ids travel in headers `x-original-…`.
 from __future__ import annotations
 
 import time
+from functools import reduce
 from typing import Any, Final
 
 import msgspec
-from pyspark.sql import Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.model import check_name
 from penstock.model.errors import InvalidArgument, MarkMoved, NotFound, PenstockError
+from penstock.spark.filters.columns import filter_column
 from penstock.spark.jobs.frame import Progress, Summary
 from penstock.spark.jobs.lakes import check_positive
-from penstock.spark.jobs.replay.plan import HistoryOptions, Plan, planned, units
-from penstock.spark.jobs.replay.rows import counted, days_of, published, rows_of, wanted
+from penstock.spark.jobs.replay import history
+from penstock.spark.jobs.replay.history import HistoryOptions, Plan
 from penstock.spark.source.planning import LaneSlice
 
 MARK: Final = "replay/"
@@ -33,6 +35,7 @@ ASKED: Final = (
 """Options that decide what is published: a replay does not change on its way."""
 PACED_SECONDS: Final = 2.0
 """With a rate, a unit is what may be published in this many seconds."""
+_VALUE: Final = "struct<kind:string,text:string,integer:bigint,float:double>"
 
 
 class ReplayOptions(HistoryOptions, frozen=True, kw_only=True):
@@ -71,7 +74,7 @@ def run(spark: SparkSession, options: ReplayOptions, progress: Progress) -> Summ
     if options.dry_run:
         return _counted(spark, options, progress)
     state, version = _state(spark, options)
-    todo = units(state.plan)
+    todo = history.units(state.plan)
     total = sum(piece.rows for unit in todo for piece in unit)
     progress.update(done=sum(piece.rows for unit in todo[: state.done] for piece in unit), total=total)
     already = state.done
@@ -115,7 +118,7 @@ def _state(spark: SparkSession, options: ReplayOptions) -> tuple[State, int]:
     try:
         mark = options.client.mark(MARK + options.name)
     except NotFound:
-        state = State(_asked(options), planned(spark, options, _unit_rows(options)))
+        state = State(_asked(options), history.planned(spark, options, _unit_rows(options)))
         return state, _save(options, state, 0)
     state = msgspec.convert(mark.value, State)
     changed = sorted(name for name, value in _asked(options).items() if state.asked.get(name) != value)
@@ -155,7 +158,7 @@ def _unit_rows(options: ReplayOptions) -> int:
 
 def _publish(spark: SparkSession, options: ReplayOptions, number: int, unit: list[LaneSlice]) -> int:
     """One unit, as one transaction of the sink; how many messages."""
-    rows = rows_of(spark, options, unit, wanted(options))
+    rows = history.rows_of(spark, options, unit, wanted(options))
     if rows is None:
         return 0
     seen = Observation()
@@ -167,12 +170,12 @@ def _publish(spark: SparkSession, options: ReplayOptions, number: int, unit: lis
         target["routingKey"] = options.routing_key
     asked = {**options.source(), **target, "transactionId": f"{MARK}{options.name}/{number}"}
     published(ordered, options).write.format("penstock").mode("append").options(**asked).save()
-    return counted(seen, rows, {"rows": count})["rows"]
+    return history.counted(seen, rows, {"rows": count})["rows"]
 
 
 def _counted(spark: SparkSession, options: ReplayOptions, progress: Progress) -> Summary:
-    plan = planned(spark, options, _unit_rows(options))
-    days = days_of(rows_of(spark, options, plan.slices, wanted(options)))
+    plan = history.planned(spark, options, _unit_rows(options))
+    days = history.days_of(history.rows_of(spark, options, plan.slices, wanted(options)))
     total = sum(day["count"] for day in days)
     progress.update(rows=total)
     return progress.summary(
@@ -181,4 +184,55 @@ def _counted(spark: SparkSession, options: ReplayOptions, progress: Progress) ->
         would_publish=total,
         looked_at=sum(piece.rows for piece in plan.slices),
         days=days,
+    )
+
+
+# Messages ------------------------------------------------------------------------------------------------
+
+
+def wanted(options: ReplayOptions) -> Column:
+    """Which messages are replayed, of those within the times."""
+    conditions: list[Column] = [F.lit(True)]
+    if options.partitions is not None:
+        conditions.append(F.col("partition").isin(options.partitions))
+    for name, value in (options.headers or {}).items():
+        conditions.append(F.col("headers")[name] == value)
+    if options.where is not None:
+        conditions.append(filter_column(options.where))
+    return reduce(Column.__and__, conditions)
+
+
+def published(rows: DataFrame, options: ReplayOptions) -> DataFrame:
+    """The messages as the sink takes them. Delays are over; a ttl counts from now on."""
+    changed = {"typed_headers": _headers(options), "dedup_id": history.dedup_id(options)}
+    return rows.withColumns(changed).select(*history.MESSAGE)
+
+
+def _headers(options: ReplayOptions) -> Column:
+    """The message's own, and where it was; those of an earlier replay give way."""
+    time = F.date_format("published_at", "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX")
+    added = {
+        "x-original-queue": _value("text", text=F.col("queue")),
+        "x-original-queue-id": _value("integer", integer=F.col("queue_id")),
+        "x-original-lane": _value("integer", integer=F.col("lane").cast("bigint")),
+        "x-original-offset": _value("integer", integer=F.col("offset")),
+        "x-original-published-at": _value("time", text=time),
+        "x-original-dedup-id": _value("text", text=F.col("dedup_id")),
+        "x-replay": _value("text", text=F.lit(options.name)),
+    }
+    own = F.coalesce(F.col("typed_headers"), F.create_map().cast(f"map<string,{_VALUE}>"))
+    names = [F.lit(name) for name in added]
+    kept = F.map_filter(own, lambda name, _: ~name.isin(names))
+    more = F.create_map(*(item for name, value in added.items() for item in (F.lit(name), value)))
+    known = F.map_filter(more, lambda _, value: value["text"].isNotNull() | value["integer"].isNotNull())
+    return F.map_concat(kept, known)
+
+
+def _value(kind: str, *, text: Column | None = None, integer: Column | None = None) -> Column:
+    """One typed header."""
+    return F.struct(
+        F.lit(kind).alias("kind"),
+        (F.lit(None).cast("string") if text is None else text).alias("text"),
+        (F.lit(None).cast("bigint") if integer is None else integer).alias("integer"),
+        F.lit(None).cast("double").alias("float"),
     )

@@ -25,8 +25,8 @@ from penstock.model.errors import InvalidArgument, NotFound
 from penstock.spark.filters.columns import filter_column
 from penstock.spark.filters.routing import Routes, binding_column, route_column
 from penstock.spark.jobs.frame import Progress, Summary
-from penstock.spark.jobs.replay.plan import HistoryOptions, Plan, planned, units
-from penstock.spark.jobs.replay.rows import MESSAGE, counted, days_of, dedup_id, rows_of
+from penstock.spark.jobs.replay import history
+from penstock.spark.jobs.replay.history import HistoryOptions, Plan
 from penstock.spark.sink.identity import ledger_name, sink_text
 from penstock.spark.sink.ledger import Ledger
 from penstock.spark.sink.options import write_options
@@ -69,17 +69,17 @@ def run(spark: SparkSession, options: RouteOptions, progress: Progress) -> Summa
     """Route what of history is not routed yet; with `dry_run` count it."""
     _check(options)
     is_wanted = predicate(options)  # before anything is read: what is wrong with a condition is said at once
-    plan = planned(spark, options, options.unit_rows)
+    plan = history.planned(spark, options, options.unit_rows)
     plan = Plan([one for one in plan.slices if one.queue != options.to_queue], plan.unit_rows)
     if options.dry_run:
-        return _counted(options, plan, rows_of(spark, options, plan.slices, is_wanted), progress)
+        return _counted(options, plan, history.rows_of(spark, options, plan.slices, is_wanted), progress)
     counts = Counts()
     total = sum(one.rows for one in plan.slices)
     progress.update(done=0, total=total)
-    for unit in units(plan):
+    for unit in history.units(plan):
         if progress.stopping:
             break
-        found = _route(options, unit, rows_of(spark, options, unit, is_wanted))
+        found = _route(options, unit, history.rows_of(spark, options, unit, is_wanted))
         counts = Counts(
             *(one + other for one, other in zip(*map(msgspec.structs.astuple, (counts, found)), strict=True))
         )
@@ -171,7 +171,7 @@ def _route(options: RouteOptions, unit: list[LaneSlice], rows: DataFrame | None)
     # In the order of the log: messages of one partition stay in order.
     alive = looked_at.where(is_alive(now)).orderBy("queue_id", "lane", "offset")
     as_published(alive, options, now).write.format("penstock").mode("append").options(**asked).save()
-    found = counted(seen, rows, wanted)
+    found = history.counted(seen, rows, wanted)
     counts.matched, counts.expired = found["matched"], found["expired"]
     counts.routed = _written(options, asked, unit) - before
     return counts
@@ -199,14 +199,14 @@ def as_published(rows: DataFrame, options: RouteOptions, now: int) -> DataFrame:
     left = {
         "ttl_ms": published_ms + F.col("ttl_ms") - now,
         "not_before": F.when(due_ms > now, F.timestamp_millis(due_ms)),
-        "dedup_id": dedup_id(options),
+        "dedup_id": history.dedup_id(options),
     }
-    return rows.withColumns(left).select("queue_id", "queue", "lane", "offset", "not_before", *MESSAGE)
+    return rows.withColumns(left).select("queue_id", "queue", "lane", "offset", "not_before", *history.MESSAGE)
 
 
 def _counted(options: RouteOptions, plan: Plan, rows: DataFrame | None, progress: Progress) -> Summary:
     """What a run would look at and route, one that has routed before included."""
-    days = days_of(None if rows is None else rows.where(is_alive(now_ms())))
+    days = history.days_of(None if rows is None else rows.where(is_alive(now_ms())))
     total = sum(day["count"] for day in days)
     progress.update(rows=total)
     return progress.summary(

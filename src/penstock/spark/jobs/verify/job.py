@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.spark.jobs.frame import Progress, Summary
-from penstock.spark.jobs.lakes import LakeOptions, in_tasks, plain, read_log, tables_to_read
+from penstock.spark.jobs.lakes import LakeOptions, in_tasks, read_log, tables_to_read
 from penstock.spark.jobs.verify.rows import (
     MESSAGE_IDS,
     cell_of,
@@ -75,7 +75,7 @@ def run(spark: SparkSession, options: VerifyOptions, progress: Progress) -> Summ
         lake=options.lake,
         compared=findings.compared,
         damaged=findings.damaged,
-        differences=plain(findings.differences),
+        differences=msgspec.to_builtins(findings.differences),
         days=days,
     )
 
