@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,7 +14,6 @@ from penstock.cli.output import json_line, payload_text, printable, value_text
 if TYPE_CHECKING:
     from penstock.api.results import Received
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Show = Callable[["Iterable[Received]"], None]
 
 raw_option = click.option(

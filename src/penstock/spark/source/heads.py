@@ -14,7 +14,7 @@ from penstock.model import EVENTS_PATTERN, EVENTS_QUEUE, is_events_queue
 from penstock.model.errors import NotFound
 from penstock.spark.clients import Access, client_of
 from penstock.spark.source.options import QueueChoice, chosen_queues, prefixes
-from penstock.spark.source.planning import Heads, LaneHead, QueueHead
+from penstock.spark.source.planning import Heads, QueueHead
 
 AGE_S_MIN: Final = 0.05
 AGE_FACTOR: Final = 10
@@ -43,8 +43,7 @@ class HeadReader:
                 found = client.lanes(name, time_ms)
             except NotFound:
                 continue
-            lanes = {one.lane: LaneHead(one.first, one.end, one.bytes, one.at_time) for one in found.lanes}
-            heads[name] = QueueHead(found.queue_id, lanes)
+            heads[name] = QueueHead(found.queue_id, {one.lane: one for one in found.lanes})
         return heads
 
     def recent(self) -> Heads:

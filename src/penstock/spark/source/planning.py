@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.api.scan import LanePlace
 from penstock.model.errors import InvalidArgument
 from penstock.spark.source.offsets import Position, QueuePosition
 from penstock.spark.source.options import EARLIEST, LATEST, Place
@@ -20,18 +21,11 @@ SLICE_ROWS: Final = 250_000
 """Rows of a slice: a lane's range is cut into slices, so that a large one keeps several cores busy."""
 
 
-class LaneHead(msgspec.Struct, frozen=True):
-    """What a lane holds now."""
-
-    first: int
-    end: int
-    bytes: int
-    at_time: int | None = None
-
-
 class QueueHead(msgspec.Struct, frozen=True):
+    """What a queue holds now, by lane."""
+
     id: int
-    lanes: dict[int, LaneHead]
+    lanes: dict[int, LanePlace]
 
 
 Heads = dict[str, QueueHead]
@@ -83,15 +77,15 @@ def placed(place: Place, heads: Heads, option: str) -> Position:
     if place.offsets is not None:
         _check_names(place.offsets, heads, option)
     return {
-        name: QueuePosition(head.id, {lane: _offset(place, name, lane, head.lanes[lane]) for lane in head.lanes})
+        name: QueuePosition(head.id, {lane: _offset(place, name, one) for lane, one in head.lanes.items()})
         for name, head in heads.items()
     }
 
 
-def _offset(place: Place, queue: str, lane: int, head: LaneHead) -> int:
+def _offset(place: Place, queue: str, head: LanePlace) -> int:
     if place.time_ms is not None:
         return head.end if head.at_time is None else head.at_time
-    wanted = place.everywhere if place.offsets is None else place.offsets[queue][lane]
+    wanted = place.everywhere if place.offsets is None else place.offsets[queue][head.lane]
     if wanted is None or wanted == LATEST:
         return head.end
     return head.first if wanted == EARLIEST else wanted
@@ -145,7 +139,7 @@ def mended(start: Position, heads: Heads) -> tuple[Position, list[Gap]]:
         for lane, lane_head in head.lanes.items():
             offset = lane_head.first if known is None else known.lanes.get(lane, lane_head.first)
             lanes[lane] = min(max(offset, lane_head.first), lane_head.end)
-            if gap := _lane_gap(name, lane, offset, lane_head):
+            if gap := _lane_gap(name, offset, lane_head):
                 gaps.append(gap)
         gone = () if known is None else sorted(set(known.lanes) - set(head.lanes))
         gaps += [Gap(name, lane, None, None, "the queue has no such lane any more") for lane in gone]
@@ -154,16 +148,16 @@ def mended(start: Position, heads: Heads) -> tuple[Position, list[Gap]]:
     return position, gaps
 
 
-def _lane_gap(queue: str, lane: int, offset: int, head: LaneHead) -> Gap | None:
+def _lane_gap(queue: str, offset: int, head: LanePlace) -> Gap | None:
     if offset < head.first:
         why = f"removed by retention; the lane begins at offset {head.first} now"
-        return Gap(queue, lane, offset, head.first, why)
+        return Gap(queue, head.lane, offset, head.first, why)
     if offset > head.end:
         why = (
             f"the lane ends at offset {head.end}, before the position at which the read is to go on; is this the "
             "checkpoint of another queue or server, or was the server's store set back to an older state?"
         )
-        return Gap(queue, lane, offset, None, why)
+        return Gap(queue, head.lane, offset, None, why)
     return None
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.api.scan import LanePlace
 from penstock.spark.jobs.archive.job import ArchiveOptions, _queue_option
 from penstock.spark.source.options import chosen_queues, queue_choice
-from penstock.spark.source.planning import LaneHead, QueueHead
+from penstock.spark.source.planning import QueueHead
 
 
 def asked(queues: str, there: list[str], later: list[str], **more: Any) -> list[str]:
     """What the stream reads when other queues have appeared since the archive looked."""
     options = ArchiveOptions(url="u", lake="l", queues=queues, **more)
     found = chosen_queues(options.choice, there)
-    heads = {name: QueueHead(1, {0: LaneHead(0, 0, 0)}) for name in found if name in there}
+    heads = {name: QueueHead(1, {0: LanePlace(0, 0, 0, 0)}) for name in found if name in there}
     return chosen_queues(queue_choice(_queue_option(options, heads)), [*there, *later])
 
 

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
+from penstock.api.scan import LanePlace
 from penstock.model.errors import InvalidArgument
 from penstock.spark.source.offsets import Position, QueuePosition
 from penstock.spark.source.options import EARLIEST, LATEST, Place
 from penstock.spark.source.planning import (
     Gap,
     Heads,
-    LaneHead,
     LaneSlice,
     QueueHead,
     advanced,
@@ -34,7 +34,7 @@ from penstock.spark.source.planning import (
 def heads(**queues: list[tuple[int, int]]) -> Heads:
     """Lanes by (first, end), a hundred bytes a message, of queues with ids 1, 2 …"""
     return {
-        name: QueueHead(number, {lane: LaneHead(*bounds, bytes=_size(*bounds)) for lane, bounds in enumerate(lanes)})
+        name: QueueHead(number, {lane: LanePlace(lane, *bounds, _size(*bounds)) for lane, bounds in enumerate(lanes)})
         for number, (name, lanes) in enumerate(queues.items(), 1)
     }
 
@@ -59,7 +59,7 @@ def test_earliest_latest_and_offsets() -> None:
 
 
 def test_a_time_is_where_the_server_says() -> None:
-    there = {"q": QueueHead(1, {0: LaneHead(0, 10, 0, at_time=4), 1: LaneHead(0, 8, 0, at_time=8)})}
+    there = {"q": QueueHead(1, {0: LanePlace(0, 0, 10, 0, at_time=4), 1: LanePlace(1, 0, 8, 0, at_time=8)})}
     assert placed(Place(time_ms=5), there, "x") == position(1, 4, 8)
 
 
@@ -159,7 +159,7 @@ def test_a_planned_batch_that_retention_has_passed() -> None:
 
 
 def test_a_planned_batch_of_a_queue_that_is_gone() -> None:
-    for there in (heads(), {"q": QueueHead(9, {0: LaneHead(0, 10, 0)})}):
+    for there in (heads(), {"q": QueueHead(9, {0: LanePlace(0, 0, 10, 0)})}):
         begin, gaps = readable(position(1, 1), position(1, 9), there)
         assert (begin, [gap.lost for gap in gaps]) == (position(1, 9), [8])
 
