@@ -243,37 +243,25 @@ class Way(NamedTuple):
     place: str
     """What stands in the statement for its one value."""
     run: Callable[[Any, str, str], Any]
+    """Its result is awaited where the connection is for asyncio."""
     dialect: str | Callable[[Any], str]
 
 
-def _run_dbapi(connection: Any, statement: str, document: str) -> None:
+def _run_dbapi(connection: Any, statement: str, document: str) -> Any:
     if hasattr(connection, "execute"):  # a cursor, or psycopg's connection
-        connection.execute(statement, [document])
-        return
+        return connection.execute(statement, [document])
     with connection.cursor() as cursor:
-        cursor.execute(statement, [document])
+        return cursor.execute(statement, [document])
 
 
-async def _run_psycopg_async(connection: Any, statement: str, document: str) -> None:
-    await connection.execute(statement, [document])
+def _run_asyncpg(connection: Any, statement: str, document: str) -> Any:
+    return connection.fetchval(statement, document)
 
 
-async def _run_asyncpg(connection: Any, statement: str, document: str) -> None:
-    await connection.fetchval(statement, document)
-
-
-def _run_sqlalchemy(connection: Any, statement: str, document: str) -> None:
-    connection.execute(_sqlalchemy_text(statement), {"messages": document})
-
-
-async def _run_sqlalchemy_async(connection: Any, statement: str, document: str) -> None:
-    await connection.execute(_sqlalchemy_text(statement), {"messages": document})
-
-
-def _sqlalchemy_text(statement: str) -> Any:
+def _run_sqlalchemy(connection: Any, statement: str, document: str) -> Any:
     from sqlalchemy import text  # it is there: the connection is one of its own
 
-    return text(statement)
+    return connection.execute(text(statement), {"messages": document})
 
 
 def _django_dialect(connection: Any) -> str:
@@ -287,11 +275,11 @@ def _sqlalchemy_dialect(connection: Any) -> str:
 
 _WAYS: Final = {
     ("psycopg", False): Way(False, "%s", _run_dbapi, "postgresql"),
-    ("psycopg", True): Way(True, "%s", _run_psycopg_async, "postgresql"),
+    ("psycopg", True): Way(True, "%s", _run_dbapi, "postgresql"),
     ("asyncpg", True): Way(True, "$1", _run_asyncpg, "postgresql"),
     ("pymysql", False): Way(False, "%s", _run_dbapi, "mysql"),
     ("sqlalchemy", False): Way(False, ":messages", _run_sqlalchemy, _sqlalchemy_dialect),
-    ("sqlalchemy", True): Way(True, ":messages", _run_sqlalchemy_async, _sqlalchemy_dialect),
+    ("sqlalchemy", True): Way(True, ":messages", _run_sqlalchemy, _sqlalchemy_dialect),
     ("django", False): Way(False, "%s", _run_dbapi, _django_dialect),
 }
 _NO_TRANSACTION: Final = frozenset({"Pool", "ConnectionPool", "Engine", "AsyncEngine", "ConnectionHandler"})

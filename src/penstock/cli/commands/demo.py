@@ -73,18 +73,8 @@ def say(console: Console, title: str, text: str = "") -> None:
 @contextmanager
 def server(folder: Path) -> Iterator[str]:
     """`penstock serve` on a free port, until the block ends."""
-    command = [
-        sys.executable,
-        "-m",
-        "penstock",
-        "serve",
-        "--store",
-        str(folder / "shop.db"),
-        "--port",
-        "0",
-        "--log-level",
-        "error",
-    ]
+    options = ["--store", str(folder / "shop.db"), "--port", "0", "--log-level", "error"]
+    command = [sys.executable, "-m", "penstock", "serve", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield _address(process)
