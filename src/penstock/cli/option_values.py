@@ -6,6 +6,7 @@ business.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
@@ -39,8 +40,8 @@ GROUP_FLAGS: Final = (
 def options_of(config: str, flags: tuple[str, ...] = ()) -> Decorator[Any]:
     """--option and the flags; the command gets them all as one argument, `options`. `config` names the struct."""
 
-    def options(assignments: tuple[str, ...], **given: Any) -> dict[str, Any]:
-        found = typed(config, assignments)
+    def options(texts: tuple[str, ...], **given: Any) -> dict[str, Any]:
+        found = typed(config, texts)
         for name, value in given.items():
             if value is not None and name in found:
                 raise click.UsageError(f"{name} is given twice: as --option and as {_flag(name)}")
@@ -51,12 +52,12 @@ def options_of(config: str, flags: tuple[str, ...] = ()) -> Decorator[Any]:
     every = click.option(
         "--option",
         "-o",
-        "assignments",
+        "texts",
         multiple=True,
         metavar="KEY=VALUE",
         help=f"Any option of {config}; null takes an optional one away.",
     )
-    return as_one("options", options, *map(_flag_option, flags), every, names=("assignments", *flags))
+    return as_one("options", options, *map(_flag_option, flags), every, names=("texts", *flags))
 
 
 def _flag_option(name: str) -> Decorator[Any]:
@@ -69,25 +70,33 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def typed(config: str, assignments: tuple[str, ...]) -> dict[str, Any]:
+def assignments(
+    texts: tuple[str, ...], flag: str, example: str, name_of: Callable[[str], str] = str.strip
+) -> dict[str, str]:
+    """`KEY=VALUE` texts by key, each given once."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        name = name_of(key)
+        if not equals or not name:
+            raise click.BadParameter(f"{text!r} must be KEY=VALUE, for example {example}", param_hint=flag)
+        if name in found:
+            raise click.BadParameter(f"{name} is given twice", param_hint=flag)
+        found[name] = value.strip()
+    return found
+
+
+def typed(config: str, texts: tuple[str, ...]) -> dict[str, Any]:
     """`KEY=VALUE` texts as options with values of their types."""
-    if not assignments:
+    if not texts:
         return {}
     from typing import get_type_hints
 
     from penstock import model
 
     hints = get_type_hints(getattr(model, config))
-    options: dict[str, Any] = {}
-    for text in assignments:
-        name, equals, value = text.partition("=")
-        name = name.strip().replace("-", "_")
-        if not equals:
-            raise click.BadParameter(f"{text!r} must be KEY=VALUE, for example max_attempts=3", param_hint="--option")
-        if name in options:
-            raise click.BadParameter(f"{name} is given twice", param_hint="--option")
-        options[name] = _value(config, hints, name, value.strip())
-    return options
+    given = assignments(texts, "--option", "max_attempts=3", lambda key: key.strip().replace("-", "_"))
+    return {name: _value(config, hints, name, value) for name, value in given.items()}
 
 
 def _value(config: str, hints: dict[str, Any], name: str, text: str) -> Any:

@@ -14,10 +14,10 @@ from penstock.cli.commands.exchanges import KINDS
 from penstock.cli.message_options import headers_of
 from penstock.cli.moments import instant, span
 from penstock.cli.names import complete_exchange, complete_queue
+from penstock.cli.option_values import assignments
 from penstock.cli.pipeline.running import (
     Job,
     Place,
-    assignments,
     given,
     lake_options,
     names_text,

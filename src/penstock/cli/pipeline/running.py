@@ -19,6 +19,7 @@ import click
 from penstock.cli.connection import ServerAddress, error_text, json_option, server_options
 from penstock.cli.grouped_options import as_one
 from penstock.cli.moments import span, span_text
+from penstock.cli.option_values import assignments
 from penstock.cli.output import cell_text, json_line, note, print_json, print_table, printable_lines
 from penstock.cli.pipeline.display import display
 from penstock.model.errors import PenstockError
@@ -115,18 +116,6 @@ watch_options = as_one(
     ),
 )
 """--watch, --once and --every, for jobs that are run again; the command gets `every_ms`, None for once."""
-
-
-def assignments(texts: tuple[str, ...], flag: str, example: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise click.BadParameter(f"{text!r} must be KEY=VALUE, for example {example}", param_hint=flag)
-        if name.strip() in found:
-            raise click.BadParameter(f"{name.strip()} is given twice", param_hint=flag)
-        found[name.strip()] = value.strip()
-    return found
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:

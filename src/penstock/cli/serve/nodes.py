@@ -56,12 +56,11 @@ def commands(flags: Flags, config: Config) -> list[list[str]]:
 
 def own_ports(config: Config, index: int) -> list[str]:
     """What gives a server ports of its own: as many after the configured ones as there are servers before it."""
-    configured = {
-        f"{entry.name}.{name}": getattr(config.fronts[entry.name], name) for entry in FRONTS for name in entry.ports
-    }
     flags: list[str] = []
-    for title, port in configured.items():
-        flags += ["--set", f"{title}={port + index if port else 0}"]
+    for entry in FRONTS:
+        for name in entry.ports:
+            port = getattr(config.fronts[entry.name], name)
+            flags += ["--set", f"{entry.name}.{name}={port + index if port else 0}"]
     return flags
 
 

@@ -279,7 +279,7 @@ class StreamingQuery(Protocol):
     def stop(self) -> None: ...
 
 
-def follow(query: StreamingQuery, progress: Progress, look: Callable[[], None] | None = None) -> None:
+def follow(query: StreamingQuery, progress: Progress, look: Callable[[], None]) -> None:
     """Wait until a streaming query ends, calling `look` about every second; a stop comes between two micro-batches.
 
     What the query fails with is raised. A micro-batch that takes very long is interrupted after a while: it is done
@@ -289,8 +289,7 @@ def follow(query: StreamingQuery, progress: Progress, look: Callable[[], None] |
     while query.isActive:
         if query.awaitTermination(1):
             break
-        if look is not None:
-            look()
+        look()
         if not progress.stopping:
             continue
         stop_from = time.monotonic() if stop_from is None else stop_from
@@ -298,8 +297,7 @@ def follow(query: StreamingQuery, progress: Progress, look: Callable[[], None] |
             query.stop()
             break
     query.awaitTermination(1)
-    if look is not None:
-        look()
+    look()
 
 
 def _error_text(error: BaseException) -> str:

@@ -220,7 +220,7 @@ def test_a_query_is_stopped_between_two_micro_batches() -> None:
     progress = Progress("archive")
     progress.stop()
     query = Query([True, True, True, False])
-    follow(query, progress)
+    follow(query, progress, lambda: None)
     assert query.stopped_while_active is False
 
 
