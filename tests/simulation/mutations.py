@@ -103,7 +103,7 @@ def attempts_are_not_counted_when_a_lease_expires() -> Any:
 
 @mutation
 def lease_ids_begin_anew_after_a_restart() -> Any:
-    return patch("penstock.node.numbers.NUMBERS_PER_INCARNATION", 0)
+    return patch("penstock.node.lifecycle.NUMBERS_PER_INCARNATION", 0)
 
 
 @mutation

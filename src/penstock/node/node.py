@@ -43,14 +43,12 @@ from penstock.node.declarations import Declarations
 from penstock.node.exchanges import Exchanges
 from penstock.node.lane_timers import LaneTimers
 from penstock.node.lanes import LaneSet
-from penstock.node.lifecycle import Lifecycle
+from penstock.node.lifecycle import Lifecycle, Numbers
 from penstock.node.limits import Limits
 from penstock.node.marks import Marks
-from penstock.node.numbers import Numbers
 from penstock.node.observe.counters import Counters
 from penstock.node.observe.events import EventWriter
-from penstock.node.observe.feed import EventFeed
-from penstock.node.observe.history import Histories
+from penstock.node.observe.history import EventFeed, Histories
 from penstock.node.observe.readiness import Readiness
 from penstock.node.observe.survey import Survey
 from penstock.node.observe.traces import Traces

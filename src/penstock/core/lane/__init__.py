@@ -1,7 +1,7 @@
 """A lane: one ordered log with dense offsets, and the state of every group on it.
 
 `Lane` (`lane.py`) is the owner's copy of the truth. Its state is in `state.py`, its commands in `append.py` (publish,
-with `room.py` for the queue's limits), `seal.py` (what goes into a commit) and `retention.py` (what leaves the log).
+within the queue's limits), `seal.py` (what goes into a commit) and `retention.py` (what leaves the log).
 The groups are next door, in `core/group`; the batches known in memory are in `core/log.py`.
 
 Others import from here.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import append as appending
-from penstock.core.lane import retention, room
+from penstock.core.lane import retention
 from penstock.core.lane import seal as sealing
 from penstock.core.lane.state import LaneState
 from penstock.model import Message
@@ -24,8 +24,8 @@ class Lane(LaneState):
     append_batch = appending.append_batch
     name_publish = appending.name_publish
     published_before = appending.published_before
-    check_room = room.check_room
-    lag_bytes = room.lag_bytes
+    check_room = appending.check_room
+    lag_bytes = appending.lag_bytes
 
     seal = sealing.seal
     committed = sealing.committed

@@ -28,7 +28,7 @@ from penstock.node.arguments import lane_of, place_after
 from penstock.node.broker.names import Names
 from penstock.node.catalog import Queue
 from penstock.node.observe import traces
-from penstock.node.observe.feed import Watch
+from penstock.node.observe.history import Watch
 from penstock.node.observe.survey import queue_stats
 
 

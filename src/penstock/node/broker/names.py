@@ -32,8 +32,7 @@ from penstock.node.exchanges import Exchanges
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.marks import Marks
-from penstock.node.observe.feed import EventFeed
-from penstock.node.observe.history import Histories
+from penstock.node.observe.history import EventFeed, Histories
 from penstock.node.observe.readiness import Readiness
 from penstock.node.observe.survey import Survey
 from penstock.node.observe.traces import Traces

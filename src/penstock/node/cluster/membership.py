@@ -28,8 +28,7 @@ from penstock.node.cluster.ownership import Ownership
 from penstock.node.cluster.remote_publish import Landed, Landing
 from penstock.node.cluster.slots import Slots
 from penstock.node.consume.sessions import Sessions
-from penstock.node.lifecycle import Lifecycle
-from penstock.node.numbers import Numbers
+from penstock.node.lifecycle import Lifecycle, Numbers
 from penstock.node.session import Session
 from penstock.node.spool.spool import Spool
 from penstock.node.timers import Tasks

@@ -30,8 +30,7 @@ from penstock.node.cluster.ownership import Ownership
 from penstock.node.cluster.remote_publish import Landed, Landing, is_remote_part, part_of
 from penstock.node.commit.commits import Commits
 from penstock.node.lanes import LaneSet
-from penstock.node.lifecycle import Lifecycle
-from penstock.node.numbers import Numbers
+from penstock.node.lifecycle import Lifecycle, Numbers
 from penstock.node.publish.append import Publisher
 from penstock.node.publish.parts import Part, parts_of_messages, route_message
 from penstock.node.spool.positions import Positions

@@ -26,7 +26,7 @@ from penstock.model.rows import OutboxRow, slot_of
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.commits import Commits
-from penstock.node.numbers import Numbers
+from penstock.node.lifecycle import Numbers
 from penstock.node.publish.parts import ENCODE_FROM, Origin, Part, Results
 from penstock.node.timers import Tasks
 

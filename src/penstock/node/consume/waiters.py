@@ -27,8 +27,7 @@ from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.commits import Commits
 from penstock.node.lane_timers import LaneTimers
 from penstock.node.lanes import LaneSet
-from penstock.node.lifecycle import Lifecycle
-from penstock.node.numbers import Numbers
+from penstock.node.lifecycle import Lifecycle, Numbers
 from penstock.node.timers import Tasks, Timers
 
 WAITERS_MAX: Final = 100_000

@@ -23,7 +23,7 @@ from penstock.node.catalog import Queue
 from penstock.node.clock import Clock
 from penstock.node.commit.commits import Commits
 from penstock.node.lanes import LaneSet
-from penstock.node.numbers import Numbers
+from penstock.node.lifecycle import Numbers
 from penstock.node.observe.history import Histories, MessageKey
 from penstock.node.timers import Tasks, Timers
 from penstock.store.contract import Log
