@@ -92,7 +92,6 @@ class Replay:
         """Those of them that may take long, such as for a queue that is full."""
         self._refused: dict[tuple[str, int], int] = {}
         """Records of which a commit was refused, and how often; while there are any, one a commit."""
-        self.dead = 0
 
     # Life -------------------------------------------------------------------------------------------------
 
@@ -416,5 +415,4 @@ class Replay:
 
     async def _bury(self, spool: SpoolLog, header: Header, record: Record, reason: PenstockError) -> None:
         file = await spool.bury(header, record, f"{reason.code}: {reason}", self._clock.now_ms())
-        self.dead += 1
         log.error("%d buffered messages cannot be published, and are kept in %s: %s", record.count, file, reason)
