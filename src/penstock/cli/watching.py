@@ -14,14 +14,15 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from penstock.cli.commands.stats import GROUP_COUNTS, all_stats
+from penstock.cli.commands.queues import GROUP_NUMBERS
+from penstock.cli.commands.stats import all_stats
 from penstock.cli.output import console, counted, json_line, make_table, print_table, printable
 
 if TYPE_CHECKING:
     from penstock.api.inspect import QueueStats
     from penstock.client.client import AsyncClient
 
-NUMBERS: Final = ("in/s", "out/s", *GROUP_COUNTS, "groups")
+NUMBERS: Final = ("in/s", "out/s", *GROUP_NUMBERS, "groups")
 TITLES: Final = ("queue", *NUMBERS, "paused")
 LINES_BESIDE: Final = 4
 """Lines of a frame that are no queues."""
@@ -44,7 +45,7 @@ class Row(msgspec.Struct, frozen=True):
     """How many groups are."""
 
     def cells(self) -> tuple[object, ...]:
-        counts = (getattr(self, name) for name in (*GROUP_COUNTS, "groups"))
+        counts = (getattr(self, name) for name in (*GROUP_NUMBERS, "groups"))
         return (self.queue, rate_text(self.in_rate), rate_text(self.out_rate), *counts, self.paused > 0)
 
 
@@ -73,7 +74,7 @@ def row_of(one: QueueStats, before: QueueStats | None, seconds: float) -> Row:
         known = done_of(before)
         # A seek or a redrive takes back what was done: that is no rate.
         done = sum(max(0, now - known[group]) for group, now in done_of(one).items() if group in known)
-    sums = {name: sum(getattr(group, name) for group in one.groups) for name in (*GROUP_COUNTS, "paused")}
+    sums = {name: sum(getattr(group, name) for group in one.groups) for name in (*GROUP_NUMBERS, "paused")}
     return Row(one.queue, max(0, published) / seconds, done / seconds, groups=len(one.groups), **sums)
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from penstock.api.inspect import GroupStats
     from penstock.client.client import AsyncClient
 
-GROUP_TITLES = ("group", "kind", "ready", "leased", "scheduled", "dead", "lag", "paused")
 GROUP_NUMBERS = ("ready", "leased", "scheduled", "dead", "lag")
+GROUP_TITLES = ("group", "kind", *GROUP_NUMBERS, "paused")
 
 
 @click.group(cls=SuggestingGroup)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from penstock.cli.commands.queues import GROUP_NUMBERS
 from penstock.cli.connection import answered
 from penstock.cli.names import all_option, complete_queue, prefix_option
 from penstock.cli.output import Answer, fields_of, listed
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
 
 PAGE: Final = 1_000
-GROUP_COUNTS: Final = ("ready", "leased", "scheduled", "dead", "lag")
-NUMBERS: Final = ("messages", "published", *GROUP_COUNTS)
+NUMBERS: Final = ("messages", "published", *GROUP_NUMBERS)
 TITLES: Final = ("queue", "group", "kind", *NUMBERS, "paused")
 
 
@@ -44,12 +44,12 @@ async def stats(client: AsyncClient, queue: str | None, prefix: str, show_all: b
 def rows_of(one: QueueStats) -> list[tuple[object, ...]]:
     """A line for each group; the queue's own numbers stand on the first."""
     if not one.groups:
-        return [(one.queue, None, None, one.messages, one.published, *([None] * len(GROUP_COUNTS)), None)]
+        return [(one.queue, None, None, one.messages, one.published, *([None] * len(GROUP_NUMBERS)), None)]
     own = [(one.queue, one.messages, one.published), *[("", "", "")] * (len(one.groups) - 1)]
     return [
         (queue, group.group, group.kind, messages, published, *counts)
         for (queue, messages, published), group, counts in zip(
-            own, one.groups, fields_of(one.groups, (*GROUP_COUNTS, "paused")), strict=True
+            own, one.groups, fields_of(one.groups, (*GROUP_NUMBERS, "paused")), strict=True
         )
     ]
 

@@ -62,7 +62,7 @@ class Storage(msgspec.Struct, frozen=True):
         return Storage(f"{base.rstrip('/')}/{name}", self.options)
 
     def create(self, path: str) -> Output:
-        """A new file to write to, with the folders above it. `durable` must follow when it is closed."""
+        """A new file to write to, with the folders above it. `settle_folders` must follow when it is closed."""
         root = self.root
         if root is None:
             # The handler's own stream hands pyarrow's buffers on to one that takes bytes alone: we take the latter.

@@ -1,8 +1,7 @@
 """The sink `penstock` of Spark: `df.write.format("penstock")` and `df.writeStream.format("penstock")`.
 
-Tasks stage (`task.py`), the driver publishes with one commit (`commit.py`). Spark makes new ones
-for every batch, and others of them for tasks and for the commit: they hold a plan, and all that is learnt on the way
-travels in the tasks' messages.
+Tasks stage (`task.py`), the driver publishes with one commit (`commit.py`). Spark makes a new writer for every batch,
+and copies of it for the tasks and the commit: a writer holds a plan, and what is learnt travels in the tasks' messages.
 
 What is promised: each row is published exactly once, through retried and speculative tasks, replayed and changed
 batches, a killed server and a killed driver; with identity=source also through a lost checkpoint. Rows of one target
