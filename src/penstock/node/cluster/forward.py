@@ -8,18 +8,16 @@ operation; `node/broker/cluster.py` has those. Next stop: `peers.py`.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.client.operations.errors import error_of
 from penstock.client.transport.channel import Reply, Request, Retry
 from penstock.client.transport.connection import Answer
 from penstock.model.errors import Unavailable
+from penstock.node.cluster.membership import Cluster
+from penstock.node.cluster.ownership import Ownership
 from penstock.node.cluster.peers import Broken, HttpPeers, NotSent
 from penstock.wire.http.cluster import CONSUMER, MISDIRECTED, PRINCIPAL, SESSION_NAME, TO_SESSION
-
-if TYPE_CHECKING:
-    from penstock.node.cluster.membership import Cluster
-    from penstock.node.cluster.ownership import Ownership
 
 ANSWER_WITHIN_S: Final = 3_700.0
 """The longest wait that a claim may ask for, and some more."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -11,13 +11,11 @@ from penstock.api.front_broker import ClusterNumbers, Peering
 from penstock.model import check_name
 from penstock.model.errors import Forbidden
 from penstock.model.rows import ClusterView
+from penstock.node.broker.local import LocalBroker
+from penstock.node.cluster.forward import Forwarder
+from penstock.node.cluster.membership import Cluster
 from penstock.node.cluster.remote_publish import Landed, Landing
 from penstock.node.session import Session
-
-if TYPE_CHECKING:
-    from penstock.node.broker.local import LocalBroker
-    from penstock.node.cluster.forward import Forwarder
-    from penstock.node.cluster.membership import Cluster
 
 
 class ClusterPeering(Peering):
