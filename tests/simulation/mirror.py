@@ -232,7 +232,7 @@ class Mirror:
             if row.base != expected:
                 self._report("offsets", f"lane {lane.id} got a batch at {row.base}, not at {expected}")
             expected = row.end
-            for index, message in enumerate(decode(EncodedBatch(row.count, row.meta, row.body), 0, row.count)):
+            for index, message in enumerate(decode(EncodedBatch(row.count, row.meta, row.body))):
                 offset = row.base + index
                 stored = Stored(uid_of(message), message, offset, row.published_ms, self._now_ms(), self.commits)
                 lane.messages[offset] = stored

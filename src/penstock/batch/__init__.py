@@ -9,7 +9,7 @@ bounded memory. Messages given to `encode` were checked by `model.check_message`
 goes through `check`. Next stop: `core/lane/append.py`, where a batch gets its offsets.
 
 Inside, `layout` and `guards` are below `body` (payloads) and `columns` (metadata); above these are `messages`
-(encode, decode), `reader`, `reshape` (cut, select, join) and `checks`; `frame` wraps a batch for files and HTTP.
+(encode, decode), `reader` (also cuts), `reshape` (select, join) and `checks`; `frame` wraps a batch for files and HTTP.
 Others import the names below from here.
 """
 
@@ -28,7 +28,7 @@ from penstock.batch.layout import (
 )
 from penstock.batch.messages import decode, decode_meta, decode_single, encode, encode_alike
 from penstock.batch.reader import Reader
-from penstock.batch.reshape import cut, join, select, with_key
+from penstock.batch.reshape import join, select, with_key
 
 __all__ = [
     "COLUMN_DELAY_MS",
@@ -40,7 +40,6 @@ __all__ = [
     "Meta",
     "Reader",
     "check",
-    "cut",
     "decode",
     "decode_meta",
     "decode_single",

@@ -17,7 +17,7 @@ from typing import Final
 
 import zstandard
 
-from penstock.batch.guards import check_count, check_range, check_sum, check_version, limit_bytes
+from penstock.batch.guards import check_count, check_sum, check_version, limit_bytes
 from penstock.batch.layout import (
     BODY_COMPRESSED,
     BODY_EQUAL_LENGTHS,
@@ -49,12 +49,10 @@ class _Zstandard(threading.local):
 _zstandard: Final = _Zstandard()
 
 
-def payloads(body: bytes, count: int, start: int = 0, stop: int | None = None) -> list[bytes]:
-    """The payloads [start, stop) of a body that holds `count`."""
+def payloads(body: bytes, count: int) -> list[bytes]:
+    """The payloads of a body that holds `count`."""
     lengths, block, data_start = open_body(body, count)
-    start, stop = check_range(count, start, stop)
-    offsets = accumulate(lengths[start:stop], initial=data_start + sum(lengths[:start]))
-    return [block[low:high] for low, high in pairwise(offsets)]
+    return [block[low:high] for low, high in pairwise(accumulate(lengths, initial=data_start))]
 
 
 def write_body(lengths: array[int], pieces: Sequence[bytes | memoryview]) -> bytes:

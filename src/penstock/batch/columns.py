@@ -269,7 +269,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], part: memoryview, name: str) 
         raise InvalidBatch(f"{name} does not decode: {error}") from None
 
 
-def decode_order(columns: dict[str, list[Any]], count: int, start: int, stop: int | None) -> Iterator[Iterable[Any]]:
+def decode_order(columns: dict[str, list[Any]], count: int, start: int, stop: int) -> Iterator[Iterable[Any]]:
     for name, column in TYPED.items():
         values = columns.get(name)
         if values is None:

@@ -1,7 +1,7 @@
-"""The checks that reading and writing share: version, checksum, number of messages, bytes of payloads, range.
+"""The checks that reading and writing share: version, checksum, number of messages, bytes of payloads.
 
 Each looks at a number or at a head and raises. What was read is refused with `InvalidBatch`, what is to be written with
-`MessageTooLarge`, a caller's mistake with `InvalidArgument`. This module knows neither columns nor payloads.
+`MessageTooLarge`. This module knows neither columns nor payloads.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from penstock.batch.layout import CHECKSUM, VERSION
 from penstock.model import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from penstock.model.checksum import crc32
-from penstock.model.errors import InvalidArgument, InvalidBatch, MessageTooLarge
+from penstock.model.errors import InvalidBatch, MessageTooLarge
 
 
 def check_version(version: int, what: str) -> None:
@@ -40,10 +40,3 @@ def limit_count(count: int) -> None:
 def limit_bytes(size: int) -> None:
     if size > BATCH_BYTES_MAX:
         raise MessageTooLarge(f"payloads have {size} bytes; a batch's limit is {BATCH_BYTES_MAX}")
-
-
-def check_range(count: int, start: int, stop: int | None) -> tuple[int, int]:
-    stop = count if stop is None else stop
-    if not 0 <= start <= stop <= count:
-        raise InvalidArgument(f"messages {start} to {stop} are not within a batch of {count}")
-    return start, stop

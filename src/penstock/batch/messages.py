@@ -62,13 +62,13 @@ def _meta_alike(count: int, content_type: str) -> bytes:
     return write_meta({"content_type": [content_type]}, count)
 
 
-def decode(batch: EncodedBatch, start: int = 0, stop: int | None = None) -> list[Message]:
-    """The messages [start, stop) of a batch."""
-    taken = payloads(batch.body, batch.count, start, stop)
+def decode(batch: EncodedBatch) -> list[Message]:
+    """The messages of a batch."""
+    taken = payloads(batch.body, batch.count)
     if not batch.meta:
         return list(map(Message, taken))
     columns = read_meta(batch.meta, batch.count, TYPED)
-    return list(map(Message, taken, *(decode_order(columns, batch.count, start, stop))))
+    return list(map(Message, taken, *decode_order(columns, batch.count, 0, batch.count)))
 
 
 def decode_single(batch: EncodedBatch) -> Message | None:

@@ -1,4 +1,4 @@
-"""Batch to batch, by column: cut, select and join without making messages. Headers are copied undecoded."""
+"""Batch to batch, by column: select and join without making messages. Headers are copied undecoded."""
 
 from __future__ import annotations
 
@@ -9,16 +9,9 @@ from typing import Any
 
 from penstock.batch.body import open_body, payloads, write_body
 from penstock.batch.columns import OPAQUE_HEADERS, expand, read_meta, write_meta
-from penstock.batch.guards import check_range, limit_bytes, limit_count
+from penstock.batch.guards import limit_bytes, limit_count
 from penstock.batch.layout import EncodedBatch
-from penstock.batch.reader import Reader
 from penstock.model.errors import InvalidArgument
-
-
-def cut(batch: EncodedBatch, start: int, stop: int) -> EncodedBatch:
-    """The messages [start, stop) as a batch of their own."""
-    start, stop = check_range(batch.count, start, stop)
-    return Reader(batch).cut(start, stop)
 
 
 def select(batch: EncodedBatch, indexes: Sequence[int]) -> EncodedBatch:

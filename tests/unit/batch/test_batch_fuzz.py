@@ -24,7 +24,6 @@ from penstock import batch as codec
 from penstock.batch import (
     EncodedBatch,
     check,
-    cut,
     decode,
     decode_meta,
     encode,
@@ -85,7 +84,7 @@ OPERATIONS: dict[str, Callable[[EncodedBatch], object]] = {
     "meta": lambda batch: decode_meta(batch.meta, batch.count),
     "columns": lambda batch: codec.meta_columns(batch.meta),
     "payloads": lambda batch: codec.payloads(batch.body, batch.count),
-    "cut": lambda batch: cut(batch, 0, batch.count - 1),
+    "cut": lambda batch: codec.Reader(batch).cut(0, batch.count - 1),
     "select": lambda batch: select(batch, [0]),
     "join": lambda batch: join([batch, batch]),
 }

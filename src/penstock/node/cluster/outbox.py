@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from penstock.batch import EncodedBatch, decode
+from penstock.batch import EncodedBatch, Reader
 from penstock.core.dedup import dedup_key, publish_key
 from penstock.core.group.work import WorkGroup
 from penstock.model import Message, dead_letter_target
@@ -359,7 +359,7 @@ class Outbox:
         if not batches or not batches[0].base <= row.offset < batches[0].end:
             return None
         batch, index = batches[0], row.offset - batches[0].base
-        return decode(EncodedBatch(batch.count, batch.meta, batch.body), index, index + 1)[0]
+        return Reader(EncodedBatch(batch.count, batch.meta, batch.body)).messages(index, index + 1)[0]
 
     def _check_there(self, row: OutboxRow) -> None:
         """Raise where the lane is gone: an ephemeral one goes with its process, and the next may reuse its id."""

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.model.rows import EnqueuedRow, EnqueuedTarget, FailedRow
 from penstock.store.postgres.apply import restored
@@ -28,16 +28,12 @@ PAUSE_S_MAX: Final = 30.0
 log = logging.getLogger("penstock.store.postgres")
 
 
-class Fetch(Protocol):
-    """A read of the store: raises `Closed` after its end."""
-
-    def __call__(self, statement: str, *values: Any) -> Awaitable[list[Any]]: ...
-
-
 class PostgresEnqueueing:
-    """The enqueueing part of the contract."""
+    """The enqueueing part of the contract. `fetch` is a read of the store: raises `Closed` after its end."""
 
-    def __init__(self, fetch: Fetch, sql: Queries, address: StoreAddress, seconds: float) -> None:
+    def __init__(
+        self, fetch: Callable[..., Awaitable[list[Any]]], sql: Queries, address: StoreAddress, seconds: float
+    ) -> None:
         self._fetch = fetch
         self._sql = sql
         self._address = address
