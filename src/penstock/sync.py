@@ -8,10 +8,10 @@ Next stop: `api/sync.py`, the API of what `open` gives.
 
 from __future__ import annotations
 
+from operator import methodcaller
 from pathlib import Path
 
 from penstock import embedded
-from penstock.api.broker import Broker
 from penstock.api.sync import SyncBroker, SyncTransaction
 from penstock.loop_thread import LoopThread
 from penstock.node.node import CACHE_BYTES
@@ -32,7 +32,7 @@ def open(
     thread = LoopThread("penstock")
     try:
         broker = thread.run_or_undo(
-            _close,
+            methodcaller("close"),  # the caller was interrupted before it saw the broker
             embedded.open,
             path,
             cache_bytes=cache_bytes,
@@ -45,8 +45,3 @@ def open(
         raise
     thread.last = broker.close
     return SyncBroker(broker, thread)
-
-
-async def _close(broker: Broker) -> None:
-    """The caller was interrupted before it saw the broker."""
-    await broker.close()

@@ -45,9 +45,6 @@ class AllowAll:
         """Return."""
 
 
-ALLOW_ALL: Final = AllowAll()
-
-
 class Caller(NamedTuple):
     """Who asks, and who decides."""
 
@@ -55,5 +52,5 @@ class Caller(NamedTuple):
     authorizer: Authorizer
 
 
-ANYONE: Final = Caller(ANONYMOUS, ALLOW_ALL)
+ANYONE: Final = Caller(ANONYMOUS, AllowAll())
 """The caller of a program that opened the broker itself."""

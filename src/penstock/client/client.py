@@ -25,7 +25,7 @@ from penstock.api.broker import Broker
 from penstock.client.consumer import BatchHandler, Consumer, ConsumerOptions, Handler
 from penstock.client.operations.manage import ClientManagement
 from penstock.client.operations.messages import ClientMessages
-from penstock.client.operations.requests import PublishIds, decoded
+from penstock.client.operations.requests import PublishIds, Requests, decoded
 from penstock.client.operations.scan import ClientScans
 from penstock.client.operations.staging import ClientStaging
 from penstock.client.operations.transaction import ClientTransaction
@@ -101,7 +101,7 @@ class AsyncClient(
 
     def _copy(self, namespace: str, consumer: str, session: str | None) -> AsyncClient:
         other = object.__new__(AsyncClient)
-        ClientMessages.__init__(other, self._channel, namespace, consumer, self._retry, self._idempotent, self._ids)
+        Requests.__init__(other, self._channel, namespace, consumer, self._retry, self._idempotent, self._ids)
         other._session = session
         return other
 

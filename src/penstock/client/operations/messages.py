@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -34,9 +35,9 @@ from penstock.client.operations.codec import (
     with_publish_id,
     with_query,
 )
-from penstock.client.operations.requests import SENDS_BATCH, TAKES_BATCHES, TAKES_JSON, PublishIds, Requests, requested
+from penstock.client.operations.requests import SENDS_BATCH, TAKES_BATCHES, TAKES_JSON, Requests, requested
 from penstock.client.publish_coalescer import LARGE_BYTES, Sharing, size_of
-from penstock.client.transport.channel import OutcomeUnknown, Reply, Request, Retry, Sender, is_repeat, mark_repeated
+from penstock.client.transport.channel import OutcomeUnknown, Reply, Request, is_repeat, mark_repeated
 from penstock.model import DEFAULT_GROUP, Message, check_message
 from penstock.model.errors import InvalidBatch, LeaseLost
 from penstock.model.verdict import Verdict
@@ -56,11 +57,9 @@ LATE_S: Final = 1.0
 class ClientMessages(Requests):
     """Moves messages."""
 
-    def __init__(
-        self, channel: Sender, namespace: str, consumer: str, retry: Retry, idempotent: bool, ids: PublishIds
-    ) -> None:
-        super().__init__(channel, namespace, consumer, retry, idempotent, ids)
-        self._sharing = Sharing(self._publish_plain)
+    @cached_property
+    def _sharing(self) -> Sharing:
+        return Sharing(self._publish_plain)
 
     # Publish ----------------------------------------------------------------------------------------------
 

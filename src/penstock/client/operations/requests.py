@@ -110,7 +110,7 @@ class Requests:
         try:
             answer = await self._send(endpoint.method.encode(), path, body)
         except NotFound as error:
-            if endpoint.removes and is_repeat(error):
+            if (endpoint.removes or endpoint.method == "DELETE") and is_repeat(error):
                 return None  # it was this call that removed it
             raise
         if endpoint.gives is None:

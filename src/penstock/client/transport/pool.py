@@ -205,9 +205,6 @@ class Nodes:
         self._pools = list(pools)
         self._turn = 0
 
-    def __len__(self) -> int:
-        return len(self._pools)
-
     def pick(self) -> NodePool:
         """The next node that is not put aside; where all are, the one whose pause ends first."""
         if len(self._pools) == 1:

@@ -100,22 +100,17 @@ def ticket_at(
 
     @ticketed
     def method(self: ClusterBroker, /, *args: Arguments.args, **named: Arguments.kwargs) -> Ticket[Result]:
+        def moved(error: BaseException) -> Ticket[Result]:
+            if not isinstance(error, NotOwner):
+                return Ticket.failed(error)
+            owner = Place(error.slot, error.incarnation)
+            return Ticket.of(self._forward(owner, _carried_out(name, args, named)))
+
         place = self.pinned or where(self, args, named)
         if place is not None and not self._forwarder.is_here(place):
             return Ticket.of(self._forward(place, _carried_out(name, args, named)))
         ticket: Ticket[Result] = getattr(self._local, name)(*args, **named)
-        return ticket.recover(moved(self, args, named))
-
-    def moved(
-        self: ClusterBroker, args: tuple[Any, ...], named: dict[str, Any]
-    ) -> Callable[[BaseException], Ticket[Result]]:
-        def forward(error: BaseException) -> Ticket[Result]:
-            if not isinstance(error, NotOwner):
-                return Ticket.failed(error)
-            place = Place(error.slot, error.incarnation)
-            return Ticket.of(self._forward(place, _carried_out(name, args, named)))
-
-        return forward
+        return ticket.recover(moved)
 
     update_wrapper(method, operation, ("__name__", "__qualname__"), ())
     return method

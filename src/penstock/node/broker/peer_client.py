@@ -14,8 +14,7 @@ from penstock.api.results import LeaseLike
 from penstock.api.staging import Mark, MarkPage
 from penstock.client.client import AsyncClient
 from penstock.client.operations.codec import with_query
-from penstock.client.operations.messages import ClientMessages
-from penstock.client.operations.requests import PublishIds
+from penstock.client.operations.requests import PublishIds, Requests
 from penstock.client.transport.channel import NO_RETRY, Sender
 from penstock.model import DEFAULT_GROUP, INTEGER_MAX
 from penstock.model.verdict import Verdict
@@ -27,7 +26,7 @@ class PeerClient(AsyncClient):
 
     def __init__(self, channel: Sender, namespace: str, consumer: str, session_id: str | None = None) -> None:
         """`session_id`: of a session that clients have at that node, in which every request is made."""
-        ClientMessages.__init__(self, channel, namespace, consumer, NO_RETRY, True, PublishIds())
+        Requests.__init__(self, channel, namespace, consumer, NO_RETRY, True, PublishIds())
         self._session = session_id
 
     async def settle(

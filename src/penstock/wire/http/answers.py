@@ -94,7 +94,8 @@ class BindingsAnswer(Wrapped):
 
     @classmethod
     def from_result(cls, result: list[Binding], *_names: str) -> Self:
-        return cls(list(map(BindingBody.of, result)))
+        options = [{name: getattr(one, name) for name in BindingBody.__struct_fields__} for one in result]
+        return cls(list(map(BindingBody.from_arguments, options)))
 
     def result(self, *names: str) -> list[Binding]:
         return [Binding(exchange=names[0], **body.arguments()) for body in self.bindings]

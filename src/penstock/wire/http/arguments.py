@@ -12,7 +12,6 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from penstock.api.arguments import span_of
-from penstock.model import Binding
 from penstock.model.errors import InvalidArgument
 from penstock.model.typed_headers import json_headers, plain_headers
 from penstock.wire.http.shapes import MessageBody, message_body
@@ -181,8 +180,6 @@ class DeadChoice(DeadConditions):
 
 
 class DeadQuery(DeadConditions):
-    """Which dead letters: all conditions that are given hold."""
-
     max: int = 100
     """1 to 100 000 dead letters."""
     start: int | None = None
@@ -203,8 +200,6 @@ class DeadQuery(DeadConditions):
 
 
 class RangesQuery(Arguments):
-    """Where to go on, and how far."""
-
     lane: int | None = None
     """With offset: what a page's `next` said."""
     offset: int | None = None
@@ -245,10 +240,6 @@ class BindingBody(Arguments, kw_only=True):
 
     def arguments(self) -> dict[str, Any]:
         return asdict(self) | {"headers": None if self.headers is None else plain_headers(self.headers)}
-
-    @classmethod
-    def of(cls, binding: Binding) -> Self:
-        return cls.from_arguments({name: getattr(binding, name) for name in cls.__struct_fields__})
 
 
 class ScheduleRequest(Arguments, kw_only=True):
@@ -308,8 +299,6 @@ class TraceEventRequest(Arguments, kw_only=True):
 
 
 class FailedQuery(Arguments):
-    """Where to go on, and how far."""
-
     after: int = 0
     """A page's `next`."""
     max: int = 100

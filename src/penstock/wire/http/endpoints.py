@@ -8,7 +8,9 @@ A row says where an operation is, and what its arguments and its result travel i
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from msgspec import Struct
 
 from penstock.api.admin import FailedPage
 from penstock.api.broker import Broker
@@ -60,9 +62,6 @@ from penstock.wire.http.arguments import (
     TraceQuery,
 )
 
-if TYPE_CHECKING:
-    from msgspec import Struct
-
 QUEUE: Final = "/v1/queues/{queue}"
 GROUP: Final = QUEUE + "/groups/{group}"
 LANE: Final = QUEUE + "/lanes/{lane}"
@@ -77,40 +76,34 @@ NUMBERS: Final = frozenset({"lane", "offset"})
 """Names in paths that stand for numbers."""
 
 
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """One request.
 
     The names in the path are the operation's first arguments, `body` or `query` has the rest. The answer is `gives`,
     around the result or the result itself; without it there is nothing to say.
     """
 
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        operation: Callable[..., Awaitable[Any]],
-        gives: type[Struct] | None = None,
-        *,
-        body: type[Arguments] | None = None,
-        query: type[Arguments] | None = None,
-        name: str = "",
-        errors: tuple[type[PenstockError], ...] = (),
-        removes: bool = False,
-    ) -> None:
-        self.method = method
-        self.path = path
-        self.operation = operation
-        self.gives = gives
-        self.body = body
-        self.query = query
-        self.name = name or operation.__name__
-        """What OpenAPI calls it."""
-        self.errors = errors
-        """Those that it has beyond the common ones."""
-        self.removes = removes or method == "DELETE"
-        """Done twice, it finds nothing the second time."""
-        self.parts = path.strip("/").split("/")
-        self.names = [part[1:-1] for part in self.parts if part.startswith("{")]
+    method: str
+    path: str
+    operation: Callable[..., Awaitable[Any]]
+    gives: type[Struct] | None = None
+    body: type[Arguments] | None = None
+    query: type[Arguments] | None = None
+    name: str = ""
+    """What OpenAPI calls it, if not as the operation."""
+    errors: tuple[type[PenstockError], ...] = ()
+    """Those that it has beyond the common ones."""
+    removes: bool = False
+    """Done twice, it finds nothing the second time; so it is with every DELETE."""
+
+    @property
+    def parts(self) -> list[str]:
+        return self.path.strip("/").split("/")
+
+    @property
+    def names(self) -> list[str]:
+        """The names in the path."""
+        return [part[1:-1] for part in self.parts if part.startswith("{")]
 
 
 ENDPOINTS: Final[dict[str, list[Endpoint]]] = {

@@ -62,7 +62,7 @@ class Routes(list[Route]):
                 return json_answer(gives.from_result(result, *call.names.values()))
             return json_answer(result)
 
-        handler.__name__ = endpoint.name
+        handler.__name__ = endpoint.name or operation.__name__
         handler.__doc__ = getdoc(operation)
         handler.__module__ = self.module
         shapes = {"body": endpoint.body, "query": endpoint.query}
