@@ -42,7 +42,7 @@ class MemoryStore(MemoryCoordination):
     """No application can reach it."""
 
     def __init__(self, now_ms: Callable[[], int] | None = None) -> None:
-        super().__init__(now_ms or _system_ms)
+        super().__init__(now_ms or (lambda: time_ns() // 1_000_000))
         self._lanes: dict[int, _Lane] = {}
         self._outbox: dict[int, OutboxRow] = {}
         self._traces = _Traces()
@@ -141,10 +141,6 @@ class MemoryStore(MemoryCoordination):
             index += 1
         for position in range(index, len(bases)):
             yield known.batches[bases[position]]
-
-
-def _system_ms() -> int:
-    return time_ns() // 1_000_000
 
 
 class _Traces:

@@ -34,7 +34,8 @@ class MysqlEnqueueing:
     async def rows(self, most: int, bytes_most: int, passing: Sequence[EnqueuedTarget] = ()) -> list[EnqueuedRow]:
         passed = [filled(SQL.passing, *(name and name.encode() for name in target)) for target in passing]
         values = {"passing": any_of(passed), "most": max(most, 1), "bytes_most": bytes_most}
-        return [_row(*row) for row in await self._fetch(filled_by_name(SQL.enqueued, values))]
+        rows = await self._fetch(filled_by_name(SQL.enqueued, values))
+        return [EnqueuedRow(*(*row, bool(mandatory), enqueued_ms)) for *row, mandatory, enqueued_ms in rows]
 
     async def failed(self, namespace: str, after: int, most: int) -> list[FailedRow]:
         rows = await self._fetch(filled(SQL.failed_enqueued, namespace.encode(), after, max(most, 0)))
@@ -51,12 +52,6 @@ class MysqlEnqueueing:
     async def _newest(self) -> int:
         found: int = (await self._fetch(SQL.newest_enqueued.encode()))[0][0]
         return found
-
-
-def _row(*values: Any) -> EnqueuedRow:
-    *rest, mandatory, enqueued_ms = values
-    fields = (*rest, bool(mandatory), enqueued_ms)
-    return EnqueuedRow(*fields)
 
 
 class Watcher:

@@ -7,14 +7,12 @@ caller's transaction; the clock is the machine's.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from time import time_ns
 
 from penstock.model.rows import CatalogChanges, CatalogRow, ClusterView, Joined, Member, NodeRow, SlotRow
+from penstock.store.sqlite.file import Connection
 from penstock.store.sqlite.statements import SQL
-
-Connection = sqlite3.Connection
 
 
 def now_ms() -> int:

@@ -179,20 +179,16 @@ class SqliteStore:
         return await self._read(find)
 
     async def find_trace(self, namespace: str, trace_id: str, most: int) -> list[TraceRow]:
-        def find(connection: Connection) -> list[TraceRow]:
-            rows = connection.execute(SQL.find_trace, (namespace, trace_id, max(most, 0)))
-            return [TraceRow(*row) for row in rows]
-
+        values = (namespace, trace_id, max(most, 0))
         await self._indexed(_changes_traces)
-        return await self._read(find)
+        return await self._read(
+            lambda connection: [TraceRow(*row) for row in connection.execute(SQL.find_trace, values)]
+        )
 
     async def oldest_trace(self) -> int | None:
-        def find(connection: Connection) -> int | None:
-            found: int | None = connection.execute(SQL.oldest_trace).fetchone()[0]
-            return found
-
         await self._indexed(_changes_traces)
-        return await self._read(find)
+        found: tuple[int | None] = await self._read(lambda connection: connection.execute(SQL.oldest_trace).fetchone())
+        return found[0]
 
     async def lanes_in_use(self) -> list[int]:
         def find(connection: Connection) -> list[int]:

@@ -8,12 +8,11 @@ tables are brought up to date. Next stop: `store/sqlite/log/bodies.py`, which re
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from penstock.model.rows import BatchHead, DedupRow, LaneImage
 from penstock.store.sql import tables
-from penstock.store.sql.tables import Row
 from penstock.store.sqlite.file import Connection
 from penstock.store.sqlite.log.bodies import Located
 from penstock.store.sqlite.overlay import BatchPointer
@@ -85,7 +84,8 @@ def read_heads(
     start, most = max(start, pending.trim_to), max(batches_most, 1)
     heads = {row.base: BatchHead(*row[1:7]) for row in pending.rows}
     total, count, behind = 0, 0, OFFSET_MOST
-    for head in _as_heads(connection.execute(SQL.heads, (lane, _base_at(connection, lane, start), start, most))):
+    for row in connection.execute(SQL.heads, (lane, _base_at(connection, lane, start), start, most)):
+        head = BatchHead(*row)
         total, count = total + len(head.meta), count + 1
         if (total > bytes_most and count > 1) or count == most:
             behind = head.end
@@ -105,10 +105,6 @@ def _up_to(sizes: list[tuple[int, int]], bytes_most: int) -> list[int]:
         if index and total > bytes_most:
             return [base for base, _ in sizes[:index]]
     return [base for base, _ in sizes]
-
-
-def _as_heads(rows: Iterable[Row]) -> Iterable[BatchHead]:
-    return (BatchHead(*row) for row in rows)
 
 
 def _base_at(connection: Connection, lane: int, offset: int) -> int:
