@@ -58,9 +58,9 @@ class PostgresStore:
     capabilities = Capabilities(is_remote=True)
     callback_log: CallbackLog | None = None
 
-    def __init__(self, pool: Pool, address: StoreAddress, url: str, seconds: float) -> None:
+    def __init__(self, pool: Pool, address: StoreAddress, seconds: float) -> None:
         self._pool = pool
-        self._members = MemberCalls(url, seconds)
+        self._members = MemberCalls(address, seconds)
         self._schema = address.schema
         self._sql = sql = queries_in(address.schema)
         self.enqueueing = PostgresEnqueueing(self._fetch, sql, address, seconds)
@@ -86,7 +86,7 @@ class PostgresStore:
         """
         address = StoreAddress.parse(url)
         pool = await Pool.open(address, connections=readers + 1, seconds=seconds)
-        store = cls(pool, address, url, seconds)
+        store = cls(pool, address, seconds)
         try:
             await store._prepare(migrations)
         except BaseException:

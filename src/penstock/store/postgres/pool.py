@@ -210,8 +210,8 @@ class Pool:
 class MemberCalls:
     """A connection of its own for membership, opened when first wanted: a heartbeat never waits behind reads."""
 
-    def __init__(self, url: str, seconds: float) -> None:
-        self._url = url
+    def __init__(self, address: StoreAddress, seconds: float) -> None:
+        self._address = address
         self._seconds = seconds
         self._pool: Pool | None = None
         self._opening = asyncio.Lock()
@@ -219,7 +219,7 @@ class MemberCalls:
     async def fetch(self, statement: str, *values: Any) -> list[Any]:
         async with self._opening:
             if self._pool is None:
-                self._pool = await Pool.open(StoreAddress.parse(self._url), connections=1, seconds=self._seconds)
+                self._pool = await Pool.open(self._address, connections=1, seconds=self._seconds)
         return await self._pool.fetch(statement, *values)
 
     async def close(self) -> None:
