@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final
 
@@ -88,6 +89,10 @@ class Page:
         if by_count:
             packed["several"] = {str(count): _pack(BitMap(places)) for count, places in sorted(by_count.items())}
         return packed
+
+    def __reduce__(self) -> tuple[Callable[[Packed], Page], tuple[Packed]]:
+        """Small, for a task's report to its driver."""
+        return Page.unpack, (self.pack(),)
 
     @staticmethod
     def unpack(packed: Packed) -> Page:

@@ -113,3 +113,14 @@ def test_the_digest_knows_lanes_offsets_and_repetitions() -> None:
     one, other, twice = (np.array(offsets, np.int64) for offsets in ([1, 2], [1, 3], [1, 2, 2]))
     digests = [offsets_digest(9, one), offsets_digest(9, other), offsets_digest(9, twice), offsets_digest(8, one)]
     assert len(set(digests)) == 4
+
+
+def test_a_report_to_the_driver_is_small_and_holds_everything() -> None:
+    tally = Tally()
+    tally.add(np.arange(PAGE_OFFSETS, dtype=np.int64))
+    tally.add(np.array([3, 3, 9], np.int64))
+    tally.pages[0].flags()  # made when asked, and not sent
+    sent = pickle.dumps(tally)
+    assert len(sent) < 1_000
+    page = pickle.loads(sent).pages[0]
+    assert (page.count(3), page.count(9), page.count(10), len(page.present)) == (3, 2, 1, PAGE_OFFSETS)
