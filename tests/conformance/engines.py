@@ -15,7 +15,7 @@ from pathlib import Path
 import asyncpg
 
 from penstock.model.rows import EnqueuedRow
-from penstock.store.contract import Store
+from penstock.store.contract import FullStore, Store
 from penstock.store.mysql.engine import MysqlStore
 from penstock.store.postgres.engine import PostgresStore
 from penstock.store.sqlite.engine import SqliteStore
@@ -24,14 +24,14 @@ from tests.memory_disk import MemoryDisk
 from tests.one_slot import OneSlotStore
 from tests.scenarios.overlapping import OverlappingStore
 
-Scenario = Callable[[Store], Awaitable[None]]
+Scenario = Callable[[FullStore], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class Engine:
     name: str
     durable: bool
-    open: Callable[[Path], Awaitable[Store]]
+    open: Callable[[Path], Awaitable[FullStore]]
     prepare: Callable[[], object] = lambda: None
     """Whatever must run before a child process opens it too."""
     missing: Callable[[], str | None] = lambda: None
@@ -40,7 +40,7 @@ class Engine:
     """Does what the commit of an application's transaction does; None where applications cannot enqueue."""
 
     @asynccontextmanager
-    async def opened(self, folder: Path) -> AsyncIterator[Store]:
+    async def opened(self, folder: Path) -> AsyncIterator[FullStore]:
         store = await self.open(folder)
         try:
             yield store
@@ -58,15 +58,15 @@ class Engine:
         asyncio.run(main())
 
 
-async def _open_memory(_folder: Path) -> Store:
+async def _open_memory(_folder: Path) -> FullStore:
     return MemoryDisk(enqueues=True)
 
 
-async def _open_overlapping(_folder: Path) -> Store:
+async def _open_overlapping(_folder: Path) -> FullStore:
     return OverlappingStore(enqueues=True)
 
 
-async def _open_one_slot(_folder: Path) -> Store:
+async def _open_one_slot(_folder: Path) -> FullStore:
     return OneSlotStore(enqueues=True, reads_documents=False)
 
 
@@ -75,11 +75,11 @@ async def _enqueue_memory(store: Store, _folder: Path, rows: Sequence[EnqueuedRo
     store.enqueue(*rows)
 
 
-async def _open_sqlite(folder: Path) -> Store:
+async def _open_sqlite(folder: Path) -> FullStore:
     return await SqliteStore.open(folder / "penstock.db")
 
 
-async def _open_postgres(folder: Path) -> Store:
+async def _open_postgres(folder: Path) -> FullStore:
     return await PostgresStore.open(postgres.schema_url(folder))
 
 
@@ -103,7 +103,7 @@ async def _enqueue_postgres(_store: Store, folder: Path, rows: Sequence[Enqueued
         await connection.close()
 
 
-async def _open_mysql(folder: Path) -> Store:
+async def _open_mysql(folder: Path) -> FullStore:
     return await MysqlStore.open(mariadb.database_url(folder))
 
 

@@ -72,6 +72,8 @@ LAYERS: Final = {
     "enqueue": Layer(DATA, IMPURE),
     "telemetry": Layer(DATA | {"api"}),
     "embedded": Layer(BELOW_NODE | {"node"}),
+    # Tools for operators: they open stores themselves, and know from the node what rows mean.
+    "maintenance": Layer(BELOW_NODE | {"node", "version"}),
     "loop_thread": Layer(DATA),
     # What the HTTP API carries are results of the API, as they are.
     "wire": Layer(DATA | {"api"}),
@@ -95,7 +97,7 @@ LAYERS: Final = {
     "cli": Layer(
         BELOW_NODE
         | {"node", "version", "embedded", "sync", "wire", "fronts", "client", "telemetry"}
-        | {"logs", "toml_file", "declare", "config", "spark", ""}
+        | {"logs", "toml_file", "declare", "config", "spark", "maintenance", ""}
     ),
     "__main__": Layer(frozenset({"cli"})),
 }

@@ -22,6 +22,7 @@ from penstock.cli.commands.queues import queue
 from penstock.cli.commands.schedules import schedule
 from penstock.cli.commands.spool import spool
 from penstock.cli.commands.stats import stats
+from penstock.cli.commands.store import store
 from penstock.cli.commands.tail import tail
 from penstock.cli.commands.top import top
 from penstock.cli.commands.traces import trace
@@ -264,6 +265,7 @@ for command in (
     stats,
     top,
     cluster,
+    store,
     pipeline,
 ):
     commands.add_command(command)

@@ -1,9 +1,9 @@
 """The store contract: everything that an engine must do, and all that the node may ask of it.
 
 An engine keeps rows and returns them; it knows nothing of leases that expire or messages that are due. It has four
-parts: the log, the catalog, coordination between nodes and, as an option, enqueueing by applications. `Capabilities`
-say what an engine can do beyond the minimum. The rest of Penstock relies on nine promises, each checked for every
-engine by `tests/conformance`:
+parts: the log, the catalog, coordination between nodes and, as an option, enqueueing by applications; and a fifth,
+`Maintenance`, for the tools of operators. `Capabilities` say what an engine can do beyond the minimum. The rest of
+Penstock relies on nine promises, each checked for every engine by `tests/conformance`:
 
 1. `apply` is atomic: all of a commit is in force, or nothing of it, through any crash.
 2. `apply` is durable before it returns.
@@ -179,6 +179,25 @@ class Enqueueing(Protocol):
         """How many enqueued rows have failed, in all namespaces."""
 
 
+class Maintenance(Protocol):
+    """What the tools for operators need beyond a node: to walk over everything, and to begin behind another store.
+
+    `after` is the last of the page before. Pages see commits that are made between them.
+    """
+
+    async def list_lanes(self, after: int, most: int) -> list[int]:
+        """Lanes that were ever written and not deleted, above a number, by rising number."""
+
+    async def list_dedup(self, lane: int, after: bytes | None, most: int) -> list[DedupRow]:
+        """The ids of a lane above a key, by rising key; from the first on where none is given."""
+
+    async def list_traces(self, after_ms: int, most: int) -> list[TraceRow]:
+        """Trace rows behind a time, by rising time: all of one time together, so it may be more than `most`."""
+
+    async def skip_incarnations(self, up_to: int) -> None:
+        """Whoever joins from now on gets an incarnation above this number."""
+
+
 class Store(Log, Catalog, Coordination, Protocol):
     """An open engine, used from one event loop.
 
@@ -200,6 +219,10 @@ class Store(Log, Catalog, Coordination, Protocol):
 
     async def close(self) -> None:
         """Release everything. Nothing more is called after it."""
+
+
+class FullStore(Store, Maintenance, Protocol):
+    """An engine as `open_engine` opens it: what a node uses, and what the tools for operators use."""
 
 
 def check_commit(commit: Commit) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.model.errors import InvalidArgument
-from penstock.store.contract import Store
+from penstock.store.contract import FullStore
 
 POSTGRES: Final = ("postgresql", "postgres")
 MYSQL: Final = ("mysql", "mariadb")
@@ -33,8 +33,8 @@ def label_of(place: str | Path) -> str:
     return StoreAddress.parse(str(place)).label
 
 
-async def open_engine(place: str | Path | None) -> Store:
-    """An open store."""
+async def open_engine(place: str | Path | None, *, must_exist: bool = False) -> FullStore:
+    """An open store, made and brought up to date where it is not; with `must_exist`, that is an error."""
     if place is None:
         from penstock.store.memory.engine import MemoryStore
 
@@ -43,15 +43,19 @@ async def open_engine(place: str | Path | None) -> Store:
     if not scheme:
         from penstock.store.sqlite.engine import SqliteStore
 
+        if must_exist:
+            from penstock.store.sqlite.snapshot import check_there
+
+            check_there(Path(place))
         return await SqliteStore.open(place)
     if scheme in POSTGRES:
         from penstock.store.postgres.engine import PostgresStore
 
-        return await PostgresStore.open(str(place))
+        return await PostgresStore.open(str(place), must_exist=must_exist)
     if scheme in MYSQL:
         from penstock.store.mysql.engine import MysqlStore
 
-        return await MysqlStore.open(str(place))
+        return await MysqlStore.open(str(place), must_exist=must_exist)
     raise InvalidArgument(
         f"{scheme}:// is no store that Penstock knows; name a file, postgresql://user@host/database or "
         "mysql://user@host/database"

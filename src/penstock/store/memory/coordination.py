@@ -49,6 +49,10 @@ class MemoryCoordination:
         self._members[self._last_incarnation] = (member, now_ms, now_ms)
         return Joined(self._last_incarnation, self._secret)
 
+    async def skip_incarnations(self, up_to: int) -> None:
+        self._check_open()
+        self._last_incarnation = max(self._last_incarnation, up_to)
+
     async def heartbeat(self, incarnation: int) -> ClusterView:
         self._check_open()
         now_ms = self._now_ms()

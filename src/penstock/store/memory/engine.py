@@ -130,6 +130,22 @@ class MemoryStore(MemoryCoordination):
         self._check_open()
         return sorted(number for number, lane in self._lanes.items() if lane.in_use())
 
+    # For the tools ----------------------------------------------------------------------------------------
+
+    async def list_lanes(self, after: int, most: int) -> list[int]:
+        self._check_open()
+        return sorted(number for number in self._lanes if number > after)[: max(most, 0)]
+
+    async def list_dedup(self, lane: int, after: bytes | None, most: int) -> list[DedupRow]:
+        self._check_open()
+        known = self._lanes[lane].dedup if lane in self._lanes else {}
+        keys = sorted(key for key in known if after is None or key > after)
+        return [known[key] for key in keys[: max(most, 0)]]
+
+    async def list_traces(self, after_ms: int, most: int) -> list[TraceRow]:
+        self._check_open()
+        return self._traces.behind(after_ms, max(most, 1))
+
     def _batches_after(self, lane: int, start: int) -> Iterable[BatchRow]:
         """The batches that end after an offset, in order."""
         known = self._lanes.get(lane)
@@ -166,6 +182,13 @@ class _Traces:
     def find(self, namespace: str, trace_id: str) -> list[TraceRow]:
         rows = self.by_id.get((namespace, trace_id), {})
         return [rows[key] for key in sorted(rows)]
+
+    def behind(self, time_ms: int, most: int) -> list[TraceRow]:
+        """Those behind a time, all of one time together."""
+        every = (row for rows in self.by_id.values() for row in rows.values())
+        found = sorted((row for row in every if row.at_ms > time_ms), key=lambda row: row.at_ms)
+        last_ms = found[:most][-1].at_ms if found else 0
+        return [row for row in found if row.at_ms <= last_ms]
 
     def oldest(self) -> int | None:
         return self.times[0][0] if self.times else None

@@ -46,7 +46,7 @@ from penstock.store.mysql.pool import (
     number_of,
 )
 from penstock.store.mysql.reads import catalog_row, catalog_since, find_time, joined, load
-from penstock.store.mysql.schema import MIGRATIONS, check_server, migrate
+from penstock.store.mysql.schema import MIGRATIONS, check_made, check_server, migrate
 from penstock.store.mysql.statements import SQL, filled, filled_by_name, ids
 from penstock.store.sql.lost_answer import Writer
 from penstock.store.sql.queries import Migration
@@ -81,16 +81,20 @@ class MysqlStore:
         readers: int = READERS,
         seconds: float = SECONDS,
         migrations: Sequence[Migration] = MIGRATIONS,
+        must_exist: bool = False,
     ) -> MysqlStore:
         """Open `mysql://user:password@host/database`; the database is made where it is missing.
 
         Any number of processes may open the same one: a slot belongs to the last that acquired it, and the one
-        before is `Fenced`. `tls=yes` in the URL encrypts, with `ca=FILE` for a certificate of one's own.
+        before is `Fenced`. `tls=yes` in the URL encrypts, with `ca=FILE` for a certificate of one's own. With
+        `must_exist`, nothing is made or brought up to date.
         """
         address = StoreAddress.parse(url)
         pool = await Pool.open(address, readers=readers, seconds=seconds)
         store = cls(pool)
         try:
+            if must_exist:
+                await pool.making.run(lambda connection: check_made(connection, address, migrations))
             await pool.making.run(lambda connection: migrate(connection, address, migrations))
             await pool.making.end()
             store._packet_most = await pool.writer.run(store._begin)
@@ -228,6 +232,25 @@ class MysqlStore:
 
     async def lanes_in_use(self) -> list[int]:
         return [lane for (lane,) in await self._fetch(SQL.lanes_in_use)]
+
+    # For the tools ----------------------------------------------------------------------------------------
+
+    async def list_lanes(self, after: int, most: int) -> list[int]:
+        return [lane for (lane,) in await self._fetch(SQL.list_lanes, after, max(most, 0))]
+
+    async def list_dedup(self, lane: int, after: bytes | None, most: int) -> list[DedupRow]:
+        if after is None:
+            rows = await self._fetch(SQL.first_dedup, lane, max(most, 0))
+        else:
+            rows = await self._fetch(SQL.list_dedup, lane, after, max(most, 0))
+        return [DedupRow(*row) for row in rows]
+
+    async def list_traces(self, after_ms: int, most: int) -> list[TraceRow]:
+        rows = await self._fetch(SQL.list_traces, after_ms, after_ms, max(most, 1))
+        return [TraceRow(of.decode(), under.decode(), *values) for of, under, *values in rows]
+
+    async def skip_incarnations(self, up_to: int) -> None:
+        await self._member(SQL.skip_incarnations, {"up_to": up_to})
 
     # Several nodes ----------------------------------------------------------------------------------------
 

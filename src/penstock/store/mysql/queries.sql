@@ -337,6 +337,34 @@ SELECT min(at_ms) FROM traces
 -- Either side is a walk over the index that looks at one row of each lane.
 SELECT DISTINCT lane FROM leases UNION SELECT DISTINCT lane FROM waiting ORDER BY lane
 
+-- For the tools --------------------------------------------------------------------------------------------
+
+-- name: list_lanes
+-- Lanes above a number.
+SELECT lane FROM lanes WHERE lane > %s ORDER BY lane LIMIT %s
+
+-- name: list_dedup
+-- Ids of a lane above a key.
+SELECT `key`, `offset`, expires_ms FROM dedup WHERE lane = %s AND `key` > %s AND NOT EXISTS (
+    SELECT 1 FROM leftovers o WHERE o.lane = dedup.lane AND o.below = 9223372036854775807
+) ORDER BY `key` LIMIT %s
+
+-- name: first_dedup
+-- The first ids of a lane.
+SELECT `key`, `offset`, expires_ms FROM dedup WHERE lane = %s AND NOT EXISTS (
+    SELECT 1 FROM leftovers o WHERE o.lane = dedup.lane AND o.below = 9223372036854775807
+) ORDER BY `key` LIMIT %s
+
+-- name: list_traces
+-- Traces behind a time, all of one time together.
+SELECT {traces_columns} FROM traces WHERE at_ms > %s AND at_ms <= (
+    SELECT max(at_ms) FROM (SELECT at_ms FROM traces WHERE at_ms > %s ORDER BY at_ms LIMIT %s) AS near
+) ORDER BY at_ms
+
+-- name: skip_incarnations
+-- Those up to a number are not given.
+UPDATE counters SET value = greatest(value, %(up_to)s) WHERE name = 'incarnation'
+
 -- Several nodes --------------------------------------------------------------------------------------------
 
 -- One packet each: a node that is paused in the middle holds no lock for longer than the server needs.

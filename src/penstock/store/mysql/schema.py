@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.model.errors import InvalidArgument, Unavailable
+from penstock.model.errors import InvalidArgument, NotFound, Unavailable
 from penstock.store.mysql.pool import Connection, StoreAddress
 from penstock.store.mysql.statements import SQL, filled, quoted
 from penstock.store.sql.queries import Migration, fill, load_migrations
@@ -23,6 +23,21 @@ PACKET_LEAST: Final = 16 << 20
 _VERSIONS_LEAST: Final = {"MariaDB": (10, 6), "MySQL": (8, 0, 19)}
 
 log = logging.getLogger("penstock.store.mysql")
+
+
+def check_made(connection: Connection, address: StoreAddress, migrations: Sequence[Migration]) -> None:
+    """Raise unless the database is there and up to date; changes nothing. The connection has no database yet."""
+    there = connection.fetch(filled(SQL.has_database, address.database))[0][0]
+    if there:
+        connection.run(fill(SQL.use_database, database=quoted(address.database)).encode())
+    if not there or not connection.fetch(SQL.has_version.encode())[0][0]:
+        raise NotFound(f"there is no store in the database {address.database!r}")
+    version: int = connection.fetch(SQL.version.encode())[0][0]
+    if version < len(migrations):
+        raise InvalidArgument(
+            f"the database {address.database!r} is of version {version}, this Penstock's of {len(migrations)}: start a "
+            "server on it once, which brings it up to date"
+        )
 
 
 def migrate(connection: Connection, address: StoreAddress, migrations: Sequence[Migration]) -> None:

@@ -34,7 +34,7 @@ from penstock.store.contract import CallbackLog, Capabilities, changes_enqueued,
 from penstock.store.postgres.apply import commit_values, kept, row_of, settle_values
 from penstock.store.postgres.enqueueing import PostgresEnqueueing
 from penstock.store.postgres.pool import MemberCalls, Pool, StoreAddress
-from penstock.store.postgres.schema import MIGRATIONS, migrate, queries_in
+from penstock.store.postgres.schema import MIGRATIONS, check_made, migrate, queries_in
 from penstock.store.postgres.vacuum import Vacuum
 from penstock.store.sql import tables
 from penstock.store.sql.lost_answer import Writer
@@ -77,26 +77,30 @@ class PostgresStore:
         readers: int = READERS,
         seconds: float = SECONDS,
         migrations: Sequence[Migration] = MIGRATIONS,
+        must_exist: bool = False,
     ) -> PostgresStore:
         """Open `postgresql://user@host/database?schema=penstock`; the schema is made where it is missing.
 
         Any number of processes may open the same one: a slot belongs to the last that acquired it, and the one
         before is `Fenced`. With `prepared=no` in the URL no statement is kept prepared, as a pooler older than
-        PgBouncer 1.21 needs it in transaction mode. With `listen=no` no connection waits for notifications.
+        PgBouncer 1.21 needs it in transaction mode. With `listen=no` no connection waits for notifications. With
+        `must_exist`, nothing is made or brought up to date.
         """
         address = StoreAddress.parse(url)
         pool = await Pool.open(address, connections=readers + 1, seconds=seconds)
         store = cls(pool, address, seconds)
         try:
-            await store._prepare(migrations)
+            await store._prepare(migrations, must_exist)
         except BaseException:
             await pool.close()
             raise
         store._sweeper.wake()  # leftovers of an earlier process
         return store
 
-    async def _prepare(self, migrations: Sequence[Migration]) -> None:
+    async def _prepare(self, migrations: Sequence[Migration], must_exist: bool) -> None:
         async def make(connection: asyncpg.Connection[Any]) -> None:
+            if must_exist:
+                await check_made(connection, self._schema, migrations)
             await migrate(connection, self._schema, migrations)
             await connection.execute(self._sql.put_writer, self._writer.name)
             await connection.execute(self._sql.delete_old_writers)
@@ -199,6 +203,21 @@ class PostgresStore:
 
     async def lanes_in_use(self) -> list[int]:
         return [lane for (lane,) in await self._fetch(self._sql.lanes_in_use)]
+
+    # For the tools ----------------------------------------------------------------------------------------
+
+    async def list_lanes(self, after: int, most: int) -> list[int]:
+        return [lane for (lane,) in await self._fetch(self._sql.list_lanes, after, max(most, 0))]
+
+    async def list_dedup(self, lane: int, after: bytes | None, most: int) -> list[DedupRow]:
+        return [DedupRow(*row) for row in await self._fetch(self._sql.list_dedup, lane, after, max(most, 0))]
+
+    async def list_traces(self, after_ms: int, most: int) -> list[TraceRow]:
+        rows = await self._fetch(self._sql.list_traces, after_ms, max(most, 1))
+        return [row_of(tables.TRACES, row) for row in rows]
+
+    async def skip_incarnations(self, up_to: int) -> None:
+        await self._member(self._sql.skip_incarnations, up_to)
 
     # Several nodes ----------------------------------------------------------------------------------------
 

@@ -196,6 +196,28 @@ WITH RECURSIVE leased (lane) AS (
 )
 SELECT lane FROM leased WHERE lane IS NOT NULL UNION SELECT lane FROM waits WHERE lane IS NOT NULL ORDER BY lane
 
+-- For the tools --------------------------------------------------------------------------------------------
+
+-- name: list_lanes
+-- Lanes above a number.
+SELECT lane FROM penstock.lanes WHERE lane > $1 ORDER BY lane LIMIT $2
+
+-- name: list_dedup
+-- Ids of a lane above a key.
+SELECT key, "offset", expires_ms FROM penstock.dedup WHERE lane = $1 AND ($2::bytea IS NULL OR key > $2)
+AND NOT EXISTS (SELECT FROM penstock.leftovers WHERE lane = $1 AND below = 9223372036854775807)
+ORDER BY key LIMIT $3
+
+-- name: list_traces
+-- Traces behind a time, all of one time together.
+SELECT {traces_columns} FROM penstock.traces WHERE at_ms > $1 AND at_ms <= (
+    SELECT max(at_ms) FROM (SELECT at_ms FROM penstock.traces WHERE at_ms > $1 ORDER BY at_ms LIMIT $2) AS near
+) ORDER BY at_ms
+
+-- name: skip_incarnations
+-- Those up to a number are not given.
+UPDATE penstock.counters SET value = greatest(value, $1) WHERE name = 'incarnation'
+
 -- Several nodes --------------------------------------------------------------------------------------------
 
 -- name: now_ms

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.model.errors import InvalidArgument
+from penstock.model.errors import InvalidArgument, NotFound
 from penstock.store.postgres.apply import FUNCTIONS, QUERIES
 from penstock.store.sql.queries import Migration, Queries, fill, in_schema, load_migrations, quoted
 
@@ -43,6 +43,19 @@ def check_schema(name: str) -> str:
 def queries_in(schema: str) -> Queries:
     """Every query, for a schema of this name."""
     return QUERIES.renamed(DEFAULT_SCHEMA, quoted(schema))
+
+
+async def check_made(connection: asyncpg.Connection[Any], schema: str, migrations: Sequence[Migration]) -> None:
+    """Raise unless the schema is there and up to date; changes nothing."""
+    sql = queries_in(schema)
+    if not await connection.fetchval(sql.has_schema, schema) or not await connection.fetchval(sql.has_version):
+        raise NotFound(f"there is no store in the schema {schema!r}")
+    version: int = await connection.fetchval(sql.version)
+    if version < len(migrations):
+        raise InvalidArgument(
+            f"the schema {schema!r} is of version {version}, this Penstock's of {len(migrations)}: start a server on "
+            "it once, which brings it up to date"
+        )
 
 
 async def migrate(connection: asyncpg.Connection[Any], schema: str, migrations: Sequence[Migration]) -> None:

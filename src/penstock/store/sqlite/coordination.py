@@ -33,6 +33,10 @@ def join(connection: Connection, member: Member) -> Joined:
     return Joined(incarnation, secret)
 
 
+def skip_incarnations(connection: Connection, up_to: int) -> None:
+    connection.execute(SQL.skip_incarnations, (up_to,))
+
+
 def heartbeat(connection: Connection, incarnation: int) -> ClusterView:
     now = now_ms()
     is_member = connection.execute(SQL.heartbeat, (incarnation, now)).rowcount > 0

@@ -198,6 +198,23 @@ class SqliteStore:
         await self._indexed(lambda overlay: overlay.lanes)
         return await self._read(find)
 
+    # For the tools ----------------------------------------------------------------------------------------
+
+    async def list_lanes(self, after: int, most: int) -> list[int]:
+        await self._indexed(lambda overlay: overlay.lanes)
+        return await self._read(lambda connection: reads.list_lanes(connection, after, most))
+
+    async def list_dedup(self, lane: int, after: bytes | None, most: int) -> list[DedupRow]:
+        await self._indexed(lambda overlay: lane in overlay.lanes)
+        return await self._read(lambda connection: reads.list_dedup(connection, lane, after, most))
+
+    async def list_traces(self, after_ms: int, most: int) -> list[TraceRow]:
+        await self._indexed(_changes_traces)
+        return await self._read(lambda connection: reads.list_traces(connection, after_ms, most))
+
+    async def skip_incarnations(self, up_to: int) -> None:
+        await self._write_durably(lambda connection: cluster.skip_incarnations(connection, up_to))
+
     # Several nodes ----------------------------------------------------------------------------------------
 
     async def join(self, member: Member) -> Joined:

@@ -74,6 +74,10 @@ ON CONFLICT (slot) DO UPDATE SET epoch = excluded.epoch WHERE epoch < excluded.e
 UPDATE counters SET value = max(value, (SELECT coalesce(max(epoch), 0) FROM slots)) + 1 WHERE name = 'incarnation'
 RETURNING value
 
+-- name: skip_incarnations
+-- Those up to a number are not given.
+UPDATE counters SET value = max(value, ?) WHERE name = 'incarnation'
+
 -- name: secret
 -- What only the nodes of this store know.
 SELECT secret FROM cluster
@@ -259,3 +263,24 @@ WITH RECURSIVE used (lane) AS (
     SELECT (SELECT min(lane) FROM {table} WHERE lane > used.lane) FROM used WHERE used.lane IS NOT NULL
 )
 SELECT lane FROM used WHERE lane IS NOT NULL
+
+-- For the tools ---------------------------------------------------------------------------------------------
+
+-- name: list_lanes
+-- Lanes above a number.
+SELECT lane FROM lanes WHERE lane > ? ORDER BY lane LIMIT ?
+
+-- name: list_dedup
+-- Ids of a lane above a key.
+SELECT key, offset, expires_ms FROM dedup WHERE lane = ?1 AND (?2 IS NULL OR key > ?2) ORDER BY key LIMIT ?3
+
+-- name: list_traces
+-- Traces behind a time, all of one time together.
+SELECT {traces_columns} FROM traces WHERE at_ms > ?1 AND at_ms <= (
+    SELECT max(at_ms) FROM (SELECT at_ms FROM traces WHERE at_ms > ?1 ORDER BY at_ms LIMIT ?2)
+) ORDER BY at_ms
+
+-- name: pointers
+-- Batches whose bodies are in a segment.
+SELECT lane, base, count, published_ms, bytes_end, size, meta, segment, position FROM batches
+WHERE segment = ?

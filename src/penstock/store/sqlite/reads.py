@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.model.rows import BatchHead, DedupRow, LaneImage
+from penstock.model.rows import BatchHead, DedupRow, LaneImage, TraceRow
 from penstock.store.sql import tables
 from penstock.store.sqlite.file import Connection
 from penstock.store.sqlite.log.bodies import Located
@@ -128,3 +128,18 @@ def find_time(connection: Connection, lane: int, time_ms: int) -> int | None:
         else:
             high = base
     return int(high)
+
+
+# For the tools -------------------------------------------------------------------------------------------
+
+
+def list_lanes(connection: Connection, after: int, most: int) -> list[int]:
+    return [lane for (lane,) in connection.execute(SQL.list_lanes, (after, max(most, 0)))]
+
+
+def list_dedup(connection: Connection, lane: int, after: bytes | None, most: int) -> list[DedupRow]:
+    return [DedupRow(*row) for row in connection.execute(SQL.list_dedup, (lane, after, max(most, 0)))]
+
+
+def list_traces(connection: Connection, after_ms: int, most: int) -> list[TraceRow]:
+    return [TraceRow(*row) for row in connection.execute(SQL.list_traces, (after_ms, max(most, 1)))]

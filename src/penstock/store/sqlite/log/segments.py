@@ -136,6 +136,10 @@ class Segment:
 
     def has_record_behind(self, position: int, record: int) -> bool:
         """Whether a record of a higher number begins behind a place: then what is there was damaged, not torn."""
+        return self.record_behind(position, record) is not None
+
+    def record_behind(self, position: int, record: int) -> Found | None:
+        """The first record behind a place with a higher number; its bodies were not looked at."""
         overlap = len(MAGIC) - 1
         start = self._next_data(position + 1)
         while start < self.bytes:
@@ -144,10 +148,14 @@ class Segment:
             while at >= 0:
                 found = self.record_at(start + at, bodies=False)
                 if found is not None and found.head.number > record:
-                    return True
+                    return found
                 at = data.find(MAGIC, at + 1)
             start = self._next_data(start + _SEARCH_BYTES)
-        return False
+        return None
+
+    def begins_record(self, position: int) -> bool:
+        """Whether the bytes at a place look like the beginning of a record."""
+        return os.pread(self._file, len(MAGIC), position) == MAGIC
 
     def _next_data(self, position: int) -> int:
         """Where something was ever written, from a place on: most of a new segment is only set aside."""
@@ -179,10 +187,10 @@ class Segments:
     def numbers(self) -> list[int]:
         return sorted(int(path.stem) for path in self.folder.glob("*.log") if path.stem.isdigit())
 
-    def open(self, number: int, store_id: bytes) -> Segment | None:
+    def open(self, number: int, store_id: bytes, *, only_read: bool = False) -> Segment | None:
         """The segment of a number; None where its head is not whole. `FileNotFoundError` where it is not there."""
         path = self.path(number)
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        file = os.open(path, (os.O_RDONLY if only_read else os.O_RDWR) | os.O_CLOEXEC)
         head = os.pread(file, SEGMENT_HEAD_BYTES, 0)
         packed, rest = head[: _SEGMENT_HEAD.size], head[_SEGMENT_HEAD.size :]
         if len(head) < SEGMENT_HEAD_BYTES or _CHECKSUM.unpack_from(rest) != (crc32(packed),):

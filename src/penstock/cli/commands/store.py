@@ -1,0 +1,87 @@
+"""`penstock store`: tools that work on a store itself, whether a server runs or not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.command_groups import SuggestingGroup
+from penstock.cli.connection import json_option
+from penstock.cli.output import Answer, counted, note, print_table, printable
+from penstock.cli.tool import StageBar, run_tool, store_argument
+
+if TYPE_CHECKING:
+    from penstock.maintenance.verify import Finding, Report
+
+FINDING_TITLES = ("check", "queue", "lane", "offsets", "problem")
+
+
+@click.group(cls=SuggestingGroup)
+def store() -> None:
+    """Tools for a store: verify it.
+
+    STORE is a file or a URL as 'penstock serve --store' takes it: data/penstock.db unless given, or what
+    PENSTOCK_STORE_PATH says.
+
+    \b
+    Examples:
+      penstock store verify
+      penstock store verify postgresql://user@host/database
+    """
+
+
+# Verifying -----------------------------------------------------------------------------------------------
+
+
+@store.command()
+@store_argument
+@json_option
+def verify(place: str, as_json: bool) -> None:
+    """Look for damage in a store.
+
+    Every checksum is compared, offsets must be dense, rows must fit together; of SQLite also the file's pages, every
+    record of the log, and the tables against the log. Nothing is changed, and servers may go on meanwhile. The exit
+    code is 1 if anything is wrong.
+
+    \b
+    Examples:
+      penstock store verify
+      penstock store verify /var/lib/penstock/data.db --json
+      penstock store verify 'postgresql://user@host/database?schema=penstock'
+    """
+    from penstock.maintenance import verify as work
+
+    with StageBar() as bar:
+        report = run_tool(work.verify(place, bar))
+    Answer(report, lambda: print_report(report)).show(as_json)
+    if not report.ok:
+        raise SystemExit(1)
+
+
+def print_report(report: Report) -> None:
+    looked_at = [
+        counted(report.queues, "queue"),
+        counted(report.messages, "message"),
+        f"{counted(report.batches, 'batch').removesuffix('s')}{'es' if report.batches != 1 else ''}",
+        counted(report.bytes, "byte"),
+        counted(report.ids, "id"),
+    ]
+    if report.records is not None:
+        looked_at.append(f"{counted(report.records, 'record')} of the log")
+    click.echo(f"{printable(report.store)}: looked at {', '.join(looked_at)} in {report.seconds:.1f} s.")
+    for warning in report.warnings:
+        click.echo(f"Note: {printable(warning)}.")
+    if report.ok:
+        click.echo("All is well.")
+        return
+    print_table(FINDING_TITLES, [finding_row(one) for one in report.findings], numbers=("lane",))
+    if report.more_findings:
+        click.echo(f"and {counted(report.more_findings, 'more finding')}.")
+    note("The store is damaged. docs/operate.md says what to do; 'store repair' sets damage of an SQLite store aside.")
+
+
+def finding_row(one: Finding) -> tuple[object, ...]:
+    offsets = None if one.start is None or one.end is None else f"{one.start} to {one.end - 1}"
+    problem = one.problem if one.file is None or one.file in one.problem else f"{one.problem} ({one.file})"
+    return (one.check, one.queue, one.lane, offsets, problem)

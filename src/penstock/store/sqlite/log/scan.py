@@ -1,0 +1,71 @@
+"""A walk over all records of a segment that goes on behind damage: for verification and repair.
+
+A record whose rows are whole and whose bodies are not still says which messages it holds. Behind bytes that are no
+record the walk goes on at the next one. It may not know SQLite or what rows mean, and changes nothing. Next stop:
+`store/sqlite/verify.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.store.sqlite.log.records import LoggedBatch, LoggedCommit, parse_rows
+from penstock.store.sqlite.log.segments import SEGMENT_HEAD_BYTES, Found, Segment
+
+
+class Scanned(NamedTuple):
+    """A record, or a stretch of bytes where one or more should be."""
+
+    position: int
+    end: int
+    record: int
+    """The number of the record, or of the first that is missing."""
+    found: Found | None
+    """None where nothing of it can be read."""
+    commit: LoggedCommit | None
+    is_whole: bool
+
+
+class Placed(NamedTuple):
+    """A batch of a record, and where its body is."""
+
+    lane: int
+    batch: LoggedBatch
+    position: int
+
+
+def scan(segment: Segment, stop: int | None) -> Iterator[Scanned]:
+    """Every record up to the number `stop`, or to the end; what is missing behind the last is the caller's to see."""
+    position, record = SEGMENT_HEAD_BYTES, segment.first_record
+    while stop is None or record < stop:
+        found = segment.record_at(position, bodies=False)
+        if found is None or found.head.number != record:
+            found = segment.record_behind(position, record)
+            if found is None or (stop is not None and found.head.number >= stop):
+                return
+            yield Scanned(position, found.position, record, None, None, is_whole=False)
+        yield _scanned(segment, found)
+        position, record = found.end, found.head.number + 1
+
+
+def _scanned(segment: Segment, found: Found) -> Scanned:
+    is_whole = segment.record_at(found.position) is not None
+    try:
+        commit = parse_rows(found.rows)
+    except msgspec.MsgspecError:
+        commit, is_whole = None, False
+    return Scanned(found.position, found.end, found.head.number, found, commit, is_whole)
+
+
+def placed(scanned: Scanned) -> Iterator[Placed]:
+    """The batches of a record, in order."""
+    if scanned.found is None or scanned.commit is None:
+        return
+    position = scanned.found.bodies_at
+    for change in scanned.commit.lanes:
+        for batch in change.batches:
+            yield Placed(change.lane, batch, position)
+            position += batch.body_bytes

@@ -1,0 +1,60 @@
+"""`penstock store`: the tools of operators, as commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from penstock.cli.main import commands
+from tests.cli.commands import Cli
+from tests.maintenance.rig import copy_files, flip, make, segment_of
+
+
+def run(*arguments: str | Path, code: int = 0, **variables: str) -> Result:
+    done = CliRunner().invoke(commands, [str(one) for one in arguments], env=variables, prog_name="penstock")
+    assert done.exit_code == code, (done.output, done.exception)
+    return done
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("made") / "penstock.db"
+    make(str(path))
+    return path
+
+
+@pytest.fixture
+def path(made: Path, tmp_path: Path) -> Path:
+    return copy_files(made, tmp_path)
+
+
+def test_verify_tells_people_and_programs(path: Path) -> None:
+    assert "All is well." in run("store", "verify", path).stdout
+    assert str(path) in run("store", "verify", PENSTOCK_STORE_PATH=str(path)).stdout
+    report = json.loads(run("store", "verify", path, "--json").stdout)
+    assert (report["ok"], report["findings"]) == (True, [])
+    assert report["messages"] > 60
+
+
+def test_verify_fails_on_damage_and_names_it(path: Path) -> None:
+    flip(segment_of(path), 3_000)
+    told = run("store", "verify", path, code=1)
+    assert "record" in told.stdout
+    assert "damaged" in told.stderr
+    report = json.loads(run("store", "verify", path, "--json", code=1).stdout)
+    assert not report["ok"]
+    assert report["findings"][0]["file"] == str(segment_of(path))
+
+
+def test_verify_of_nothing_is_an_error_and_makes_nothing(tmp_path: Path) -> None:
+    assert "there is no store" in run("store", "verify", tmp_path / "none.db", code=1).stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_person_sees_a_bar(cli: Cli, path: Path) -> None:
+    with cli.on_terminal("store", "verify", str(path)) as terminal:
+        shown = terminal.until("All is well.")
+    assert "%" in shown
