@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from penstock.cli.main import commands
 from tests.cli.commands import Cli
+from tests.cli.servers import running
 from tests.maintenance.rig import copy_files, flip, make, segment_of
 
 
@@ -58,3 +59,21 @@ def test_a_person_sees_a_bar(cli: Cli, path: Path) -> None:
     with cli.on_terminal("store", "verify", str(path)) as terminal:
         shown = terminal.until("All is well.")
     assert "%" in shown
+
+
+def test_copy_tells_what_it_copied_and_refuses_a_second_time(path: Path, tmp_path: Path) -> None:
+    target = tmp_path / "new" / "penstock.db"
+    told = run("store", "copy", path, target).stdout
+    assert "Copied 6 queues" in told
+    assert "and compared them" in told
+    assert "not empty" in run("store", "copy", path, target, code=1).stderr
+    done = json.loads(run("store", "copy", path, tmp_path / "other.db", "--json").stdout)
+    assert (done["queues"], done["messages"] > 60) == (6, True)
+
+
+def test_a_store_that_is_served_is_not_copied(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        told = run("store", "copy", tmp_path / "data" / "penstock.db", tmp_path / "copy.db", code=1)
+        assert "stop it first" in told.stderr
+        assert server.request("GET", "/v1/queues")[0] == 200
+    assert not (tmp_path / "copy.db").exists()

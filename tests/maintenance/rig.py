@@ -28,22 +28,23 @@ def place_of(engine: str, folder: Path) -> str:
     return str(folder / "penstock.db")
 
 
-def make(place: str, messages: int = 40) -> None:
+def make(place: str) -> None:
     """A store with messages in every state, and one of everything else that a store keeps."""
 
     async def main() -> None:
         async with await penstock.open(place) as broker:
-            await fill(broker, messages)
+            await fill(broker)
 
     asyncio.run(main())
 
 
-async def fill(broker: Broker, messages: int) -> None:
+async def fill(broker: Broker, messages: int = 40) -> None:
     await broker.declare_queue("orders", lanes=3, ordered=True, retain_ms=3_600_000, dedup_window_ms=600_000)
     await broker.declare_group("orders", "audit", kind="stream")
     await broker.declare_group("orders", "billing", max_attempts=1)
     await broker.declare_queue("mail", max_attempts=2, dead_letter_to="queue:graveyard")
     await broker.declare_queue("graveyard")
+    await broker.declare_queue("lost", dead_letter_to="queue:nowhere")
     await broker.declare_exchange("all", kind="fanout")
     await broker.bind("all", "mail")
     await broker.bind("all", "orders")
@@ -63,6 +64,8 @@ async def fill(broker: Broker, messages: int) -> None:
     await broker.claim("orders", max=5, lease_seconds=600.0)
     await broker.reject(await broker.claim("orders", group="billing", max=5), error="broken")
     await broker.reject(await broker.claim("mail", max=3), error="no address")
+    await broker.publish("lost", Message(b"promised to a queue that is not there"))
+    await broker.reject(await broker.claim("lost"), error="stays in the outbox")
     read = await broker.read("orders", "audit", max=10)
     await broker.commit("orders", "audit", read.next_offset, lane=read.lane)
     await broker.declare_schedule("nightly", message=Message(b"tick"), queue="mail", cron="0 3 * * *")
@@ -72,6 +75,7 @@ async def fill(broker: Broker, messages: int) -> None:
     await broker.trace_event("trace-1", "charged", detail="12 EUR")
     await broker.in_namespace("other").declare_queue("orders")
     await broker.in_namespace("other").publish("orders", Message(b"elsewhere"))
+    assert len(await broker.read_from("graveyard", 2, wait=30.0)) == 1  # the dead letters are there
 
 
 def copy_files(source: Path, target: Path) -> Path:

@@ -9,12 +9,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from penstock.model.errors import PenstockError
-from penstock.model.rows import CatalogRow
+from penstock.model.rows import SLOTS, CatalogRow
 from penstock.node.catalog import Catalog, Queue
+from penstock.node.spool.positions import SPOOL_LANES
+from penstock.node.staging.ledger import LEDGER_LANE
 from penstock.node.staging.records import StoredTransaction
 from penstock.store.damage import Damage
 
 _ORDER: Final = {"queue": 0, "group": 1, "exchange": 2, "binding": 3, "schedule": 4, "mark": 5, "staged": 6, "chunk": 7}
+_OWN_LANES: Final = {
+    LEDGER_LANE: "(transactions that are done)",
+    **{SPOOL_LANES + slot: "(what spools have replayed)" for slot in range(SLOTS)},
+}
+"""Lanes that no queue has: they hold ids alone."""
 
 
 class Declared(NamedTuple):
@@ -34,7 +41,9 @@ class Declared(NamedTuple):
         if queue is not None:
             return f"{queue.namespace}/{queue.name}"
         staged = self.staged.get(lane)
-        return None if staged is None else f"{staged.namespace}/{staged.name} (staged)"
+        if staged is not None:
+            return f"{staged.namespace}/{staged.name} (staged)"
+        return _OWN_LANES.get(lane)
 
 
 def read_declared(rows: Sequence[CatalogRow]) -> Declared:

@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.maintenance.declared import Declared, read_declared
 from penstock.maintenance.lanes import Density, check_batch, check_dedup, check_image
+from penstock.model import INTEGER_MAX
 from penstock.model.errors import StoreCorrupt
 from penstock.model.rows import BatchRow, CatalogRow, DedupRow, LaneImage, OutboxRow
 from penstock.store.damage import Damage
@@ -191,7 +192,8 @@ class Verification:
             found += await self._batches(image, declared, report)
             async for row in list_all_dedup(self._rows, lane):
                 report.ids += 1
-                found += check_dedup(image, row)
+                if declared.queue_of(lane) is not None:
+                    found += check_dedup(image, row)
         except StoreCorrupt as error:
             return [Damage("rows", str(error), lane)]
         return found
@@ -246,9 +248,9 @@ async def list_all_dedup(rows: Rows, lane: int) -> AsyncIterator[DedupRow]:
 
 
 async def read_all(rows: Rows, image: LaneImage) -> AsyncIterator[BatchRow]:
-    """Every batch of a lane up to the end of its image."""
+    """Every batch of a lane; that of a staged transaction has some behind the end that its image tells."""
     start = 0
-    while page := await rows.read(image.lane, start, image.end, READ_BYTES):
+    while page := await rows.read(image.lane, start, INTEGER_MAX, READ_BYTES):
         for row in page:
             yield row
         start = page[-1].end

@@ -8,7 +8,7 @@ import click
 
 from penstock.cli.command_groups import SuggestingGroup
 from penstock.cli.connection import json_option
-from penstock.cli.output import Answer, counted, note, print_table, printable
+from penstock.cli.output import Answer, counted, note, print_table, printable, said
 from penstock.cli.tool import StageBar, run_tool, store_argument
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ FINDING_TITLES = ("check", "queue", "lane", "offsets", "problem")
 
 @click.group(cls=SuggestingGroup)
 def store() -> None:
-    """Tools for a store: verify it.
+    """Tools for a store: verify it, copy it to another engine.
 
     STORE is a file or a URL as 'penstock serve --store' takes it: data/penstock.db unless given, or what
     PENSTOCK_STORE_PATH says.
@@ -28,6 +28,7 @@ def store() -> None:
     Examples:
       penstock store verify
       penstock store verify postgresql://user@host/database
+      penstock store copy data/penstock.db postgresql://user@host/database
     """
 
 
@@ -85,3 +86,34 @@ def finding_row(one: Finding) -> tuple[object, ...]:
     offsets = None if one.start is None or one.end is None else f"{one.start} to {one.end - 1}"
     problem = one.problem if one.file is None or one.file in one.problem else f"{one.problem} ({one.file})"
     return (one.check, one.queue, one.lane, offsets, problem)
+
+
+# Copying -------------------------------------------------------------------------------------------------
+
+
+@store.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@json_option
+def copy(source: str, target: str, as_json: bool) -> None:
+    """Copy a store to another one, of the same or another engine.
+
+    Every queue, message, group, lease, dead letter, dedup id, schedule, mark, staged transaction, exchange and binding
+    is there afterwards, with the same offsets, and is compared at the end. No server may use either store meanwhile.
+    TO must be empty or not there; FROM stays as it is.
+
+    \b
+    Examples:
+      penstock store copy data/penstock.db postgresql://user@host/database
+      penstock store copy 'postgresql://user@host/database?schema=penstock' mysql://user@host/penstock
+      penstock store copy mysql://user@host/penstock /var/lib/penstock/data.db --json
+    """
+    from penstock.maintenance import copy as work
+
+    with StageBar() as bar:
+        done = run_tool(work.copy(source, target, bar))
+    text = (
+        f"Copied {counted(done.queues, 'queue')} with {counted(done.messages, 'message')} and "
+        f"{counted(done.ids, 'id')} from {done.source} to {done.target} in {done.seconds:.1f} s, and compared them."
+    )
+    said(done, text).show(as_json)

@@ -22,7 +22,6 @@ import msgspec
 
 from penstock import logs, telemetry
 from penstock.api.broker import Broker
-from penstock.cli.serve import lock
 from penstock.cli.serve.fronts import CannotStart, announcement, build_fronts, listen
 from penstock.cli.serve.settings import Flags
 from penstock.config import Config, Loaded
@@ -37,6 +36,7 @@ from penstock.node.clock import StoreClock, SystemClock
 from penstock.node.cluster.membership import ClusterOptions
 from penstock.node.limits import Limits
 from penstock.store.open import open_engine, scheme_of
+from penstock.store.sqlite import server_lock
 from penstock.store.sqlite.log import sync
 
 GC_THRESHOLDS: Final = (50_000, 20, 20)
@@ -94,8 +94,8 @@ def lock_store(stack: ExitStack, path: Path) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.is_dir():
             raise CannotStart(f"{path} is a folder; --store (store.path) names a file")
-        stack.enter_context(lock.held(path))
-    except lock.Locked as locked:
+        stack.enter_context(server_lock.held(path))
+    except server_lock.Locked as locked:
         process = f", process {locked}," if str(locked) else ""
         raise CannotStart(
             f"another penstock{process} is serving {path}; stop it, or give this one a file of its own with --store"
