@@ -77,3 +77,28 @@ def test_a_store_that_is_served_is_not_copied(tmp_path: Path) -> None:
         assert "stop it first" in told.stderr
         assert server.request("GET", "/v1/queues")[0] == 200
     assert not (tmp_path / "copy.db").exists()
+
+
+def test_a_backup_of_a_running_server_is_listed_and_restored(tmp_path: Path) -> None:
+    folder, restored = tmp_path / "backups", tmp_path / "restored.db"
+    with running(tmp_path) as server:
+        assert server.request("PUT", "/v1/queues/mail", {})[0] < 300
+        assert server.request("POST", "/v1/queues/mail/messages", {"messages": [{"payload": "hello"}]})[0] < 300
+        told = run("store", "backup", tmp_path / "data" / "penstock.db", folder, "--keep", "2").stdout
+        assert "verified: all is well" in told
+        done = json.loads(run("store", "backup", tmp_path / "data" / "penstock.db", folder, "--json").stdout)
+        assert done["ok"]
+        assert server.request("GET", "/v1/queues/mail/stats")[1]["messages"] == 1
+    names = [one["name"] for one in json.loads(run("store", "backups", folder, "--json").stdout)]
+    assert names[-1] == done["name"]
+    assert names[0] in run("store", "backups", folder).stdout
+    assert "verified: all is well" in run("store", "restore", folder, restored).stdout
+    assert "name a new file" in run("store", "restore", folder, restored, code=1).stderr
+    assert "All is well." in run("store", "verify", restored).stdout
+
+
+def test_a_damaged_backup_fails(path: Path, tmp_path: Path) -> None:
+    flip(segment_of(path), 3_000)
+    told = run("store", "backup", path, tmp_path / "backups", code=1)
+    assert "damaged" in told.stderr
+    assert "record" in told.stdout

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.model.errors import AlreadyExists, NotFound
 from penstock.store.sqlite import backup, index
-from penstock.store.sqlite.backup import back_up
+from penstock.store.sqlite.backup import back_up, restore
 from penstock.store.sqlite.engine import SqliteStore
 from penstock.store.sqlite.log import space
 from tests.conformance.samples import (
@@ -28,15 +28,19 @@ from tests.conformance.sqlite.log_rig import (
 )
 
 
-@pytest.fixture(params=["links", "copies"])
-def segments_as(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments of the copy are links or, as on another disk, copies. Room is given back as soon as it can be."""
+@pytest.fixture
+def no_slack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room is given back as soon as it can be."""
     monkeypatch.setattr(space, "SLACK_SEGMENTS", 0)
-    if request.param == "copies":
-        monkeypatch.setattr(os, "link", lambda *_: os.close(-1))
 
 
-@pytest.mark.usefixtures("segments_as", "small_segments")
+def copy_to(path: Path, target: Path) -> None:
+    """A backup of a store, and a store made from it."""
+    folder = target.with_suffix(".backup")
+    restore(folder, back_up(path, folder).manifest, target)
+
+
+@pytest.mark.usefixtures("no_slack", "small_segments")
 def test_a_copy_of_a_store_in_use_holds_all_that_was_answered_before_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,7 +57,7 @@ def test_a_copy_of_a_store_in_use_holds_all_that_was_answered_before_it(
             number += 1
             if number > 40 * (len(answered) + 1):
                 answered.append(number)
-                copying = asyncio.ensure_future(asyncio.to_thread(back_up, path, path.with_name(f"{number}.db")))
+                copying = asyncio.ensure_future(asyncio.to_thread(copy_to, path, path.with_name(f"{number}.db")))
                 while not copying.done():
                     made = one(number, body=b"%d" % number * 3_000)
                     made.lanes[0].trim_to = number - 10
@@ -72,14 +76,14 @@ def test_a_copy_of_a_store_in_use_holds_all_that_was_answered_before_it(
         use(path.with_name(f"{number}.db"), check)
 
 
-@pytest.mark.usefixtures("segments_as", "small_segments")
+@pytest.mark.usefixtures("no_slack", "small_segments")
 def test_what_comes_and_goes_while_a_store_is_copied_is_in_the_copy(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The copied file knows the log up to some place, and needs every segment from there on to be opened."""
     monkeypatch.setattr(index, "INDEX_ROWS", 4)
     copied = path.with_name("copy.db")
-    real = backup._copy_file
+    real = backup._Making._copy_file
     given_back_before: list[int] = []
 
     async def write(store: SqliteStore, epochs: dict[int, int], numbers: range) -> None:
@@ -93,15 +97,16 @@ def test_what_comes_and_goes_while_a_store_is_copied_is_in_the_copy(
         epochs = await own_all(store)
         loop = asyncio.get_running_loop()
 
-        def copy_slowly(source: Path, target: Path) -> None:
+        def copy_slowly(self: backup._Making) -> str:
             asyncio.run_coroutine_threadsafe(write(store, epochs, range(40, 80)), loop).result(60)
-            real(source, target)
+            copied = real(self)
             asyncio.run_coroutine_threadsafe(write(store, epochs, range(80, 160)), loop).result(60)
+            return copied
 
-        monkeypatch.setattr(backup, "_copy_file", copy_slowly)
+        monkeypatch.setattr(backup._Making, "_copy_file", copy_slowly)
         await write(store, epochs, range(40))
         given_back_before[:] = segments_of(path)
-        await asyncio.to_thread(back_up, path, copied)
+        await asyncio.to_thread(copy_to, path, copied)
         await write(store, epochs, range(160, 200))
         assert segments_of(path)[0] > given_back_before[-1] + 4, "afterwards room is given back again"
 
@@ -120,7 +125,7 @@ def test_a_copy_and_its_store_go_their_own_ways(path: Path, small_segments: int)
     async def scenario(store: SqliteStore) -> None:
         epochs = await own_all(store)
         await append(store, epochs, *(one(number, body=bytes(9_000)) for number in range(20)))
-        await asyncio.to_thread(back_up, path, copied)
+        await asyncio.to_thread(copy_to, path, copied)
         async with opened(copied) as other:
             await append(other, await own_all(other), *(one(number, body=b"theirs") for number in range(20, 25)))
             await append(store, epochs, *(one(number, body=b"ours") for number in range(20, 23)))
@@ -148,9 +153,8 @@ def test_every_segment_that_was_copied_is_synced(
         await append(store, epochs, *(one(number, body=bytes(9_000)) for number in range(20)))
 
     use(path, scenario)
-    monkeypatch.setattr(os, "link", lambda *_: os.close(-1))
     monkeypatch.setattr(os, "fsync", fsync)
-    back_up(path, path.with_name("copy.db"))
+    copy_to(path, path.with_name("copy.db"))
     made = list(Path(f"{path.with_name('copy.db')}-log").glob("*.log"))
     assert len(made) > 2
     assert {file.stat().st_ino for file in made} <= synced
@@ -158,8 +162,8 @@ def test_every_segment_that_was_copied_is_synced(
 
 def test_a_copy_goes_nowhere_where_something_is(path: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no store"):
-        back_up(path, tmp_path / "copy.db")
+        back_up(path, tmp_path / "backup")
     use(path, load_any)
-    back_up(path, tmp_path / "copy.db")
+    copy_to(path, tmp_path / "copy.db")
     with pytest.raises(AlreadyExists, match="name a new file"):
-        back_up(path, tmp_path / "copy.db")
+        copy_to(path, tmp_path / "copy.db")

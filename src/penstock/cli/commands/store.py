@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.command_groups import SuggestingGroup
 from penstock.cli.connection import json_option
-from penstock.cli.output import Answer, counted, note, print_table, printable, said
+from penstock.cli.output import Answer, counted, listed, note, print_table, printable, said
 from penstock.cli.tool import StageBar, run_tool, store_argument
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ FINDING_TITLES = ("check", "queue", "lane", "offsets", "problem")
 
 @click.group(cls=SuggestingGroup)
 def store() -> None:
-    """Tools for a store: verify it, copy it to another engine.
+    """Tools for a store: verify it, copy it, back it up and restore it.
 
     STORE is a file or a URL as 'penstock serve --store' takes it: data/penstock.db unless given, or what
     PENSTOCK_STORE_PATH says.
@@ -29,6 +30,7 @@ def store() -> None:
       penstock store verify
       penstock store verify postgresql://user@host/database
       penstock store copy data/penstock.db postgresql://user@host/database
+      penstock store backup data/penstock.db /backups/penstock
     """
 
 
@@ -76,10 +78,14 @@ def print_report(report: Report) -> None:
     if report.ok:
         click.echo("All is well.")
         return
-    print_table(FINDING_TITLES, [finding_row(one) for one in report.findings], numbers=("lane",))
+    print_findings(report.findings)
     if report.more_findings:
         click.echo(f"and {counted(report.more_findings, 'more finding')}.")
     note("The store is damaged. docs/operate.md says what to do; 'store repair' sets damage of an SQLite store aside.")
+
+
+def print_findings(findings: list[Finding]) -> None:
+    print_table(FINDING_TITLES, [finding_row(one) for one in findings], numbers=("lane",))
 
 
 def finding_row(one: Finding) -> tuple[object, ...]:
@@ -117,3 +123,98 @@ def copy(source: str, target: str, as_json: bool) -> None:
         f"{counted(done.ids, 'id')} from {done.source} to {done.target} in {done.seconds:.1f} s, and compared them."
     )
     said(done, text).show(as_json)
+
+
+# Backups -------------------------------------------------------------------------------------------------
+
+
+@store.command()
+@click.argument("place", metavar="STORE")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--keep", type=click.IntRange(1), help="Delete all but the newest so many; all stay unless given.")
+@json_option
+def backup(place: str, folder: Path, keep: int | None, as_json: bool) -> None:
+    """Make a backup of an SQLite store.
+
+    A server may use it meanwhile: all that it answered before is in the backup. Segments of the log that FOLDER has
+    from an earlier backup are not copied again. The backup is verified; the exit code is 1 if it is damaged, as the
+    store then is. Such a backup stays, and no older one is deleted for it.
+
+    \b
+    Examples:
+      penstock store backup data/penstock.db /backups/penstock
+      penstock store backup data/penstock.db /backups/penstock --keep 14 --json
+    """
+    from penstock.maintenance import backup as work
+
+    with StageBar() as bar:
+        done = run_tool(work.back_up(place, folder, keep=keep, progress=bar))
+    text = (
+        f"Backup {done.name} of {done.store} in {done.folder}: {counted(done.queues, 'queue')} with "
+        f"{counted(done.messages, 'message')}; {counted(done.bytes_copied, 'byte')} copied, "
+        f"{counted(done.bytes_had, 'byte')} were there, in {done.seconds:.1f} s."
+    )
+    gone = f" Deleted {', '.join(done.deleted)}." if done.deleted else ""
+    Answer(done, lambda: print_verified(text + gone, done.findings)).show(as_json)
+    if not done.ok:
+        raise SystemExit(1)
+
+
+@store.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@json_option
+def backups(folder: Path, as_json: bool) -> None:
+    """List the backups in a folder, the oldest first.
+
+    \b
+    Example:
+      penstock store backups /backups/penstock
+    """
+    from penstock.cli.moments import absolute
+    from penstock.maintenance import backup as work
+
+    async def listing() -> list[work.Backup]:
+        return work.list_backups(folder)
+
+    found = run_tool(listing())
+    rows = [(one.name, absolute(one.made_ms), one.bytes, one.segments) for one in found]
+    titles, empty = ("backup", "made", "bytes", "segments"), f"There are no backups in {folder}."
+    listed(found, titles, rows, numbers=("bytes", "segments"), empty=empty).show(as_json)
+
+
+@store.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("target", metavar="STORE")
+@click.option("--backup", "name", metavar="NAME", help="Which one, as 'store backups' names it; else the newest.")
+@json_option
+def restore(folder: Path, target: str, name: str | None, as_json: bool) -> None:
+    """Make an SQLite store from a backup.
+
+    STORE is a file that is not there yet. Every checksum of the backup is compared, and the new store is verified; the
+    exit code is 1 if it is damaged. To restore into a database, copy the file there with 'penstock store copy'.
+
+    \b
+    Examples:
+      penstock store restore /backups/penstock data/penstock.db
+      penstock store restore /backups/penstock old.db --backup 20261118T070000Z
+    """
+    from penstock.maintenance import backup as work
+
+    with StageBar() as bar:
+        done = run_tool(work.restore(folder, target, name=name, progress=bar))
+    text = (
+        f"Restored backup {done.backup} to {done.store}: {counted(done.queues, 'queue')} with "
+        f"{counted(done.messages, 'message')}, in {done.seconds:.1f} s."
+    )
+    Answer(done, lambda: print_verified(text, done.findings)).show(as_json)
+    if not done.ok:
+        raise SystemExit(1)
+
+
+def print_verified(text: str, findings: list[Finding]) -> None:
+    click.echo(printable(text))
+    if findings:
+        print_findings(findings)
+        note("It is damaged, as the store was when it was made.")
+    else:
+        click.echo("It is verified: all is well.")

@@ -284,3 +284,7 @@ SELECT {traces_columns} FROM traces WHERE at_ms > ?1 AND at_ms <= (
 -- Batches whose bodies are in a segment.
 SELECT lane, base, count, published_ms, bytes_end, size, meta, segment, position FROM batches
 WHERE segment = ?
+
+-- name: skip_after_restore
+-- Incarnations and ids that may have been given after a backup was made.
+UPDATE counters SET value = value + CASE name WHEN 'incarnation' THEN ?1 ELSE ?2 END WHERE name IN ('incarnation', 'ids')
