@@ -102,3 +102,15 @@ def test_a_damaged_backup_fails(path: Path, tmp_path: Path) -> None:
     told = run("store", "backup", path, tmp_path / "backups", code=1)
     assert "damaged" in told.stderr
     assert "record" in told.stdout
+
+
+def test_repair_tells_what_is_lost(path: Path, tmp_path: Path) -> None:
+    for position in range(2_000, 12_000, 500):
+        flip(segment_of(path), position)
+    told = run("store", "repair", path, tmp_path / "repaired.db")
+    assert "could not be read" in told.stdout
+    assert "verified: all is well" in told.stdout
+    assert "name a new file" in run("store", "repair", path, tmp_path / "repaired.db", code=1).stderr
+    done = json.loads(run("store", "repair", path, tmp_path / "again.db", "--json").stdout)
+    assert (done["ok"], done["lost"] > 0) == (True, True)
+    assert {one["check"] for one in done["findings"]} >= {"log", "offsets"}

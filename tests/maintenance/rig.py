@@ -79,10 +79,12 @@ async def fill(broker: Broker, messages: int = 40) -> None:
 
 
 def copy_files(source: Path, target: Path) -> Path:
-    """A copy of a closed SQLite store, to be damaged."""
+    """A copy of an SQLite store as it is on the disk, to be damaged."""
     target.mkdir(parents=True, exist_ok=True)
     copied = target / source.name
-    shutil.copy(source, copied)
+    for name in ("", "-wal"):
+        if Path(f"{source}{name}").exists():
+            shutil.copy(f"{source}{name}", f"{copied}{name}")
     shutil.copytree(f"{source}-log", f"{copied}-log")
     return copied
 

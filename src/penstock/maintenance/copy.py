@@ -7,10 +7,10 @@ target: of leases, outbox rows and traces by incarnations above its own, and ids
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from itertools import islice
 from time import monotonic
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -25,7 +25,17 @@ from penstock.maintenance.verify import (
     read_all,
 )
 from penstock.model.errors import AlreadyExists, InvalidArgument, StoreCorrupt
-from penstock.model.rows import BatchRow, Commit, LaneChange, LaneImage, OutboxRow, TraceRow, slot_of
+from penstock.model.rows import (
+    BatchRow,
+    CatalogRow,
+    Commit,
+    DedupRow,
+    LaneChange,
+    LaneImage,
+    OutboxRow,
+    TraceRow,
+    slot_of,
+)
 from penstock.store.contract import FullStore
 from penstock.store.open import label_of
 
@@ -86,13 +96,14 @@ async def _check_nothing_enqueued(source: Held) -> None:
 
 async def _check_empty(target: Held) -> None:
     store = target.store
-    parts = (await store.catalog(), await store.list_lanes(-1, 1), await store.outbox(-1, 1), await _traces(store, 1))
+    parts = (
+        await store.catalog(),
+        await store.list_lanes(-1, 1),
+        await store.outbox(-1, 1),
+        await store.list_traces(-1, 1),
+    )
     if any(parts):
         raise AlreadyExists(f"{target.label} is not empty; name a place where there is no store, or an empty one")
-
-
-async def _traces(store: FullStore, most: int, after_ms: int = -1) -> list[TraceRow]:
-    return await store.list_traces(after_ms, most)
 
 
 class Copying:
@@ -101,13 +112,13 @@ class Copying:
     def __init__(self, source: Held, target: Held, progress: Progress) -> None:
         self._source = source.store
         self._target = target.store
-        self._epochs = target.epochs
+        self._held = target
         self._progress = progress
         self._done = Copied(source.label, target.label)
 
     async def run(self) -> Copied:
         lanes = await list_all_lanes(self._source)
-        collected = Collected(self._target, self._epochs)
+        collected = Collected(self._target, self._held.epochs)
         for number, lane in enumerate(lanes):
             self._progress("copying lanes", number, len(lanes))
             async for change in self._changes(lane):
@@ -118,18 +129,12 @@ class Copying:
         return self._done
 
     async def _changes(self, lane: int) -> AsyncIterator[LaneChange]:
-        """All of a lane, in changes of bounded size."""
         [image] = await self._source.load([lane], 0)
         self._done.lanes += 1
-        for name in ("groups", "leases", "waiting", "dead"):
-            for rows in _pages(getattr(image, name), COMMIT_ROWS):
-                yield _change(image, **{name: rows})
-        yield _change(image)
-        async for ids in _gathered(list_all_dedup(self._source, lane), lambda _: COMMIT_BYTES // COMMIT_ROWS):
-            self._done.ids += len(ids)
-            yield _change(image, dedup=ids)
-        async for batches in _gathered(self._sound_batches(image), lambda row: row.size):
-            yield _change(image, batches=batches)
+        ids, batches = list_all_dedup(self._source, lane), self._sound_batches(image)
+        async for change in changes_of(image, ids=ids, batches=batches):
+            self._done.ids += len(change.dedup)
+            yield change
 
     async def _sound_batches(self, image: LaneImage) -> AsyncIterator[BatchRow]:
         async for row in read_all(self._source, image):
@@ -144,19 +149,10 @@ class Copying:
             yield row
 
     async def _copy_rest(self) -> None:
-        """What belongs to no lane; the catalog last, and in one commit."""
-        source, target = self._source, self._target
-        any_slot = {0: self._epochs[0]}
-        async for promised in _all_outbox(source):
-            await target.apply(Commit(epochs=any_slot, outbox=promised))
-            self._done.outbox += len(promised)
-        async for happened in _all_traces(source):
-            await target.apply(Commit(epochs=any_slot, traces=happened))
-            self._done.traces += len(happened)
-        await target.reserve_ids(1, above=await source.reserve_ids(1))
-        catalog = await source.catalog()
+        catalog = await self._source.catalog()
         self._done.queues = sum(row.kind == "queue" for row in catalog)
-        await target.apply(Commit(epochs=self._epochs, catalog=catalog))
+        rest = await commit_rest(self._source, self._held, catalog, await self._source.reserve_ids(1))
+        self._done.outbox, self._done.traces = rest
 
     # Comparing --------------------------------------------------------------------------------------------
 
@@ -188,6 +184,56 @@ class Copying:
             raise StoreCorrupt(
                 f"{what} are not the same in {self._done.target} as in {self._done.source}: it is no copy; delete it"
             )
+
+
+async def changes_of(
+    image: LaneImage,
+    *,
+    ids: AsyncIterator[DedupRow] | None = None,
+    batches: AsyncIterator[BatchRow] | None = None,
+) -> AsyncIterator[LaneChange]:
+    """What an image holds, with these ids and batches, in changes of bounded size."""
+    for name in ("groups", "leases", "waiting", "dead"):
+        for rows in _pages(getattr(image, name), COMMIT_ROWS):
+            yield _change(image, **{name: rows})
+    if ids is not None:
+        async for known in _gathered(ids, lambda _: COMMIT_BYTES // COMMIT_ROWS):
+            yield _change(image, dedup=known)
+    if batches is not None:
+        async for page in _gathered(batches, lambda row: row.size):
+            yield _change(image, batches=page)
+    yield _change(image)
+
+
+async def commit_rest(
+    source: Readable, target: Held, catalog: list[CatalogRow], last_id: int, lanes: Collection[int] | None = None
+) -> tuple[int, int]:
+    """Commit what belongs to no lane; the catalog last, in one commit. How many outbox and trace rows there were.
+
+    Of the outbox only what was promised of these lanes, if any are given.
+    """
+    store, any_slot = target.store, {0: target.epochs[0]}
+    outbox = traces = 0
+    async for page in _all_outbox(source):
+        promised = [row for row in page if lanes is None or row.lane in lanes]
+        await store.apply(Commit(epochs=any_slot, outbox=promised))
+        outbox += len(promised)
+    async for happened in _all_traces(source):
+        await store.apply(Commit(epochs=any_slot, traces=happened))
+        traces += len(happened)
+    await store.reserve_ids(1, above=last_id)
+    await store.apply(Commit(epochs=target.epochs, catalog=catalog))
+    return outbox, traces
+
+
+class Readable(Protocol):
+    """What is copied of a store besides its lanes."""
+
+    async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
+        """As in the contract."""
+
+    async def list_traces(self, after_ms: int, most: int) -> list[TraceRow]:
+        """As in the contract."""
 
 
 class Collected:
@@ -247,16 +293,16 @@ async def _gathered(rows: AsyncIterator[Row], size_of: Callable[[Row], int]) -> 
         yield page
 
 
-async def _all_outbox(store: FullStore) -> AsyncIterator[list[OutboxRow]]:
+async def _all_outbox(store: Readable) -> AsyncIterator[list[OutboxRow]]:
     after = -1
     while rows := await store.outbox(after, ROWS_AT_ONCE):
         yield rows
         after = rows[-1].id
 
 
-async def _all_traces(store: FullStore) -> AsyncIterator[list[TraceRow]]:
+async def _all_traces(store: Readable) -> AsyncIterator[list[TraceRow]]:
     after_ms = -1
-    while rows := await _traces(store, ROWS_AT_ONCE, after_ms):
+    while rows := await store.list_traces(after_ms, ROWS_AT_ONCE):
         yield _sorted_rows(rows)
         after_ms = max(row.at_ms for row in rows)
 

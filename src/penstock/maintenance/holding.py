@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,7 +37,7 @@ async def held(place: str, tool: str, *, must_exist: bool, above: int = 0) -> As
     """Open a store and own all of it, under an incarnation above a number; raises while a server uses it."""
     async with AsyncExitStack() as stack:
         if not scheme_of(place):
-            _lock_file(stack, Path(place), must_exist)
+            lock_file(stack, Path(place), must_exist=must_exist)
         store = await open_engine(place, must_exist=must_exist)
         stack.push_async_callback(store.close)
         label = label_of(place)
@@ -58,7 +58,8 @@ async def held(place: str, tool: str, *, must_exist: bool, above: int = 0) -> As
         yield Held(label, store, joined.incarnation, epochs)
 
 
-def _lock_file(stack: AsyncExitStack, path: Path, must_exist: bool) -> None:
+def lock_file(stack: ExitStack | AsyncExitStack, path: Path, *, must_exist: bool) -> None:
+    """Hold the lock of a file's server until the stack ends; raises while a server has it."""
     if must_exist and not path.is_file():
         return  # the engine says so
     try:

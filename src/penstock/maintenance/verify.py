@@ -127,7 +127,7 @@ async def _verify_file(path: Path, report: Report, progress: Progress) -> None:
     except StoreCorrupt as error:
         # So damaged that nothing more can be read of it.
         for one in (*damage, Damage("file", str(error), file=str(path))):
-            report.add(_finding(one, None))
+            report.add(finding_of(one, None))
 
 
 async def _verify_snapshot(
@@ -164,15 +164,15 @@ class Verification:
         report = self._report
         report.queues = len(declared.catalog.by_id)
         for one in (*self._damage, *declared.damage):
-            report.add(_finding(one, declared))
+            report.add(finding_of(one, declared))
         lanes = await list_all_lanes(self._rows)
         for number, lane in enumerate(lanes):
             self._progress("lanes", number, len(lanes))
             for one in await self._lane(lane, declared):
-                report.add(_finding(one, declared))
+                report.add(finding_of(one, declared))
         self._progress("lanes", len(lanes), len(lanes))
         for one in await self._outbox(set(lanes)):
-            report.add(_finding(one, declared))
+            report.add(finding_of(one, declared))
 
     async def _lane(self, lane: int, declared: Declared) -> list[Damage]:
         found = await self._look(lane, declared, self._report)
@@ -256,7 +256,8 @@ async def read_all(rows: Rows, image: LaneImage) -> AsyncIterator[BatchRow]:
         start = page[-1].end
 
 
-def _finding(damage: Damage, declared: Declared | None) -> Finding:
+def finding_of(damage: Damage, declared: Declared | None) -> Finding:
+    """The same for people: with the name of the queue."""
     lane, queue = damage.lane, None
     if lane is not None and declared is not None:
         owner = declared.queue_of(lane)

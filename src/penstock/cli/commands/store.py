@@ -13,6 +13,7 @@ from penstock.cli.output import Answer, counted, listed, note, print_table, prin
 from penstock.cli.tool import StageBar, run_tool, store_argument
 
 if TYPE_CHECKING:
+    from penstock.maintenance.repair import Repaired
     from penstock.maintenance.verify import Finding, Report
 
 FINDING_TITLES = ("check", "queue", "lane", "offsets", "problem")
@@ -20,7 +21,7 @@ FINDING_TITLES = ("check", "queue", "lane", "offsets", "problem")
 
 @click.group(cls=SuggestingGroup)
 def store() -> None:
-    """Tools for a store: verify it, copy it, back it up and restore it.
+    """Tools for a store: verify it, copy it, back it up, restore it, repair it.
 
     STORE is a file or a URL as 'penstock serve --store' takes it: data/penstock.db unless given, or what
     PENSTOCK_STORE_PATH says.
@@ -218,3 +219,45 @@ def print_verified(text: str, findings: list[Finding]) -> None:
         note("It is damaged, as the store was when it was made.")
     else:
         click.echo("It is verified: all is well.")
+
+
+# Repairing -----------------------------------------------------------------------------------------------
+
+
+@store.command()
+@click.argument("source", metavar="DAMAGED")
+@click.argument("target", metavar="STORE")
+@json_option
+def repair(source: str, target: str, as_json: bool) -> None:
+    """Make a sound SQLite store of what can be read of a damaged one.
+
+    DAMAGED stays as it is; STORE is a new file. Tables are read as far as their pages are whole and rebuilt from the
+    log. A message that cannot be read keeps its offset and is never delivered; its bytes are set aside in the folder
+    STORE-damaged. What is in doubt is delivered again. No server may use DAMAGED meanwhile. If there is a backup that
+    is new enough, restore that instead.
+
+    \b
+    Examples:
+      penstock store repair data/penstock.db repaired.db
+      penstock store repair data/penstock.db repaired.db --json
+    """
+    from penstock.maintenance import repair as work
+
+    with StageBar() as bar:
+        done = run_tool(work.repair(source, target, bar))
+    Answer(done, lambda: print_repaired(done)).show(as_json)
+    if not done.ok:
+        raise SystemExit(1)
+
+
+def print_repaired(done: Repaired) -> None:
+    if done.findings:
+        print_findings(done.findings)
+    text = (
+        f"{done.target} has {counted(done.queues, 'queue')} with {counted(done.messages, 'message')} of {done.source}; "
+        f"{counted(done.lost, 'message')} could not be read."
+    )
+    click.echo(printable(text))
+    if done.aside is not None:
+        click.echo(f"What could not be read is set aside in {printable(done.aside)}.")
+    click.echo("The new store is verified: all is well." if done.ok else "The new store is damaged too: see above.")

@@ -288,3 +288,15 @@ WHERE segment = ?
 -- name: skip_after_restore
 -- Incarnations and ids that may have been given after a backup was made.
 UPDATE counters SET value = value + CASE name WHEN 'incarnation' THEN ?1 ELSE ?2 END WHERE name IN ('incarnation', 'ids')
+
+-- name: put_store_id
+-- The id of the store that a file was salvaged from.
+UPDATE log SET store_id = ?
+
+-- name: drop_trimmed
+-- Batches in front of their lane's first offset: the record that trimmed them may be lost.
+DELETE FROM batches WHERE base + count <= (SELECT first FROM lanes WHERE lanes.lane = batches.lane)
+
+-- name: salvage_rows
+-- Template: all rows of a table, from one end to the other.
+SELECT {columns} FROM {table} ORDER BY {order}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.model.errors import InvalidArgument, NotFound, PenstockError, StoreCorrupt
-from penstock.model.rows import BatchRow, CatalogRow, DedupRow, LaneImage, OutboxRow, TraceRow
+from penstock.model.rows import BatchHead, BatchRow, CatalogRow, DedupRow, LaneImage, OutboxRow, TraceRow
 from penstock.store.sqlite import reads
 from penstock.store.sqlite.file import MIGRATIONS, Connection, File, check_version
 from penstock.store.sqlite.log.bodies import SegmentGone, read_bodies
@@ -49,6 +49,10 @@ class Snapshot:
                 return read_bodies(self.segments, found)
             except SegmentGone as gone:
                 raise StoreCorrupt(f"{gone} is missing") from gone
+
+    async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
+        with translated(self.path):
+            return reads.read_heads(self.connection, _NOTHING_PENDING, lane, start, batches_most, bytes_most)
 
     async def catalog(self) -> list[CatalogRow]:
         with translated(self.path):

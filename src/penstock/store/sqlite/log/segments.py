@@ -192,11 +192,10 @@ class Segments:
         path = self.path(number)
         file = os.open(path, (os.O_RDONLY if only_read else os.O_RDWR) | os.O_CLOEXEC)
         head = os.pread(file, SEGMENT_HEAD_BYTES, 0)
-        packed, rest = head[: _SEGMENT_HEAD.size], head[_SEGMENT_HEAD.size :]
-        if len(head) < SEGMENT_HEAD_BYTES or _CHECKSUM.unpack_from(rest) != (crc32(packed),):
+        if store_of(head) is None:
             os.close(file)
             return None
-        magic, owner, named, first_record = _SEGMENT_HEAD.unpack(packed)
+        magic, owner, named, first_record = _SEGMENT_HEAD.unpack(head[: _SEGMENT_HEAD.size])
         if magic != _SEGMENT_MAGIC or owner != store_id or named != number:
             os.close(file)
             raise StoreCorrupt(f"the log file {path} belongs to another store or has another place in its log")
@@ -264,6 +263,15 @@ class Segments:
                 if error.errno not in _NO_ROOM or size == _whole_blocks(needed):
                     raise
             size = max(size // 2, _whole_blocks(needed))
+
+
+def store_of(head: bytes) -> bytes | None:
+    """The id of the store that a segment's head names; None where the head is not whole."""
+    packed, rest = head[: _SEGMENT_HEAD.size], head[_SEGMENT_HEAD.size :]
+    if len(head) < SEGMENT_HEAD_BYTES or _CHECKSUM.unpack_from(rest) != (crc32(packed),):
+        return None
+    store_id: bytes = _SEGMENT_HEAD.unpack(packed)[1]
+    return store_id
 
 
 def sync_folder(folder: Path) -> None:
