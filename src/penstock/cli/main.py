@@ -135,6 +135,27 @@ def config(**asked: Any) -> None:
     work.run(**asked)
 
 
+@commands.command(cls=ConfiguredCommand)
+@json_option
+def doctor(**asked: Any) -> None:
+    """See at a glance what is well and what is not.
+
+    Versions, the store, its disk and how long a sync takes, clocks, limits, ports, and faults that are known: each line
+    is ok, to mind, or wrong, with what to do about it. Takes the flags of 'penstock serve': run it where the server
+    runs, with the same configuration. A server may run or not, and nothing is changed. The exit code is 1 if anything
+    is wrong.
+
+    \b
+    Examples:
+      penstock doctor
+      penstock doctor --config penstock.toml
+      penstock doctor --store postgresql://user@host/database --json
+    """
+    from penstock.cli.commands import doctor as work
+
+    work.run(**asked)
+
+
 @commands.command()
 @click.argument("file", type=click.Path())
 @click.option("--dry-run", is_flag=True, help="Only show the difference.")

@@ -1,6 +1,7 @@
-"""Tools for operators: what a store holds is verified, copied and told, on any engine, through the store's contract.
+"""Tools for operators: a store is verified, copied, backed up, repaired and looked at.
 
-`verify.py` walks over everything and says what is not as it must be; `lanes.py` and `declared.py` have the rules;
-`copy.py` moves a store to another engine; `holding.py` keeps servers away meanwhile. What only SQLite's files need is
-in `store/sqlite/`. Others import the modules from here.
+`verify.py` walks over everything and says what is not as it must be; `lanes.py` and `declared.py` have the rules.
+`copy.py` moves a store to another engine; `holding.py` keeps servers away meanwhile. `backup.py` and `repair.py` are
+for SQLite, whose files `store/sqlite/` knows; `mending.py` has the rules of a repair. `doctor.py` looks at what is
+cheap to look at. Others import the modules from here.
 """
