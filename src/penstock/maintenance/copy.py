@@ -36,6 +36,7 @@ from penstock.model.rows import (
     TraceRow,
     slot_of,
 )
+from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.store.contract import FullStore
 from penstock.store.open import label_of
 
@@ -210,12 +211,12 @@ async def commit_rest(
 ) -> tuple[int, int]:
     """Commit what belongs to no lane; the catalog last, in one commit. How many outbox and trace rows there were.
 
-    Of the outbox only what was promised of these lanes, if any are given.
+    Of the outbox only what was promised of these lanes, if any are given, and of those of ephemeral queues.
     """
     store, any_slot = target.store, {0: target.epochs[0]}
     outbox = traces = 0
     async for page in _all_outbox(source):
-        promised = [row for row in page if lanes is None or row.lane in lanes]
+        promised = [row for row in page if lanes is None or row.lane in lanes or row.lane >= EPHEMERAL_FROM]
         await store.apply(Commit(epochs=any_slot, outbox=promised))
         outbox += len(promised)
     async for happened in _all_traces(source):

@@ -10,8 +10,8 @@ from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from penstock.batch import is_intact, read_columns
+from penstock.core.group import waiting as core_waiting
 from penstock.core.group.entries import Entry, decode_entries, is_sorted
-from penstock.core.group.waiting import CHUNK_OFFSETS
 from penstock.model.errors import PenstockError
 from penstock.model.rows import DEDUP_KEY_BYTES_MAX, BatchRow, DedupRow, LaneImage
 from penstock.node.catalog import Queue
@@ -110,7 +110,7 @@ def _check_group(image: LaneImage, group: int) -> Iterator[Damage]:
     for waiting in image.waiting:
         if waiting.group == group:
             entries = yield from _entries(image.lane, f"waiting row {waiting.chunk} of group {group}", waiting.entries)
-            if any(entry.start // CHUNK_OFFSETS != waiting.chunk for entry in entries):
+            if any(entry.start // core_waiting.CHUNK_OFFSETS != waiting.chunk for entry in entries):
                 yield Damage("rows", f"waiting row {waiting.chunk} of group {group} holds others' offsets", image.lane)
             held += [_Held(entry.start, entry.end, "waiting") for entry in entries]
     held += [_Held(row.start, row.end, "dead") for row in image.dead if row.group == group]

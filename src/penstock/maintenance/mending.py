@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from penstock.batch import decode_meta, encode
+from penstock.core.group import waiting as core_waiting
 from penstock.core.group.entries import Entry, decode_entries, encode_entries, is_sorted
-from penstock.core.group.waiting import CHUNK_OFFSETS
 from penstock.core.lane import ROW_MESSAGES_MAX
 from penstock.model import Message
 from penstock.model.errors import PenstockError
@@ -130,7 +130,7 @@ class Mended:
         for row in self._old.waiting:
             if row.group == group:
                 for entry in self._whole(row, f"waiting row {row.chunk} of group {group}", taken):
-                    chunks.setdefault(entry.start // CHUNK_OFFSETS, []).append(entry)
+                    chunks.setdefault(entry.start // core_waiting.CHUNK_OFFSETS, []).append(entry)
         for chunk, entries in sorted(chunks.items()):
             entries.sort(key=lambda entry: entry.start)
             self.image.waiting.append(WaitingRow(group, chunk, encode_entries(entries)))

@@ -18,6 +18,7 @@ from penstock.maintenance.lanes import Density, check_batch, check_dedup, check_
 from penstock.model import INTEGER_MAX
 from penstock.model.errors import StoreCorrupt
 from penstock.model.rows import BatchRow, CatalogRow, DedupRow, LaneImage, OutboxRow
+from penstock.node.catalog import EPHEMERAL_FROM
 from penstock.store.damage import Damage
 from penstock.store.open import label_of, open_engine, scheme_of
 from penstock.store.sqlite import snapshot as sqlite_snapshot
@@ -221,12 +222,12 @@ class Verification:
         return [Damage("rows", f"the outbox has row {row.id} of a lane that is not there", row.lane) for row in unknown]
 
     async def _promised_elsewhere(self, lanes: set[int]) -> list[OutboxRow]:
-        """Rows of the outbox that are of none of these lanes."""
+        """Rows of the outbox that are of none of these lanes, nor of an ephemeral queue's, which no store has."""
         found: list[OutboxRow] = []
         after = -1
         while rows := await self._rows.outbox(after, ROWS_AT_ONCE):
             after = rows[-1].id
-            found += [row for row in rows if row.lane not in lanes]
+            found += [row for row in rows if row.lane not in lanes and row.lane < EPHEMERAL_FROM]
         return found
 
 
