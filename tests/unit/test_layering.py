@@ -63,7 +63,7 @@ LAYERS: Final = {
     "core": Layer(BELOW_CORE, IMPURE),
     "store": Layer(BELOW_CORE),
     # What a caller sees, wherever the broker runs.
-    # A ticket can be awaited, and nothing else here waits.
+    # A ticket can be awaited, and long work lets others have their turn; nothing else here waits.
     "api": Layer(BELOW_CORE | {"loop_thread"}, IMPURE - {"asyncio"}),
     # A node asks another one through the client's operations, over HTTP.
     "node": Layer(BELOW_NODE | {"version", "client", "wire", "logs"}),

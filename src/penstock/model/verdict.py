@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Final, Literal
 
 import msgspec
 
@@ -20,3 +22,27 @@ class Verdict(msgspec.Struct, frozen=True):
     end: int = 0
     delay_ms: int | None = None
     error: str = ""
+
+    def continues(self, other: Verdict) -> bool:
+        """Whether it says the same of the offsets that follow: one verdict on all of them means both."""
+        return (
+            self.start == other.end
+            and other.start is not None
+            and other.start < other.end < self.end
+            and self.action == other.action
+            and self.delay_ms == other.delay_ms
+            and self.error == other.error
+        )
+
+
+by_start: Final = attrgetter("start")
+
+
+def join_into(joined: list[Verdict], verdicts: Iterable[Verdict]) -> None:
+    """Append verdicts that rise by offset, those that continue the one before as part of it."""
+    for verdict in verdicts:
+        last = joined[-1] if joined else None
+        if last is not None and verdict.continues(last):
+            joined[-1] = Verdict(last.action, last.start, verdict.end, last.delay_ms, last.error)
+        else:
+            joined.append(verdict)

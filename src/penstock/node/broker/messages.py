@@ -7,7 +7,7 @@ Next stop: `node/publish/append.py`, `node/publish/transactions.py`, `node/consu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
@@ -24,6 +24,7 @@ from penstock.api.arguments import (
 )
 from penstock.api.messages import Messages, Transaction
 from penstock.api.results import Claim, Lease, LeaseLike, Published, Receipt, StreamRead
+from penstock.api.slices import SLICE_ITEMS, in_slices
 from penstock.api.ticket import Ticket, ticketed
 from penstock.batch import EncodedBatch
 from penstock.model import (
@@ -37,13 +38,26 @@ from penstock.model import (
     check_name,
     check_text,
 )
-from penstock.model.errors import InvalidArgument, LeaseLost, WrongKind
+from penstock.model.errors import InvalidArgument, LeaseLost, MessageTooLarge, WrongKind
 from penstock.model.rows import slot_of
-from penstock.model.verdict import Verdict
+from penstock.model.verdict import Verdict, by_start, join_into
 from penstock.node.arguments import lane_of
 from penstock.node.broker.names import Names
+from penstock.node.catalog import Queue
 from penstock.node.consume.waiters import Request
-from penstock.node.publish.parts import Part, Unit, parts_of_batch, parts_of_messages, route_batch, route_messages
+from penstock.node.publish.parts import (
+    Part,
+    Unit,
+    parts_of_batch,
+    parts_of_messages,
+    parts_of_some,
+    route_batch,
+    route_messages,
+)
+
+PART_MESSAGES: Final = 4_000
+"""Messages of one publish that are encoded at a time: more are several batches of one commit. Those of a publish with
+an id stay together, since the id names what a lane got at once."""
 
 
 class LocalMessages(Names, Messages):
@@ -66,8 +80,23 @@ class LocalMessages(Names, Messages):
         check_sequence(messages)
         if not messages:
             return Ticket.done(Receipt(0, []))
+        if len(messages) > PART_MESSAGES and publish_id is None:
+            return Ticket.of(self._publish_many(queue, home, list(messages)))
         parts = parts_of_messages(home, messages, None, publish_id)
         return self._publish(queue, None, messages, publish_id, len(messages), parts)
+
+    async def _publish_many(self, queue: str, home: Queue, messages: list[Message]) -> Receipt:
+        """Many messages: encoded in slices, each a batch of its own, and appended in one step."""
+        if len(messages) > BATCH_MESSAGES_MAX:
+            raise MessageTooLarge(f"{len(messages)} messages in one call; the limit is {BATCH_MESSAGES_MAX}")
+
+        rotation, home.rotation = home.rotation, (home.rotation + 1) % len(home.lanes)
+
+        def encode(places: Sequence[int]) -> list[Part]:
+            return parts_of_some(home, messages[places[0] : places[-1] + 1], places, rotation)
+
+        parts = await in_slices(range(len(messages)), encode, PART_MESSAGES)
+        return await self._publish(queue, None, messages, None, len(messages), parts)
 
     @ticketed
     def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Ticket[Receipt]:
@@ -167,8 +196,15 @@ class LocalMessages(Names, Messages):
 
     @ticketed
     def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict], *, deferred: bool = False) -> Ticket[None]:
+        if verdicts and len(verdicts) > SLICE_ITEMS:
+            return Ticket.of(self._settle_many(lease, verdicts, deferred))
         check_verdicts(verdicts)
         return self._services.claims.settle(self._lease(lease), verdicts, deferred=deferred)
+
+    async def _settle_many(self, lease: LeaseLike, verdicts: Sequence[Verdict], deferred: bool) -> None:
+        held = self._lease(lease)
+        chosen = await _checked(verdicts)
+        await self._services.claims.settle(held, chosen, deferred=deferred)
 
     async def settle_and_claim(
         self,
@@ -180,7 +216,10 @@ class LocalMessages(Names, Messages):
         consumer: str | None = None,
     ) -> Claim:
         chosen = verdicts_of("ack", None) if verdicts is None else verdicts
-        check_verdicts(chosen)
+        if len(chosen) > SLICE_ITEMS:
+            chosen = await _checked(chosen)
+        else:
+            check_verdicts(chosen)
         request = self._request(max, 1, lease_seconds, None, consumer, False, 0)
         held = self._lease(lease)
         home, group = self._services.claims.home_of(held)
@@ -253,6 +292,25 @@ class LocalMessages(Names, Messages):
         lane_id = lane_of(home, lane)
         start = await self._place(lane_id, offset, time_ms)
         return await self._services.streams.read_offsets(home, lane_id, start, max, wait_ms)
+
+
+async def _checked(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Many verdicts, looked at in slices; carried out later in one step, as few as mean the same."""
+    joined: list[Verdict] = []
+
+    def check(some: Sequence[Verdict]) -> tuple[()]:
+        check_verdicts(some)
+        return ()
+
+    def join(some: Sequence[Verdict]) -> tuple[()]:
+        join_into(joined, some)
+        return ()
+
+    await in_slices(verdicts, check)
+    if any(verdict.start is None for verdict in verdicts):
+        return list(verdicts)
+    await in_slices(sorted(verdicts, key=by_start), join)
+    return joined
 
 
 class LocalTransaction(Transaction):

@@ -102,6 +102,15 @@ def parts_of_messages(
     return _parts_of_few(queue, messages, indexes, publish_id)
 
 
+def parts_of_some(queue: Queue, messages: Sequence[Message], indexes: Sequence[int], rotation: int) -> list[Part]:
+    """Parts of some messages of a larger publish, which began when the queue's `rotation` was this."""
+    current, queue.rotation = queue.rotation, rotation
+    try:
+        return parts_of_messages(queue, messages, indexes)
+    finally:
+        queue.rotation = current
+
+
 def _parts_of_few(
     queue: Queue, messages: Sequence[Message], indexes: Sequence[int] | None, publish_id: str | None
 ) -> list[Part]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from typing import Final
 
+from msgspec.structs import replace
+
+from penstock import telemetry
 from penstock.api.arguments import milliseconds, verdicts_of
-from penstock.api.results import Claim, Receipt, Slice
+from penstock.api.results import Claim, Receipt, Slice, StreamRead
+from penstock.api.slices import SLICE_ITEMS, in_slices
 from penstock.fronts.http.request import Answer, json_answer
-from penstock.model import SPAN_MS_MAX
+from penstock.model import SPAN_MS_MAX, Message
 from penstock.model.errors import InvalidArgument
 from penstock.model.verdict import Verdict
 from penstock.wire.http.shapes import (
@@ -17,12 +23,20 @@ from penstock.wire.http.shapes import (
     ClaimAnswer,
     EncodedClaim,
     EncodedSlice,
+    MessageBody,
     PartBody,
     PublishAnswer,
     PublishedBody,
+    ReadAnswer,
     VerdictBody,
+    encode_json,
     received_body,
 )
+
+SLICE_BYTES: Final = 512 * 1024
+"""Encoded bytes after which other work has its turn, while an answer of many messages is made."""
+RECEIVED_ITEMS: Final = 100
+"""Messages of an answer that are encoded at a time; as many or fewer at once."""
 
 
 def results_answer(receipt: Receipt) -> Answer:
@@ -35,6 +49,32 @@ def results_answer(receipt: Receipt) -> Answer:
         for index, place in receipt.numbered()
     ]
     return json_answer(PublishAnswer(len(receipt), results=results))
+
+
+async def many_results_answer(receipt: Receipt) -> Answer:
+    """The same of many messages, in slices."""
+    if receipt.buffered or len(receipt) <= SLICE_ITEMS:
+        return results_answer(receipt)
+
+    def encode(places: Sequence[int]) -> list[bytes]:
+        part = receipt.slice(places[0], places[-1] + 1)
+        bodies = [
+            PublishedBody(places[0] + index, place.queue, place.lane, place.offset, place.duplicate)
+            for index, place in part.numbered()
+        ]
+        return [encode_json(bodies)[1:-1]] if bodies else []
+
+    items = await in_slices(range(len(receipt)), encode)
+    return _with_items(PublishAnswer(len(receipt), results=[]), b'"results":[]', items)
+
+
+def _with_items(outline: PublishAnswer | ClaimAnswer | ReadAnswer, empty: bytes, items: Sequence[bytes]) -> Answer:
+    """The answer whose list, `empty` in the outline, has these items. No text in JSON looks like the list: its quotes
+    would have a backslash before them.
+    """
+    before, _, after = encode_json(outline).partition(empty)
+    listed = [piece for item in items for piece in (b",", item)]
+    return Answer(200, (before + empty[:-1], *listed[1:], b"]" + after))
 
 
 def parts_answer(receipt: Receipt) -> Answer:
@@ -50,14 +90,46 @@ def parts_answer(receipt: Receipt) -> Answer:
     return json_answer(PublishAnswer(len(receipt), parts=parts))
 
 
-def claim_answer(claim: Claim) -> ClaimAnswer:
-    return ClaimAnswer(
+async def claim_answer(claim: Claim) -> Answer:
+    is_few = len(claim) <= RECEIVED_ITEMS
+    outline = ClaimAnswer(
         queue=claim.queue,
         lane=claim.lane,
         lease=None if claim.lease is None else str(claim.lease),
         deadline_ms=claim.deadline_ms,
-        messages=[received_body(received) for received in claim.messages],
+        messages=[received_body(received) for received in claim.messages] if is_few else [],
     )
+    return json_answer(outline) if is_few else await _with_messages(outline, claim)
+
+
+async def read_answer(read: StreamRead) -> Answer:
+    is_few = len(read) <= RECEIVED_ITEMS or read.done is not None
+    outline = ReadAnswer(
+        queue=read.queue,
+        lane=read.lane,
+        next_offset=read.next_offset,
+        messages=[received_body(received) for received in read.messages] if is_few else [],
+        primary_committed=read.primary_committed,
+    )
+    return json_answer(outline) if is_few else await _with_messages(outline, read)
+
+
+async def _with_messages(outline: ClaimAnswer | ReadAnswer, found: Claim | StreamRead) -> Answer:
+    """The answer with all messages, decoded and encoded in slices of so many messages or bytes."""
+    items: list[bytes] = []
+    count = size = 0
+    for part in found.slices:
+        for start in range(part.start, part.stop, RECEIVED_ITEMS):
+            stop = min(part.stop, start + RECEIVED_ITEMS)
+            some = replace(part, start=start, stop=stop, offset=part.offset + start - part.start)
+            encoded = encode_json([received_body(one) for one in some.messages(found.queue, found.lane)])[1:-1]
+            items.append(encoded)
+            count += stop - start
+            size += len(encoded)
+            if count >= SLICE_ITEMS or size >= SLICE_BYTES:
+                count = size = 0
+                await asyncio.sleep(0)
+    return _with_items(outline, b'"messages":[]', items)
 
 
 def encoded_claim(claim: Claim) -> EncodedClaim:
@@ -72,6 +144,21 @@ def encoded_slices(slices: Sequence[Slice]) -> list[EncodedSlice]:
         batch = part.reader.cut(part.start, part.stop)
         encoded.append(EncodedSlice(part.offset, part.published_ms, part.attempt, batch.count, batch.meta, batch.body))
     return encoded
+
+
+async def many_verdicts(bodies: Sequence[VerdictBody]) -> list[Verdict]:
+    """The same of many, in slices."""
+    return await in_slices(bodies, verdicts)
+
+
+async def many_messages(bodies: Sequence[MessageBody]) -> list[Message]:
+    """The same of many, in slices."""
+    return await in_slices(bodies, messages_of)
+
+
+def messages_of(bodies: Sequence[MessageBody]) -> Sequence[Message]:
+    """Messages to publish."""
+    return telemetry.inject_all([body.message() for body in bodies])
 
 
 def verdicts(bodies: Sequence[VerdictBody]) -> list[Verdict]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.api.results import Claim
+from penstock.api.slices import SLICE_ITEMS
 from penstock.api.ticket import Ticket
 from penstock.fronts.http.handlers import Routes
-from penstock.fronts.http.handlers.bodies import claim_answer, encoded_claim, verdicts
-from penstock.fronts.http.request import NOTHING, Answer, json_answer
+from penstock.fronts.http.handlers.bodies import claim_answer, encoded_claim, many_verdicts, verdicts
+from penstock.fronts.http.request import NOTHING, Answer
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import LeaseLost, Overloaded, WrongKind
 from penstock.wire.http.large_bodies import claim_parts
@@ -16,6 +19,7 @@ from penstock.wire.http.shapes import (
     ClaimRequest,
     NextRequest,
     SettleRequest,
+    VerdictBody,
 )
 
 ROUTES = Routes(__name__)
@@ -50,13 +54,20 @@ async def claim(call: Call, body: ClaimRequest) -> Answer:
     finally:
         if waits:
             call.server.end_wait(call.request)
-    return _claim_answer(call, claimed)
+    return await _claim_answer(call, claimed)
 
 
 @ROUTES.add("POST", "/v1/leases/{lease}/settle", {204: None}, errors=[LeaseLost])
 def settle(call: Call, body: SettleRequest) -> Ticket[Answer]:
     """Ack, nack, reject, postpone or release messages of a lease, in any mix, all or none."""
+    if len(body.verdicts) > SLICE_ITEMS:
+        return Ticket.of(_settle_many(call, body.verdicts))
     return call.broker.settle(call.names["lease"], verdicts(body.verdicts)).map(_nothing)
+
+
+async def _settle_many(call: Call, bodies: Sequence[VerdictBody]) -> Answer:
+    await call.broker.settle(call.names["lease"], await many_verdicts(bodies))
+    return NOTHING
 
 
 def _nothing(_: None) -> Answer:
@@ -71,15 +82,15 @@ async def settle_and_claim(call: Call, body: NextRequest) -> Answer:
     """
     claimed = await call.broker.settle_and_claim(
         call.names["lease"],
-        None if body.verdicts is None else verdicts(body.verdicts),
+        None if body.verdicts is None else await many_verdicts(body.verdicts),
         max=body.max,
         lease_seconds=body.lease_seconds,
         consumer=body.consumer or call.consumer,
     )
-    return _claim_answer(call, claimed)
+    return await _claim_answer(call, claimed)
 
 
-def _claim_answer(call: Call, claimed: Claim) -> Answer:
+async def _claim_answer(call: Call, claimed: Claim) -> Answer:
     if call.request.accepts(BATCHES_TYPE):
         return Answer(200, claim_parts(encoded_claim(claimed)), BATCHES_TYPE)
-    return json_answer(claim_answer(claimed))
+    return await claim_answer(claimed)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
-from penstock import telemetry
+from penstock.api.slices import SLICE_ITEMS
 from penstock.api.ticket import Ticket
 from penstock.fronts.http.handlers import Routes
-from penstock.fronts.http.handlers.bodies import parts_answer, results_answer, verdicts
+from penstock.fronts.http.handlers.bodies import (
+    many_messages,
+    many_results_answer,
+    many_verdicts,
+    messages_of,
+    parts_answer,
+    results_answer,
+)
 from penstock.fronts.http.request import Answer
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import InvalidArgument, LeaseLost, MessageTooLarge, QueueFull, Unroutable
-from penstock.wire.http.shapes import BufferedAnswer, PublishAnswer, PublishRequest, TransactionRequest
+from penstock.wire.http.shapes import BufferedAnswer, MessageBody, PublishAnswer, PublishRequest, TransactionRequest
 
 ROUTES = Routes(__name__)
 
@@ -34,8 +43,16 @@ def publish(call: Call, body: PublishRequest | None, query: PublishQuery) -> Tic
     if body is None:
         batch = call.request.batch()
         return call.broker.publish_batch(queue, batch, publish_id=query.publish_id).map(parts_answer)
-    messages = telemetry.inject_all([message.message() for message in body.messages])
+    if len(body.messages) > SLICE_ITEMS:
+        return Ticket.of(_publish_many(call, body.messages, query))
+    messages = messages_of(body.messages)
     return call.broker.publish_many(queue, messages, publish_id=query.publish_id).map(results_answer)
+
+
+async def _publish_many(call: Call, bodies: Sequence[MessageBody], query: PublishQuery) -> Answer:
+    messages = await many_messages(bodies)
+    receipt = await call.broker.publish_many(call.names["queue"], messages, publish_id=query.publish_id)
+    return await many_results_answer(receipt)
 
 
 class ExchangeQuery(PublishQuery, forbid_unknown_fields=True, kw_only=True):
@@ -57,9 +74,19 @@ def publish_to(call: Call, body: PublishRequest | None, query: ExchangeQuery) ->
         batch = call.request.batch()
         ticket = call.broker.publish_to(exchange, batch, mandatory=query.mandatory, publish_id=query.publish_id)
         return ticket.map(parts_answer)
-    messages = telemetry.inject_all([message.message() for message in body.messages])
+    if len(body.messages) > SLICE_ITEMS:
+        return Ticket.of(_publish_many_to(call, body.messages, query))
+    messages = messages_of(body.messages)
     ticket = call.broker.publish_to(exchange, messages, mandatory=query.mandatory, publish_id=query.publish_id)
     return ticket.map(results_answer)
+
+
+async def _publish_many_to(call: Call, bodies: Sequence[MessageBody], query: ExchangeQuery) -> Answer:
+    messages = await many_messages(bodies)
+    receipt = await call.broker.publish_to(
+        call.names["exchange"], messages, mandatory=query.mandatory, publish_id=query.publish_id
+    )
+    return await many_results_answer(receipt)
 
 
 @ROUTES.add("POST", "/v1/transactions", {200: PublishAnswer}, errors=[LeaseLost, QueueFull, MessageTooLarge])
@@ -69,13 +96,13 @@ async def transaction(call: Call, body: TransactionRequest) -> Answer:
         raise InvalidArgument("the transaction is empty; it needs something to settle or to publish")
     unit = call.broker.transaction()
     for part in body.settle:
-        unit.settle(part.lease, verdicts(part.verdicts))
+        unit.settle(part.lease, await many_verdicts(part.verdicts))
     for target in body.publish:
-        messages = telemetry.inject_all([message.message() for message in target.messages])
+        messages = await many_messages(target.messages)
         if target.queue is not None and target.exchange is None:
             unit.publish(target.queue, *messages)
         elif target.exchange is not None and target.queue is None:
             unit.publish_to(target.exchange, *messages)
         else:
             raise InvalidArgument("a publish of a transaction has either a queue or an exchange")
-    return results_answer(await unit.commit())
+    return await many_results_answer(await unit.commit())

@@ -9,13 +9,13 @@ from msgspec.structs import asdict
 
 from penstock.api.results import StreamRead
 from penstock.fronts.http.handlers import Routes
-from penstock.fronts.http.handlers.bodies import encoded_slices
-from penstock.fronts.http.request import Answer, json_answer
+from penstock.fronts.http.handlers.bodies import encoded_slices, read_answer
+from penstock.fronts.http.request import Answer
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import OffsetGone, Overloaded, WrongKind
 from penstock.wire.http.endpoints import GROUP
 from penstock.wire.http.large_bodies import read_parts
-from penstock.wire.http.shapes import BATCHES_TYPE, EncodedRead, ReadAnswer, ReadRequest, received_body
+from penstock.wire.http.shapes import BATCHES_TYPE, EncodedRead, ReadAnswer, ReadRequest
 
 ROUTES = Routes(__name__)
 
@@ -34,15 +34,7 @@ async def _answer(call: Call, wait: float, reading: Callable[[], Awaitable[Strea
             read.queue, read.lane, read.next_offset, read.primary_committed, encoded_slices(read.slices), read.done
         )
         return Answer(200, read_parts(encoded), BATCHES_TYPE)
-    return json_answer(
-        ReadAnswer(
-            queue=read.queue,
-            lane=read.lane,
-            next_offset=read.next_offset,
-            messages=[received_body(received) for received in read.messages],
-            primary_committed=read.primary_committed,
-        )
-    )
+    return await read_answer(read)
 
 
 @ROUTES.add("POST", GROUP + "/read", {200: ReadAnswer}, gives_batches=True, errors=[WrongKind, Overloaded])

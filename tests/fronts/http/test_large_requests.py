@@ -1,0 +1,196 @@
+"""Requests of many messages or verdicts: done in slices, with other work between them, and all or none all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from unittest.mock import patch
+
+from penstock.api.slices import SLICE_ITEMS
+from penstock.fronts.http.handlers import bodies
+from penstock.model.rows import Commit
+from penstock.node.broker import messages
+from penstock.store.memory.engine import MemoryStore
+from penstock.wire.http import shapes
+from penstock.wire.http.shapes import MessageBody
+from tests.fronts.http.rig import Front, over_http
+from tests.scenarios.rig import turns, until
+
+MANY = 9_500
+"""More than two parts of a publish, and no whole number of slices."""
+
+
+class Meter:
+    """How many items were worked on within one turn of the event loop, at the most."""
+
+    def __init__(self) -> None:
+        self.total = self.most = 0
+        self._seen = 0
+
+    def counting(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **options: Any) -> Any:
+            self.total += 1
+            return work(*args, **options)
+
+        return counted
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._watch())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(0)
+            self.most = max(self.most, self.total - self._seen)
+            self._seen = self.total
+
+
+async def published(front: Front, count: int, **query: Any) -> Any:
+    await front.ok("PUT", "/v1/queues/q", {})
+    listed = [{"payload": str(number)} for number in range(count)]
+    return await front.ok("POST", "/v1/queues/q/messages", {"messages": listed}, **query)
+
+
+@over_http()
+async def test_a_publish_of_many_is_taken_in_slices(front: Front) -> None:
+    meter = Meter()
+    with patch.object(MessageBody, "message", meter.counting(MessageBody.message)):
+        async with meter.running():
+            answer = await published(front, MANY)
+    assert (meter.total, meter.most) == (MANY, SLICE_ITEMS)
+    assert [place["offset"] for place in answer["results"]] == list(range(MANY))
+    assert [place["index"] for place in answer["results"]] == list(range(MANY))
+
+
+@over_http()
+async def test_a_publish_of_many_is_encoded_in_slices_and_stored_in_one_commit(front: Front) -> None:
+    stored: list[list[int]] = []
+    apply = MemoryStore.apply
+
+    async def noted(store: MemoryStore, commit: Commit) -> None:
+        rows = [row.count for change in commit.lanes for row in change.batches if row.count > 1]
+        stored.extend([rows] if rows else [])
+        await apply(store, commit)
+
+    with patch.object(MemoryStore, "apply", noted):
+        await published(front, MANY)
+    assert stored == [[messages.PART_MESSAGES, messages.PART_MESSAGES, MANY - 2 * messages.PART_MESSAGES]]
+
+
+@over_http()
+async def test_many_with_an_id_are_published_once(front: Front) -> None:
+    first = await published(front, MANY, publish_id="once")
+    assert [place["offset"] for place in first["results"]] == list(range(MANY))
+    again = await published(front, MANY, publish_id="once")
+    assert all(place["duplicate"] for place in again["results"])
+    [place] = (await front.publish("q", "one"))["results"]
+    assert place["offset"] == MANY
+
+
+@over_http()
+async def test_many_without_partitions_stay_in_one_lane(front: Front) -> None:
+    await front.ok("PUT", "/v1/queues/q", {"lanes": 3})
+    listed = [{"payload": str(number)} for number in range(MANY)]
+    for _ in range(2):
+        answer = await front.ok("POST", "/v1/queues/q/messages", {"messages": listed})
+        assert len({place["lane"] for place in answer["results"]}) == 1
+    await front.publish("q", "one")
+
+
+@over_http()
+async def test_a_claim_of_many_is_answered_in_slices(front: Front) -> None:
+    await published(front, MANY)
+    meter = Meter()
+    with patch.object(bodies, "received_body", meter.counting(shapes.received_body)):
+        async with meter.running():
+            claim = await front.claim("q", max=MANY)
+    assert (meter.total, meter.most) == (MANY, SLICE_ITEMS)
+    assert [int(message["payload"]) for message in claim["messages"]] == list(range(MANY))
+    assert [message["offset"] for message in claim["messages"]] == list(range(MANY))
+    assert list(claim) == ["queue", "lane", "lease", "deadline_ms", "messages"]
+    log = await front.ok("GET", "/v1/queues/q/log", max=MANY)
+    assert [message["offset"] for message in log["messages"]] == list(range(MANY))
+    assert log["next_offset"] == MANY
+
+
+@over_http()
+async def test_many_verdicts_are_taken_in_slices_and_carried_out_as_ranges(front: Front) -> None:
+    await published(front, MANY)
+    claim = await front.claim("q", max=MANY)
+    verdicts = [{"action": "ack", "offsets": [offset]} for offset in range(MANY)]
+    carried_out: list[int] = []
+    claims = front.broker._services.claims
+    original = claims.judge
+
+    def noted(lane: Any, lease: Any, chosen: Any) -> Any:
+        carried_out.append(len(chosen))
+        return original(lane, lease, chosen)
+
+    meter = Meter()
+    with (
+        patch.object(bodies, "_verdicts", meter.counting(bodies._verdicts)),
+        patch.object(type(claims), "judge", lambda _, *args: noted(*args)),
+    ):
+        async with meter.running():
+            await front.ok("POST", f"/v1/leases/{claim['lease']}/settle", {"verdicts": verdicts[::-1]})
+    assert (meter.total, meter.most) == (MANY, SLICE_ITEMS)
+    assert carried_out == [1]
+    [group] = (await front.broker.stats("q")).groups
+    assert (group.ready, group.leased) == (0, 0)
+
+
+@over_http()
+async def test_many_verdicts_are_all_or_none(front: Front) -> None:
+    await published(front, MANY)
+    claim = await front.claim("q", max=MANY)
+    path = f"/v1/leases/{claim['lease']}/settle"
+    actions = ("ack", "nack", "reject")
+    verdicts: list[dict[str, Any]] = [{"action": actions[offset % 3], "offsets": [offset]} for offset in range(MANY)]
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"action": "ack", "offsets": [0]}, "invalid_argument"),
+        ({"action": "ack", "start": 5, "end": 5}, "invalid_argument"),
+        ({"action": "ack", "offsets": [MANY]}, "lease_lost"),
+        ({"action": "ack"}, "invalid_argument"),
+        ({"action": "ack", "error": "why"}, "invalid_argument"),
+    ]
+    for one, code in wrong:
+        reply = await front.call("POST", path, {"verdicts": [*verdicts, one]})
+        assert reply.code == code, one
+        [group] = (await front.broker.stats("q")).groups
+        assert group.leased == MANY
+    await front.ok("POST", path, {"verdicts": verdicts})
+    [group] = (await front.broker.stats("q")).groups
+    assert (group.leased, group.dead) == (0, MANY // 3)
+
+
+@over_http()
+async def test_a_client_that_goes_away_ends_the_work_for_it(front: Front) -> None:
+    await published(front, MANY)
+    claim = await front.claim("q", max=MANY)
+    meter, wire = Meter(), await front.connect()
+    counted = meter.counting(bodies._verdicts)
+    own: socket.socket = wire.writer.get_extra_info("socket")
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it goes, and does not only say less
+
+    def once(body: Any) -> Any:
+        wire.reset()
+        return counted(body)
+
+    items = ",".join(f'{{"action":"ack","offsets":[{offset}]}}' for offset in range(MANY))
+    data = f'{{"verdicts":[{items}]}}'.encode()
+    head = f"POST /v1/leases/{claim['lease']}/settle HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+    with patch.object(bodies, "_verdicts", once):
+        await wire.send(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        await until(lambda: meter.total > 0 and len(front.server.connections) == 1)
+    await turns()
+    assert meter.total < MANY
+    [group] = (await front.broker.stats("q")).groups
+    assert group.leased == MANY
