@@ -366,7 +366,8 @@ class SyncBroker(Twin):
     ) -> list[DeadMessage]:
         """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter.
 
-        Offsets count in every lane, unless one is named; with `until_ms`, only what died then or before.
+        Offsets count in every lane, unless one is named; with `until_ms`, only what died then or before. Fewer than
+        `max` where these have about 16 MiB.
         """
 
     def dead_ranges(

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 
 from penstock.arrow.headers import headers_of
 from penstock.batch import EncodedBatch
-from penstock.batch.body import write_body
-from penstock.batch.columns import write_meta
+from penstock.batch.assemble import assemble
 from penstock.batch.guards import limit_count
 from penstock.model import Message
 from penstock.model.errors import InvalidArgument
@@ -45,7 +44,7 @@ def encoded_batch(rows: pa.RecordBatch) -> EncodedBatch:
     limit_count(rows.num_rows)
     columns = {name: _column(rows, name) for name in _META_ORDER}
     given = {name: values for name, values in columns.items() if values is not None}
-    return EncodedBatch(rows.num_rows, write_meta(given, rows.num_rows), _body(rows.column("payload")))
+    return assemble(given, *_payloads(rows.column("payload")))
 
 
 def _column(rows: pa.RecordBatch, name: str) -> list[Any] | None:
@@ -94,7 +93,8 @@ def _milliseconds(column: pa.Array) -> list[Any] | None:
     return [-(-micro // 1000) for micro in micros.to_numpy().tolist()]
 
 
-def _body(column: pa.Array) -> bytes:
+def _payloads(column: pa.Array) -> tuple[array[int], list[memoryview]]:
+    """The lengths of the payloads, and their bytes."""
     if column.null_count:
         index = int(pc.index(column.is_null(), True).as_py())
         raise InvalidArgument(f"payload of row {index} is null; a message has one, empty (b'') where it says nothing")
@@ -106,8 +106,8 @@ def _body(column: pa.Array) -> bytes:
         column = column.cast(pa.binary())
     _, offsets_buffer, data = column.buffers()
     if not len(column) or data is None:
-        return write_body(array("I", bytes(4 * len(column))), [])
+        return array("I", bytes(4 * len(column))), []
     offsets = np.frombuffer(offsets_buffer, np.int32, len(column) + 1, column.offset * 4)
     lengths = array("I")
     lengths.frombytes(np.diff(offsets).astype(np.uint32).tobytes())
-    return write_body(lengths, [memoryview(data)[int(offsets[0]) : int(offsets[-1])]])
+    return lengths, [memoryview(data)[int(offsets[0]) : int(offsets[-1])]]

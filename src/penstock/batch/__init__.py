@@ -8,14 +8,14 @@ The package knows `model` only: no lane, offset, store, socket or clock. Any byt
 bounded memory. Messages given to `encode` were checked by `model.check_message`; a batch from an untrusted producer
 goes through `check`. Next stop: `core/lane/append.py`, where a batch gets its offsets.
 
-Inside, `layout` and `guards` are below `body` (payloads) and `columns` (metadata); above these are `messages`
-(encode, decode), `reader` (also cuts), `reshape` (select, join) and `checks`; `frame` wraps a batch for files and HTTP.
-Others import the names below from here.
+Inside, `layout` and `guards` are below `body` (payloads) and `columns` (metadata); `assemble` puts both together; above
+these are `messages` (encode, decode), `reader` (also cuts), `reshape` (select, join) and `checks`; `frame` wraps a
+batch for files and HTTP. Others import the names below from here.
 """
 
-from penstock.batch.body import is_intact, is_large, payloads
+from penstock.batch.body import block_bytes, is_intact, is_large, payloads
 from penstock.batch.checks import check
-from penstock.batch.columns import meta_column, meta_columns, read_columns
+from penstock.batch.columns import meta_column, meta_columns, read_columns, unfolded_of
 from penstock.batch.frame import from_bytes, from_parts, to_bytes, to_parts
 from penstock.batch.layout import (
     COLUMN_DELAY_MS,
@@ -23,12 +23,13 @@ from penstock.batch.layout import (
     COLUMN_PARTITION,
     COLUMN_PRIORITY,
     COLUMN_TTL_MS,
+    COLUMN_UNFOLDED,
     EncodedBatch,
     Meta,
 )
 from penstock.batch.messages import decode, decode_meta, decode_single, encode, encode_alike
 from penstock.batch.reader import Reader
-from penstock.batch.reshape import join, select, with_key
+from penstock.batch.reshape import join, measured, select, with_key
 
 __all__ = [
     "COLUMN_DELAY_MS",
@@ -36,9 +37,11 @@ __all__ = [
     "COLUMN_PARTITION",
     "COLUMN_PRIORITY",
     "COLUMN_TTL_MS",
+    "COLUMN_UNFOLDED",
     "EncodedBatch",
     "Meta",
     "Reader",
+    "block_bytes",
     "check",
     "decode",
     "decode_meta",
@@ -50,6 +53,7 @@ __all__ = [
     "is_intact",
     "is_large",
     "join",
+    "measured",
     "meta_column",
     "meta_columns",
     "payloads",
@@ -57,5 +61,6 @@ __all__ = [
     "select",
     "to_bytes",
     "to_parts",
+    "unfolded_of",
     "with_key",
 ]

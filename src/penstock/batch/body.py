@@ -25,11 +25,13 @@ from penstock.batch.layout import (
     BODY_START,
     CHECKSUM,
     LENGTH_BYTES,
+    UNFOLDED_BYTES_MIN,
+    UNFOLDED_RATIO_MIN,
     VERSION,
 )
 from penstock.model import BATCH_BYTES_MAX
 from penstock.model.checksum import crc32
-from penstock.model.errors import InvalidBatch
+from penstock.model.errors import InvalidArgument, InvalidBatch
 
 COMPRESS_BYTES_MIN: Final = 512
 _SAMPLE_PIECE_BYTES: Final = 1024
@@ -125,20 +127,49 @@ def is_large(body: bytes, count: int) -> bool:
     return len(body) >= max(LARGE_PIECE_BYTES * count, BODY_START) and not body[1] & BODY_COMPRESSED
 
 
-def open_body(body: bytes, count: int, *, is_checked: bool = False) -> tuple[array[int], bytes, int]:
-    """The lengths of the payloads, the bytes that hold them, and where in these the first payload begins."""
+def open_body(
+    body: bytes, count: int, *, is_checked: bool = False, past_limit: type[InvalidArgument] = InvalidBatch
+) -> tuple[array[int], bytes, int]:
+    """The lengths of the payloads, the bytes that hold them, and where in these the first payload begins.
+
+    `past_limit` is raised where they have more bytes than a batch may.
+    """
     check_count(count)
     flags = _body_flags(body, count, is_checked)
     if flags & BODY_COMPRESSED:
-        block, lengths_start = _decompress(body, BATCH_BYTES_MAX + count * LENGTH_BYTES), 0
+        block, lengths_start = _decompress(body, BATCH_BYTES_MAX + count * LENGTH_BYTES, past_limit), 0
     else:
         block, lengths_start = body, BODY_START
     data_start = lengths_start + (1 if flags & BODY_EQUAL_LENGTHS else count) * LENGTH_BYTES
     if len(block) < data_start:
         raise InvalidBatch(f"body has {len(block)} bytes, too few for the lengths of {count} payloads")
     if len(block) - data_start > BATCH_BYTES_MAX:
-        raise InvalidBatch(f"payloads have {len(block) - data_start} bytes; a batch's limit is {BATCH_BYTES_MAX}")
+        raise past_limit(f"payloads have {len(block) - data_start} bytes; a batch's limit is {BATCH_BYTES_MAX}")
     return _lengths(block, lengths_start, data_start, count, bool(flags & BODY_EQUAL_LENGTHS)), block, data_start
+
+
+def block_bytes(body: bytes, count: int) -> int:
+    """The bytes that a body's block has once it is decompressed, by its first bytes alone; 0 if that is impossible.
+
+    Opening such a body raises; a reader that only needs its neighbours must not fail.
+    """
+    if len(body) <= BODY_START:
+        return 0
+    if not body[1] & BODY_COMPRESSED:
+        return len(body) - BODY_START
+    try:
+        size = zstandard.frame_content_size(memoryview(body)[BODY_START:])
+    except zstandard.ZstdError:
+        return 0
+    return size if 0 < size <= BATCH_BYTES_MAX + count * LENGTH_BYTES else 0
+
+
+def unfolded_bytes(body: bytes, count: int) -> int:
+    """What a batch says of its block: its bytes where it is compressed and far larger than the body; 0 elsewhere."""
+    if not body[1] & BODY_COMPRESSED:
+        return 0
+    size = block_bytes(body, count)
+    return size if size > max(UNFOLDED_BYTES_MIN, UNFOLDED_RATIO_MIN * len(body)) else 0
 
 
 def open_single(body: bytes) -> memoryview | None:
@@ -195,12 +226,14 @@ def _body_flags(body: bytes, count: int, is_checked: bool) -> int:
     return int(flags)
 
 
-def _decompress(body: bytes, limit: int) -> bytes:
+def _decompress(body: bytes, limit: int, past_limit: type[InvalidArgument]) -> bytes:
     frame = memoryview(body)[BODY_START:]
     try:
         # Declared and within the limit before a byte is unfolded: zstandard allocates what the frame declares.
         size = zstandard.frame_content_size(frame)
-        if not 0 < size <= limit:
+        if size > limit:
+            raise past_limit(f"compressed body declares {size} bytes; the limit is {limit}")
+        if size <= 0:
             raise InvalidBatch(f"compressed body declares {size} bytes; it must be 1 to {limit}")
         return _zstandard.decompressor.decompress(frame, max_output_size=limit, allow_extra_data=False)
     except zstandard.ZstdError as error:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from penstock.batch.body import open_body
-from penstock.batch.columns import TYPED, expand, read_meta
-from penstock.batch.layout import EncodedBatch, Meta
+from penstock.batch.columns import TYPED, expand, meta_columns, read_meta, unfolded_of
+from penstock.batch.layout import BODY_COMPRESSED, COLUMN_UNFOLDED, EncodedBatch, Meta
 from penstock.model import (
     PAYLOAD_BYTES_MAX,
     SPAN_MS_MAX,
@@ -26,15 +26,23 @@ def check(batch: EncodedBatch, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> Me
     """Return a batch's metadata; raise unless the batch is intact and all of it within the limits of `model`."""
     if batch.count == 0:
         raise InvalidBatch("batch has no messages")
-    lengths, _, _ = open_body(batch.body, batch.count)
+    lengths, block, _ = open_body(batch.body, batch.count, past_limit=MessageTooLarge)
     longest = max(lengths)
     if longest > payload_bytes_max:
         index = lengths.index(longest)
         raise MessageTooLarge(f"payload of message {index} has {longest} bytes; the limit is {payload_bytes_max}")
     columns = read_meta(batch.meta, batch.count, TYPED)
+    if meta_columns(batch.meta) & COLUMN_UNFOLDED:
+        _check_unfolded(batch, len(block))
     for name, values in columns.items():
         _check_column(name, values)
     return Meta(batch.count, **{name: expand(values, batch.count) for name, values in columns.items()})
+
+
+def _check_unfolded(batch: EncodedBatch, size: int) -> None:
+    said = unfolded_of(batch.meta)
+    if not batch.body[1] & BODY_COMPRESSED or said != size:
+        raise InvalidBatch(f"meta says that the body unfolds to {said} bytes; it has {size}")
 
 
 def _check_column(name: str, values: list[Any]) -> None:

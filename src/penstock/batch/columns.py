@@ -16,7 +16,17 @@ import msgspec
 
 from penstock.batch import layout
 from penstock.batch.guards import check_count, check_sum, check_version
-from penstock.batch.layout import CHECKSUM, LENGTH_BYTES, META_BYTES_MAX, META_HEAD, META_START, VERSION
+from penstock.batch.layout import (
+    CHECKSUM,
+    COLUMN_UNFOLDED,
+    LENGTH_BYTES,
+    META_BYTES_MAX,
+    META_HEAD,
+    META_START,
+    UNFOLDED,
+    UNFOLDED_MARK,
+    VERSION,
+)
 from penstock.model import Headers, Message
 from penstock.model.checksum import crc32
 from penstock.model.errors import InvalidArgument, InvalidBatch, MessageTooLarge
@@ -62,7 +72,7 @@ TYPED: Final[dict[str, _Column]] = {
     "correlation_id": _column(layout.COLUMN_CORRELATION_ID, None, str | None),
     "trace_id": _column(layout.COLUMN_TRACE_ID, None, str | None),
 }
-_ALL_COLUMNS: Final = (1 << len(TYPED)) - 1
+_ALL_COLUMNS: Final = (COLUMN_UNFOLDED << 1) - 1
 
 # To cut or join, headers need not be understood, only moved: a third of the time, and no dict is built.
 _NO_HEADERS: Final = msgspec.Raw(b"\xc0")
@@ -119,8 +129,19 @@ def columns_of(messages: Sequence[Message]) -> dict[str, list[Any]]:
     }
 
 
-def write_meta(columns: dict[str, list[Any]], count: int) -> bytes:
-    """Columns as bytes; a list of one value is a constant, a column of defaults is left out."""
+def unfolded_of(meta: bytes) -> int:
+    """The bytes that the body's block has once it is decompressed, by `meta` alone; 0 where it does not say."""
+    if len(meta) < META_START + UNFOLDED.size or not META_HEAD.unpack_from(meta)[1] & COLUMN_UNFOLDED:
+        return 0
+    mark, size = UNFOLDED.unpack_from(meta, len(meta) - UNFOLDED.size)
+    return int(size) if mark == UNFOLDED_MARK else 0
+
+
+def write_meta(columns: dict[str, list[Any]], count: int, unfolded: int = 0) -> bytes:
+    """Columns as bytes; a list of one value is a constant, a column of defaults is left out.
+
+    `unfolded` are the bytes of the body's block, where readers should know them before they have the body.
+    """
     present = constant = 0
     parts: list[bytes] = []
     for name, values in columns.items():
@@ -131,18 +152,19 @@ def write_meta(columns: dict[str, list[Any]], count: int) -> bytes:
         present |= TYPED[name].bit
         constant |= TYPED[name].bit if is_constant else 0
         parts.append(packed)
+    if unfolded:
+        present |= COLUMN_UNFOLDED
+        constant |= COLUMN_UNFOLDED
+        parts.append(UNFOLDED.pack(UNFOLDED_MARK, unfolded))
     if not present:
         return b""
     return _seal_meta(META_HEAD.pack(VERSION, present, constant, count), parts)
 
 
-def cut_meta(meta: bytes, count: int, start: int, stop: int) -> bytes:
-    """The metadata of the messages [start, stop)."""
-    if not meta:
-        return b""
+def cut_columns(meta: bytes, count: int, start: int, stop: int) -> dict[str, list[Any]]:
+    """The columns of the messages [start, stop), headers undecoded."""
     columns = read_meta(meta, count, OPAQUE_HEADERS)
-    kept = {name: values[start:stop] if len(values) == count else values for name, values in columns.items()}
-    return write_meta(kept, stop - start)
+    return {name: values[start:stop] if len(values) == count else values for name, values in columns.items()}
 
 
 def _seal_meta(head: bytes, parts: list[bytes]) -> bytes:
@@ -184,10 +206,10 @@ def read_meta(meta: bytes, count: int, kinds: dict[str, _Column]) -> dict[str, l
         return {}
     present, constant = _open_meta(meta, count)
     columns = [(name, column) for name, column in kinds.items() if column.bit & present]
-    parts = _split_meta(meta, len(columns))
+    parts = _split_meta(meta, present)  # without the last, which is of no message, where it is there
     return {
         name: [_decode(column.one, part, name)] if column.bit & constant else _decode_list(column, part, count, name)
-        for (name, column), part in zip(columns, parts, strict=True)
+        for (name, column), part in zip(columns, parts, strict=False)
     }
 
 
@@ -197,8 +219,8 @@ def read_columns(meta: bytes, count: int, names: frozenset[str]) -> dict[str, li
     if not meta:
         return {}
     present, constant = _open_meta(meta, count)
-    columns, wanted = _wanted(present, names)
-    parts = list(_split_meta(meta, columns))
+    wanted = _wanted(present, names)
+    parts = list(_split_meta(meta, present))
     return {
         name: [_decode(column.one, parts[place], name)]
         if column.bit & constant
@@ -208,10 +230,10 @@ def read_columns(meta: bytes, count: int, names: frozenset[str]) -> dict[str, li
 
 
 @lru_cache(maxsize=1_024)
-def _wanted(present: int, names: frozenset[str]) -> tuple[int, list[tuple[str, _Column, int]]]:
-    """How many columns there are, and of those that are wanted (name, how it is read, its place among them)."""
+def _wanted(present: int, names: frozenset[str]) -> list[tuple[str, _Column, int]]:
+    """(name, how it is read, its place among all that are there) of the columns that are wanted."""
     columns = [(name, column) for name, column in TYPED.items() if column.bit & present]
-    return len(columns), [(name, column, place) for place, (name, column) in enumerate(columns) if name in names]
+    return [(name, column, place) for place, (name, column) in enumerate(columns) if name in names]
 
 
 def meta_column(meta: bytes, count: int, name: str) -> list[Any] | None:
@@ -227,7 +249,7 @@ def _meta_head(meta: bytes) -> tuple[int, int, int]:
         raise InvalidBatch(f"meta has {len(meta)} bytes; its head alone has {META_START}")
     version, present, constant, count = META_HEAD.unpack_from(meta)
     check_version(version, "meta")
-    if not 0 < present <= _ALL_COLUMNS or constant & ~present:
+    if not 0 < present <= _ALL_COLUMNS or constant & ~present or (present & ~constant & COLUMN_UNFOLDED):
         raise InvalidBatch(f"meta names columns that do not exist: {present:#x}, of these constant {constant:#x}")
     return present, constant, count
 
@@ -242,7 +264,8 @@ def _open_meta(meta: bytes, count: int) -> tuple[int, int]:
     return present, constant
 
 
-def _split_meta(meta: bytes, columns: int) -> Iterator[memoryview]:
+def _split_meta(meta: bytes, present: int) -> Iterator[memoryview]:
+    columns = present.bit_count()
     data_start = META_START + columns * LENGTH_BYTES
     if len(meta) < data_start:
         raise InvalidBatch(f"meta has {len(meta)} bytes, too few for the lengths of {columns} columns")

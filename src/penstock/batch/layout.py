@@ -30,6 +30,13 @@ COLUMN_DEDUP_ID: Final = 1 << 7
 COLUMN_CONTENT_TYPE: Final = 1 << 8
 COLUMN_CORRELATION_ID: Final = 1 << 9
 COLUMN_TRACE_ID: Final = 1 << 10
+COLUMN_UNFOLDED: Final = 1 << 11
+"""Of the batch, not of its messages: the bytes that the block of a compressed body has. A constant, and the last."""
+UNFOLDED: Final = struct.Struct(">BI")  # msgpack's mark of 32 bits without a sign, and the number
+UNFOLDED_MARK: Final = 0xCE
+UNFOLDED_BYTES_MIN: Final = 64 * 1024
+UNFOLDED_RATIO_MIN: Final = 2
+"""A batch says so where the block has more bytes than the first, and more than so many times its body."""
 
 BODY_COMPRESSED: Final = 1 << 0
 BODY_EQUAL_LENGTHS: Final = 1 << 1

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from penstock.batch.body import open_single, payloads, write_body, write_single
+from penstock.batch.assemble import assemble
+from penstock.batch.body import open_single, payloads, unfolded_bytes, write_body, write_single
 from penstock.batch.columns import TYPED, any_metadata, columns_of, decode_order, expand, read_meta, write_meta
 from penstock.batch.guards import limit_count
 from penstock.batch.layout import EncodedBatch, Meta
@@ -28,9 +29,9 @@ def encode(messages: Sequence[Message]) -> EncodedBatch:
         single = _encode_single(messages[0])
         if single is not None:
             return single
-    meta = write_meta(columns_of(messages), count) if any_metadata(messages) else b""
     payloads = [message.payload for message in messages]
-    return EncodedBatch(count, meta, write_body(array("I", list(map(len, payloads))), payloads))
+    columns = columns_of(messages) if any_metadata(messages) else {}
+    return assemble(columns, array("I", list(map(len, payloads))), payloads)
 
 
 def _encode_single(message: Message) -> EncodedBatch | None:
@@ -53,6 +54,8 @@ def encode_alike(payloads: Sequence[bytes], content_type: str) -> EncodedBatch:
     body = write_single(payloads[0]) if count == 1 else None
     if body is None:
         body = write_body(array("I", list(map(len, payloads))), payloads)
+        if unfolded := unfolded_bytes(body, count):
+            return EncodedBatch(count, write_meta({"content_type": [content_type]}, count, unfolded), body)
     return EncodedBatch(count, _meta_alike(count, content_type), body)
 
 

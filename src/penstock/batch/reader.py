@@ -10,12 +10,11 @@ from array import array
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
-import zstandard
-
-from penstock.batch.body import is_large, open_body, open_single, write_body
-from penstock.batch.columns import TYPED, cut_meta, decode_order, read_meta
-from penstock.batch.layout import BODY_COMPRESSED, BODY_START, LENGTH_BYTES, EncodedBatch
-from penstock.model import BATCH_BYTES_MAX, Message
+from penstock.batch.assemble import assemble
+from penstock.batch.body import block_bytes, is_large, open_body, open_single
+from penstock.batch.columns import TYPED, cut_columns, decode_order, read_meta
+from penstock.batch.layout import BODY_COMPRESSED, BODY_START, EncodedBatch
+from penstock.model import Message
 
 _OBJECT_BYTES: Final = 48
 """Memory of a bytes object and its slot in a list, beside its bytes."""
@@ -24,9 +23,12 @@ _PLACE_BYTES: Final = 12
 
 
 class Reader:
-    """A batch that several groups read piece by piece: checked, decompressed and decoded once, on first use."""
+    """A batch that several groups read piece by piece: checked, decompressed and decoded once, on first use.
 
-    __slots__ = ("_all", "_block", "_columns", "_lengths", "_offsets", "batch", "is_checked")
+    Threads may share it: what is decoded is put in place whole, and at worst decoded twice.
+    """
+
+    __slots__ = ("_all", "_columns", "_opened", "batch", "is_checked")
 
     def __init__(self, batch: EncodedBatch, *, is_checked: bool = False) -> None:
         """With `is_checked`, this process made or checked these bytes, and skips their checksum."""
@@ -34,49 +36,46 @@ class Reader:
         self.is_checked = is_checked
         """Whether the body's checksum is known to match."""
         self._all: list[bytes] | None = None
-        self._block = b""
-        self._lengths: array[int] | None = None
-        self._offsets: array[int] | None = None
+        self._opened: tuple[array[int], array[int], bytes] | None = None
         self._columns: dict[str, list[Any]] | None = None
 
     def payloads(self, start: int, stop: int) -> list[bytes]:
         """The payloads [start, stop)."""
-        if self._all is None and self.batch.count == 1 and self._lengths is None:
+        whole = self._all
+        if whole is None and self.batch.count == 1 and self._opened is None:
             single = open_single(self.batch.body)
             if single is not None and self._is_large:
                 return [bytes(single)][start:stop]
-            self._all = None if single is None else [bytes(single)]
-        if self._all is not None:
-            return self._all[start:stop]
+            whole = self._all = None if single is None else [bytes(single)]
+        if whole is not None:
+            return whole[start:stop]
         _, offsets, block = self._open()
         taken = [block[low:high] for low, high in pairwise(offsets[start : stop + 1])]
         if len(taken) == self.batch.count and not self._is_large:
             # Several groups often read the whole batch: they share the objects.
-            self._all, self._block, self._lengths, self._offsets = taken, b"", None, None
+            self._all, self._opened = taken, None
             return taken[:]
         return taken
 
     def cut(self, start: int, stop: int) -> EncodedBatch:
         """The messages [start, stop) as a batch of their own."""
-        batch = self.batch
+        batch, whole = self.batch, self._all
         if stop - start == batch.count:
             return batch
-        if self._all is None:
+        columns = cut_columns(batch.meta, batch.count, start, stop)
+        if whole is None:
             lengths, offsets, block = self._open()
-            taken = lengths[start:stop]
-            body = write_body(taken, [memoryview(block)[offsets[start] : offsets[stop]]])
-        else:
-            pieces = self._all[start:stop]
-            body = write_body(array("I", list(map(len, pieces))), pieces)
-        return EncodedBatch(stop - start, cut_meta(batch.meta, batch.count, start, stop), body)
+            return assemble(columns, lengths[start:stop], [memoryview(block)[offsets[start] : offsets[stop]]])
+        pieces = whole[start:stop]
+        return assemble(columns, array("I", list(map(len, pieces))), pieces)
 
     def _open(self) -> tuple[array[int], array[int], bytes]:
         """The payloads' lengths, their positions with the end of the last, and the bytes that hold them."""
-        if self._lengths is None or self._offsets is None:
-            opened = open_body(self.batch.body, self.batch.count, is_checked=self.is_checked)
-            self._lengths, self._block, data_start = opened
-            self._offsets = array("Q", accumulate(self._lengths, initial=data_start))
-        return self._lengths, self._offsets, self._block
+        opened = self._opened
+        if opened is None:
+            lengths, block, data_start = open_body(self.batch.body, self.batch.count, is_checked=self.is_checked)
+            opened = self._opened = lengths, array("Q", accumulate(lengths, initial=data_start)), block
+        return opened
 
     @property
     def _is_large(self) -> bool:
@@ -94,9 +93,15 @@ class Reader:
         taken = self.payloads(start, stop)
         if not self.batch.meta:
             return list(map(Message, taken))
-        if self._columns is None:
-            self._columns = read_meta(self.batch.meta, self.batch.count, TYPED)
-        return list(map(Message, taken, *decode_order(self._columns, self.batch.count, start, stop)))
+        columns = self._columns
+        if columns is None:
+            columns = self._columns = read_meta(self.batch.meta, self.batch.count, TYPED)
+        return list(map(Message, taken, *decode_order(columns, self.batch.count, start, stop)))
+
+    @property
+    def bytes_each(self) -> int:
+        """Bytes of one message as it is handed out, decompressed, on average; known without decompressing."""
+        return block_bytes(self.batch.body, self.batch.count) // self.batch.count + 1
 
     @property
     def size(self) -> int:
@@ -105,17 +110,5 @@ class Reader:
         if self._is_large:
             return self.batch.size + self.batch.count * _PLACE_BYTES
         folded = len(body) > BODY_START and body[1] & BODY_COMPRESSED
-        unfolded = _unfolded_bytes(body, self.batch.count) if folded else len(body)
+        unfolded = block_bytes(body, self.batch.count) if folded else len(body)
         return self.batch.size + unfolded + self.batch.count * _OBJECT_BYTES
-
-
-def _unfolded_bytes(body: bytes, count: int) -> int:
-    """The decompressed size that a body declares; 0 if that is impossible.
-
-    Opening such a body raises; a reader that only needs its neighbours must not fail.
-    """
-    try:
-        size = zstandard.frame_content_size(memoryview(body)[BODY_START:])
-    except zstandard.ZstdError:
-        return 0
-    return size if 0 < size <= BATCH_BYTES_MAX + count * LENGTH_BYTES else 0

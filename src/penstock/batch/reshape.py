@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from penstock.batch.body import open_body, payloads, write_body
-from penstock.batch.columns import OPAQUE_HEADERS, expand, read_meta, write_meta
+from penstock.batch.assemble import assemble
+from penstock.batch.body import open_body, payloads, unfolded_bytes
+from penstock.batch.columns import OPAQUE_HEADERS, expand, read_meta, unfolded_of, write_meta
 from penstock.batch.guards import limit_bytes, limit_count
 from penstock.batch.layout import EncodedBatch
 from penstock.model.errors import InvalidArgument
@@ -26,15 +27,23 @@ def select(batch: EncodedBatch, indexes: Sequence[int]) -> EncodedBatch:
         name: [values[index] for index in indexes] if len(values) == batch.count else values
         for name, values in columns.items()
     }
-    body = write_body(array("I", list(map(len, taken))), taken)
-    return EncodedBatch(len(indexes), write_meta(kept, len(indexes)), body)
+    return assemble(kept, array("I", list(map(len, taken))), taken)
 
 
 def with_key(batch: EncodedBatch, key: str) -> EncodedBatch:
     """The same messages, each with this key; the body is shared."""
     columns = read_meta(batch.meta, batch.count, OPAQUE_HEADERS) | {"key": [key]}
     ordered = {name: columns[name] for name in OPAQUE_HEADERS if name in columns}
-    return EncodedBatch(batch.count, write_meta(ordered, batch.count), batch.body)
+    return EncodedBatch(batch.count, write_meta(ordered, batch.count, unfolded_of(batch.meta)), batch.body)
+
+
+def measured(batch: EncodedBatch) -> EncodedBatch:
+    """The same batch, of which meta says how far its body unfolds where that matters, as `encode` makes it."""
+    unfolded = unfolded_bytes(batch.body, batch.count)
+    if not unfolded or unfolded_of(batch.meta):
+        return batch
+    columns = read_meta(batch.meta, batch.count, OPAQUE_HEADERS)
+    return EncodedBatch(batch.count, write_meta(columns, batch.count, unfolded), batch.body)
 
 
 def join(batches: Sequence[EncodedBatch]) -> EncodedBatch:
@@ -43,10 +52,10 @@ def join(batches: Sequence[EncodedBatch]) -> EncodedBatch:
         return batches[0]
     count = sum(batch.count for batch in batches)
     limit_count(count)
-    return EncodedBatch(count, _join_meta(batches, count), _join_body(batches))
+    return assemble(_join_columns(batches), *_join_bodies(batches))
 
 
-def _join_meta(batches: Sequence[EncodedBatch], count: int) -> bytes:
+def _join_columns(batches: Sequence[EncodedBatch]) -> dict[str, list[Any]]:
     read = [read_meta(batch.meta, batch.count, OPAQUE_HEADERS) for batch in batches]
     names = set(chain.from_iterable(read))
     joined: dict[str, list[Any]] = {}
@@ -57,10 +66,10 @@ def _join_meta(batches: Sequence[EncodedBatch], count: int) -> bytes:
                 for columns, batch in zip(read, batches, strict=True)
             ]
             joined[name] = list(chain.from_iterable(parts))
-    return write_meta(joined, count)
+    return joined
 
 
-def _join_body(batches: Sequence[EncodedBatch]) -> bytes:
+def _join_bodies(batches: Sequence[EncodedBatch]) -> tuple[array[int], list[memoryview]]:
     lengths = array("I")
     pieces: list[memoryview] = []
     total = 0
@@ -71,4 +80,4 @@ def _join_body(batches: Sequence[EncodedBatch]) -> bytes:
         limit_bytes(total)
         lengths += held
         pieces.append(memoryview(block)[data_start:])
-    return write_body(lengths, pieces)
+    return lengths, pieces

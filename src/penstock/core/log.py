@@ -12,7 +12,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Final
 
-from penstock.batch import Meta, decode_meta, meta_columns
+from penstock.batch import COLUMN_UNFOLDED, Meta, decode_meta, meta_columns, unfolded_of
 from penstock.model import INTEGER_MAX
 from penstock.model.rows import BatchHead
 
@@ -33,7 +33,7 @@ class Missing(Exception):  # not an error: a question to the node
 class Segment:
     """One batch as the core sees it: its offsets, sizes and metadata, decoded on first use."""
 
-    __slots__ = ("_columns_decoded", "base", "bytes_end", "columns", "end", "meta", "published_ms", "size")
+    __slots__ = ("_columns_decoded", "base", "bytes_end", "columns", "end", "meta", "published_ms", "size", "unfolded")
 
     def __init__(self, head: BatchHead) -> None:
         self.base = head.base
@@ -43,7 +43,14 @@ class Segment:
         self.size = head.size
         self.meta = head.meta
         self.columns = meta_columns(head.meta)
+        self.unfolded = unfolded_of(head.meta) if self.columns & COLUMN_UNFOLDED else head.size
+        """Bytes of its messages as they are handed out, decompressed; `size` where that is not known, or about it."""
         self._columns_decoded: Meta | None = None
+
+    @property
+    def bytes_each(self) -> int:
+        """Bytes of one of its messages as it is handed out, on average."""
+        return self.unfolded // (self.end - self.base) + 1
 
     def decoded(self) -> Meta:
         """The batch's metadata columns, decoded once."""
@@ -66,22 +73,30 @@ def _find(segments: list[Segment], offset: int) -> Segment | None:
 class Log:
     """Segments by offset: the tail, and the pages last used."""
 
-    __slots__ = ("_last", "pages", "tail", "tail_bytes")
+    __slots__ = ("_last", "pages", "tail", "tail_bytes", "unfolds")
 
     def __init__(self) -> None:
         self.tail: list[Segment] = []
         self.tail_bytes = 0
         self.pages: list[list[Segment]] = []
+        self.unfolds = False
+        """Whether any batch that was here has more bytes as it is handed out than as it is stored."""
         self._last: Segment | None = None
         """What was found last: one claim looks for the same batch several times, and so do groups in step."""
 
     def append(self, head: BatchHead, committed_end: int = INTEGER_MAX) -> None:
         """Append a batch. Heads past `committed_end` stay in memory: the store does not have them yet."""
         assert not self.tail or self.tail[-1].end == head.base, f"batch at {head.base} behind {self.tail[-1].end}"
-        self.tail.append(Segment(head))
+        self.tail.append(self._segment(head))
         self.tail_bytes += len(head.meta)
         if len(self.tail) > 2 * TAIL_SEGMENTS_MAX or (self.tail_bytes > 2 * TAIL_META_BYTES_MAX and len(self.tail) > 1):
             self._shorten(committed_end)
+
+    def _segment(self, head: BatchHead) -> Segment:
+        segment = Segment(head)
+        if segment.unfolded > segment.size:
+            self.unfolds = True
+        return segment
 
     def _shorten(self, committed_end: int) -> None:
         """Forget the older half at once: the cost is spread over as many appends."""
@@ -93,7 +108,7 @@ class Log:
     def feed(self, heads: list[BatchHead]) -> None:
         """Keep a page of consecutive heads read from the store; the least recently used page makes room."""
         if heads:
-            self.pages.insert(0, [Segment(head) for head in heads])
+            self.pages.insert(0, [self._segment(head) for head in heads])
             del self.pages[PAGES_MAX:]
 
     def peek(self, offset: int) -> Segment | None:

@@ -172,6 +172,17 @@ def test_pages_of_another_node_are_those_that_it_gives_itself() -> None:
                 if (after := page.next) is None:
                     break
             assert found == [b"0", b"1", b"2", b"3", b"4"]
+        await first.publish_many(name, [Message(bytes(7_000_000))] * 4)
+        while claim := await first.claim(name, max=5):
+            await first.reject(claim)
+        for broker in (first, second):
+            page = await broker.dead_page(name, max=100)
+            sizes = [[len(letter.received.payload) for letter in page.dead]]
+            while page.next is not None:
+                page = await broker.dead_page(name, after=page.next, max=100)
+                sizes.append([len(letter.received.payload) for letter in page.dead])
+            assert [size for some in sizes for size in some] == [1] * 5 + [7_000_000] * 4
+            assert max(map(sum, sizes)) <= 16 * 1024 * 1024
         for number in range(3):
             await second.put_mark(f"m{number}", {"at": number})
         for broker in (first, second):

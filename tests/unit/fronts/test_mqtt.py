@@ -108,6 +108,16 @@ async def test_the_last_word_on_a_key_holds_and_others_hear_of_it(broker: LocalB
 
 
 @with_broker
+async def test_a_table_is_read_to_its_end_where_its_rows_are_large(broker: LocalBroker) -> None:
+    one, rows = table(broker)
+    for number in range(5):
+        await one.put([row(f"k{number}", bytes(7_000_000))])
+    later, later_rows = table(broker)
+    await later.catch_up()
+    assert later_rows.keys() == rows.keys() == {"k0", "k1", "k2", "k3", "k4"}
+
+
+@with_broker
 async def test_compacting_keeps_what_holds_and_lets_the_rest_go(broker: LocalBroker) -> None:
     one, rows = table(broker)
     for number in range(50):

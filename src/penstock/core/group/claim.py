@@ -16,7 +16,7 @@ from penstock.core.group.walk import TIMED, TIMED_OR_KEYED, Walk
 from penstock.model.errors import InvalidArgument, WrongKind
 
 CLAIM_BYTES_MAX: Final = 16 * 1024 * 1024
-"""One claim hands out at most this many stored bytes, whatever it asks for; but always one message."""
+"""One claim hands out about this many bytes at most, decompressed, whatever it asks for; but always one message."""
 
 
 def claim(
@@ -86,7 +86,7 @@ def _take_plain(group: WorkState, room: int) -> Entry | None:
     lane, start, settings = group.lane, group.next, group.settings
     if group.waiting.by_start or not settings.is_plain or (segment := lane.log.peek(start)) is None:
         return None
-    if segment.columns & (TIMED_OR_KEYED if settings.ordered else TIMED) or segment.size > CLAIM_BYTES_MAX:
+    if segment.columns & (TIMED_OR_KEYED if settings.ordered else TIMED) or segment.unfolded > CLAIM_BYTES_MAX:
         return None
     end = min(start + room, lane.visible_end)
     if end > segment.end or end <= start:
@@ -164,7 +164,7 @@ def _within_bytes(group: WorkState, now_ms: int, taken: list[Entry]) -> list[Ent
         return taken
     first, last = log.peek(taken[0].start), log.peek(taken[-1].end - 1)
     spanned = None if first is None or last is None else last.bytes_end - first.bytes_end + first.size
-    if spanned is not None and spanned <= left and not group.settings.prioritized:
+    if spanned is not None and spanned <= left and not log.unfolds and not group.settings.prioritized:
         return taken  # nearly always: all that lies between the first and the last is not too much
     for index, entry in enumerate(taken):
         offset = entry.start
@@ -172,7 +172,7 @@ def _within_bytes(group: WorkState, now_ms: int, taken: list[Entry]) -> list[Ent
             segment = log.peek(offset)
             if segment is None:  # a retry of long ago, whose size is not known; each of them is a small range
                 break
-            each = segment.size // (segment.end - segment.base) + 1
+            each = segment.bytes_each
             end = min(entry.end, segment.end, offset + max(left // each, 0))
             if end < min(entry.end, segment.end) and (index or end > entry.start):
                 return _cut(group, now_ms, taken, index, end)

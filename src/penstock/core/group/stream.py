@@ -8,6 +8,7 @@ what has expired and what the group's filter leaves out.
 from __future__ import annotations
 
 from penstock.batch import COLUMN_TTL_MS
+from penstock.core.group.claim import CLAIM_BYTES_MAX
 from penstock.core.group.entries import Entry, merged, ranges_of
 from penstock.core.group.settings import Settings
 from penstock.core.group.state import Events, LaneView
@@ -34,12 +35,15 @@ class StreamGroup:
     def read(self, now_ms: int, most: int, consumer: str) -> list[tuple[int, int]]:
         """Read the next messages, as ranges. With auto-commit, it commits what this consumer read before.
 
+        They have about CLAIM_BYTES_MAX at most, decompressed, but there is always one.
+
         Raises `Missing` when heads are needed and nothing was found before them.
         """
         if self.settings.paused:
             return []
         self.next = max(self.next, self.lane.first)
         taken: list[Entry] = []
+        left = CLAIM_BYTES_MAX
         while most > 0 and self.next < self.lane.visible_end:
             try:
                 segment = self.lane.log.find(self.next)
@@ -47,7 +51,13 @@ class StreamGroup:
                 if taken:
                     break
                 raise
-            most -= self._take(segment, now_ms, most, taken)
+            each = segment.bytes_each
+            within = min(most, left // each if taken else max(1, left // each))
+            if not within:
+                break
+            count = self._take(segment, now_ms, within, taken)
+            most -= count
+            left -= count * each
         if self.settings.auto_commit:
             self.handed.pop(consumer, None)
         if taken:

@@ -135,7 +135,7 @@ class Table:
         for received in found.messages:
             _take(received, rows, gone, tell)
         self._next = found.next_offset
-        return len(found) == PAGE
+        return len(found) > 0  # a page may be short: its bytes are bounded too
 
     # Writing ----------------------------------------------------------------------------------------------
 

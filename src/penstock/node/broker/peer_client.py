@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.api.dead_letters import DeadMessage, DeadPage
+from penstock.api.dead_letters import DeadPage
 from penstock.api.results import LeaseLike
 from penstock.api.staging import Mark, MarkPage
 from penstock.client.client import AsyncClient
@@ -43,14 +43,12 @@ class PeerClient(AsyncClient):
     ) -> DeadPage:
         lane, offset = after or (0, 0)
         lanes = len((await self.lanes(queue)).lanes)
-        found: list[DeadMessage] = []
         while lane < lanes:
-            offsets, room = (offset, INTEGER_MAX), max - len(found)
-            found += await self.dead(queue, group, lane=lane, offsets=offsets, max=room)
-            if len(found) == max:
+            found = await self.dead(queue, group, lane=lane, offsets=(offset, INTEGER_MAX), max=max)
+            if found:  # perhaps not all of the lane, however few: their bytes are bounded too
                 return DeadPage(found, (lane, found[-1].received.offset + 1))
             lane, offset = lane + 1, 0
-        return DeadPage(found, None)
+        return DeadPage([], None)
 
     async def marks_page(self, prefix: str = "", *, after: str = "", max: int = 1_000) -> MarkPage:
         path = with_query(self._target("marks"), prefix=prefix or None, limit=max, after=after or None)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 from penstock.api.results import Slice
+from penstock.core.group.claim import CLAIM_BYTES_MAX
 from penstock.core.group.entries import Entry, runs_of
 from penstock.core.lane import Lane
 from penstock.model.errors import PenstockError, StoreCorrupt
@@ -34,22 +35,32 @@ class Bodies:
         self._reading_ahead: set[int] = set()
 
     def cached(self, lane: Lane, entries: Sequence[Entry]) -> list[Slice] | None:
-        """The messages of one run inside one batch that is in memory: the common case of small claims."""
+        """The messages of one run inside one batch that is in memory: the common case of small claims.
+
+        None where that is not so, or where they are more than one answer may hold.
+        """
         if len(entries) > 1 and len(runs_of(entries)) > 1:
             return None
         start, end, attempts = entries[0].start, entries[-1].end, entries[0].attempts
         batch = self._find(lane, start)
         if batch is None or end > batch.end:
             return None
+        if end - start > 1 and (end - start) * batch.reader.bytes_each > CLAIM_BYTES_MAX:
+            return None
         self._cache.hits += 1
         return [Slice(batch.reader, start - batch.base, end - batch.base, start, batch.published_ms, attempts)]
 
-    async def slices(self, lane: Lane, entries: Sequence[Entry], *, ahead: bool = False) -> list[Slice]:
+    async def slices(
+        self, lane: Lane, entries: Sequence[Entry], *, ahead: bool = False, bytes_most: int = CLAIM_BYTES_MAX
+    ) -> list[Slice]:
         """The messages of entries, cut from their batches; from memory where they are, else from the store.
 
+        They end where they are about `bytes_most` when decompressed, but there is always one. A claim or a read asks
+        for no more, unless it could not know: batches of a store of version 0.1.0 do not say how far they unfold.
         `ahead` reads what follows too: a group that lags needs it with its next claims.
         """
         slices: list[Slice] = []
+        left = bytes_most
         batch: CachedBatch | None = None
         for start, end, attempts in runs_of(entries):
             while start < end:
@@ -61,10 +72,15 @@ class Bodies:
                         self._cache.misses += 1
                         until = max(end, _some_batches_on(lane, start)) if ahead else end
                         batch = await self._read(lane.id, start, until)
-                stop = min(end, batch.end)
+                each = batch.reader.bytes_each
+                room = left // each
+                if room <= 0 and slices:
+                    return slices
+                stop = min(end, batch.end, start + max(room, 1))
                 slices.append(
                     Slice(batch.reader, start - batch.base, stop - batch.base, start, batch.published_ms, attempts)
                 )
+                left -= (stop - start) * each
                 start = stop
         return slices
 

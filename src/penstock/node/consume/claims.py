@@ -9,11 +9,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.api.results import Claim, Lease
+from penstock.api.results import Claim, Lease, Slice
 from penstock.api.ticket import Ticket
+from penstock.core.group.entries import Entry, runs_of
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane
 from penstock.core.log import Missing
+from penstock.model import INTEGER_MAX
 from penstock.model.errors import Fenced, LeaseLost, NotOwner, PenstockError, StoreCorrupt, Unavailable
 from penstock.model.verdict import Verdict
 from penstock.node.catalog import Catalog, Group, Queue
@@ -98,9 +100,7 @@ class Claims:
         try:
             if is_with_its_publish:
                 await claimed.committed  # there is nothing to read before it
-            slices = bodies.cached(lane, claimed.entries) or await bodies.slices(
-                lane, claimed.entries, ahead=_is_ahead(claimed)
-            )
+            slices = bodies.cached(lane, claimed.entries) or await self._slices(claimed, request)
         except PenstockError as error:
             await claimed.committed
             if isinstance(error, Unavailable):
@@ -118,6 +118,17 @@ class Claims:
         if request.settle:
             return Claim(queue.name, index, None, 0, slices)
         return Claim(queue.name, index, Lease(lane.id, claimed.group, claimed.lease_id), claimed.deadline_ms, slices)
+
+    async def _slices(self, claimed: Claimed, request: Request) -> list[Slice]:
+        """The messages, or the first of them that make one answer; then the others are released."""
+        entries, ahead = claimed.entries, _is_ahead(claimed)
+        if request.settle:  # all of them are acked, and cannot be released
+            return await self._bodies.slices(claimed.lane, entries, ahead=ahead, bytes_most=INTEGER_MAX)
+        slices = await self._bodies.slices(claimed.lane, entries, ahead=ahead)
+        surplus = _behind(entries, sum([part.stop - part.start for part in slices]))
+        if surplus:
+            self._waiters.give_back(claimed, surplus)
+        return slices
 
     # Verdicts ---------------------------------------------------------------------------------------------
 
@@ -209,3 +220,14 @@ def _is_ahead(claimed: Claimed) -> bool:
     """Whether the group goes through the log in order, so that what follows is wanted next."""
     group = claimed.lane.groups.get(claimed.group)
     return group is not None and claimed.entries[-1].end == group.next
+
+
+def _behind(entries: Sequence[Entry], count: int) -> list[Verdict]:
+    """Verdicts that release what comes after the first `count` messages of entries."""
+    verdicts: list[Verdict] = []
+    for start, end, _ in runs_of(entries):
+        kept = min(count, end - start)
+        count -= kept
+        if start + kept < end:
+            verdicts.append(Verdict("release", start + kept, end))
+    return verdicts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -10,6 +11,7 @@ import msgspec
 from penstock.api.dead_letters import DeadMessage, DeadPage, DeadRange, DeadRanges, DeadReason
 from penstock.api.ticket import Ticket
 from penstock.core.filters import Filter
+from penstock.core.group.claim import CLAIM_BYTES_MAX
 from penstock.core.group.entries import Entry
 from penstock.core.lane import Lane
 from penstock.model.rows import DeadRow
@@ -59,19 +61,26 @@ class DeadLetters:
     _bodies: Bodies
 
     async def listed(self, queue: Queue, group: Group, choice: Choice, most: int) -> list[DeadMessage]:
-        """Up to `most` dead letters by lane and offset."""
+        """Up to `most` dead letters by lane and offset, or as many as make one answer."""
         found: list[DeadMessage] = []
+        left = CLAIM_BYTES_MAX
         for lane in await self._lanes.together(queue.lanes):
             for row in choice.rows(lane, group):
-                for start in range(row.start, row.end, READ_AT_ONCE):
+                start = row.start
+                while start < row.end:
+                    some, start = await self._read(queue, lane, row, start, choice)
+                    left -= _bytes_of(some)
+                    if found and left < 0:
+                        return found
+                    found += some
                     if len(found) >= most:
                         return found[:most]
-                    found += await self._read(queue, lane, row, start, choice)
-        return found[:most]
+        return found
 
     async def page(self, queue: Queue, group: Group, start: tuple[int, int], most: int) -> DeadPage:
-        """The dead letters from a (lane, offset) on, up to `most` of them."""
+        """The dead letters from a (lane, offset) on, up to `most` of them, or as many as make one answer."""
         found: list[DeadMessage] = []
+        left = CLAIM_BYTES_MAX
         lane_id, offset = start
         for index in range(queue.index_of(lane_id), len(queue.lanes)):
             lane = await self._lanes.run(queue.lanes[index], lambda lane: lane)
@@ -81,8 +90,13 @@ class DeadLetters:
                     if len(found) >= most:
                         return DeadPage(found, (index, begin))
                     end = min(row.end, begin + most - len(found))
-                    found += await self._read(queue, lane, msgspec.structs.replace(row, end=end), begin, Choice())
-                    begin = min(end, begin + READ_AT_ONCE)
+                    part = msgspec.structs.replace(row, end=end)
+                    some, following = await self._read(queue, lane, part, begin, Choice())
+                    left -= _bytes_of(some)
+                    if found and left < 0:
+                        return DeadPage(found, (index, begin))
+                    found += some
+                    begin = following
             offset = 0
         return DeadPage(found, None)
 
@@ -100,16 +114,20 @@ class DeadLetters:
             offset = 0
         return DeadRanges(found, None)
 
-    async def _read(self, queue: Queue, lane: Lane, row: DeadRow, start: int, choice: Choice) -> list[DeadMessage]:
+    async def _read(
+        self, queue: Queue, lane: Lane, row: DeadRow, start: int, choice: Choice
+    ) -> tuple[list[DeadMessage], int]:
+        """Some dead letters of a row from `start` on, those that were chosen, and where to go on."""
         end = min(row.end, start + READ_AT_ONCE)
         slices = await self._bodies.slices(lane, [Entry(start, end, row.attempts)])
         index = queue.index_of(lane.id)
-        return [
+        found = [
             DeadMessage(received, row.reason, row.error, row.attempts, row.consumer, row.dead_ms)
             for part in slices
             for received in part.messages(queue.name, index)
             if choice.condition is None or choice.condition.matches(received.message)
         ]
+        return found, slices[-1].offset + slices[-1].stop - slices[-1].start
 
     async def reasons(self, queue: Queue, group: Group) -> list[DeadReason]:
         """Why messages of a group died, the most frequent reason first. No message is read."""
@@ -157,7 +175,12 @@ class DeadLetters:
             return [(row.start, row.end) for row in rows]
         ranges: list[tuple[int, int]] = []
         for row in rows:
-            for start in range(row.start, row.end, READ_AT_ONCE):
-                found = await self._read(queue, lane, row, start, choice)
+            start = row.start
+            while start < row.end:
+                found, start = await self._read(queue, lane, row, start, choice)
                 ranges += [(dead.received.offset, dead.received.offset + 1) for dead in found]
         return ranges
+
+
+def _bytes_of(found: Iterable[DeadMessage]) -> int:
+    return sum([len(dead.received.payload) for dead in found])

@@ -13,6 +13,7 @@ from penstock.api.inspect import Page
 from penstock.api.results import Received, Slice, StreamRead
 from penstock.api.ticket import Ticket
 from penstock.core.filters import Filter
+from penstock.core.group.claim import CLAIM_BYTES_MAX
 from penstock.core.group.entries import Entry
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane
@@ -91,6 +92,10 @@ class Streams:
             return None
         try:
             slices = await self._slices(lane, ranges, ahead=True)
+            end = _end_of(slices)
+            if end < ranges[-1][1]:
+                lane.stream(group.id).unread(consumer, end)
+                next_offset = end
             await committed
         except BaseException:
             # Nobody saw them: the next read must not take them for processed.
@@ -116,7 +121,10 @@ class Streams:
     # Reads by offset -------------------------------------------------------------------------------------
 
     async def read_offsets(self, queue: Queue, lane_id: int, start: int, most: int, wait_ms: int = 0) -> StreamRead:
-        """Messages from an offset on, as they were written, waiting up to `wait_ms` for the first. Needs no group."""
+        """Messages from an offset on, as they were written, waiting up to `wait_ms` for the first. Needs no group.
+
+        Fewer than there are where these make one answer.
+        """
         lane = await self._lanes.run(lane_id, lambda lane: lane)
         if wait_ms and start >= lane.visible_end:
             lane = await self._grown(queue, lane_id, start, wait_ms)
@@ -131,7 +139,7 @@ class Streams:
             slices = await self._slices(lane, [(start, end)])
         finally:
             lane.unpin(start)
-        return _with_primary(queue, lane, slices, end)
+        return _with_primary(queue, lane, slices, _end_of(slices))
 
     async def _grown(self, queue: Queue, lane_id: int, start: int, wait_ms: int) -> Lane:
         """The lane, once it has a message at an offset, or the time is over."""
@@ -168,19 +176,28 @@ class Streams:
         state: str | None,
         condition: Filter | None,
     ) -> Page:
-        """Look at messages without touching them, lane after lane; reads a bounded number of them a call."""
+        """Look at messages without touching them, lane after lane; reads a bounded number of them a call.
+
+        A page has about CLAIM_BYTES_MAX of payloads at most, but goes on behind one message at least.
+        """
         found: list[Received] = []
-        scanned = 0
+        scanned = size = 0
         lane_id, offset = start or (queue.lanes[0], 0)
         while True:
             lane = await self._lanes.run(lane_id, lambda lane: lane)
             offset = max(offset, lane.first)
             end = min(offset + min(most, 1_000), lane.visible_end)
             if offset < end:
-                messages = (await self.read_offsets(queue, lane_id, offset, end - offset)).messages
-                found += _chosen(lane, group, messages, partition, state, condition)
-                scanned += end - offset
-                offset = end
+                read = await self.read_offsets(queue, lane_id, offset, end - offset)
+                chosen = _chosen(lane, group, read.messages, partition, state, condition)
+                size += sum([len(received.payload) for received in chosen])
+                if found and size > CLAIM_BYTES_MAX:
+                    return Page(found, (queue.index_of(lane_id), offset))
+                found += chosen
+                scanned += read.next_offset - offset
+                offset = read.next_offset
+                if offset < end:
+                    return Page(found, (queue.index_of(lane_id), offset))
             if offset >= lane.visible_end:
                 following = queue.index_of(lane_id) + 1
                 if following == len(queue.lanes):
@@ -188,6 +205,12 @@ class Streams:
                 lane_id, offset = queue.lanes[following], 0
             if len(found) >= most or scanned >= BROWSE_SCAN_MAX:
                 return Page(found, (queue.index_of(lane_id), offset))
+
+
+def _end_of(slices: Sequence[Slice]) -> int:
+    """The offset behind the last message of slices."""
+    last = slices[-1]
+    return last.offset + last.stop - last.start
 
 
 def _with_primary(queue: Queue, lane: Lane, slices: list[Slice], next_offset: int) -> StreamRead:

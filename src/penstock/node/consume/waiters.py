@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -19,7 +19,7 @@ from penstock.core.group.entries import Entry
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane
 from penstock.core.log import Missing
-from penstock.model.errors import NotFound, Overloaded, PenstockError
+from penstock.model.errors import LeaseLost, NotFound, Overloaded, PenstockError
 from penstock.model.verdict import Verdict
 from penstock.node.catalog import Catalog, Group, Queue
 from penstock.node.clock import Clock
@@ -285,14 +285,15 @@ class Waiters:
 
     # What was claimed for nobody --------------------------------------------------------------------------
 
-    def give_back(self, claimed: Claimed) -> None:
-        """Release what was claimed for a consumer that is gone, without spending an attempt.
+    def give_back(self, claimed: Claimed, verdicts: Sequence[Verdict] = (Verdict("release"),)) -> None:
+        """Release what was claimed and nobody saw, all of it unless said otherwise, without spending an attempt.
 
         Its commit need not be waited for: if that fails, the lane is loaded again, without the lease.
         """
         group = self._group_of(claimed)
         if not self._lifecycle.closed and group is not None and self._lanes.get(claimed.lane.id) is claimed.lane:
-            group.settle(self._clock.now_ms(), claimed.lease_id, [Verdict("release")])
+            with suppress(LeaseLost):  # a seek or a purge took some of it
+                group.settle(self._clock.now_ms(), claimed.lease_id, verdicts)
             self._commits.touch(claimed.lane)
 
     def is_held(self, claimed: Claimed) -> bool:

@@ -12,7 +12,7 @@ from zlib import crc32
 import msgspec
 
 from penstock.api.results import Receipt
-from penstock.batch import EncodedBatch, Meta, check, decode, decode_meta, decode_single, encode, select
+from penstock.batch import EncodedBatch, Meta, check, decode, decode_meta, decode_single, encode, measured, select
 from penstock.model import BATCH_MESSAGES_MAX, PAYLOAD_BYTES_MAX, Message, check_message
 from penstock.model.appended import Appended
 from penstock.model.errors import InvalidArgument, InvalidBatch, MessageTooLarge, Unroutable
@@ -187,6 +187,7 @@ def parts_of_batch(
 def _parts_of_checked(
     queue: Queue, batch: EncodedBatch, meta: Meta, indexes: Sequence[int] | None, publish_id: str | None
 ) -> list[Part]:
+    batch = measured(batch)
     if len(queue.lanes) == 1:
         return [Part(queue, queue.lanes[0], (), batch, meta, indexes, publish_id)]
     by_lane: dict[int, list[int]] = {}
