@@ -227,6 +227,9 @@ class FaultyStore:
         await self._after("catalog_since")
         return changes
 
+    def damage(self) -> list[str]:
+        return []
+
     async def close(self) -> None:
         """The node lets go; the disk stays as it is."""
         self._closed = True

@@ -157,6 +157,10 @@ class FrontBroker(Broker, Protocol):
         sum.
         """
 
+    def damage(self) -> list[str]:
+        """What was found damaged in the store and nobody has looked at: what `/readyz` shows. Anyone may ask."""
+        ...
+
     def spool(self) -> SpoolNumbers | None:
         """What waits in the node's spool for the store to be back; None for a node without a spool."""
         ...

@@ -128,5 +128,6 @@ class NodeNumbers(msgspec.Struct):
     cache_bytes_max: int
     enqueued_failed: int
     enqueued_lag_seconds: float
+    damage_notes: int
     spool: SpoolNumbers | None = None
     now_ms: int = 0

@@ -125,6 +125,7 @@ def _node_families(numbers: NodeNumbers) -> Iterator[Metric]:
         ("cache_max_bytes", "Bytes that the cache may hold.", numbers.cache_bytes_max),
         ("pending_bytes", "Bytes published that wait for the next commit to begin.", numbers.pending_bytes),
         ("pending_max_bytes", "Bytes past which publishers wait.", numbers.pending_bytes_max),
+        ("damage_notes", "What /readyz tells of damage in the store.", numbers.damage_notes),
         ("lanes_loaded", "Lanes in memory.", numbers.lanes_loaded),
         ("enqueued_failed_kept", "Enqueued messages that could not be published.", numbers.enqueued_failed),
         ("enqueued_lag_seconds", "Age of the oldest enqueued message, 0 without one.", numbers.enqueued_lag_seconds),

@@ -47,6 +47,7 @@ from penstock.node.lifecycle import Lifecycle, Numbers
 from penstock.node.limits import Limits
 from penstock.node.marks import Marks
 from penstock.node.observe.counters import Counters
+from penstock.node.observe.damage import Damage
 from penstock.node.observe.events import EventWriter
 from penstock.node.observe.history import EventFeed, Histories
 from penstock.node.observe.readiness import Readiness
@@ -114,6 +115,7 @@ class Node:
         self.numbers = Numbers()
         self.counters = Counters()
         self.catalog = catalog = Catalog()
+        self.damage = Damage(store)
         self.cache = BatchCache(cache_bytes)
         self.ownership = ownership = Ownership(asyncio.get_running_loop().time)
         kind: type[CommitLoop] | type[SlotCommits] = CommitLoop if store.capabilities.spans_slots else SlotCommits
@@ -234,7 +236,7 @@ class Node:
         self.feed = EventFeed(self.events, catalog, lanes, self.waiters, self.streams, lifecycle)
         self.histories = Histories(self.events, lanes, store, ownership, self.streams)
         self.traces = Traces(store, lanes, commits, clock, self.timers, self.tasks, self.numbers, self.histories)
-        self.readiness = Readiness(commits, self.spool, lifecycle, ownership)
+        self.readiness = Readiness(commits, self.spool, lifecycle, ownership, self.damage)
         self.survey = Survey(
             catalog,
             lanes,
@@ -244,6 +246,7 @@ class Node:
             commits,
             self.enqueueing,
             self.spool,
+            self.damage,
             clock,
             lifecycle,
         )

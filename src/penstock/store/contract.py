@@ -217,6 +217,10 @@ class Store(Log, Catalog, Coordination, Protocol):
     def enqueueing(self) -> Enqueueing | None:
         """What applications enqueue; None where they cannot."""
 
+    def damage(self) -> list[str]:
+        """What was found damaged while it was opened, and nobody has looked at since; for people to read."""
+        ...
+
     async def close(self) -> None:
         """Release everything. Nothing more is called after it."""
 

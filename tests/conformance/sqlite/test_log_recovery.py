@@ -303,3 +303,102 @@ def test_tables_that_are_older_than_the_log_are_brought_up_to_date(path: Path, t
 
 async def _same_batches(store: SqliteStore, expected: list[int]) -> None:
     assert [row.base for row in await all_batches(store)] == expected
+
+
+# What is cut off is told and kept -----------------------------------------------------------------------------------
+
+
+def cut_files(path: Path) -> dict[str, bytes]:
+    folder = Path(f"{path}-log", "cut")
+    return {file.name: file.read_bytes() for file in folder.iterdir()} if folder.exists() else {}
+
+
+async def notes_of(store: SqliteStore) -> list[str]:
+    await load_one(store)
+    return store.damage()
+
+
+def opened_notes(path: Path) -> list[str]:
+    """What a store that is opened tells of damage, after it went on."""
+    notes: list[str] = []
+
+    async def look(store: SqliteStore) -> None:
+        notes.extend(await notes_of(store))
+        await append(store, await own_all(store), one((await load_one(store)).end, body=b"more"))
+
+    use(path, look)
+    return notes
+
+
+def test_a_log_that_ends_as_it_should_has_nothing_cut(path: Path, tmp_path: Path, lazy: None) -> None:
+    image, _ = crashed(path, tmp_path, one(0), one(1))
+    assert opened_notes(image) == []
+    assert cut_files(image) == {}
+
+
+def test_a_torn_record_is_kept_and_told(
+    path: Path, tmp_path: Path, lazy: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    image, starts = crashed(path, tmp_path, one(0), one(1, body=bytes(range(1, 251)) * 40))
+    content = bytearray(segment_path(image).read_bytes())
+    content[8192 : starts[2]] = bytes(starts[2] - 8192)
+    segment_path(image).write_bytes(content)
+    [note] = opened_notes(image)
+    assert "never written whole" in note
+    assert cut_files(image) == {f"0000000001-{starts[1]}.torn": bytes(content[starts[1] : 8192])}
+    [record] = [record for record in caplog.records if "cut off" in record.message]
+    assert record.levelname == "WARNING"
+    assert f"{segment_path(image)}: {8192 - starts[1]} bytes at byte {starts[1]}" in record.message
+
+
+def test_a_last_record_that_fails_its_checksum_is_kept_and_told(
+    path: Path, tmp_path: Path, lazy: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Wherever it is damaged: it was written whole, and may have been answered."""
+    image, starts = crashed(path, tmp_path, one(0), one(1, body=b"the last record"))
+    whole = segment_path(image).read_bytes()
+    damaged = tmp_path / "damaged" / "penstock.db"
+    for at in (starts[1], starts[1] + 3, starts[1] + 5, starts[1] + HEAD.size, starts[2] - 1):
+        damaged.parent.mkdir()
+        copy(image, damaged)
+        segment_path(damaged).write_bytes(whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :])
+        caplog.clear()
+        [note] = opened_notes(damaged)
+        assert "fails its checksum" in note
+        [kept] = cut_files(damaged).values()
+        assert kept == whole[starts[1] : at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 : starts[2]]
+        assert [record.levelname for record in caplog.records if "cut off" in record.message] == ["ERROR"]
+        shutil.rmtree(damaged.parent)
+
+
+@pytest.mark.parametrize("where", ["at a record's end", "inside a record", "at a whole block"])
+def test_a_file_that_is_shorter_than_it_was_made_is_told(
+    path: Path, tmp_path: Path, lazy: None, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    image, starts = crashed(path, tmp_path, one(0), one(1))
+    size = {"at a record's end": starts[1], "inside a record": starts[2] - 1, "at a whole block": 4096}[where]
+    os.truncate(segment_path(image), size)
+    [note] = opened_notes(image)
+    assert "shorter than it was made" in note
+    assert [Path(name).suffix for name in cut_files(image)] == [".short"]
+    assert "ERROR" in [record.levelname for record in caplog.records]
+
+
+def test_what_was_cut_off_is_told_until_its_file_is_gone(path: Path, tmp_path: Path, lazy: None) -> None:
+    image, starts = crashed(path, tmp_path, one(0), one(1))
+    with segment_path(image).open("r+b") as file:
+        file.seek(starts[2] - 1)
+        file.write(b"\xff")
+    first = opened_notes(image)
+    assert len(first) == 1
+    assert opened_notes(image) == first  # it is cut off once, and told again
+    [kept] = Path(f"{image}-log", "cut").iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert kept.parent.stat().st_mode & 0o777 == 0o700
+    kept.unlink()
+    assert opened_notes(image) == []
+    use(image, lambda store: expect_bases(store, [0, 1, 2, 3]))
+
+
+async def expect_bases(store: SqliteStore, expected: list[int]) -> None:
+    assert await bases(store) == expected

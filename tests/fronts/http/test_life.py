@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from penstock.store.memory.engine import MemoryStore
+from penstock.store.sqlite.engine import SqliteStore
+from tests.conformance.sqlite.log_rig import copy
 from tests.fronts.http.rig import Front, Wire, front_on, on_both_loops, over_http, soon, until
 from tests.fronts.http.test_limits import HEALTH, claim_request, stuck_claim
 from tests.fronts.http.test_protocol import PUBLISH
@@ -246,6 +249,39 @@ async def test_requests_that_come_during_a_stop_are_not_left_in_the_dark(front: 
     assert (await wire.reply()).headers["connection"] == "close"
     assert await wire.is_closed()
     assert (await front.broker.stats("mail")).published == 0
+
+
+def cut_files(path: Path) -> list[Path]:
+    return list(Path(f"{path}-log", "cut").iterdir())
+
+
+def test_what_was_cut_off_the_log_is_shown_until_somebody_looked(tmp_path: Path) -> None:
+    """A server that was killed, and the last record of whose log was damaged then."""
+
+    async def publish(path: Path) -> None:
+        async with front_on(await SqliteStore.open(path)) as front:
+            await front.broker.declare_queue("mail")
+            await front.publish("mail", "one")
+            copy(path, tmp_path / "crashed.db")
+
+    async def look(path: Path) -> None:
+        async with front_on(await SqliteStore.open(path)) as front:
+            ready = await front.ok("GET", "/readyz")
+            assert ready["status"] == "ready"
+            [note] = ready["damage"]
+            assert "fails its checksum" in note
+            assert "penstock_damage_notes 1.0" in (await front.call("GET", "/metrics")).body.decode()
+            [kept] = cut_files(path)
+            assert kept.name in note
+            kept.rename(tmp_path / "looked at")
+            assert await front.ok("GET", "/readyz") == {"status": "ready"}
+
+    asyncio.run(publish(tmp_path / "x.db"))
+    [segment] = Path(tmp_path / "crashed.db-log").glob("*.log")
+    content = segment.read_bytes()
+    end = len(content.rstrip(b"\0"))
+    segment.write_bytes(content[: end - 1] + b"\xff" + content[end:])
+    asyncio.run(look(tmp_path / "crashed.db"))
 
 
 @over_http()

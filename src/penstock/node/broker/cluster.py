@@ -297,6 +297,7 @@ class ClusterBroker(FrontBroker):
     knows_exchange = here_now(FrontBroker.knows_exchange)
     follow_events = here_now(FrontBroker.follow_events)
     spool = here_now(FrontBroker.spool)
+    damage = here_now(FrontBroker.damage)
     is_alive = here_now(FrontBroker.is_alive)
     new_session_name = here_now(FrontBroker.new_session_name)
     drain = here_now(FrontBroker.drain)

@@ -96,6 +96,9 @@ class LocalInspection(Names, Inspection):
         check_integer(queues_max, "queues_max", 0, INTEGER_MAX)
         return await self._services.survey.numbers(queues_max)
 
+    def damage(self) -> list[str]:
+        return self._services.readiness.damage.notes()
+
     def spool(self) -> SpoolNumbers | None:
         self.authorize("admin", "node", "")
         return self._services.spool.numbers()

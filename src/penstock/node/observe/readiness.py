@@ -14,6 +14,7 @@ from penstock.model.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.commits import Commits
 from penstock.node.lifecycle import Lifecycle
+from penstock.node.observe.damage import Damage
 from penstock.node.spool.spool import Spool
 
 READY_WITHIN_S: Final = 2.0
@@ -30,6 +31,7 @@ class Readiness:
     _spool: Spool
     _lifecycle: Lifecycle
     _ownership: Ownership
+    damage: Damage
 
     def __post_init__(self) -> None:
         self._probe: asyncio.Task[None] | None = None

@@ -29,6 +29,7 @@ from penstock.node.consume.waiters import Waiters
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.observe.counters import Counters
+from penstock.node.observe.damage import Damage
 from penstock.node.spool.spool import Spool
 
 SLICE_S: Final = 0.003
@@ -50,6 +51,7 @@ class Survey:
     _commits: Commits
     _enqueueing: Enqueueing
     _spool: Spool
+    _damage: Damage
     _clock: Clock
     _lifecycle: Lifecycle
 
@@ -92,6 +94,7 @@ class Survey:
             cache_bytes_max=cache.bytes_max,
             enqueued_failed=self._enqueueing.failed,
             enqueued_lag_seconds=self._enqueueing.lag_seconds(),
+            damage_notes=len(self._damage.notes()),
             spool=self._spool.numbers(),
             now_ms=self._clock.now_ms(),
         )

@@ -114,6 +114,9 @@ class MemoryCoordination:
         self._check_open()
         return self._catalog.since(version)
 
+    def damage(self) -> list[str]:
+        return []
+
     async def close(self) -> None:
         """Refuse every later call. The rows stay."""
         self._closed = True

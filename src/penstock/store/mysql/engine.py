@@ -295,6 +295,9 @@ class MysqlStore:
 
     # Life -------------------------------------------------------------------------------------------------
 
+    def damage(self) -> list[str]:
+        return []
+
     async def close(self) -> None:
         """End every connection. Closing twice is fine."""
         if self._closed:

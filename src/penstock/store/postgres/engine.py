@@ -267,6 +267,9 @@ class PostgresStore:
 
     # Life -------------------------------------------------------------------------------------------------
 
+    def damage(self) -> list[str]:
+        return []
+
     async def close(self) -> None:
         """End every connection. Closing twice is fine."""
         if self._closed:

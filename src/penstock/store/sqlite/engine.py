@@ -246,6 +246,9 @@ class SqliteStore:
 
     # Life -------------------------------------------------------------------------------------------------
 
+    def damage(self) -> list[str]:
+        return self._log.cuts.notes()
+
     async def close(self) -> None:
         """Finish what is under way, bring all of the log into the file and end every thread. Closing twice is fine."""
         if self._closed:

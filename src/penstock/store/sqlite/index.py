@@ -88,6 +88,7 @@ class IndexedLog:
         self._is_far_behind = False
         """The tables lag too far behind: appends wait for them."""
         self.segments = self._log.segments
+        self.cuts = self._log.cuts
 
     # Appending --------------------------------------------------------------------------------------------
 

@@ -499,5 +499,11 @@ class Status(Struct):
     status: str
 
 
+class ReadyStatus(Struct, omit_defaults=True):
+    status: str
+    damage: list[str] = []
+    """What was found damaged in the store, until somebody has looked at it. The server works all the same."""
+
+
 encode_json: Final = msgspec.json.Encoder().encode
 encode_msgpack: Final = msgspec.msgpack.Encoder().encode

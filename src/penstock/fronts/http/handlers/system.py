@@ -14,7 +14,7 @@ from penstock.fronts.http.routes import Call
 from penstock.model import INTEGER_MAX
 from penstock.model.errors import Unavailable
 from penstock.model.events import encode_delivery
-from penstock.wire.http.shapes import Status
+from penstock.wire.http.shapes import ReadyStatus, Status
 
 ROUTES = Routes(__name__)
 EVENTS_TYPE = "text/event-stream"
@@ -58,15 +58,17 @@ async def alive(_call: Call) -> Answer:
     return json_answer(Status("alive"))
 
 
-@ROUTES.add("GET", "/readyz", {200: Status}, errors=[Unavailable], is_open=True)
+@ROUTES.add("GET", "/readyz", {200: ReadyStatus}, errors=[Unavailable], is_open=True)
 async def ready(call: Call) -> Answer:
     """The store takes commits: send traffic elsewhere while it does not.
 
-    `buffering`: the store is away and publishes go to the server's spool; consumers are answered 503.
+    `buffering`: the store is away and publishes go to the server's spool; consumers are answered 503. `damage`: what
+    was found damaged in the store, until somebody has looked at it; the server works all the same.
     """
     if call.server.stopping:
         raise Unavailable("the server is stopping")
-    return json_answer(Status(await call.server.broker.check_ready()))
+    broker = call.server.broker
+    return json_answer(ReadyStatus(await broker.check_ready(), broker.damage()))
 
 
 @ROUTES.add("GET", "/metrics", {200: str}, gives="text/plain; version=0.0.4; charset=utf-8")

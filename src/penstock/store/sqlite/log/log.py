@@ -1,9 +1,10 @@
 """The log: where a commit becomes durable. Appending to it, finding its end again, and what is done when that fails.
 
 A record that was written but not made durable is in doubt: the disk may have it or not. It is never written over and
-never trusted; the next record goes into a new segment, whose head says that the one in doubt is void. A record that was
-not written whole is none, and the next takes its place. This module may not know SQLite, rows or event loops. Next
-stop: `turn.py`, which says which store may append; `store/sqlite/index.py`, which uses the log.
+never trusted; the next record goes into a new segment, whose head says that the one in doubt is void. So it is with
+what is found behind the last record after a crash: it is told, kept (`cuts.py`) and cut off. This module may not know
+SQLite, rows or event loops. Next stop: `turn.py`, which says which store may append; `store/sqlite/index.py`, which
+uses the log.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import msgspec
 
 from penstock.model.errors import StoreCorrupt, Unavailable
 from penstock.store.sqlite.log import segments
+from penstock.store.sqlite.log.cuts import Cuts, find_cut
 from penstock.store.sqlite.log.records import Draft, LoggedCommit, parse_rows
 from penstock.store.sqlite.log.segments import SEGMENT_HEAD_BYTES, Found, Segment, Segments
 
@@ -60,6 +62,7 @@ class Log:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.segments = Segments(folder)
+        self.cuts = Cuts(folder)
         self.sync_seconds = 0.0
         """A running mean of how long a sync takes."""
         self._written_at = 0.0
@@ -194,6 +197,20 @@ class Log:
             # What was read may not have reached the disk: the process that wrote it was killed before it knew.
             segment.sync()
         self._tail = segment
+        self._cut_off(segment)
+
+    def _cut_off(self, tail: Segment) -> None:
+        """Keep what is behind the last record and is not room, and leave its place for good."""
+        self.cuts.look()
+        cut = find_cut(tail, self.end.position)
+        if cut is None:
+            return
+        try:
+            self.cuts.keep(tail, cut)
+            self._begin_segment(0)
+        except OSError as error:
+            self._in_doubt = True  # what could not be kept stays where it is; the next record begins a segment
+            _log.error("%s: what is behind byte %d cannot be cut off yet: %s", tail.path, cut.position, error)
 
     def _replay_one(self, segment: Segment, following: Segment | None) -> Iterator[Entry]:
         for found in segment.records(self.end.position, self.end.record):
@@ -231,7 +248,8 @@ class Log:
         """Raise unless the record before the position is there: the log would be older than its index."""
         end = self.end
         if end.last_position:
-            found = segment.record_at(end.last_position)
+            # Its bodies are looked at by whoever reads them: one that is damaged says nothing of the log's age.
+            found = segment.record_at(end.last_position, bodies=False)
             if found is None or found.end != end.position or found.head.number != end.record - 1:
                 raise StoreCorrupt(
                     f"the log file {segment.path} does not hold record {end.record - 1}, which was there: "

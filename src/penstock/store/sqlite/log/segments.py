@@ -39,6 +39,8 @@ ZEROS_FOR_BYTES: Final = 1 << 16
 _SEGMENT_MAGIC: Final = b"PNSTLOG\x01"
 _SEGMENT_HEAD: Final = struct.Struct("<8s16sQQ")
 _CHECKSUM: Final = struct.Struct("<I")
+_ROOM: Final = struct.Struct("<QI")
+"""Behind the head's checksum: the bytes set aside, and a checksum of these and the head. Older segments have zeros."""
 _BLOCK_BYTES: Final = 4096
 _JOIN_BYTES: Final = 1 << 16
 _BUFFERS_MOST: Final = 512
@@ -114,6 +116,39 @@ class Segment:
     def cut(self, position: int) -> None:
         """Give back the room behind the last record."""
         os.ftruncate(self._file, position)
+
+    def room(self) -> int:
+        """Bytes that were set aside when it was made; 0 where it does not say."""
+        head = os.pread(self._file, SEGMENT_HEAD_BYTES, 0)
+        if len(head) < SEGMENT_HEAD_BYTES:
+            return 0
+        size, checksum = _ROOM.unpack_from(head, _SEGMENT_HEAD.size + _CHECKSUM.size)
+        return size if _ROOM.pack(size, checksum) == _packed_room(head[: _SEGMENT_HEAD.size], size) else 0
+
+    def read(self, position: int, end: int) -> bytes:
+        """The bytes between two places, as far as the file goes."""
+        return os.pread(self._file, end - position, position)
+
+    def written_end(self, position: int) -> int:
+        """Behind the last byte from a place on that is not zero; the place itself where there is none."""
+        end, start = position, self._next_data(position)
+        while start < self.bytes:
+            data = self.read(start, start + _SEARCH_BYTES).rstrip(b"\0")
+            if data:
+                end = start + len(data)
+            start = self._next_data(start + _SEARCH_BYTES)
+        return end
+
+    def head_at(self, position: int) -> Head | None:
+        """What looks like the head of a record at a place."""
+        return parse_head(self.read(position, position + HEAD.size))
+
+    def has_rows(self, position: int, head: Head) -> bool:
+        """Whether the rows behind a head agree with it: then it can be trusted, whether or not its bodies are there."""
+        start = position + HEAD.size
+        if start + head.rows_bytes > self.bytes:
+            return False
+        return head.is_whole(seed_of(self._store_id, self.number, position), self.read(start, start + head.rows_bytes))
 
     def record_at(self, position: int, *, bodies: bool = True) -> Found | None:
         """The whole record at a place, whatever its number; None where there is none. `bodies`: look at these too."""
@@ -208,7 +243,8 @@ class Segments:
         try:
             self._set_aside(file, wanted, SEGMENT_HEAD_BYTES + needed)
             packed = _SEGMENT_HEAD.pack(_SEGMENT_MAGIC, store_id, number, first_record)
-            head = (packed + _CHECKSUM.pack(crc32(packed))).ljust(SEGMENT_HEAD_BYTES, b"\0")
+            room = _packed_room(packed, os.fstat(file).st_size)
+            head = (packed + _CHECKSUM.pack(crc32(packed)) + room).ljust(SEGMENT_HEAD_BYTES, b"\0")
             _write_all(file, head, 0)
             _sync(file)
             sync_folder(self.folder)
@@ -281,6 +317,10 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _packed_room(head: bytes, size: int) -> bytes:
+    return _ROOM.pack(size, crc32(size.to_bytes(8, "little"), crc32(head)))
 
 
 def _sync(file: int) -> None:
