@@ -14,6 +14,7 @@ import penstock
 from penstock import Message
 from penstock.maintenance.verify import Report, verify
 from penstock.model.errors import NotFound
+from penstock.store.sqlite.log.segments import Found, Segment
 from tests.maintenance.rig import ENGINE_NAMES, copy_files, flip, make, place_of, segment_of
 
 
@@ -156,6 +157,27 @@ def test_a_torn_record_behind_the_last_is_a_warning(path: Path) -> None:
     report = verified(path)
     sound(report)
     assert "torn by a crash" in report.warnings[0]
+
+
+@pytest.mark.parametrize("looks_at_bodies", [True, False])
+def test_a_record_that_is_written_at_this_moment_is_no_damage(
+    path: Path, monkeypatch: pytest.MonkeyPatch, looks_at_bodies: bool
+) -> None:
+    """One record is seen too early, once: not at all, or without its bodies."""
+    data = segment_of(path).read_bytes()
+    early = data.index(b"PNLr", len(data.rstrip(b"\0")) // 2)
+    real = Segment.record_at
+    seen: list[int] = []
+
+    def too_early(self: Segment, position: int, *, bodies: bool = True) -> Found | None:
+        if position == early and bodies == looks_at_bodies and not seen:
+            seen.append(position)
+            return None
+        return real(self, position, bodies=bodies)
+
+    monkeypatch.setattr(Segment, "record_at", too_early)
+    sound(verified(path))
+    assert seen == [early]
 
 
 def test_damaged_pages_of_the_file_are_found(path: Path) -> None:

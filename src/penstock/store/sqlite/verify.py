@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Final
 
 from penstock.model.errors import StoreCorrupt
 from penstock.store.damage import Damage
 from penstock.store.sqlite.log.scan import Placed, Scanned, placed, scan
-from penstock.store.sqlite.log.segments import Segment
+from penstock.store.sqlite.log.segments import SEGMENT_HEAD_BYTES, Segment
 from penstock.store.sqlite.log.turn import Turn
 from penstock.store.sqlite.overlay import BatchPointer
 from penstock.store.sqlite.snapshot import Snapshot
@@ -107,11 +107,11 @@ class LogCheck:
         file = str(segment.path)
         batches: dict[int, Placed] = {}
         unreadable: list[tuple[int, int]] = []
-        end, record = 0, segment.first_record
+        end, record = SEGMENT_HEAD_BYTES, segment.first_record
         for scanned in scan(segment, following):
             end, record = scanned.end, scanned.record + 1
             self.records += scanned.found is not None
-            if not scanned.is_whole:
+            if not scanned.is_whole and not (is_last and self._is_whole_now(segment, scanned)):
                 yield from self._damaged(scanned, file)
             if scanned.commit is None:
                 unreadable.append((scanned.position, scanned.end))
@@ -120,7 +120,7 @@ class LogCheck:
             yield Damage("log", f"records {record} to {following - 1} are damaged or missing", file=file)
             unreadable.append((end, segment.bytes))
         elif is_last:
-            yield from self._end_of_log(segment)
+            yield from self._end_of_log(segment, end, record)
         yield from self._index(segment, batches, unreadable)
 
     def _damaged(self, scanned: Scanned, file: str) -> Iterator[Damage]:
@@ -132,19 +132,30 @@ class LogCheck:
         else:
             yield Damage("log", f"the bodies of record {scanned.record} {place} fail their checksum", file=file)
 
-    def _end_of_log(self, segment: Segment) -> Iterator[Damage]:
-        """While nobody writes: a record that is not whole was torn by a crash, unless the tables know it."""
-        indexed = self._snapshot.indexed
+    @contextmanager
+    def _unwritten(self) -> Iterator[None]:
+        """While no server writes a record."""
         turn = Turn(self._snapshot.segments.folder)
         with closing(turn), turn.locked():
-            position, record = 0, segment.first_record
-            for scanned in scan(segment, None):
+            yield
+
+    def _is_whole_now(self, segment: Segment, scanned: Scanned) -> bool:
+        """Whether a record was only being written when it was looked at."""
+        with self._unwritten():
+            return scanned.commit is not None and segment.record_at(scanned.position) is not None
+
+    def _end_of_log(self, segment: Segment, position: int, record: int) -> Iterator[Damage]:
+        """A record at the end that is not whole was torn by a crash, unless the tables know it."""
+        indexed = self._snapshot.indexed
+        with self._unwritten():
+            for scanned in scan(segment, None, position, record):
                 position, record = scanned.end, scanned.record + 1
+            is_torn = segment.begins_record(position)
         if segment.number == indexed.segment and record < indexed.record:
             yield Damage(
                 "log", f"records {record} to {indexed.record - 1} are damaged or missing", file=str(segment.path)
             )
-        elif position and segment.begins_record(position):
+        elif is_torn:
             self.warnings.append(
                 f"{segment.path} ends at byte {position} with a record that is not whole: torn by a crash, if it was "
                 "never answered; a server cuts it off"

@@ -37,18 +37,33 @@ class Placed(NamedTuple):
     position: int
 
 
-def scan(segment: Segment, stop: int | None) -> Iterator[Scanned]:
-    """Every record up to the number `stop`, or to the end; what is missing behind the last is the caller's to see."""
-    position, record = SEGMENT_HEAD_BYTES, segment.first_record
+def scan(
+    segment: Segment, stop: int | None, position: int = SEGMENT_HEAD_BYTES, record: int | None = None
+) -> Iterator[Scanned]:
+    """Every record from a place on, up to the number `stop` or to the end.
+
+    What is missing behind the last is the caller's to see. Without a place, from the first record on.
+    """
+    record = segment.first_record if record is None else record
     while stop is None or record < stop:
-        found = segment.record_at(position, bodies=False)
-        if found is None or found.head.number != record:
-            found = segment.record_behind(position, record)
-            if found is None or (stop is not None and found.head.number >= stop):
+        found = _record(segment, position, record)
+        if found is None:
+            behind = segment.record_behind(position, record)
+            if behind is None or (stop is not None and behind.head.number >= stop):
                 return
-            yield Scanned(position, found.position, record, None, None, is_whole=False)
+            # Records are written one after the other: a server may have written this one since it was looked for.
+            found = _record(segment, position, record)
+            if found is None:
+                yield Scanned(position, behind.position, record, None, None, is_whole=False)
+                found = behind
         yield _scanned(segment, found)
         position, record = found.end, found.head.number + 1
+
+
+def _record(segment: Segment, position: int, record: int) -> Found | None:
+    """The record of a number at a place; its bodies are not looked at."""
+    found = segment.record_at(position, bodies=False)
+    return found if found is not None and found.head.number == record else None
 
 
 def _scanned(segment: Segment, found: Found) -> Scanned:
