@@ -411,6 +411,59 @@ def test_rows_that_cannot_be_understood_are_corrupt(path: Path) -> None:
     use(path, scenario)
 
 
+@pytest.mark.parametrize("value", ["'text'", "1.5"])
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("lanes", "first"),
+        ("lanes", "bytes_end"),
+        ("groups", "next"),
+        ("leases", "deadline_ms"),
+        ("waiting", "entries"),
+        ("dead", "attempts"),
+        ("dedup", "expires_ms"),
+        ("batches", "published_ms"),
+        ("batches", "size"),
+        ("batches", "position"),
+        ("batches", "meta"),
+        ("catalog", "document"),
+        ("outbox", "document"),
+        ("segments", "live_bytes"),
+        ("slots", "epoch"),
+    ],
+)
+def test_a_value_that_no_row_can_have_is_corrupt(path: Path, table: str, column: str, value: str) -> None:
+    """As a damaged page gives it: never an error that says nothing of the store."""
+
+    async def write(store: SqliteStore) -> None:
+        await store.apply(
+            Commit(epochs=await own_all(store), lanes=[full_change()], catalog=CATALOG, outbox=OUTBOX, traces=TRACES)
+        )
+        await load_one(store)
+
+    async def use_it(store: SqliteStore) -> None:
+        epochs = await own_all(store)
+        await store.catalog()
+        await store.outbox(0, 10)
+        await load_one(store)
+        await store.heads(LANE, 0, 10, EVERYTHING)
+        await store.read(LANE, 0, EVERYTHING, EVERYTHING)
+        await store.find_time(LANE, 1)
+        await store.apply(commit(epochs, change(batches=batches(1, base=7), first=0)))
+        await load_one(store)
+
+    use(path, write)
+    run_sql(
+        path,
+        "PRAGMA writable_schema = ON",
+        "UPDATE sqlite_schema SET sql = replace(replace(sql, ') STRICT, ', ') '), ') STRICT', ')')",
+    )
+    run_sql(path, f"UPDATE {table} SET {column} = {value}")
+    with pytest.raises(StoreCorrupt, match="store repair") as error:
+        use(path, use_it)
+    assert str(path) in str(error.value)
+
+
 # Schema --------------------------------------------------------------------------------------------------------
 
 

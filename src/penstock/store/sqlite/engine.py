@@ -155,7 +155,7 @@ class SqliteStore:
     async def find_dedup(self, lane: int, keys: Sequence[bytes]) -> list[DedupRow]:
         def find(connection: Connection) -> list[DedupRow]:
             rows = (connection.execute(SQL.find_dedup, (lane, key)).fetchone() for key in dict.fromkeys(keys))
-            return [DedupRow(*row) for row in rows if row]
+            return [reads.understood(DedupRow, row) for row in rows if row]
 
         self._check_open()
         pending = self._log.pending_ids(lane, keys)
@@ -166,13 +166,17 @@ class SqliteStore:
 
     async def catalog(self) -> list[CatalogRow]:
         await self._indexed(lambda overlay: overlay.catalog)
-        return await self._read(lambda connection: [CatalogRow(*row) for row in connection.execute(SQL.catalog)])
+        return await self._read(
+            lambda connection: [reads.understood(CatalogRow, row) for row in connection.execute(SQL.catalog)]
+        )
 
     async def outbox(self, after: int, most: int, slots: Sequence[int] | None = None) -> list[OutboxRow]:
         def find(connection: Connection) -> list[OutboxRow]:
             if slots is None:
-                return [OutboxRow(*row) for row in connection.execute(SQL.outbox, (after, max(most, 0)))]
-            rows = (OutboxRow(*row) for row in connection.execute(SQL.outbox, (after, -1)))
+                return [
+                    reads.understood(OutboxRow, row) for row in connection.execute(SQL.outbox, (after, max(most, 0)))
+                ]
+            rows = (reads.understood(OutboxRow, row) for row in connection.execute(SQL.outbox, (after, -1)))
             return list(islice((row for row in rows if row.slot in slots), max(most, 0)))
 
         await self._indexed(lambda overlay: overlay.outbox or any(row.deleted for row in overlay.lanes.values()))
@@ -182,7 +186,7 @@ class SqliteStore:
         values = (namespace, trace_id, max(most, 0))
         await self._indexed(_changes_traces)
         return await self._read(
-            lambda connection: [TraceRow(*row) for row in connection.execute(SQL.find_trace, values)]
+            lambda connection: [reads.understood(TraceRow, row) for row in connection.execute(SQL.find_trace, values)]
         )
 
     async def oldest_trace(self) -> int | None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-from penstock.model.errors import InvalidArgument, StoreCorrupt, Unavailable
+from penstock.model.errors import InvalidArgument, PenstockError, StoreCorrupt, Unavailable
 from penstock.store.sql.queries import Migration, load_migrations
 from penstock.store.sqlite.log.segments import sync_folder
 from penstock.store.sqlite.statements import SQL
@@ -31,6 +31,7 @@ WAL_BYTES_MOST: Final = 64 << 20
 """WAL size at which writers wait until it could be restarted: bounds the file beside the database."""
 RESTART_BUSY_MS: Final = 250
 """How long they wait for readers in other processes; then the WAL grows until the next try."""
+WAY_OUT: Final = "restore a backup, or save what can be read with `penstock store repair`"
 
 Connection = sqlite3.Connection
 Result = TypeVar("Result")
@@ -138,11 +139,21 @@ class File:
             return InvalidArgument(f"{self.path}: a value that SQLite cannot keep: {error}")
         if isinstance(error, sqlite3.Error):
             name = getattr(error, "sqlite_errorname", "")
-            kind = StoreCorrupt if primary_code(error) in _CORRUPT_CODES else Unavailable
-            return kind(f"{self.path}: {error} ({name})" if name else f"{self.path}: {error}")
+            text = f"{self.path}: {error} ({name})" if name else f"{self.path}: {error}"
+            is_corrupt = primary_code(error) in _CORRUPT_CODES
+            return StoreCorrupt(f"{text}; {WAY_OUT}") if is_corrupt else Unavailable(text)
         if isinstance(error, OSError):
             return Unavailable(f"{self.path}: {error.strerror or error}")
         return error
+
+    def misread(self, error: Exception) -> Exception:
+        """The same for what was raised while rows were read: a damaged page gives values that no row can have."""
+        known = self.translated(error)
+        if isinstance(known, PenstockError):
+            return known
+        if isinstance(error, (TypeError, ValueError, LookupError, AttributeError)):
+            return StoreCorrupt(f"{self.path}: a row cannot be understood ({error!r}); {WAY_OUT}")
+        return known
 
     def _found(self) -> tuple[int, int]:
         try:

@@ -27,7 +27,7 @@ from penstock.store.sqlite.log.space import clean
 from penstock.store.sqlite.log.sync import KernelSyncs
 from penstock.store.sqlite.log.turn import Turn
 from penstock.store.sqlite.overlay import Overlay
-from penstock.store.sqlite.reads import Pending
+from penstock.store.sqlite.reads import Pending, understood
 from penstock.store.sqlite.statements import SQL
 from penstock.store.sqlite.threads import Checkpoints, Threads
 from penstock.store.sqlite.writes import Freed, write_overlay
@@ -51,6 +51,9 @@ AT_ONCE_SECONDS: Final = 0.0006
 LOOK_SECONDS: Final = 0.005
 """How long a check that the files are in place is trusted. Two `stat` calls cost a tenth of a small commit, and a file
 can be deleted right after any check."""
+_LOG: Final = tuple[bytes, int, int, int, int, int]
+_LIVE: Final = tuple[int, int]
+_HELD: Final = tuple[int, int, str]
 _ROW_LOG_BYTES: Final = 512
 """What a row adds to the WAL, to estimate when to checkpoint."""
 
@@ -298,7 +301,7 @@ class IndexedLog:
             if not self._turn.is_ours():
                 self._find_out(connection)
             result = durably(connection, work)
-            for slot, epoch, owner in connection.execute(SQL.held_slots):
+            for slot, epoch, owner in _held_slots(connection):
                 if epoch >= self._epochs.get(slot, (0, ""))[0]:
                     self._epochs[slot] = (epoch, owner)
         return result
@@ -319,7 +322,7 @@ class IndexedLog:
         """Take the turn: read what the tables lack from the log; from now on this store appends."""
 
         def begin(connection: Connection) -> tuple[bytes, int, LogPosition]:
-            store_id, last, *mark = connection.execute(SQL.log).fetchone()
+            store_id, last, *mark = understood(_LOG, connection.execute(SQL.log).fetchone())
             number = max(last, self._turn.current()) + 1
             connection.execute(SQL.put_turn, (number,))
             return store_id, number, LogPosition(*mark)
@@ -329,8 +332,8 @@ class IndexedLog:
         with self._folding:
             self._overlays = [Overlay()]
             self._weigh()
-        self._epochs = {slot: (epoch, owner) for slot, epoch, owner in connection.execute(SQL.held_slots)}
-        self._live = dict(connection.execute(SQL.segments))
+        self._epochs = {slot: (epoch, owner) for slot, epoch, owner in _held_slots(connection)}
+        self._live = dict(understood(_LIVE, row) for row in connection.execute(SQL.segments))
         for entry in self._log.resume(store_id, mark):
             overlay = self._overlays[-1]
             overlay.fold(entry)
@@ -420,6 +423,10 @@ class IndexedLog:
     def close(self) -> None:
         self._log.close()
         self._turn.close()
+
+
+def _held_slots(connection: Connection) -> list[tuple[int, int, str]]:
+    return [understood(_HELD, row) for row in connection.execute(SQL.held_slots)]
 
 
 def _weight(overlay: Overlay) -> float:

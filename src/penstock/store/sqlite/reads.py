@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
 
 from penstock.model.rows import BatchHead, DedupRow, LaneImage, TraceRow
 from penstock.store.sql import tables
@@ -19,6 +21,16 @@ from penstock.store.sqlite.overlay import BatchPointer
 from penstock.store.sqlite.statements import SQL
 
 OFFSET_MOST: Final = (1 << 63) - 1
+_LANE: Final = tuple[int, int, int, int, int]
+_POINTER: Final = tuple[int, int, int, int, int, int, bytes, int, int]
+_HEAD: Final = tuple[int, int, int, int, int, bytes]
+
+Row = TypeVar("Row")
+
+
+def understood(kind: type[Row], values: Sequence[object]) -> Row:
+    """A row of these values. SQLite gives what a damaged page says: text where a number was, or nothing."""
+    return msgspec.convert(values, kind, builtin_types=(bytes,))
 
 
 class Pending(NamedTuple):
@@ -31,12 +43,13 @@ class Pending(NamedTuple):
 def load(connection: Connection, lanes: Sequence[int], dedup_most: int) -> list[LaneImage]:
     images = {lane: LaneImage(lane) for lane in lanes}
     wanted = (json.dumps(list(images)),)
-    for lane, first, end, bytes_end, published_ms in connection.execute(SQL.load_lanes, wanted):
+    for row in connection.execute(SQL.load_lanes, wanted):
+        lane, first, end, bytes_end, published_ms = understood(_LANE, row)
         image = images[lane]
         image.first, image.end, image.bytes_end, image.published_ms = first, end, bytes_end, published_ms
     for table in tables.OF_GROUPS:
         for lane, *values in connection.execute(SQL[f"load_{table.name}"], wanted):
-            getattr(images[lane], table.name).append(table.row(*values))
+            getattr(images[lane], table.name).append(understood(table.row, values))
     for (lane,) in connection.execute(SQL.lanes_with_dedup, wanted).fetchall():
         _load_dedup(connection, images[lane], dedup_most)
     return [images[lane] for lane in lanes]
@@ -46,7 +59,7 @@ def _load_dedup(connection: Connection, image: LaneImage, most: int) -> None:
     # One more than asked for, to know whether there are more.
     rows = connection.execute(SQL.load_dedup, (image.lane, most + 1)).fetchall()
     image.dedup_complete = len(rows) <= most
-    image.dedup = [DedupRow(*row) for row in reversed(rows[:most])]
+    image.dedup = [understood(DedupRow, row) for row in reversed(rows[:most])]
 
 
 def find_batches(
@@ -71,10 +84,10 @@ def find_batches(
     inline: dict[int, bytes] = {}
     if older:
         for *values, body in connection.execute(SQL.batches, (lane, older[0], older[-1])):
-            row = BatchPointer._make((lane, *values))
+            row = BatchPointer._make(understood(_POINTER, (lane, *values)))
             rows.setdefault(row.base, row)
             if not row.segment:
-                inline[row.base] = body
+                inline[row.base] = understood(bytes, body)
     return [Located(rows[base], inline.get(base)) for base in bases]
 
 
@@ -85,7 +98,7 @@ def read_heads(
     heads = {row.base: BatchHead(*row[1:7]) for row in pending.rows}
     total, count, behind = 0, 0, OFFSET_MOST
     for row in connection.execute(SQL.heads, (lane, _base_at(connection, lane, start), start, most)):
-        head = BatchHead(*row)
+        head = BatchHead(*understood(_HEAD, row))
         total, count = total + len(head.meta), count + 1
         if (total > bytes_most and count > 1) or count == most:
             behind = head.end
@@ -138,8 +151,8 @@ def list_lanes(connection: Connection, after: int, most: int) -> list[int]:
 
 
 def list_dedup(connection: Connection, lane: int, after: bytes | None, most: int) -> list[DedupRow]:
-    return [DedupRow(*row) for row in connection.execute(SQL.list_dedup, (lane, after, max(most, 0)))]
+    return [understood(DedupRow, row) for row in connection.execute(SQL.list_dedup, (lane, after, max(most, 0)))]
 
 
 def list_traces(connection: Connection, after_ms: int, most: int) -> list[TraceRow]:
-    return [TraceRow(*row) for row in connection.execute(SQL.list_traces, (after_ms, max(most, 1)))]
+    return [understood(TraceRow, row) for row in connection.execute(SQL.list_traces, (after_ms, max(most, 1)))]

@@ -58,7 +58,7 @@ class Threads:
         except BaseException as error:
             if connection:
                 self._keep_or_close(connection, error)
-            known = self._file.translated(error) if isinstance(error, Exception) else error
+            known = self._file.misread(error) if isinstance(error, Exception) else error
             if known is error:
                 raise
             raise known from error
