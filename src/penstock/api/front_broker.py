@@ -128,6 +128,10 @@ class FrontBroker(Broker, Protocol):
         """Whether this node knows such an exchange in this namespace."""
         ...
 
+    def knows_namespace(self) -> bool:
+        """Whether anything is declared in this namespace, as far as this node knows. `default` is always there."""
+        ...
+
     # Paging -----------------------------------------------------------------------------------------------
 
     async def dead_page(

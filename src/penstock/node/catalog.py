@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -157,17 +157,44 @@ def mark_row(id: int, namespace: str, name: str, document: MarkDocument) -> Cata
     return CatalogRow("mark", id, 0, namespace, name, msgspec.msgpack.encode(document))
 
 
+Thing = TypeVar("Thing")
+
+
+class Named(dict[tuple[str, str], Thing]):
+    """Things by namespace and name, which knows how many each namespace has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.namespaces: dict[str, int] = {}
+
+    def __setitem__(self, place: tuple[str, str], thing: Thing) -> None:
+        if place not in self:
+            self.namespaces[place[0]] = self.namespaces.get(place[0], 0) + 1
+        super().__setitem__(place, thing)
+
+    def __delitem__(self, place: tuple[str, str]) -> None:
+        super().__delitem__(place)
+        self.namespaces[place[0]] -= 1
+        if not self.namespaces[place[0]]:
+            del self.namespaces[place[0]]
+
+    def remove(self, place: tuple[str, str]) -> None:
+        """Unless it is gone already."""
+        if place in self:
+            del self[place]
+
+
 class Catalog:
     """Everything declared, by namespace and name."""
 
     def __init__(self) -> None:
-        self.queues: dict[tuple[str, str], Queue] = {}
+        self.queues: Named[Queue] = Named()
         self.by_id: dict[int, Queue] = {}
         self.by_lane: dict[int, Queue] = {}
         self.routers: dict[str, Router] = {}
-        self.exchange_ids: dict[tuple[str, str], int] = {}
+        self.exchange_ids: Named[int] = Named()
         self.binding_ids: dict[tuple[str, bytes], int] = {}
-        self.schedules: dict[tuple[str, str], Stored[ScheduleDocument]] = {}
+        self.schedules: Named[Stored[ScheduleDocument]] = Named()
         self.marks: dict[tuple[str, str], Stored[MarkDocument]] = {}
         self.marks_bytes = 0
         self.stages = Stages()
@@ -224,6 +251,11 @@ class Catalog:
             where = "" if namespace == "default" else f" in namespace {namespace!r}"
             raise NotFound(f"there is no queue {name!r}{where}; declare it first")
         return queue
+
+    def knows_namespace(self, namespace: str) -> bool:
+        """Whether a queue, an exchange or a schedule is declared in it."""
+        tables = (self.queues, self.exchange_ids, self.schedules)
+        return any(namespace in table.namespaces for table in tables)
 
     def in_slots(self, slots: Set[int]) -> list[Queue]:
         """The queues of these slots."""

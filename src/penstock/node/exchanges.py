@@ -57,7 +57,7 @@ class Exchanges:
                     deleted.append(("binding", binding_id))
 
             def forget() -> None:
-                catalog.exchange_ids.pop((namespace, name), None)
+                catalog.exchange_ids.remove((namespace, name))
                 catalog.remove_bindings(namespace, bindings)
 
             await self._writer.commit([], deleted, forget)

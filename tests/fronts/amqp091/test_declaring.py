@@ -242,7 +242,7 @@ def test_a_queue_nobody_uses_expires() -> None:
 
 
 def test_vhosts_are_namespaces() -> None:
-    with served() as place:
+    with served(create_vhosts=True) as place:
         here, there = place.channel(confirms=True), place.channel(virtual_host="other")
         here.queue_declare("q")
         here.basic_publish("", "q", b"m")

@@ -84,6 +84,28 @@ def test_a_vhost_that_cannot_be() -> None:
         place.connect(virtual_host="a\nb")
 
 
+def test_a_vhost_is_known_by_what_is_declared_in_it() -> None:
+    refused = pytest.raises(ProbableAccessDeniedError, match=r"530.*vhost 'shop' not found.*amqp\.create_vhosts")
+    with served() as place:
+        place.connect(virtual_host="default")
+        with refused:
+            place.connect(virtual_host="shop")
+        place.call(lambda broker: broker.in_namespace("shop").declare_queue("orders"))
+        place.connect(virtual_host="shop")
+        place.call(lambda broker: broker.in_namespace("shop").declare_exchange("all", kind="fanout"))
+        place.call(lambda broker: broker.in_namespace("shop").delete_queue("orders"))
+        place.connect(virtual_host="shop")
+        place.call(lambda broker: broker.in_namespace("shop").delete_exchange("all"))
+        with refused:
+            place.connect(virtual_host="shop")
+
+
+def test_a_vhost_can_be_made_by_naming_it() -> None:
+    with served(create_vhosts=True) as place:
+        place.channel(virtual_host="shop").queue_declare("orders")
+        assert place.broker.in_namespace("shop").knows_queue("orders")
+
+
 def test_limits_on_connections_and_channels() -> None:
     with served(max_connections=2, max_channels=3) as place:
         first, second = place.connect(), place.connect()

@@ -158,7 +158,7 @@ EXEMPT = {
     *("in_namespace", "acting_as", "session", "begin_session", "new_session_name", "end_session"),  # views
     *("in_session", "locate_session", "new_session_id", "renew_session"),  # sessions by id, which is a secret
     *("queue", "exchange", "transaction"),  # handles: their operations ask
-    *("knows_queue", "knows_exchange"),  # by a front, before an operation that asks
+    *("knows_queue", "knows_exchange", "knows_namespace"),  # by a front, before an operation that asks
     *("flush", "close", "drain", "check_ready", "is_alive"),  # when, not what
 }
 ALSO = [

@@ -18,7 +18,7 @@ from penstock.fronts.amqp091.mapping import Reader
 from penstock.fronts.amqp091.names import namespace_of
 from penstock.fronts.listening import begin, linger
 from penstock.model import check_name
-from penstock.model.errors import PenstockError
+from penstock.model.errors import NotFound, PenstockError
 from penstock.wire.amqp091 import codes, events
 from penstock.wire.amqp091.connection import ServerConnection
 from penstock.wire.amqp091.events import Publish
@@ -172,6 +172,7 @@ class Connection(asyncio.Protocol):
         self.vhost = event.name
         try:
             self.namespace = check_name(namespace_of(event.name), "a vhost")
+            self._check_known()
         except PenstockError as error:
             self.wire.refuse_vhost(str(error))
             self._turn_away(str(error))
@@ -179,6 +180,14 @@ class Connection(asyncio.Protocol):
         self.broker = self.host.new_session(self.namespace, self.principal)
         self.name = self.broker.consumer_name
         self.wire.accept_vhost()
+
+    def _check_known(self) -> None:
+        """Raise where nothing is declared in the vhost: more often than not its name is a mistake."""
+        if not self.host.options.create_vhosts and not self.broker.in_namespace(self.namespace).knows_namespace():
+            raise NotFound(
+                f"vhost '{self.vhost}' not found: nothing is declared in it. "
+                "Declare a queue there by HTTP, or set amqp.create_vhosts"
+            )
 
     def _channel_opened(self, event: events.ChannelOpened) -> None:
         self.host.measures.channels += 1

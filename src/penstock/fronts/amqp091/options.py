@@ -30,6 +30,8 @@ class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The largest message; a larger one closes its channel."""
     max_pending_bytes: Bytes = 16 * MIB
     """What one connection may have published and not stored yet; past that it is not read from until some is."""
+    create_vhosts: bool = False
+    """Let clients open vhosts in which nothing is declared yet; without it they are refused. `/` is always there."""
     heartbeat_seconds: Annotated[int, Meta(ge=0, le=65_535)] = 60
     """The heartbeat proposed to clients, whose answer holds; 0 proposes none."""
     handshake_seconds: Seconds = 10.0

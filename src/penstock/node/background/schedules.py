@@ -136,7 +136,7 @@ class Schedules:
                 raise NotFound(f"there is no schedule {name!r}")
 
             def forget() -> None:
-                catalog.schedules.pop(key, None)
+                catalog.schedules.remove(key)
                 self._arm(key)
 
             await self._writer.commit([], [("schedule", known.id)], forget)

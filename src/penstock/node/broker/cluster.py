@@ -295,6 +295,7 @@ class ClusterBroker(FrontBroker):
     authorize = here_now(FrontBroker.authorize)
     knows_queue = here_now(FrontBroker.knows_queue)
     knows_exchange = here_now(FrontBroker.knows_exchange)
+    knows_namespace = here_now(FrontBroker.knows_namespace)
     follow_events = here_now(FrontBroker.follow_events)
     spool = here_now(FrontBroker.spool)
     damage = here_now(FrontBroker.damage)

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from penstock.api.declare import BindingOptions, Declarations, Schedule
 from penstock.api.options import ExchangeOptions, GroupOptions, QueueOptions
 from penstock.core.schedule import check_schedule
-from penstock.model import DEFAULT_GROUP, Binding, Message, check_headers, check_name
+from penstock.model import DEFAULT_GROUP, DEFAULT_NAMESPACE, Binding, Message, check_headers, check_name
 from penstock.model.errors import ExclusiveConsumer, Forbidden, InvalidArgument
 from penstock.model.options import options_of
 from penstock.model.rows import home_slot
@@ -89,6 +89,9 @@ class LocalDeclarations(Names, Declarations):
     def knows_queue(self, name: str) -> bool:
         queue = self._services.catalog.queues.get((self._namespace, name))
         return queue is not None and not queue.deleting
+
+    def knows_namespace(self) -> bool:
+        return self._namespace == DEFAULT_NAMESPACE or self._services.catalog.knows_namespace(self._namespace)
 
     def knows_exchange(self, name: str) -> bool:
         return name in self._services.catalog.router(self._namespace).exchanges()
