@@ -77,6 +77,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_closing:
             return
+        self._server.measures.bytes_received += len(data)
         if self._filter is not None:
             data = self._filter.receive(data)
         self.take_in(self.engine.receive(data))
@@ -177,6 +178,7 @@ class Connection(asyncio.Protocol):
                 self._filter.close()
             data = self._filter.take()
         if data:
+            self._server.measures.bytes_sent += len(data)
             transport.write(data)
         if self.engine.closed or (self._filter is not None and self._filter.closed):
             self.close()
@@ -190,6 +192,11 @@ class Connection(asyncio.Protocol):
     def _flush_now(self) -> None:
         self._is_flushing = False
         self.flush()
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the client takes what is written."""
+        return self._writers is None
 
     async def writable(self) -> None:
         """Until the client has taken most of what was written."""

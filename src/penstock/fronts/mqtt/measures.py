@@ -16,6 +16,8 @@ class MqttMeasures(FrontMeasures):
         self.published = 0
         self.refused = 0
         self.delivered = 0
+        self.bytes_received = 0
+        self.bytes_sent = 0
 
     def families(self) -> Families:
         yield from super().families()
@@ -24,4 +26,6 @@ class MqttMeasures(FrontMeasures):
             ("mqtt_published", "Messages that clients published.", self.published),
             ("mqtt_publishes_refused", "Messages that clients tried to publish and that were refused.", self.refused),
             ("mqtt_delivered", "Messages sent to clients.", self.delivered),
+            ("mqtt_received_bytes", "Bytes that came from clients.", self.bytes_received),
+            ("mqtt_sent_bytes", "Bytes sent to clients.", self.bytes_sent),
         )

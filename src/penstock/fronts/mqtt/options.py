@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from penstock.model.setting_types import KIB, MIB, Count, Port, Seconds
+from penstock.model.setting_types import KIB, MIB, SECONDS_MAX, Count, Port, Seconds
 from penstock.wire.mqtt.packets import NEVER
 
 
@@ -54,6 +54,8 @@ class MqttOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Retained messages; one more is refused."""
     max_retained_bytes: Annotated[int, Meta(ge=KIB, le=1 << 40)] = 256 * MIB
     """Bytes of retained messages, which are kept in memory; more are refused."""
+    sys_interval_s: Annotated[float, Meta(ge=0, le=SECONDS_MAX)] = 10.0
+    """Seconds between the messages of `$SYS/broker/…` to clients that subscribe to them; 0: none are sent."""
     declare_queues: bool = True
     """Declare the queue of `$queue/<name>/…` where a client publishes or subscribes to one that does not exist."""
     stop_seconds: Seconds = 5.0

@@ -24,6 +24,7 @@ from penstock.fronts.mqtt.publishing import EXCHANGE, Publishing
 from penstock.fronts.mqtt.queues import Unsettled
 from penstock.fronts.mqtt.retained import RetainedMessages
 from penstock.fronts.mqtt.session.sessions import Sessions
+from penstock.fronts.mqtt.system_topics import SystemTopics
 from penstock.model.errors import AlreadyExists, Closed, InvalidArgument, PenstockError
 from penstock.wire.mqtt.connection import Limits
 from penstock.wire.mqtt.reasons import Reason
@@ -64,10 +65,12 @@ class MqttServer(SocketFront[Connection]):
             self.measures,
             declare=self.options.declare_queues,
         )
+        self.system_topics = SystemTopics(self, (shared or Shared()).metrics_queues_max)
         self._servers: list[asyncio.Server] = []
         self._ticker: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._renewer: asyncio.Task[None] | None = None
+        self._teller: asyncio.Task[None] | None = None
         self.websocket_port = 0
 
     def _gauges(self) -> Iterator[Row]:
@@ -98,6 +101,7 @@ class MqttServer(SocketFront[Connection]):
         self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)
         self._sweeper = self._loop.create_task(self._sweep())
         self._renewer = self._loop.create_task(self._renew())
+        self._teller = self._loop.create_task(self.system_topics.run())
 
     async def _declare(self) -> None:
         with suppress(AlreadyExists):  # with another description or alternate: it is as good
@@ -145,7 +149,7 @@ class MqttServer(SocketFront[Connection]):
             await asyncio.wait([client.finished for client in clients], timeout=self.options.stop_seconds)
         for connection in list(self.connections):
             connection.abort()
-        for task in (self._sweeper, self._renewer):
+        for task in (self._sweeper, self._renewer, self._teller):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])

@@ -71,6 +71,12 @@ class Sessions:
         """How documents name this node; another life of it, or another membership, has another name."""
         return self._broker.process
 
+    def counts(self) -> tuple[int, int, int]:
+        """Clients that are connected here, sessions of clients that are nowhere, and filters of both."""
+        away = [document for document in self.documents.all.values() if not document.is_connected]
+        filters = sum(len(session.subscriptions) for session in self._opened.values())
+        return len(self.connected), len(away), filters + sum(len(document.subscriptions) for document in away)
+
     # Opening ------------------------------------------------------------------------------------------------
 
     async def open(self, connect: Connect, client_id: str, holder: Holder) -> tuple[Session, bool]:

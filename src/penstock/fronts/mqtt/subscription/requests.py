@@ -11,7 +11,7 @@ from penstock.fronts.mqtt.mapping import for_subscription, origin_of
 from penstock.fronts.mqtt.publishing import EXCHANGE
 from penstock.fronts.mqtt.queues import QueueSource, StreamSource, prepare
 from penstock.fronts.mqtt.subscription import subscriptions
-from penstock.fronts.mqtt.subscription.subscriptions import Subscription
+from penstock.fronts.mqtt.subscription.subscriptions import MATCHED, Subscription
 from penstock.model.errors import Closed, NotFound, PenstockError
 from penstock.wire.mqtt.packets import Subscribe, Unsubscribe
 from penstock.wire.mqtt.packets import Subscription as Requested
@@ -67,10 +67,12 @@ class SubscriptionRequests:
         self._client.engine.suback(request.packet_id, reasons, text="; ".join(texts)[:500])
         self._client.connection.flush()
         for wanted, subscription, before in made:
-            if subscription.kind == "topic" and (
-                wanted.retain_handling == 0 or (wanted.retain_handling == 1 and before is None)
-            ):
+            if wanted.retain_handling == 2 or (wanted.retain_handling == 1 and before is not None):
+                continue
+            if subscription.kind == "topic":
                 await self._send_retained(subscription)
+            elif subscription.kind == "system":
+                await self._server.system_topics.send_all(self._client, subscription)
 
     async def _subscribe(self, wanted: Requested, request: Subscribe) -> tuple[Subscription, Subscription | None]:
         """One of them; the one that it replaces."""
@@ -80,6 +82,11 @@ class SubscriptionRequests:
         most = self._server.options.max_subscriptions
         if before is None and len(session.subscriptions) >= most:
             raise Refusal(Reason.QUOTA_EXCEEDED, f"a session may have {most} subscriptions (mqtt.max_subscriptions)")
+        if subscription.kind == "system":
+            self._broker.authorize("admin", "node", "")
+            session.subscriptions.put(subscription)
+            self._server.system_topics.add(self._client)
+            return subscription, before
         if subscription.kind != "queue":
             self._broker.authorize("consume", "exchange", EXCHANGE)
         if subscription.kind == "topic":
@@ -134,10 +141,12 @@ class SubscriptionRequests:
     async def resume(self) -> None:
         """Begin the deliveries of a session that was there before."""
         session = self._session
+        if session.subscriptions.has_system:
+            self._server.system_topics.add(self._client)
         if session.has_queue:
             self._client.session_source().start()
         for subscription in list(session.subscriptions):
-            if subscription.kind != "topic":
+            if subscription.kind not in MATCHED:
                 try:
                     await self._begin(subscription, is_new=False)
                 except Closed:
@@ -203,6 +212,10 @@ class SubscriptionRequests:
     async def _stop(self, subscription: Subscription) -> None:
         """End what a subscription has on the broker's side."""
         session = self._session
+        if subscription.kind == "system":
+            if not session.subscriptions.has_system:
+                self._server.system_topics.remove(self._client)
+            return
         if subscription.kind == "topic":
             await self._subscribing.unbind(session.client_id, subscription.pattern)
             return
@@ -212,8 +225,9 @@ class SubscriptionRequests:
 
     async def part(self) -> None:
         """The connection has ended: what is held of queues that others consume too returns at once."""
+        self._server.system_topics.remove(self._client)
         for subscription in self._session.subscriptions:
-            if subscription.kind != "topic":
+            if subscription.kind not in MATCHED:
                 try:
                     await self._detach(subscription)
                 except PenstockError as error:

@@ -20,8 +20,11 @@ from penstock.wire.mqtt.reasons import Reason
 from penstock.wire.mqtt.topics import filter_problem, matches, parse_filter
 
 QUEUE_PREFIX: Final = "$queue/"
+SYSTEM_PREFIX: Final = "$SYS/"
 CONSUMER_GROUP: Final = "consumer-group"
 STREAM_OFFSET: Final = "x-stream-offset"
+MATCHED: Final = ("topic", "system")
+"""Kinds of subscriptions that are matched with topics here."""
 TOPICS_KNOWN: Final = 1_000
 """Topics of which a session remembers what matches."""
 
@@ -32,7 +35,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
     filter: str
     """As the client wrote it."""
     qos: int
-    kind: Literal["topic", "share", "queue"] = "topic"
+    kind: Literal["topic", "share", "queue", "system"] = "topic"
     no_local: bool = False
     retain_as_published: bool = False
     id: int | None = None
@@ -75,6 +78,8 @@ def read(wanted: packets.Subscription, request: packets.Subscribe, client_id: st
         )
     if found.filter.startswith(QUEUE_PREFIX):
         return _of_queue(wanted, request, found.group, found.filter, client_id)
+    if found.filter.startswith(SYSTEM_PREFIX):
+        return _of_system(wanted, request, found.group)
     kind: Literal["topic", "share"] = "share" if found.group else "topic"
     return Subscription(
         text,
@@ -116,6 +121,20 @@ def _of_queue(
     )
 
 
+def _of_system(wanted: packets.Subscription, request: packets.Subscribe, shared: str) -> Subscription:
+    """`$SYS/…`: of QoS 0, for what is newer comes soon."""
+    if shared:
+        raise Refusal(Reason.TOPIC_FILTER_INVALID, "a subscription to $SYS cannot be shared")
+    return Subscription(
+        wanted.filter,
+        0,
+        "system",
+        retain_as_published=wanted.retain_as_published,
+        id=request.subscription_id,
+        pattern=wanted.filter,
+    )
+
+
 class Subscriptions:
     """All of a session's, by filter."""
 
@@ -140,7 +159,7 @@ class Subscriptions:
         """Add one, or replace the one of the same filter, which is given back."""
         before = self._all.get(subscription.filter)
         self._all[subscription.filter] = subscription
-        if subscription.kind == "topic":
+        if subscription.kind in MATCHED:
             is_wild = "+" in subscription.pattern or "#" in subscription.pattern
             (self._wild if is_wild else self._exact)[subscription.pattern] = subscription
         self._matching.clear()
@@ -148,7 +167,7 @@ class Subscriptions:
 
     def remove(self, topic_filter: str) -> Subscription | None:
         gone = self._all.pop(topic_filter, None)
-        if gone is not None and gone.kind == "topic":
+        if gone is not None and gone.kind in MATCHED:
             self._wild.pop(gone.pattern, None)
             self._exact.pop(gone.pattern, None)
         self._matching.clear()
@@ -157,7 +176,12 @@ class Subscriptions:
     @property
     def has_topics(self) -> bool:
         """Whether any of them is an ordinary one."""
-        return bool(self._exact or self._wild)
+        return any(one.kind == "topic" for one in self._all.values())
+
+    @property
+    def has_system(self) -> bool:
+        """Whether any of them is for the server's own topics."""
+        return any(one.kind == "system" for one in self._all.values())
 
     @property
     def is_at_most_once(self) -> bool:
@@ -165,7 +189,7 @@ class Subscriptions:
         return not any(one.qos for one in self._all.values() if one.kind != "queue")
 
     def matching(self, topic: str) -> tuple[Subscription, ...]:
-        """The ordinary ones that match a topic."""
+        """Those that match a topic: ordinary ones, or those of the server's own topics."""
         found = self._matching.get(topic)
         if found is None:
             exact = self._exact.get(topic)
