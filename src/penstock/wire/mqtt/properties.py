@@ -45,18 +45,26 @@ PROPERTIES: Final = {
     0x09: Property("correlation_data", Reader.binary),
     SUBSCRIPTION_ID: Property("subscription_id", Reader.length, _is_positive, "must not be 0"),
     0x11: Property("session_expiry", Reader.integer),
+    0x12: Property("assigned_client_id", Reader.text),
+    0x13: Property("server_keep_alive", Reader.short),
     0x15: Property("authentication_method", Reader.text),
     0x16: Property("authentication_data", Reader.binary),
     0x17: Property("request_problem_information", Reader.byte, _is_flag, "must be 0 or 1"),
     0x18: Property("will_delay", Reader.integer),
     0x19: Property("request_response_information", Reader.byte, _is_flag, "must be 0 or 1"),
+    0x1A: Property("response_information", Reader.text),
     0x1C: Property("server_reference", Reader.text),
     0x1F: Property("text", Reader.text),
     0x21: Property("receive_maximum", Reader.short, _is_positive, "must not be 0"),
     0x22: Property("topic_alias_maximum", Reader.short),
     TOPIC_ALIAS: Property("topic_alias", Reader.short, _is_positive, "must not be 0", Reason.TOPIC_ALIAS_INVALID),
+    0x24: Property("maximum_qos", Reader.byte),
+    0x25: Property("retain_available", Reader.byte),
     USER_PROPERTY: Property("user_properties", Reader.text),
     0x27: Property("maximum_packet_size", Reader.integer, _is_positive, "must not be 0"),
+    0x28: Property("wildcard_subscription_available", Reader.byte),
+    0x29: Property("subscription_id_available", Reader.byte),
+    0x2A: Property("shared_subscription_available", Reader.byte),
 }
 
 _MESSAGE: Final = frozenset({0x01, 0x02, 0x03, 0x08, 0x09, USER_PROPERTY})
@@ -97,13 +105,15 @@ def _read_all(reader: Reader, allowed: frozenset[int], where: str) -> dict[str, 
     user: list[tuple[str, str]] = []
     while reader.left:
         identifier = reader.length("a property's identifier")
-        if identifier not in allowed:
-            raise Refused(Reason.MALFORMED_PACKET, f"{where} cannot have a property 0x{identifier:02x}")
+        if identifier not in PROPERTIES:
+            raise Refused(Reason.MALFORMED_PACKET, f"{where} has the property 0x{identifier:02x}, which does not exist")
         if identifier == USER_PROPERTY:
             user.append((reader.text("a user property's name"), reader.text("a user property's value")))
             continue
         name, read, check, rule, reason = PROPERTIES[identifier]
         value = read(reader, name)
+        if identifier not in allowed:
+            raise Refused(Reason.PROTOCOL_ERROR, f"{where} cannot have the property {name}")
         if name in values:
             raise Refused(Reason.PROTOCOL_ERROR, f"{where} has the property {name} twice")
         if not check(value):

@@ -37,7 +37,7 @@ from penstock.wire.mqtt.reasons import REFUSAL, RETURN_CODES, SERVER_UNAVAILABLE
 from penstock.wire.mqtt.topics import topic_problem
 
 # What a fault in the CONNECT itself is: a client that breaks the rules is not answered, only closed.
-UNANSWERED: Final = frozenset({Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR, Reason.TOPIC_NAME_INVALID})
+UNANSWERED: Final = frozenset({Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR})
 SUBACK_FAILURE: Final = 0x80
 
 
@@ -228,7 +228,7 @@ class Codec3:
 def check_topic(topic: str) -> str:
     """A topic name to publish to, as both versions want it."""
     if "#" in topic or "+" in topic or not topic:
-        raise Refused(Reason.TOPIC_NAME_INVALID, topic_problem(topic))
+        raise Refused(Reason.MALFORMED_PACKET, topic_problem(topic))
     return topic
 
 
@@ -238,6 +238,6 @@ def message_properties(values: dict[str, Any]) -> PublishProperties:
         raise Refused(Reason.PROTOCOL_ERROR, "a client's PUBLISH must not have a subscription id")
     if not values:
         return NO_PROPERTIES
-    if "response_topic" in values:
-        check_topic(values["response_topic"])
+    if problem := topic_problem(values["response_topic"]) if "response_topic" in values else "":
+        raise Refused(Reason.PROTOCOL_ERROR, f"the response topic is none: {problem}")
     return PublishProperties(**values)

@@ -35,7 +35,6 @@ NO_ID = b"\0\0"
 NONE = b"\0"
 MALFORMED = Reason.MALFORMED_PACKET
 PROTOCOL = Reason.PROTOCOL_ERROR
-TOPIC = Reason.TOPIC_NAME_INVALID
 ALIAS = Reason.TOPIC_ALIAS_INVALID
 WILL = 0x02 | 0x04
 
@@ -54,14 +53,15 @@ BAD_CONNECTS: dict[str, tuple[dict[str, Any], Reason]] = {
     "user name missing": ({"flags": 0x82}, MALFORMED),
 }
 BAD_CONNECTS_5: dict[str, tuple[dict[str, Any], Reason]] = {
-    "wildcard in the will's topic": ({"flags": WILL, "payload": text("c") + NONE + text("a/#") + text("p")}, TOPIC),
-    "empty topic of the will": ({"flags": WILL, "payload": text("c") + NONE + text("") + text("p")}, TOPIC),
+    "wildcard in the will's topic": ({"flags": WILL, "payload": text("c") + NONE + text("a/#") + text("p")}, MALFORMED),
+    "empty topic of the will": ({"flags": WILL, "payload": text("c") + NONE + text("") + text("p")}, MALFORMED),
     "a property twice": ({"with_properties": b"\x11\0\0\0\x01\x11\0\0\0\x01"}, PROTOCOL),
     "receive maximum 0": ({"with_properties": b"\x21\0\0"}, PROTOCOL),
     "maximum packet size 0": ({"with_properties": b"\x27\0\0\0\0"}, PROTOCOL),
     "request problem information 2": ({"with_properties": b"\x17\x02"}, PROTOCOL),
     "request response information 2": ({"with_properties": b"\x19\x02"}, PROTOCOL),
-    "property of another packet": ({"with_properties": b"\x23\0\x01"}, MALFORMED),
+    "property of another packet": ({"with_properties": b"\x23\0\x01"}, PROTOCOL),
+    "property of another packet, cut": ({"with_properties": b"\x23\0"}, MALFORMED),
     "property that does not exist": ({"with_properties": b"\x7f\0\x01"}, MALFORMED),
     "property cut": ({"with_properties": b"\x11\0"}, MALFORMED),
     "authentication data alone": ({"with_properties": b"\x16" + text("x")}, PROTOCOL),
@@ -70,11 +70,11 @@ BAD_CONNECTS_5: dict[str, tuple[dict[str, Any], Reason]] = {
     "user property with U+0000": ({"with_properties": b"\x26" + text("a\0") + text("b")}, MALFORMED),
     "will property of another packet": (
         {"flags": WILL, "payload": text("c") + properties(b"\x23\0\x01") + text("t") + text("p")},
-        MALFORMED,
+        PROTOCOL,
     ),
 }
 BAD_CONNECTS_3: dict[str, tuple[dict[str, Any], Reason]] = {
-    "wildcard in the will's topic": ({"flags": WILL, "payload": text("c") + text("a/#") + text("p")}, TOPIC),
+    "wildcard in the will's topic": ({"flags": WILL, "payload": text("c") + text("a/#") + text("p")}, MALFORMED),
     "password without a user name": ({"flags": 0x42, "payload": text("c") + text("p")}, MALFORMED),
 }
 
@@ -147,8 +147,8 @@ BAD_PACKETS = {
     "QoS 3": (publish(5, first=PUBLISH | 6, packet_id=ID), publish(4, first=PUBLISH | 6, packet_id=ID), MALFORMED),
     "QoS 0 again": (publish(5, first=PUBLISH | 8), publish(4, first=PUBLISH | 8), MALFORMED),
     "packet id 0": (publish(5, first=QOS_1, packet_id=NO_ID), publish(4, first=QOS_1, packet_id=NO_ID), PROTOCOL),
-    "topic #": (publish(5, topic="a/#"), publish(4, topic="a/#"), TOPIC),
-    "topic +": (publish(5, topic="+/b"), publish(4, topic="+/b"), TOPIC),
+    "topic #": (publish(5, topic="a/#"), publish(4, topic="a/#"), MALFORMED),
+    "topic +": (publish(5, topic="+/b"), publish(4, topic="+/b"), MALFORMED),
     "topic not UTF-8": (publish(5, topic=b"\xff"), publish(4, topic=b"\xff"), MALFORMED),
     "topic with a surrogate": (publish(5, topic=b"\xed\xbf\xbf"), publish(4, topic=b"\xed\xbf\xbf"), MALFORMED),
     "topic with U+0000": (publish(5, topic="a\0"), publish(4, topic="a\0"), MALFORMED),
@@ -209,8 +209,8 @@ BAD_PACKETS_5 = {
     "alias never set": (publish(5, topic="", with_properties=b"\x23\0\x05"), PROTOCOL),
     "alias twice": (publish(5, with_properties=b"\x23\0\x05\x23\0\x05"), PROTOCOL),
     "payload format 2": (publish(5, with_properties=b"\x01\x02"), PROTOCOL),
-    "wildcard in the response topic": (publish(5, with_properties=b"\x08" + text("a/#")), TOPIC),
-    "empty response topic": (publish(5, with_properties=b"\x08" + text("")), TOPIC),
+    "wildcard in the response topic": (publish(5, with_properties=b"\x08" + text("a/#")), PROTOCOL),
+    "empty response topic": (publish(5, with_properties=b"\x08" + text("")), PROTOCOL),
     "subscription id": (publish(5, with_properties=b"\x0b\x01"), PROTOCOL),
     "subscription id 0": (publish(5, with_properties=b"\x0b\x00"), PROTOCOL),
     "no properties at all": (packet(PUBLISH, text("a")), MALFORMED),
@@ -227,7 +227,15 @@ BAD_PACKETS_5 = {
     "reason of PUBACK": (packet(PUBACK, ID, b"\x55"), PROTOCOL),
     "reason of PUBREL": (packet(PUBREL, ID, b"\x80"), PROTOCOL),
     "PUBACK with more than it needs": (packet(PUBACK, ID, b"\0\0\0"), MALFORMED),
-    "property of PUBACK": (packet(PUBACK, ID, b"\0\x03\x23\0\x01"), MALFORMED),
+    "property of PUBACK": (packet(PUBACK, ID, b"\0\x03\x23\0\x01"), PROTOCOL),
+    **{
+        f"property 0x{value[0]:02x} of a CONNACK": (publish(5, with_properties=value), PROTOCOL)
+        for value in (
+            *(b"\x12" + text("a"), b"\x1a" + text("a"), b"\x13\0\x05"),
+            *(bytes((one, 0)) for one in (0x24, 0x25, 0x28, 0x29, 0x2A)),
+        )
+    },
+    "property that does not exist": (publish(5, with_properties=b"\x04\x01"), MALFORMED),
     "reason of DISCONNECT": (packet(DISCONNECT, b"\x05"), PROTOCOL),
     "a server's reason": (packet(DISCONNECT, b"\x8b"), PROTOCOL),
     "a server's property": (packet(DISCONNECT, b"\0", properties(b"\x1c" + text("a"))), PROTOCOL),
