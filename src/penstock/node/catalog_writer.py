@@ -127,6 +127,11 @@ class CatalogWriter:
         if _is_announced(rows, deleted or ()):
             await self.announce()
 
+    def put_in_memory(self, rows: list[CatalogRow], *, slot: int = REGISTRAR_SLOT) -> None:
+        """Make known what is about ephemeral queues alone: there is nothing to store, and no commit to wait for."""
+        self.check(slot)
+        self._catalog.put(rows)
+
     # After a failed commit --------------------------------------------------------------------------------
 
     def reload(self) -> None:

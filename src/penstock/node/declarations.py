@@ -5,7 +5,7 @@ Next stop: `catalog_writer.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from penstock.core.lane import Lane
 from penstock.model import DEFAULT_GROUP, Binding, GroupConfig, QueueConfig, check_name, make_config
 from penstock.model.errors import AlreadyExists, Forbidden, LimitReached, NotFound, PenstockError
 from penstock.model.options import FIXED_GROUP_OPTIONS, FIXED_QUEUE_OPTIONS
-from penstock.model.rows import REGISTRAR_SLOT, home_slot
+from penstock.model.rows import REGISTRAR_SLOT, Commit, GroupRow, LaneChange, home_slot
 from penstock.node.catalog import Catalog, Group, Queue, group_row, queue_row
 from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.clock import Clock
@@ -75,17 +75,35 @@ class Declarations:
         lanes = tuple(catalog.new_lane(slot, ephemeral=config.ephemeral) for _ in range(config.lanes))
         queue = Queue(catalog.new_id(ephemeral=config.ephemeral), namespace, name, config, lanes)
         queue.session = session if config.exclusive else None
-
-        def created() -> None:
-            for lane in lanes:
-                self._lanes.add_new(lane)
-
-        await self._writer.commit([queue_row(queue, config)], after=created, slot=slot)
-        made = catalog.queue(namespace, name)
-        await self._count_for_limits(made)
+        if config.ephemeral:
+            await self._create_in_memory(queue)
+            made = catalog.queue(namespace, name)
+        else:
+            await self._writer.commit([queue_row(queue, config)], after=lambda: self._add_lanes(queue), slot=slot)
+            made = catalog.queue(namespace, name)
+            await self._count_for_limits(made)
         made.used_ms = self._clock.now_ms()
         self._declared(made)
         return made
+
+    async def _create_in_memory(self, queue: Queue) -> None:
+        """An ephemeral queue, with the group that its limits count for: known at once, for nothing of it is stored."""
+        rows, cursors = [queue_row(queue, queue.config)], []
+        if _is_limited(queue.config):
+            config = GroupConfig()
+            settings_of(queue.config, config)
+            id = self._catalog.new_id(ephemeral=True)
+            rows.append(group_row(queue, id, DEFAULT_GROUP, config))
+            cursors.append(GroupRow(id, 0, 0))
+        changes = [LaneChange(lane, 0, 0, 0, groups=cursors) for lane in queue.lanes]
+        self._writer.check(queue.slot)
+        await self._lanes.store_of(queue.lanes[0]).apply(Commit(epochs={queue.slot: 1}, lanes=changes))
+        self._writer.put_in_memory(rows, slot=queue.slot)
+        self._add_lanes(queue, cursors)
+
+    def _add_lanes(self, queue: Queue, groups: Sequence[GroupRow] = ()) -> None:
+        for lane in queue.lanes:
+            self._lanes.add_new(lane, groups)
 
     async def _update_queue(self, queue: Queue, options: dict[str, Any]) -> None:
         config = make_config(QueueConfig, options, queue.config)
@@ -100,8 +118,7 @@ class Declarations:
 
     async def _count_for_limits(self, queue: Queue) -> None:
         """Limits are about what a group has not consumed: there must be one to count for."""
-        limited = queue.config.max_length is not None or queue.config.max_bytes is not None
-        if limited and not any(group.config.kind == "work" for group in queue.groups.values()):
+        if _is_limited(queue.config) and not any(group.config.kind == "work" for group in queue.groups.values()):
             await self.declare_group(queue, DEFAULT_GROUP, {})
 
     def _declared(self, queue: Queue) -> None:
@@ -215,6 +232,10 @@ class Declarations:
         """Raise if the queue was deleted meanwhile: nothing may be declared for it any more."""
         if queue.deleting or self._catalog.by_id.get(queue.id) is not queue:
             raise NotFound(f"the queue {queue.name!r} was deleted")
+
+
+def _is_limited(config: QueueConfig) -> bool:
+    return config.max_length is not None or config.max_bytes is not None
 
 
 def _check_fixed(

@@ -97,7 +97,11 @@ class Exchanges:
                 )
             id = catalog.new_id(ephemeral=ephemeral)
             queue_id = 0 if target is None or ephemeral else target.id
-            await self._writer.commit([binding_row(id, namespace, binding, queue_id)])
+            row = binding_row(id, namespace, binding, queue_id)
+            if ephemeral:
+                self._writer.put_in_memory([row])
+            else:
+                await self._writer.commit([row])
 
     async def unbind(self, namespace: str, binding: Binding) -> None:
         catalog = self._catalog

@@ -16,7 +16,7 @@ from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.model.errors import NotFound, PenstockError, StoreCorrupt, Unavailable
 from penstock.model.options import Start
-from penstock.model.rows import LaneImage, slot_of
+from penstock.model.rows import GroupRow, LaneImage, slot_of
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.lifecycle import Lifecycle
@@ -82,9 +82,9 @@ class LaneSet:
     def loaded(self) -> list[Lane]:
         return list(self._loaded.values())
 
-    def add_new(self, id: int) -> Lane:
+    def add_new(self, id: int, groups: Sequence[GroupRow] = ()) -> Lane:
         """The lane of a queue that was just created: there is nothing to load."""
-        lane = self._loaded[id] = self._make(LaneImage(id))
+        lane = self._loaded[id] = self._make(LaneImage(id, groups=list(groups)))
         self._let_go()
         return lane
 

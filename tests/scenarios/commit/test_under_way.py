@@ -154,3 +154,28 @@ def test_who_waits_for_everything_waits_for_what_is_under_way() -> None:
         await broker.close()
 
     asyncio.run(scenario())
+
+
+def test_what_is_in_memory_is_declared_beside_a_commit_and_survives_its_failure() -> None:
+    async def scenario() -> None:
+        broker, store = await opened()
+        store.is_gated = False
+        await broker.declare_exchange("x", kind="topic")
+        store.is_gated = True
+        stored = asyncio.ensure_future(broker.publish("a", Message(b"stored")))
+        await settled()
+        assert store.slots() == {SLOTS["a"]}
+        async with asyncio.timeout(5):
+            await broker.declare_queue("memory", ephemeral=True, max_length=10)
+            await broker.bind("x", "memory", "#")
+        assert await broker.groups("memory") == {"default": {}}
+        store.end(SLOTS["a"], Unavailable("the disk is away"))
+        with pytest.raises(Unavailable):
+            await stored
+        store.open_gate()
+        await broker.publish_to("x", Message(b"routed"))
+        claim = await broker.claim("memory")
+        assert [received.message.payload for received in claim.messages] == [b"routed"]
+        await broker.close()
+
+    asyncio.run(scenario())
