@@ -65,6 +65,10 @@ class Counts:
         """Messages taken from what applications have enqueued,"""
         self.enqueued_failed = 0
         """and those that could not be published, each time that they were tried."""
+        self.schedules_fired = 0
+        """Ticks of schedules that were published,"""
+        self.schedules_refused = 0
+        """and schedules that `limits.schedule_rate` has refused."""
 
 
 class SpoolNumbers(msgspec.Struct, frozen=True):

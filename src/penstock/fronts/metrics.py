@@ -114,6 +114,8 @@ def _node_families(numbers: NodeNumbers) -> Iterator[Metric]:
         ("commits_failed", "Commits that failed.", counters.commits_failed),
         ("enqueued_published", "Messages published that applications had enqueued.", counters.enqueued_published),
         ("enqueued_failed", "Times that an enqueued message could not be published.", counters.enqueued_failed),
+        ("schedules_fired", "Messages that schedules published.", counters.schedules_fired),
+        ("schedules_refused", "Schedules that limits.schedule_rate has refused.", counters.schedules_refused),
         ("cache_hits", "Batches that deliveries found in memory.", numbers.cache_hits),
         ("cache_misses", "Batches that deliveries had to read.", numbers.cache_misses),
     )

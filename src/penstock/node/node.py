@@ -224,7 +224,9 @@ class Node:
         self.queue_retention = QueueRetention(
             catalog, clock, timers, tasks, ownership, self.waiters.has_waiters, self.declarations.drop_queue
         )
-        self.schedules = Schedules(catalog, writer, publisher, clock, timers, tasks, lifecycle, ownership, self.limits)
+        self.schedules = Schedules(
+            catalog, writer, publisher, clock, timers, tasks, lifecycle, ownership, self.limits, self.counters
+        )
         self.enqueueing = Enqueueing(
             self.store.enqueueing, catalog, commits, publisher, clock, self.counters, lifecycle, ownership, enqueue_poll
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 from functools import partial
 from typing import Any, Literal
@@ -494,6 +495,11 @@ def test_the_schedules_of_a_namespace_publish_no_more_than_they_may() -> None:
         await broker.declare_schedule("c", **often)
         with pytest.raises(LimitReached, match="'d' would publish 1 messages"):
             await broker.declare_schedule("d", message=Message(b"x"), queue="work", cron="* * * * * *")
+        await asyncio.sleep(0.25)
+        counters = (await broker.measures()).counters
+        fired = [schedule.fired for schedule in (*await broker.schedules(), *await elsewhere.schedules())]
+        assert counters.schedules_refused == 3
+        assert counters.schedules_fired == sum(fired) > 0
 
     play(story, START_MS)
 

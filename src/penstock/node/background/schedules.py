@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 
 from penstock.api.declare import Schedule
+from penstock.api.measures import Counts
 from penstock.core.cron import Timing
 from penstock.core.schedule import ScheduleDocument, message_at
 from penstock.model import Message
@@ -60,6 +61,7 @@ class Schedules:
     _lifecycle: Lifecycle
     _ownership: Ownership
     _limits: Limits
+    _counters: Counts
 
     def __post_init__(self) -> None:
         self._next: dict[ScheduleKey, int | None] = {}
@@ -121,6 +123,7 @@ class Schedules:
         )
         more, most = _timing(wanted).per_second, self._limits.schedule_rate
         if not wanted.paused and others + more > most:
+            self._counters.schedules_refused += 1
             raise LimitReached(
                 f"schedule {key[1]!r} would publish {more:g} messages a second; the others of namespace {key[0]!r} "
                 f"publish {others:g}, and all together may publish {most:g} (limits.schedule_rate); let it fire less "
@@ -238,6 +241,7 @@ class Schedules:
             )
         # No wait since the messages were appended: they and the new state are one commit.
         await self._writer.commit([schedule_row(stored.id, namespace, name, done)])
+        self._counters.schedules_fired += done.fired - document.fired
 
     async def _append(self, namespace: str, name: str, document: ScheduleDocument, tick_ms: int) -> None:
         message = message_at(document.message, namespace, name, tick_ms)
