@@ -46,7 +46,7 @@ def test_no_kill_loses_repeats_or_reorders_what_was_answered(tmp_path: Path) -> 
     assert newest > KILLS // 4
     assert len(list((tmp_path / "penstock.db-log").glob("*.log"))) < 40
     # The test itself is worth something only if the children got somewhere.
-    assert checker.lives > KILLS // 2
+    assert checker.lives > KILLS // 5
     for queue in ("ordered", "source", "risky", "moved"):
         assert len(checker.queues[queue].acked) > KILLS, queue
     assert len(checker.dead) > KILLS // 10
