@@ -19,6 +19,7 @@ from penstock.node.catalog import Group, Queue
 from penstock.node.clock import Clock
 from penstock.node.commit.commits import Commits
 from penstock.node.consume.bodies import Bodies
+from penstock.node.consume.matching import Matching
 from penstock.node.lanes import LaneSet
 
 READ_AT_ONCE: Final = 1_000
@@ -121,11 +122,12 @@ class DeadLetters:
         end = min(row.end, start + READ_AT_ONCE)
         slices = await self._bodies.slices(lane, [Entry(start, end, row.attempts)])
         index = queue.index_of(lane.id)
+        matching = Matching(choice.condition)
         found = [
             DeadMessage(received, row.reason, row.error, row.attempts, row.consumer, row.dead_ms)
             for part in slices
             for received in part.messages(queue.name, index)
-            if choice.condition is None or choice.condition.matches(received.message)
+            if await matching.matches(received.message)
         ]
         return found, slices[-1].offset + slices[-1].stop - slices[-1].start
 

@@ -22,12 +22,17 @@ from penstock.node.catalog import Group, Queue
 from penstock.node.clock import Clock
 from penstock.node.commit.commits import Commits
 from penstock.node.consume.bodies import Bodies
+from penstock.node.consume.matching import Matching
 from penstock.node.consume.waiters import Waiters
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.observe.counters import Counters
 
 BROWSE_SCAN_MAX: Final = 10_000
+BROWSE_WORK_MAX: Final = 2_000_000
+"""What a page may spend on its condition, in characters that a LIKE goes through: about half a second at the most."""
+FILTERED_AT_ONCE: Final = 200
+"""Messages that a page with a condition reads at a time."""
 
 
 @dataclass(eq=False, repr=False)
@@ -178,24 +183,27 @@ class Streams:
     ) -> Page:
         """Look at messages without touching them, lane after lane; reads a bounded number of them a call.
 
-        A page has about CLAIM_BYTES_MAX of payloads at most, but goes on behind one message at least.
+        A page has about CLAIM_BYTES_MAX of payloads at most, but goes on behind one message at least. It also ends
+        where enough work was spent on the condition.
         """
         found: list[Received] = []
         scanned = size = 0
+        matching = Matching(condition)
+        at_once = min(most, 1_000 if condition is None else FILTERED_AT_ONCE)
         lane_id, offset = start or (queue.lanes[0], 0)
         while True:
             lane = await self._lanes.run(lane_id, lambda lane: lane)
             offset = max(offset, lane.first)
-            end = min(offset + min(most, 1_000), lane.visible_end)
+            end = min(offset + at_once, lane.visible_end)
             if offset < end:
                 read = await self.read_offsets(queue, lane_id, offset, end - offset)
-                chosen = _chosen(lane, group, read.messages, partition, state, condition)
+                chosen, looked_at = await _chosen(lane, group, read.messages, partition, state, matching)
                 size += sum([len(received.payload) for received in chosen])
                 if found and size > CLAIM_BYTES_MAX:
                     return Page(found, (queue.index_of(lane_id), offset))
                 found += chosen
-                scanned += read.next_offset - offset
-                offset = read.next_offset
+                scanned += looked_at
+                offset = read.messages[looked_at].offset if looked_at < len(read.messages) else read.next_offset
                 if offset < end:
                     return Page(found, (queue.index_of(lane_id), offset))
             if offset >= lane.visible_end:
@@ -203,7 +211,7 @@ class Streams:
                 if following == len(queue.lanes):
                     return Page(found, None)
                 lane_id, offset = queue.lanes[following], 0
-            if len(found) >= most or scanned >= BROWSE_SCAN_MAX:
+            if len(found) >= most or scanned >= BROWSE_SCAN_MAX or matching.spent >= BROWSE_WORK_MAX:
                 return Page(found, (queue.index_of(lane_id), offset))
 
 
@@ -236,22 +244,24 @@ def _state_at(ranges: Sequence[tuple[int, int, str, int]], offset: int) -> tuple
     return "done", 0
 
 
-def _chosen(
+async def _chosen(
     lane: Lane,
     group: Group | None,
     messages: list[Received],
     partition: str | None,
     state: str | None,
-    condition: Filter | None,
-) -> list[Received]:
-    """Those that match, each with its state."""
+    matching: Matching,
+) -> tuple[list[Received], int]:
+    """Those that match, each with its state; how many were looked at before the work was enough."""
     work = None if group is None else lane.groups.get(group.id)
     ranges = work.states(messages[0].offset, messages[-1].offset + 1) if isinstance(work, WorkGroup) else None
     chosen: list[Received] = []
-    for received in messages:
+    for index, received in enumerate(messages):
+        if matching.spent >= BROWSE_WORK_MAX:
+            return chosen, index
         if partition is not None and received.message.partition != partition:
             continue
-        if condition is not None and not condition.matches(received.message):
+        if not await matching.matches(received.message):
             continue
         if ranges is not None:
             its_state, attempts = _state_at(ranges, received.offset)
@@ -259,4 +269,4 @@ def _chosen(
                 continue
             received = msgspec.structs.replace(received, state=its_state, attempt=attempts)
         chosen.append(received)
-    return chosen
+    return chosen, len(messages)
