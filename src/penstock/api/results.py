@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.batch import EncodedBatch, Reader
+from penstock.batch import EncodedBatch, Reader, block_bytes
 from penstock.model import Headers, Message
 from penstock.model.appended import Appended
 from penstock.model.errors import InvalidArgument
@@ -67,6 +67,11 @@ class Slice(msgspec.Struct, frozen=True):
     def payloads(self) -> list[bytes]:
         return self.reader.payloads(self.start, self.stop)
 
+    @property
+    def unfolded(self) -> int:
+        """About how many bytes its messages have, decompressed; known without decompressing."""
+        return self.reader.bytes_each * (self.stop - self.start)
+
 
 class ScanState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Consecutive offsets [start, end) that a group is not done with."""
@@ -115,6 +120,11 @@ class ScanSlice(msgspec.Struct, frozen=True, array_like=True):
     def size(self) -> int:
         """Bytes of the batch that it carries."""
         return len(self.meta or b"") + len(self.body or b"")
+
+    @property
+    def unfolded(self) -> int:
+        """The same once its body is decompressed; known without decompressing."""
+        return len(self.meta or b"") + (0 if self.body is None else block_bytes(self.body, self.count))
 
     def places(self) -> Sequence[int]:
         """The places in the batch of the messages it gives."""

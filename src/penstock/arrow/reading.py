@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from io import RawIOBase
 from itertools import chain
 from typing import Any, Final
 
@@ -43,26 +44,40 @@ def record_batches(scan: Scan, columns: Sequence[str]) -> Iterator[pa.RecordBatc
     rows = size = 0
     for part in scan.slices:
         count = part.stop - part.start
-        if run and (rows + count > ROWS_TO_JOIN or size + part.size > BYTES_TO_JOIN):
+        if run and (rows + count > ROWS_TO_JOIN or size + part.unfolded > BYTES_TO_JOIN):
             yield from _some(run, scan, columns)
             run, rows, size = [], 0, 0
         if part.rows != b"":
             run.append(part)
             rows += count
-            size += part.size
+            size += part.unfolded
     yield from _some(run, scan, columns)
 
 
-def stream_of(scan: Scan, columns: Sequence[str]) -> bytes:
-    """The rows of a scan as an Arrow IPC stream; the schema's metadata says where the next scan goes on."""
+def write_stream(scan: Scan, columns: Sequence[str], parts: list[bytes]) -> None:
+    """The rows of a scan as an Arrow IPC stream, in parts; the schema's metadata says where the next scan goes on.
+
+    A record batch at a time is in memory beside them.
+    """
     about = {"queue": scan.queue, "lane": str(scan.lane), "next_offset": str(scan.next_offset)}
     schema = schema_of(columns).with_metadata({f"penstock.{name}": value for name, value in about.items()})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
+    with pa.ipc.new_stream(pa.PythonFile(_Parts(parts), "w"), schema) as writer:
         for batch in record_batches(scan, columns):
             writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+
+
+class _Parts(RawIOBase):
+    """A file whose content is a list of what was written."""
+
+    def __init__(self, parts: list[bytes]) -> None:
+        self._parts = parts
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._parts.append(bytes(data))
+        return len(self._parts[-1])
 
 
 def _some(run: Sequence[ScanSlice], scan: Scan, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -385,12 +385,16 @@ class Connection(asyncio.Protocol):
             answer = await answering
         except Exception as error:
             answer = self._host.failed(request, error)
-        if isinstance(answer, Answer):
-            keep = self._write(request, answer)
-        else:
-            keep = await self._stream(request, answer, request.keep_alive and not self._host.stopping)
-        self._host.answered(request, answer)
-        await self._drain()
+        try:
+            if isinstance(answer, Answer):
+                keep = self._write(request, answer)
+            else:
+                keep = await self._stream(request, answer, request.keep_alive and not self._host.stopping)
+            self._host.answered(request, answer)
+            await self._drain()
+        finally:
+            if answer.share is not None:
+                answer.share.give_back()
         return keep
 
     def _write(self, request: Request, answer: Answer) -> bool:

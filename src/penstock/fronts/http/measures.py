@@ -27,6 +27,8 @@ class HttpMeasures(FrontMeasures):
         self.bytes_out = 0
         self.long_polls = 0
         """Requests that wait now."""
+        self.answer_bytes = self.answers_waiting = 0
+        """Of large answers: what is under way, and how many wait for their turn."""
         self.cluster: ClusterNumbers | None = None
         """Of a node among several."""
 
@@ -64,7 +66,11 @@ class HttpMeasures(FrontMeasures):
             ("http_received_bytes", "Bytes received.", self.bytes_in),
             ("http_sent_bytes", "Bytes sent.", self.bytes_out),
         )
-        yield from gauge_families(("http_long_polls", "Requests that wait for messages.", self.long_polls))
+        yield from gauge_families(
+            ("http_long_polls", "Requests that wait for messages.", self.long_polls),
+            ("http_answer_bytes", "Bytes of large answers that are made or sent.", self.answer_bytes),
+            ("http_answers_waiting", "Large answers that wait for others to be sent.", self.answers_waiting),
+        )
         if self.cluster is not None:
             yield from _cluster_families(self.cluster)
 

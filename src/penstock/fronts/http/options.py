@@ -29,6 +29,8 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Claims and reads that wait at once; one more is answered 429."""
     max_sessions: Count = 10_000
     """Sessions of clients at once; one more is answered 429."""
+    answer_bytes: Bytes = 256 * MIB
+    """Bytes of answers of 1 MiB and more that are made and sent at once, decompressed; one more waits for its turn."""
     idle_seconds: Seconds = 75.0
     """How long a connection may stay open between requests."""
     request_seconds: Seconds = 30.0

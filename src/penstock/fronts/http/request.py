@@ -9,6 +9,7 @@ from typing import Final
 
 from penstock.api.principal import ANONYMOUS
 from penstock.batch import EncodedBatch, from_bytes, from_parts
+from penstock.fronts.http.answers import Share
 from penstock.wire.http.shapes import JSON_TYPE, encode_json
 
 _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
@@ -89,7 +90,7 @@ class Request:
 class Answer:
     """One answer, whole."""
 
-    __slots__ = ("content_type", "headers", "parts", "status")
+    __slots__ = ("content_type", "headers", "parts", "share", "status")
 
     def __init__(
         self,
@@ -103,6 +104,8 @@ class Answer:
         """The body, in parts that are not joined for being sent."""
         self.content_type = content_type
         self.headers = headers
+        self.share: Share | None = None
+        """Of a large answer: to give back when it is sent, or its client is gone."""
 
     @property
     def body(self) -> bytes:
@@ -135,12 +138,14 @@ def _type_line(content_type: str) -> bytes:
 class Stream:
     """An answer that is made while it is sent, of unknown length."""
 
-    __slots__ = ("chunks", "content_type", "status")
+    __slots__ = ("chunks", "content_type", "share", "status")
 
     def __init__(self, chunks: AsyncGenerator[bytes, None], content_type: str) -> None:
         self.status = 200
         self.chunks = chunks
         self.content_type = content_type
+        self.share: Share | None = None
+        """The same as an answer's."""
 
     def head(self, request_id: str, keep_alive: bool, is_old: bool = False) -> bytes:
         """The status line and headers."""

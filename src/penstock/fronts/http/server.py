@@ -22,6 +22,7 @@ from penstock.api.ticket import Ticket
 from penstock.fronts import metrics
 from penstock.fronts.front import Address, Shared
 from penstock.fronts.http import page
+from penstock.fronts.http.answers import Answers
 from penstock.fronts.http.connection import Connection
 from penstock.fronts.http.errors import MEDIA_TYPE, NO_SUCH_PATH, HttpError, answer_to
 from penstock.fronts.http.handlers import all_routes
@@ -62,6 +63,7 @@ class HttpServer(SocketFront[Connection]):
         self._namespaces = Namespaces(broker, NAMESPACES_KEPT)
         self._request_prefix = secrets.token_hex(4)
         self._request_numbers = itertools.count(1)
+        self.answers = Answers(self.options.answer_bytes)
         self.sessions = Sessions(broker, self.options.max_sessions, self._loop.time)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -94,6 +96,7 @@ class HttpServer(SocketFront[Connection]):
             connection.abort()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        self.answers.close()
         await self._server.wait_closed()
 
     def sweep(self) -> None:
@@ -246,6 +249,7 @@ class HttpServer(SocketFront[Connection]):
             raise HttpError(NO_SUCH_PATH, "metrics are turned off: [metrics] enabled = false")
         if self.broker.peering is not None:
             self.measures.cluster = self.broker.peering.numbers()
+        self.measures.answer_bytes, self.measures.answers_waiting = self.answers.bytes, self.answers.waiting
         fronts = self._shared.fronts or (self,)
         measures = [front.measures for front in fronts]
         return await metrics.render(broker, self._shared.metrics_queues_max, measures)

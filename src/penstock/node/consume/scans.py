@@ -30,7 +30,7 @@ from penstock.node.lanes import LaneSet
 
 SCAN_BYTES: Final = 8 * 1024 * 1024
 SCAN_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of one answer, unless a single batch is larger."""
+"""Of one answer, decompressed or not, unless a single batch is larger."""
 SLICES_MAX: Final = 16_384
 """Batches of one answer: small ones cost more than their bytes."""
 READ_BYTES: Final = 2 * 1024 * 1024
@@ -104,7 +104,7 @@ class Scans:
         """Consecutive slices from `start` on, until there is enough."""
         slices: list[ScanSlice] = []
         steps = _Steps(self._limit)
-        offset, size = start, 0
+        offset, size, unfolded = start, 0, 0
         while offset < stop and len(slices) < SLICES_MAX and (size < bytes_most or not slices):
             room = max(1, min(READ_BYTES, bytes_most - size))
             batches = await self._batches(lane, offset, stop, room, wanted.payload)
@@ -119,6 +119,10 @@ class Scans:
                 part = _slice(batch, offset, min(stop, batch.end), wanted)
                 if wanted.condition is not None:
                     part = await _chosen(steps, part, batch.meta, wanted.condition)
+                unfolded += part.unfolded
+                if unfolded > SCAN_BYTES_MAX and slices:
+                    stop = offset
+                    break
                 slices.append(part)
                 offset = part.end
                 # What a condition passed over counts too: it was read, and an answer must come in bounded time.

@@ -9,6 +9,7 @@ from penstock.api.slices import SLICE_ITEMS
 from penstock.api.ticket import Ticket
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import claim_answer, encoded_claim, many_verdicts, verdicts
+from penstock.fronts.http.handlers.large_answers import batches_answer, decoded_answer
 from penstock.fronts.http.request import NOTHING, Answer
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import LeaseLost, Overloaded, WrongKind
@@ -92,5 +93,5 @@ async def settle_and_claim(call: Call, body: NextRequest) -> Answer:
 
 async def _claim_answer(call: Call, claimed: Claim) -> Answer:
     if call.request.accepts(BATCHES_TYPE):
-        return Answer(200, claim_parts(encoded_claim(claimed)), BATCHES_TYPE)
-    return await claim_answer(claimed)
+        return await batches_answer(call, claimed.slices, lambda: claim_parts(encoded_claim(claimed)))
+    return await decoded_answer(call, claimed.slices, lambda: claim_answer(claimed))

@@ -18,6 +18,7 @@ from penstock.api.results import Scan
 from penstock.api.scan import check_columns
 from penstock.fronts.http.errors import NOT_ACCEPTABLE, HttpError
 from penstock.fronts.http.handlers import Routes, path_number
+from penstock.fronts.http.handlers.large_answers import counted
 from penstock.fronts.http.request import Answer, Stream
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import OffsetGone
@@ -29,6 +30,9 @@ PIECE_BYTES: Final = 256 * 1024
 """What is encoded and sent between two turns of the loop."""
 SLICE_BYTES: Final = 100
 """What a slice costs beside its bytes; keeps thousands of tiny ones from passing as nothing."""
+
+ToArrow = Callable[[Scan, list[str], list[bytes]], None]
+"""Appends the parts of an Arrow stream to a list."""
 
 
 class ScanQuery(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -45,7 +49,8 @@ class ScanQuery(Struct, forbid_unknown_fields=True, kw_only=True):
     group: str | None = None
     """A group of the queue: also say what it is not done with."""
     max_bytes: int | None = None
-    """Bytes of encoded batches in one answer, 1 to 67 108 864; 8 MiB without it. One batch is always given."""
+    """Bytes of encoded batches in one answer, 1 to 67 108 864; 8 MiB without it. One batch is always given, and no more
+    than 64 MiB, decompressed."""
 
 
 @ROUTES.add("GET", LANE + "/scan", {200: str}, gives=BATCHES_TYPE, or_gives=ARROW_TYPE, errors=[OffsetGone])
@@ -57,9 +62,20 @@ async def scan(call: Call, query: ScanQuery) -> Answer | Stream:
     options = msgspec.structs.asdict(query) | {"columns": columns}
     found = await call.broker.scan(call.names["queue"], path_number(call, "lane"), **options)
     if to_arrow is None:
-        return Stream(_pieces(found), BATCHES_TYPE)
-    body = await asyncio.to_thread(to_arrow, found, columns)
-    return Answer(200, body, ARROW_TYPE, ((NEXT_OFFSET_HEADER, str(found.next_offset)),))
+        size = sum([part.size for part in found.slices])
+        return await counted(call, size, lambda: _stream(found))
+    size = sum([part.unfolded for part in found.slices])
+    return await counted(call, size, lambda: _arrow_answer(found, columns, to_arrow))
+
+
+async def _stream(found: Scan) -> Stream:
+    return Stream(_pieces(found), BATCHES_TYPE)
+
+
+async def _arrow_answer(found: Scan, columns: list[str], to_arrow: ToArrow) -> Answer:
+    parts: list[bytes] = []
+    await asyncio.to_thread(to_arrow, found, columns, parts)
+    return Answer(200, tuple(parts), ARROW_TYPE, ((NEXT_OFFSET_HEADER, str(found.next_offset)),))
 
 
 async def _pieces(found: Scan) -> AsyncGenerator[bytes, None]:
@@ -90,13 +106,13 @@ def _wants_arrow(call: Call) -> bool:
     raise HttpError(NOT_ACCEPTABLE, f"Accept is {accept[:100]!r}; a scan is given as {BATCHES_TYPE} or {ARROW_TYPE}")
 
 
-def _arrow() -> Callable[[Scan, list[str]], bytes]:
+def _arrow() -> ToArrow:
     try:
-        from penstock.arrow.reading import stream_of
+        from penstock.arrow.reading import write_stream
     except ImportError as error:
         raise HttpError(
             NOT_ACCEPTABLE,
             f"this server cannot make Arrow: {error}; install it with pip install 'penstock[spark]', or ask for "
             f"{BATCHES_TYPE}",
         ) from None
-    return stream_of
+    return write_stream

@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 from penstock.api.results import StreamRead
 from penstock.fronts.http.handlers import Routes
 from penstock.fronts.http.handlers.bodies import encoded_slices, read_answer
+from penstock.fronts.http.handlers.large_answers import batches_answer, decoded_answer
 from penstock.fronts.http.request import Answer
 from penstock.fronts.http.routes import Call
 from penstock.model.errors import OffsetGone, Overloaded, WrongKind
@@ -30,11 +31,13 @@ async def _answer(call: Call, wait: float, reading: Callable[[], Awaitable[Strea
         if waits:
             call.server.end_wait(call.request)
     if call.request.accepts(BATCHES_TYPE):
-        encoded = EncodedRead(
-            read.queue, read.lane, read.next_offset, read.primary_committed, encoded_slices(read.slices), read.done
-        )
-        return Answer(200, read_parts(encoded), BATCHES_TYPE)
-    return await read_answer(read)
+        return await batches_answer(call, read.slices, lambda: read_parts(_encoded(read)))
+    return await decoded_answer(call, read.slices, lambda: read_answer(read))
+
+
+def _encoded(read: StreamRead) -> EncodedRead:
+    slices = encoded_slices(read.slices)
+    return EncodedRead(read.queue, read.lane, read.next_offset, read.primary_committed, slices, read.done)
 
 
 @ROUTES.add("POST", GROUP + "/read", {200: ReadAnswer}, gives_batches=True, errors=[WrongKind, Overloaded])
