@@ -133,5 +133,6 @@ class NodeNumbers(msgspec.Struct):
     enqueued_failed: int
     enqueued_lag_seconds: float
     damage_notes: int
+    damaged_messages: int
     spool: SpoolNumbers | None = None
     now_ms: int = 0

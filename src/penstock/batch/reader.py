@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from penstock.batch.assemble import assemble
-from penstock.batch.body import block_bytes, is_large, open_body, open_single
+from penstock.batch.body import block_bytes, is_intact, is_large, open_body, open_single
 from penstock.batch.columns import TYPED, cut_columns, decode_order, read_meta
 from penstock.batch.layout import BODY_COMPRESSED, BODY_START, EncodedBatch
 from penstock.model import Message
@@ -81,6 +81,12 @@ class Reader:
     def _is_large(self) -> bool:
         """Whether payloads are sliced for each read: keeping them would double the batch's memory."""
         return is_large(self.batch.body, self.batch.count)
+
+    def is_intact(self) -> bool:
+        """Whether the body's checksum matches; looks once where it does. Nothing is decompressed."""
+        if not self.is_checked:
+            self.is_checked = is_intact(self.batch.body)
+        return self.is_checked
 
     def check(self) -> None:
         """Raise `InvalidBatch` if the body is damaged; checks once."""

@@ -118,6 +118,7 @@ def _node_families(numbers: NodeNumbers) -> Iterator[Metric]:
         ("schedules_refused", "Schedules that limits.schedule_rate has refused.", counters.schedules_refused),
         ("cache_hits", "Batches that deliveries found in memory.", numbers.cache_hits),
         ("cache_misses", "Batches that deliveries had to read.", numbers.cache_misses),
+        ("damaged_messages", "Messages found damaged in the store.", numbers.damaged_messages),
     )
     yield _histogram("penstock_commit_seconds", "Time that the store took for a commit.", counters.commit_seconds)
     yield _histogram("penstock_commit_messages", "Messages published in a commit.", counters.commit_messages)

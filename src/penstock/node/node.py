@@ -115,7 +115,7 @@ class Node:
         self.numbers = Numbers()
         self.counters = Counters()
         self.catalog = catalog = Catalog()
-        self.damage = Damage(store)
+        self.damage = Damage(store, catalog)
         self.cache = BatchCache(cache_bytes)
         self.ownership = ownership = Ownership(asyncio.get_running_loop().time)
         kind: type[CommitLoop] | type[SlotCommits] = CommitLoop if store.capabilities.spans_slots else SlotCommits
@@ -142,8 +142,8 @@ class Node:
             self.ownership,
         )
         bodies = Bodies(self.cache, lanes, tasks)
-        self.claims = Claims(catalog, lanes, commits, clock, lifecycle, waiters, bodies)
-        self.streams = Streams(lanes, commits, clock, lifecycle, waiters, bodies, self.counters)
+        self.claims = Claims(catalog, lanes, commits, clock, lifecycle, waiters, bodies, self.damage)
+        self.streams = Streams(lanes, commits, clock, lifecycle, waiters, bodies, self.counters, self.damage)
         self.dead_letters = DeadLetters(lanes, commits, clock, bodies)
         self.extents = Extents(lanes)
         self.scan_limit = ScanLimit(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Claim, InvalidBatch, Message
+from penstock import Message, StoreCorrupt
 from penstock.node.broker import LocalBroker
 from tests.nodes import node_of
 from tests.scenarios.rig import Home, play, texts
@@ -48,47 +48,79 @@ async def with_damage(home: Home, position: int, size: int) -> LocalBroker:
 
 @pytest.mark.parametrize("size", [20, 5_000])  # as they are, and compressed
 @pytest.mark.parametrize("position", POSITIONS)
-def test_a_damaged_body_is_reported_and_its_neighbours_are_handed_out(
-    file_home: Home, position: int, size: int
+def test_a_damaged_body_is_set_aside_and_its_neighbours_are_handed_out(
+    file_home: Home, position: int, size: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(home: Home) -> None:
         broker = await with_damage(home, position, size)
         for number in range(BATCHES):
+            if number == DAMAGED:
+                continue
             claim = await broker.claim("q")  # the first reads them all
             assert claim.offsets() == [number]
-            if number == DAMAGED:
-                for _ in range(2):
-                    with pytest.raises(InvalidBatch, match="body"):
-                        claim.payloads()
-                with pytest.raises(InvalidBatch, match="body"):
-                    list(claim)
-                await broker.reject(claim, error="damaged")
-            else:
-                assert claim.payloads() == [b"%d" % number * size]
-                await broker.ack(claim)
+            assert claim.payloads() == [b"%d" % number * size]
+            await broker.ack(claim)
         assert not len(await broker.claim("q"))
+        await expect_told(broker)
+        broker = await home.reopen(broker)
+        [reason] = await broker.dead_reasons("q")
+        assert (reason.reason, reason.count) == ("damaged", 1)
+        assert "queue default/q, lane 0, offsets 2 to 2" in reason.error
+        assert await broker.dead("q") == []  # it has nothing to show
+
+    play(file_home, scenario)
+    [line] = [record for record in caplog.records if "fails its checksum" in record.message]
+    assert line.levelname == "ERROR"
+    assert "queue default/q, lane 0, offsets 2 to 2" in line.message
+
+
+async def expect_told(broker: LocalBroker) -> None:
+    node = node_of(broker)
+    assert (await broker.measures()).damaged_messages == 1
+    assert any("fail their checksum" in note for note in broker.damage())
+    [lane] = [lane for lane in node.lanes.loaded() if lane.id in node.catalog.queue("default", "q").lanes]
+    [row] = next(iter(lane.groups.values())).dead.overlapping(0, BATCHES)  # type: ignore[union-attr]
+    assert (row.start, row.end, row.attempts, row.consumer) == (DAMAGED, DAMAGED + 1, 0, "")
+
+
+@pytest.mark.parametrize("ack", [False, True])
+def test_a_claim_of_all_holds_what_can_be_read(file_home: Home, ack: bool) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await with_damage(home, -1, 20)
+        claim = await broker.claim("q", max=100, ack=ack)
+        assert claim.payloads() == [b"%d" % number * 20 for number in range(BATCHES) if number != DAMAGED]
+        await expect_told(broker)
+        if not ack:
+            await broker.release(claim)
+            broker = await home.reopen(broker)
+            assert len(await broker.claim("q", max=100)) == BATCHES - 1
 
     play(file_home, scenario)
 
 
-def test_a_claim_of_all_holds_what_can_be_read(file_home: Home) -> None:
+def test_a_waiting_consumer_is_given_what_is_behind(file_home: Home) -> None:
+    """A claim that gets nothing but damage goes on; what comes again comes again to nobody."""
+
     async def scenario(home: Home) -> None:
         broker = await with_damage(home, -1, 20)
-        claim = await broker.claim("q", max=100)
-        assert len(claim) == BATCHES
-        with pytest.raises(InvalidBatch, match="checksum"):
-            claim.payloads()
-        assert readable(claim) == [b"%d" % number * 20 for number in range(BATCHES) if number != DAMAGED]
-        await broker.release(claim)
-        broker = await home.reopen(broker)
-        assert len(readable(await broker.claim("q", max=100))) == BATCHES - 1
+        await broker.seek("q", offset=DAMAGED, lane=0)
+        claim = await broker.claim("q", max=1, wait=5)
+        assert claim.offsets() == [DAMAGED + 1]
+        assert await broker.redrive("q") == 1
+        assert (await broker.claim("q", max=1)).offsets() == [DAMAGED + 2]
+        await expect_told(broker)
 
-    def readable(claim: Claim) -> list[bytes]:
-        found: list[bytes] = []
-        for part in claim.slices:
-            if part.offset != DAMAGED:
-                found += part.payloads()
-        return found
+    play(file_home, scenario)
+
+
+def test_damage_is_not_copied_to_another_queue(file_home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await with_damage(home, -1, 20)
+        await broker.declare_queue("dead")
+        await broker.declare_group("q", "default", dead_letter_to="queue:dead")
+        assert len(await broker.claim("q", max=100)) == BATCHES - 1
+        await expect_told(broker)
+        assert (await broker.stats("dead")).published == 0
 
     play(file_home, scenario)
 
@@ -97,10 +129,11 @@ def test_reads_and_browses_are_told_too(file_home: Home) -> None:
     async def scenario(home: Home) -> None:
         broker = await with_damage(home, -1, 5_000)
         for operation in (broker.read_from("q", 0), broker.read_from("q", DAMAGED, max=1), broker.browse("q")):
-            with pytest.raises(InvalidBatch, match="checksum"):
+            with pytest.raises(StoreCorrupt, match="queue default/q, lane 0, offsets 2 to 2"):
                 texts(await operation)
         assert texts(await broker.read_from("q", 0, max=DAMAGED)) == ["0" * 5_000, "1" * 5_000]
         assert texts(await broker.read_from("q", DAMAGED + 1)) == ["3" * 5_000, "4" * 5_000]
+        assert (await broker.measures()).damaged_messages == 1
 
     play(file_home, scenario)
 

@@ -75,6 +75,22 @@ def _judge(group: WorkState, now_ms: int, verdict: Verdict, entries: list[Entry]
     group.unlock(entries)
 
 
+def set_aside(group: WorkState, now_ms: int, lease_id: int, start: int, end: int, error: str) -> None:
+    """Bury offsets of a lease that are damaged in the store: nobody saw them, so that no attempt is spent."""
+    lease = check_settle(group, lease_id, [Verdict("release", start, end)])
+    group.lane.dirty = True
+    taken = group.leases.take(lease, start, end)
+    for entry in taken:
+        group.die(entry.moved(entry.attempts - 1, 0), now_ms, "damaged", error)
+    group.unlock(taken)
+
+
+def set_aside_done(group: WorkState, now_ms: int, start: int, end: int, error: str) -> None:
+    """The same for offsets that were done when they were claimed."""
+    group.lane.dirty = True
+    group.die(Entry(start, end), now_ms, "damaged", error)
+
+
 def extend(group: WorkState, now_ms: int, lease_id: int, lease_ms: int) -> int:
     """Move a lease's deadline to `lease_ms` from now; the new deadline."""
     lease = group.lease(lease_id)

@@ -154,8 +154,9 @@ class WorkState:
     def die(self, entry: Entry, now_ms: int, reason: str, error: str, consumer: str = "") -> None:
         """Make messages dead letters: kept in place, copied, or neither, as the group says."""
         self.events.add("dead", entry.start, entry.end, now_ms, consumer, entry.attempts, reason)
-        is_copied = self.settings.dead_letter_to is not None
-        if not is_copied and not self.settings.dead_kept:
+        is_damaged = reason == "damaged"  # there is nothing to copy, and somebody should look at it
+        is_copied = self.settings.dead_letter_to is not None and not is_damaged
+        if not is_copied and not self.settings.dead_kept and not is_damaged:
             return
         row = DeadRow(self.id, entry.start, entry.end, entry.attempts, reason, error, consumer, now_ms)
         self.dead.add(row)

@@ -30,6 +30,8 @@ class WorkGroup(WorkState):
 
     check_settle = settling.check_settle
     settle = settling.settle
+    set_aside = settling.set_aside
+    set_aside_done = settling.set_aside_done
     settling_frees = settling.settling_frees
     extend = settling.extend
     consumer_left = settling.consumer_left

@@ -25,6 +25,7 @@ from penstock.node.consume.bodies import Bodies
 from penstock.node.consume.waiters import Claimed, Request, Waiters, is_visible
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle
+from penstock.node.observe.damage import Damage
 
 
 @dataclass(eq=False, repr=False)
@@ -38,6 +39,7 @@ class Claims:
     _lifecycle: Lifecycle
     _waiters: Waiters
     _bodies: Bodies
+    _damage: Damage
 
     # Claim ------------------------------------------------------------------------------------------------
 
@@ -56,7 +58,7 @@ class Claims:
                 return Claim(queue.name, 0, None, 0, [])
             is_with_its_publish = not is_visible(claimed)
             try:
-                return await self._deliver(queue, claimed, request, is_with_its_publish)
+                delivered = await self._deliver(queue, claimed, request, is_with_its_publish)
             except asyncio.CancelledError:
                 self._waiters.give_back(claimed)
                 raise
@@ -67,6 +69,11 @@ class Claims:
                 claimed = None
                 if clock.now_ms() >= deadline_ms:
                     raise
+            else:
+                if delivered.slices:
+                    return delivered
+                # All of it was damaged: what is behind it may not be.
+                claimed = await self._take(queue, group, request, patient=False)
 
     async def _take(self, queue: Queue, group: Group, request: Request, *, patient: bool) -> Claimed | None:
         """Try the queue's lanes in turn, beginning after the one that gave last."""
@@ -101,6 +108,9 @@ class Claims:
             if is_with_its_publish:
                 await claimed.committed  # there is nothing to read before it
             slices = bodies.cached(lane, claimed.entries) or await self._slices(claimed, request)
+            if not all(part.reader.is_intact() for part in slices):
+                await claimed.committed
+                slices = self._intact(claimed, request, slices)
         except PenstockError as error:
             await claimed.committed
             if isinstance(error, Unavailable):
@@ -118,6 +128,15 @@ class Claims:
         if request.settle:
             return Claim(queue.name, index, None, 0, slices)
         return Claim(queue.name, index, Lease(lane.id, claimed.group, claimed.lease_id), claimed.deadline_ms, slices)
+
+    def _intact(self, claimed: Claimed, request: Request, slices: list[Slice]) -> list[Slice]:
+        """Those that can be handed out; the others become dead letters, and are nobody's fault."""
+        for part in slices:
+            if not part.reader.is_intact():
+                end = part.offset + part.stop - part.start
+                error = self._damage.found(claimed.lane.id, part.offset, end)
+                self._waiters.set_aside(claimed, part.offset, end, error, is_done=request.settle)
+        return [part for part in slices if part.reader.is_intact()]
 
     async def _slices(self, claimed: Claimed, request: Request) -> list[Slice]:
         """The messages, or the first of them that make one answer; then the others are released."""
@@ -184,7 +203,9 @@ class Claims:
         try:
             claimed = await self._take(queue, group, request, patient=False)
             if claimed is not None:
-                return await self._deliver(queue, claimed, request, False)
+                delivered = await self._deliver(queue, claimed, request, False)
+                if delivered.slices:
+                    return delivered
         except PenstockError:
             pass
         except asyncio.CancelledError:

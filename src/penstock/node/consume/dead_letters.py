@@ -118,7 +118,10 @@ class DeadLetters:
     async def _read(
         self, queue: Queue, lane: Lane, row: DeadRow, start: int, choice: Choice
     ) -> tuple[list[DeadMessage], int]:
-        """Some dead letters of a row from `start` on, those that were chosen, and where to go on."""
+        """Some dead letters of a row from `start` on, those that were chosen, and where to go on.
+
+        Those that are damaged are passed over: `reasons` and `ranges` tell of them.
+        """
         end = min(row.end, start + READ_AT_ONCE)
         slices = await self._bodies.slices(lane, [Entry(start, end, row.attempts)])
         index = queue.index_of(lane.id)
@@ -126,6 +129,7 @@ class DeadLetters:
         found = [
             DeadMessage(received, row.reason, row.error, row.attempts, row.consumer, row.dead_ms)
             for part in slices
+            if part.reader.is_intact()
             for received in part.messages(queue.name, index)
             if await matching.matches(received.message)
         ]

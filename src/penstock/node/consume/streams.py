@@ -17,7 +17,7 @@ from penstock.core.group.claim import CLAIM_BYTES_MAX
 from penstock.core.group.entries import Entry
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane
-from penstock.model.errors import OffsetGone
+from penstock.model.errors import OffsetGone, StoreCorrupt
 from penstock.node.catalog import Group, Queue
 from penstock.node.clock import Clock
 from penstock.node.commit.commits import Commits
@@ -27,6 +27,7 @@ from penstock.node.consume.waiters import Waiters
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.observe.counters import Counters
+from penstock.node.observe.damage import Damage
 
 BROWSE_SCAN_MAX: Final = 10_000
 BROWSE_WORK_MAX: Final = 2_000_000
@@ -46,6 +47,7 @@ class Streams:
     _waiters: Waiters
     _bodies: Bodies
     _counters: Counters
+    _damage: Damage
 
     # Stream groups ---------------------------------------------------------------------------------------
 
@@ -165,7 +167,9 @@ class Streams:
     async def _slices(self, lane: Lane, ranges: Iterable[tuple[int, int]], *, ahead: bool = False) -> list[Slice]:
         slices = await self._bodies.slices(lane, [Entry(start, end) for start, end in ranges], ahead=ahead)
         for part in slices:
-            part.reader.check()  # now, not when somebody looks: a read that cannot be given must not count as one
+            # Now, not when somebody looks: a read that cannot be given must not count as one.
+            if not part.reader.is_intact():
+                raise StoreCorrupt(self._damage.found(lane.id, part.offset, part.offset + part.stop - part.start))
         return slices
 
     # Browse ----------------------------------------------------------------------------------------------

@@ -296,6 +296,22 @@ class Waiters:
                 group.settle(self._clock.now_ms(), claimed.lease_id, verdicts)
             self._commits.touch(claimed.lane)
 
+    def set_aside(self, claimed: Claimed, start: int, end: int, error: str, *, is_done: bool) -> None:
+        """Bury messages that were claimed and are damaged in the store, without spending an attempt.
+
+        `is_done`: they were settled as they were claimed. Its commit need not be waited for, as that of `give_back`.
+        """
+        if self._lifecycle.closed or self._lanes.get(claimed.lane.id) is not claimed.lane:
+            return
+        group = claimed.lane.groups.get(claimed.group)
+        if isinstance(group, WorkGroup):
+            with suppress(LeaseLost):  # a seek or a purge took some of it
+                if is_done:
+                    group.set_aside_done(self._clock.now_ms(), start, end, error)
+                else:
+                    group.set_aside(self._clock.now_ms(), claimed.lease_id, start, end, error)
+            self._commits.touch(claimed.lane)
+
     def is_held(self, claimed: Claimed) -> bool:
         """Whether its lease is still there."""
         return self._group_of(claimed) is not None

@@ -95,6 +95,7 @@ class Survey:
             enqueued_failed=self._enqueueing.failed,
             enqueued_lag_seconds=self._enqueueing.lag_seconds(),
             damage_notes=len(self._damage.notes()),
+            damaged_messages=self._damage.messages,
             spool=self._spool.numbers(),
             now_ms=self._clock.now_ms(),
         )
