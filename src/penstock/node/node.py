@@ -142,7 +142,7 @@ class Node:
             self.ownership,
         )
         bodies = Bodies(self.cache, lanes, tasks)
-        self.claims = Claims(catalog, lanes, commits, clock, lifecycle, waiters, bodies, self.damage)
+        self.claims = Claims(catalog, lanes, self.ownership, commits, clock, lifecycle, waiters, bodies, self.damage)
         self.streams = Streams(lanes, commits, clock, lifecycle, waiters, bodies, self.counters, self.damage)
         self.dead_letters = DeadLetters(lanes, commits, clock, bodies)
         self.extents = Extents(lanes)

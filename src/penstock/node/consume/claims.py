@@ -17,9 +17,11 @@ from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.model import INTEGER_MAX
 from penstock.model.errors import Fenced, LeaseLost, NotOwner, PenstockError, StoreCorrupt, Unavailable
+from penstock.model.rows import slot_of
 from penstock.model.verdict import Verdict
 from penstock.node.catalog import Catalog, Group, Queue
 from penstock.node.clock import Clock
+from penstock.node.cluster.ownership import Ownership
 from penstock.node.commit.commits import Commits
 from penstock.node.consume.bodies import Bodies
 from penstock.node.consume.waiters import Claimed, Request, Waiters, is_visible
@@ -34,6 +36,7 @@ class Claims:
 
     _catalog: Catalog
     _lanes: LaneSet
+    _ownership: Ownership
     _commits: Commits
     _clock: Clock
     _lifecycle: Lifecycle
@@ -127,6 +130,8 @@ class Claims:
         index = queue.index_of(lane.id)
         if request.settle:
             return Claim(queue.name, index, None, 0, slices)
+        # After a long pause another node may have handed the messages out, and they may be settled.
+        self._ownership.check(slot_of(lane.id))
         return Claim(queue.name, index, Lease(lane.id, claimed.group, claimed.lease_id), claimed.deadline_ms, slices)
 
     def _intact(self, claimed: Claimed, request: Request, slices: list[Slice]) -> list[Slice]:
