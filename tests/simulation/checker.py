@@ -167,6 +167,7 @@ class Checker:
             fate.acked
             or fate.reasons & {"ack", "maybe ack", "acknowledged as it was handed out"}
             or view.swallowed
+            or view.settling_open
             or not passes(view, stored)
             or (expires_ms is not None and expires_ms <= self._now_ms() and view.settings.expired == "drop")
             or view.config.overflow == "drop_oldest"

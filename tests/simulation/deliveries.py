@@ -59,6 +59,8 @@ class DeliveryChecker:
     def claim_begins(self, view: GroupView, scope: int, lease_ms: int | None, *, settle: bool) -> Claiming:
         seq = self._court.next_seq()
         view.claims_open.add(seq)
+        if settle:
+            view.settling_open.add(seq)
         span_ms = view.settings.lease_ms if lease_ms is None else lease_ms
         return Claiming(view, scope, seq, self._court.now_ms(), span_ms, settle)
 
@@ -66,12 +68,14 @@ class DeliveryChecker:
         """What it may have handed out, nobody knows."""
         view = claiming.view
         view.claims_open.discard(claiming.seq)
+        view.settling_open.discard(claiming.seq)
         view.claims_failed.append(self._court.next_seq())
         view.swallowed = view.swallowed or claiming.settle
 
     def claim_answered(self, claiming: Claiming, claim: Claim, consumer: str) -> None:
         view = claiming.view
         view.claims_open.discard(claiming.seq)
+        view.settling_open.discard(claiming.seq)
         if not len(claim):
             return
         lane = self._court.lane_id(claim.queue, claim.lane, claiming.scope)

@@ -50,6 +50,8 @@ class GroupView:
         self.settings = settings
         self.fates: dict[tuple[int, int], Fate] = {}
         self.claims_open: set[int] = set()
+        self.settling_open: set[int] = set()
+        """Those among them that ack what they hand out."""
         self.claims_failed: list[int] = []
         self.swallowed = False
         """A claim that settles as it hands out was never answered: it may have taken anything."""
