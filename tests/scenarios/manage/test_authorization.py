@@ -160,6 +160,7 @@ EXEMPT = {
     *("queue", "exchange", "transaction"),  # handles: their operations ask
     *("knows_queue", "knows_exchange", "knows_namespace"),  # by a front, before an operation that asks
     *("flush", "close", "drain", "check_ready", "is_alive"),  # when, not what
+    "damage",  # a part of readiness
 }
 ALSO = [
     op("bind", "declare", "queue", "q", "x", "q", "other"),
