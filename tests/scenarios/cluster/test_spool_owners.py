@@ -417,28 +417,3 @@ def test_an_ordered_queue_is_not_buffered_for_where_another_node_may_take_what_c
         assert spooled(first) == 0
 
     play(story)
-
-
-def test_a_node_that_starts_again_alone_still_does_not_buffer_for_an_ordered_queue() -> None:
-    """The others may be back any moment, and take what comes later."""
-
-    async def story(world: World) -> None:
-        folder = MemoryFolder()
-        first, _ = await world.join("first", folder)
-        second, _ = await world.join("second")
-        for _ in range(3):
-            for cluster in world.clusters.values():
-                await cluster.beat()
-        await second.close()
-        await first.close()
-        del world.clusters["second"]
-        again, way = await world.join("first", folder)
-        await again.declare_queue("alone", ordered=True)
-        way.is_away = True
-        with pytest.raises(Unavailable, match="nobody answers"):
-            await again.publish("alone", Message(b"1", partition="p"))
-        with pytest.raises(Unavailable, match="'alone' is ordered"):
-            await again.publish("alone", Message(b"2", partition="p"))
-        assert spooled(again) == 0
-
-    play(story)

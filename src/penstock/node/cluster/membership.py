@@ -281,7 +281,6 @@ class Cluster:
     async def _take_in(self, view: ClusterView, began: float) -> None:
         before = {row.incarnation for row in self.ownership.view.nodes if row.is_live}
         self.ownership.saw(view)
-        await self._spool.note_company()
         if not view.is_member:
             await self._rejoin()
             return

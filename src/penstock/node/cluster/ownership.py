@@ -45,7 +45,7 @@ class Ownership:
         """Nodes and owners as the store last told them."""
         self._newest = 0
         self.had_company = False
-        """Whether there was ever another node, as far as the spool remembers: then there may be one again any time."""
+        """Whether there was ever another node since this one started: then there may be one again any time."""
 
     # Questions --------------------------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -59,9 +58,6 @@ RECORD_MS_MAX: Final = 365 * 24 * 3600 * 1000
 FEW_MESSAGES: Final = 500
 WAITS_S: Final = 3.0
 """While at most `FEW_MESSAGES` are left in the spool, a publish waits up to `WAITS_S` for their replay."""
-
-COMPANY: Final = "company"
-"""A file in the spool's folder: this node was not alone."""
 
 CLOCK_S: Final = 0.001
 """Shorter waits may be over before the clock has moved."""
@@ -101,7 +97,6 @@ class Spool:
         self._failures = 0
         self._number = 0
         self._swept: set[int] = set()
-        self._is_company_noted = False
 
     @property
     def is_away(self) -> bool:
@@ -121,23 +116,12 @@ class Spool:
         state.id = settings.new_id()
         store = blake2b(secret.encode(), digest_size=16, person=b"penstock-spool").hexdigest()
         header = Header(state.id, store, self._clock.now_ms())
-        if COMPANY in await settings.folder.names():
-            self._ownership.had_company = self._is_company_noted = True
         state.log = await SpoolLog.open(
             settings.folder, header, settings.bytes, self._found, segment_bytes=settings.segment_bytes
         )
         if state.messages:
             log.warning("the spool holds %d messages of a process before this one; they are replayed", state.messages)
         self.replay.start()
-
-    async def note_company(self) -> None:
-        """Remember beyond this process that there are other nodes: they may be back before it sees them."""
-        settings = self._settings
-        if settings is None or self._is_company_noted or not self._ownership.had_company:
-            return
-        with suppress(PenstockError):  # a heartbeat does not depend on this disk: the next one tries again
-            await settings.folder.append(COMPANY, b"There were other nodes.\n")
-            self._is_company_noted = True
 
     def _found(self, header: Header, record: Record) -> None:
         if self._clock.now_ms() - record.spooled_ms > RECORD_MS_MAX:
