@@ -98,3 +98,19 @@ def test_giving_back_twice_counts_once() -> None:
         second.give_back()
 
     play(scenario)
+
+
+def test_a_client_that_goes_when_room_is_given_back_takes_nobody_elses_turn() -> None:
+    """Its wait is cancelled, and it still stands in line."""
+
+    async def scenario(answers: Answers) -> None:
+        first = await answers.take(100)
+        going, staying = await asked(answers, 60), await asked(answers, 60)
+        going.cancel()
+        first.give_back()
+        share = await asyncio.wait_for(staying, 5)
+        assert going.cancelled()
+        assert (answers.bytes, answers.waiting) == (60, 0)
+        share.give_back()
+
+    play(scenario)

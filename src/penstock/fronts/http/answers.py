@@ -17,7 +17,7 @@ LARGE_BYTES: Final = 1024 * 1024
 """Answers from this size on are counted, and made on a thread where they must be decoded."""
 TRIM_BYTES: Final = 16 * 1024 * 1024
 TRIM_SECONDS: Final = 1.0
-"""So long after answers of so many bytes are gone, the memory they took is given back to the system."""
+"""After `TRIM_BYTES` of answers were sent, and this pause, freed memory is given back to the system."""
 
 
 class Answers:
@@ -37,7 +37,7 @@ class Answers:
         return len(self._line)
 
     async def take(self, size: int) -> Share:
-        """The right to make and send so many bytes, once it is there. One answer is let through, however large."""
+        """Wait until `size` more bytes may be under way. If nothing else is, an answer of any size may."""
         if not self._line and self._fits(size):
             self.bytes += size
             return Share(self, size)
@@ -47,16 +47,16 @@ class Answers:
         try:
             await turn
         except asyncio.CancelledError:
-            if place in self._line:
+            if not turn.cancelled():  # its turn had come, and nobody takes it
+                self.give_back(size)
+            elif place in self._line:
                 self._line.remove(place)
                 self._let_through()
-            else:
-                self.give_back(size)
             raise
         return Share(self, size)
 
     def give_back(self, size: int) -> None:
-        """So many bytes are sent, or nobody wants them any more."""
+        """An answer of `size` bytes was sent, or its client is gone."""
         self.bytes -= size
         self._gone += size
         self._let_through()
@@ -67,10 +67,11 @@ class Answers:
         return not self.bytes or self.bytes + size <= self._most
 
     def _let_through(self) -> None:
-        while self._line and self._fits(self._line[0][0]):
+        while self._line and (self._line[0][1].cancelled() or self._fits(self._line[0][0])):
             size, turn = self._line.popleft()
-            self.bytes += size
-            turn.set_result(None)
+            if not turn.cancelled():
+                self.bytes += size
+                turn.set_result(None)
 
     def _trim_memory(self) -> None:
         self._trim = None
