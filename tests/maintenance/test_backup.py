@@ -19,19 +19,7 @@ from penstock.model.rows import Member
 from penstock.store.open import open_engine
 from penstock.store.sqlite import backup as files
 from penstock.store.sqlite.log import segments as log_segments
-from tests.maintenance.rig import copy_files, fill, flip, make, segment_of
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("made") / "penstock.db"
-    make(str(path))
-    return path
-
-
-@pytest.fixture
-def path(made: Path, tmp_path: Path) -> Path:
-    return copy_files(made, tmp_path / "store")
+from tests.maintenance.rig import fill, flip, make, segment_of
 
 
 @pytest.fixture

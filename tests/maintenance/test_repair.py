@@ -17,19 +17,7 @@ from penstock.maintenance.repair import Repaired, repair
 from penstock.maintenance.verify import verify
 from penstock.model.errors import AlreadyExists, InvalidArgument, NotFound, StoreCorrupt, Unavailable
 from penstock.store.sqlite import index, server_lock
-from tests.maintenance.rig import copy_files, flip, make, segment_of
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("made") / "penstock.db"
-    make(str(path))
-    return path
-
-
-@pytest.fixture
-def path(made: Path, tmp_path: Path) -> Path:
-    return copy_files(made, tmp_path / "store")
+from tests.maintenance.rig import copy_files, flip, segment_of
 
 
 @pytest.fixture

@@ -412,7 +412,7 @@ class CommitLoop(Commits):
             await self._until(self._rests)
 
     async def _until(self, waiting: list[asyncio.Future[None]]) -> None:
-        """Wait until everyone who waits for the same is woken."""
+        """Wait with the others in this list, until they are all woken."""
         future: asyncio.Future[None] = self._loop.create_future()
         waiting.append(future)
         await future

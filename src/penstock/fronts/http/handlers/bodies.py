@@ -115,7 +115,7 @@ async def read_answer(read: StreamRead) -> Answer:
 
 
 async def _with_messages(outline: ClaimAnswer | ReadAnswer, found: Claim | StreamRead) -> Answer:
-    """The answer with all messages, decoded and encoded in slices of so many messages or bytes."""
+    """The answer with its messages, which are decoded and encoded a slice at a time."""
     items: list[bytes] = []
     count = size = 0
     for part in found.slices:

@@ -20,7 +20,7 @@ Kind = TypeVar("Kind", Answer, Stream)
 
 
 async def counted(call: Call, size: int, make: Callable[[], Awaitable[Kind]]) -> Kind:
-    """An answer of about so many bytes; a large one waits for its turn, and has it until it is sent."""
+    """Make an answer of about `size` bytes. A large one waits until the server may have it under way."""
     if size < LARGE_BYTES:
         return await make()
     share = await call.server.answers.take(size)
