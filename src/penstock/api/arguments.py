@@ -43,6 +43,8 @@ def check_ids(ids: object) -> Sequence[int] | None:
 
 
 def check_publish_id(publish_id: object) -> None:
+    if publish_id is None:
+        return
     check_text(publish_id, "publish_id", ID_CHARACTERS_MAX)
     if publish_id == "":
         raise InvalidArgument("publish_id is empty; leave it out for a publish without a name")
@@ -70,6 +72,8 @@ def check_verdict(verdict: Verdict) -> None:
 
 
 def check_verdicts(verdicts: Sequence[Verdict]) -> None:
+    if verdicts is _ALL_DONE:
+        return
     if not verdicts:
         raise InvalidArgument("settle needs at least one verdict")
     for verdict in verdicts:

@@ -28,21 +28,21 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
     whether or not anyone waits, and a cancelled caller undoes no commit. An error that no one looks at is not logged.
     """
 
-    __slots__ = ("_callbacks", "_changes", "_error", "_result", "_source", "_steps", "_waiters", "is_closed", "is_done")
+    __slots__ = ("_callbacks", "_changes", "_error", "_result", "_source", "_steps", "_waiter", "_was_closed", "is_done")
 
     def __init__(self, result: T | None = None, source: Ticket[Any] | asyncio.Future[Any] | None = None) -> None:
-        """`result` is what `complete` makes known; `source` is closed with this ticket."""
+        """`result` is what `end` makes known; `source` is closed with this ticket."""
         self._callbacks: list[Callback[T]] | None = None
-        self._waiters: list[asyncio.Future[None]] | None = None
-        self._changes: list[tuple[Change | None, Rescue | None]] | None = None
-        """What `map` and `recover` make of the result and of an error, in their order."""
+        self._waiter: asyncio.Future[T] | None = None
+        """Of the caller that awaits it; of others, where there are several, a callback wakes each."""
+        self._changes: tuple[Change | Rescue | None, ...] = ()
+        """What `map` and `recover` make of the result and of an error, in pairs and in their order."""
         self._error: BaseException | None = None
         self._result: Any = result
         self._source = source
         self._steps: Generator[Any, None, T] | None = None
         self.is_done = False
-        self.is_closed = False
-        """No one waits for it any more."""
+        self._was_closed = False
 
     # Making one -------------------------------------------------------------------------------------------
 
@@ -72,41 +72,48 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
 
     # Its end ----------------------------------------------------------------------------------------------
 
-    def complete(self, *result: T) -> None:
-        """The operation has succeeded, with the result that the ticket was made with or this one; once."""
-        if result:
-            self._result = result[0]
-        self._end()
+    def complete(self, result: T) -> None:
+        """The operation has succeeded, with this result; once."""
+        self._result = result
+        self.end()
 
     def fail(self, error: BaseException) -> None:
         """The operation has failed; once."""
         self._error = error
-        self._end()
+        self.end()
 
     def _follow(self, other: Ticket[T]) -> None:
         """Become what another ticket, which is done, has become."""
         self._result, self._error = other._result, other._error
-        self._end()
+        self.end()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """The operation has ended: it has succeeded with the result that the ticket was made with, unless told else."""
         self._source = None
-        if self._changes and not self._change(self._changes):
+        if self._changes and not self._change():
             return
         self.is_done = True
-        if self._waiters is not None:
-            waiters, self._waiters = self._waiters, None
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        if self._waiter is not None:
+            self._wake(self._waiter)
         if self._callbacks is not None:
             callbacks, self._callbacks = self._callbacks, None
             for callback in callbacks:
                 self._call(callback)
 
-    def _change(self, changes: list[tuple[Change | None, Rescue | None]]) -> bool:
+    def _wake(self, waiter: asyncio.Future[T]) -> None:
+        if waiter.done():
+            return  # its caller was cancelled
+        if self._error is None:
+            waiter.set_result(self._result)
+        else:
+            waiter.set_exception(self._error)
+            waiter.exception()  # seen: an error that no one looks at is not logged
+
+    def _change(self) -> bool:
         """Carry out what `map` and `recover` asked for; False where that leads to another ticket, which is not done."""
-        while changes:
-            change, rescue = changes.pop(0)
+        while self._changes:
+            change, rescue, *_ = self._changes
+            self._changes = self._changes[2:]
             try:
                 if self._error is None:
                     if change is not None:
@@ -146,6 +153,12 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
         return self._error
 
     @property
+    def is_closed(self) -> bool:
+        """Whether no one waits for it any more."""
+        waiter = self._waiter
+        return self._was_closed or (waiter is not None and waiter.cancelled() and not self._callbacks)
+
+    @property
     def in_order(self) -> bool:
         """Whether it waits for its commit alone, so that a later operation comes behind it.
 
@@ -177,58 +190,57 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
 
         Use only what this returns: the ticket itself changes, so that a request needs one and not a chain.
         """
-        changed: Ticket[Any] = self
-        if self.is_done or self._changes is not None:
-            return self._changed(change, None)
-        self._changes = [(change, None)]
-        return changed
+        return self._changed(change, None)
 
     def recover(self, rescue: Callable[[BaseException], T | Ticket[T]]) -> Ticket[T]:
         """This ticket with, where it fails, what `rescue` makes of the error: a result, a ticket, or another error."""
         return self._changed(None, rescue)
 
     def _changed(self, change: Change | None, rescue: Rescue | None) -> Ticket[Any]:
-        if self._changes is None:
-            self._changes = [(change, rescue)]
-        else:
-            self._changes.append((change, rescue))
+        self._changes += (change, rescue)
         if self.is_done:
             self.is_done = False
-            self._end()
+            self.end()
         return self
 
     # Waiting for it ---------------------------------------------------------------------------------------
 
     def __await__(self) -> Generator[Any, None, T]:
+        # What waits for its commit alone, as nearly all do, needs no generator: the future's own iterator is enough.
+        return self._wait() if self.is_done or self._source is not None else self._waiting().__await__()
+
+    def _waiting(self) -> asyncio.Future[T]:
+        """Done when the ticket is."""
+        waiter: asyncio.Future[T] = asyncio.Future()
+        if self._waiter is None:
+            self._waiter = waiter
+        else:
+            self.then(lambda ticket: ticket._wake(waiter))
+        return waiter
+
+    def _wait(self) -> Generator[Any, None, T]:
         while not self.is_done:
             source = self._source
-            if source is not None and isinstance(source, asyncio.Future) and not source.done():
+            if isinstance(source, asyncio.Future) and not source.done():
                 try:
                     yield from source  # a cancelled caller waits until the task has cleaned up
                 except BaseException:
                     if not source.done():
                         raise
                 continue
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            if self._waiters is None:
-                self._waiters = [waiter]
-            else:
-                self._waiters.append(waiter)
+            waiter = self._waiting()
             try:
                 yield from waiter
             except BaseException:
                 self._leave(waiter)
                 raise
-        if self._error is not None:
-            raise self._error
-        result: T = self._result
-        return result
+        return self.result()
 
-    def _leave(self, waiter: asyncio.Future[None]) -> None:
+    def _leave(self, waiter: asyncio.Future[T]) -> None:
         """A caller waits no more; where it was the last, the ticket is closed."""
-        if self._waiters is not None:
-            self._waiters.remove(waiter)
-            if not self._waiters and not self._callbacks:
+        if self._waiter is waiter:
+            self._waiter = None
+            if not self._callbacks:
                 self.close()
 
     # As a coroutine ---------------------------------------------------------------------------------------
@@ -256,10 +268,10 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
 
     def close(self) -> None:
         """No one waits for it any more. What has only to be committed is committed all the same."""
-        self._callbacks = self._waiters = None
-        if self.is_done or self.is_closed:
+        self._callbacks = self._waiter = None
+        if self.is_done or self._was_closed:
             return
-        self.is_closed = True
+        self._was_closed = True
         source = self._source
         if isinstance(source, asyncio.Future):
             source.cancel()

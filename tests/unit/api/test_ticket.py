@@ -49,7 +49,7 @@ def test_any_number_of_callers_may_await_it_also_when_it_is_done() -> None:
 
         callers = [asyncio.create_task(caller()) for _ in range(3)]
         await asyncio.sleep(0)
-        ticket.complete()
+        ticket.end()
         assert await asyncio.gather(*callers) == [7, 7, 7]
         assert await ticket == await ticket == 7
 
@@ -87,7 +87,7 @@ def test_there_is_no_result_before_the_end() -> None:
     assert not ticket.is_done
     with pytest.raises(asyncio.InvalidStateError):
         ticket.result()
-    ticket.complete()
+    ticket.end()
     assert ticket.result() == 7
     assert ticket.error is None
 
@@ -115,7 +115,7 @@ def test_a_callback_that_fails_is_logged_and_keeps_no_other_from_being_called() 
 
         ticket.then(fail)
         ticket.then(told.append)
-        ticket.complete()
+        ticket.end()
         assert told == [ticket]
 
     assert [str(complaint["exception"]) for complaint in run(scenario)] == ["nobody there"]

@@ -185,13 +185,16 @@ class LocalMessages(Names, Messages):
         priority: int,
     ) -> Request:
         check_integer(most, "max", 1, BATCH_MESSAGES_MAX)
-        check_integer(minimum, "min", 1, most)
+        if minimum != 1:
+            check_integer(minimum, "min", 1, most)
         lease_ms = None if lease_seconds is None else milliseconds(lease_seconds, "lease_seconds", 1, SPAN_MS_MAX)
-        check_text(partition, "partition", PARTITION_CHARACTERS_MAX)
-        if partition == "":
-            raise InvalidArgument("partition is empty; leave it out to claim from all partitions")
+        if partition is not None:
+            check_text(partition, "partition", PARTITION_CHARACTERS_MAX)
+            if not partition:
+                raise InvalidArgument("partition is empty; leave it out to claim from all partitions")
         name = self.consumer_name if consumer is None else check_name(consumer, "consumer")
-        check_integer(priority, "priority", -INTEGER_MAX, INTEGER_MAX)
+        if priority != 0:
+            check_integer(priority, "priority", -INTEGER_MAX, INTEGER_MAX)
         return Request(most, minimum, name, lease_ms, partition, bool(ack), priority, self.session_key or "")
 
     @ticketed

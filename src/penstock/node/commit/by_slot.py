@@ -199,7 +199,7 @@ def _together(tickets: Iterable[Ticket[None]]) -> Ticket[None]:
         if one.error is not None:
             errors.append(one.error)
         if not count:
-            ticket.fail(errors[0]) if errors else ticket.complete()
+            ticket.fail(errors[0]) if errors else ticket.end()
 
     for one in left:
         one.then(ended)

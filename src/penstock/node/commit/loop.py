@@ -106,12 +106,14 @@ class CommitLoop(Commits):
         pending.callers += 1
         if unit is not None:
             pending.publishes.append((ticket, unit))
-        self._schedule()
+        if not self._is_scheduled:
+            self._schedule()
         return ticket
 
     def touch(self, lane: Lane) -> None:
         self._pending.lanes[lane.id] = lane
-        self._schedule()
+        if not self._is_scheduled:
+            self._schedule()
 
     def amend(self, slot: int | None) -> Pending:
         self._schedule()
@@ -427,7 +429,7 @@ def contradicted(what: str, failure: AssertionError) -> PenstockError:
 def _tell(tickets: list[Ticket[Any]], error: PenstockError | None) -> None:
     if error is None:
         for ticket in tickets:
-            ticket.complete()
+            ticket.end()
     else:
         for ticket in tickets:
             ticket.fail(error)
