@@ -483,9 +483,9 @@ def test_like_agrees_with_a_naive_matcher(pattern: str, text: str) -> None:
     assert truth(f"a LIKE '{pattern}'", a=text) is naive_like(pattern, text)
 
 
-@given(st.text("ab_", min_size=1, max_size=6), st.integers(0, 40), st.text("ab", max_size=12))
+@given(st.text("ab_", min_size=1, max_size=6), st.integers(0, 400), st.text("abé\U0001f600", max_size=12))
 def test_like_where_a_literal_run_misleads_again_and_again(part: str, misleading: int, text: str) -> None:
-    """Past some misleading places of its longest run, all places of a part are followed at once."""
+    """Past some misleading places of its longest run, all places of a part are looked at together."""
     text = "a" * misleading + text
     places = [text[start : start + len(part)] for start in range(len(text) - len(part) + 1)]
     found = any(naive_like(part, place) for place in places)

@@ -13,6 +13,8 @@ LIKE_CHARACTERS_MAX: Final = 512
 """Of a LIKE pattern between its quotes, a doubled quote as one and escape characters included."""
 MISLEADING_MAX: Final = 16
 """Places of a part's longest run at which the rest of the part may be missing, before it is looked for otherwise."""
+WINDOW_CHARACTERS: Final = 128
+"""Of a text, in which all places of a part are looked at together; the next window is twice as long."""
 
 
 def like_parts(pattern: str, escape: str | None) -> list[list[str | None]]:
@@ -64,13 +66,17 @@ def like_matcher(pattern: str, escape: str | None) -> Callable[[str], bool]:
 class _Part:
     """What stands between two `%`: of fixed length, as literal runs with `_` between them."""
 
-    __slots__ = ("_characters", "_longest", "_runs", "is_plain", "length", "text")
+    __slots__ = ("_longest", "_places", "_runs", "is_plain", "length", "text")
 
     def __init__(self, characters: Sequence[str | None]) -> None:
         self.length = len(characters)
         self.is_plain = None not in characters
         self.text = "".join(character or "" for character in characters)
-        self._characters = characters
+        self._places: dict[str, list[int]] = {}
+        """Where each literal character stands."""
+        for place, character in enumerate(characters):
+            if character is not None:
+                self._places.setdefault(character, []).append(place)
         self._runs: list[tuple[int, str]] = []
         """(place, literal text)"""
         for is_gap, run in groupby(enumerate(characters), key=lambda item: item[1] is None):
@@ -86,7 +92,7 @@ class _Part:
     def end_in(self, text: str, start: int, stop: int) -> int:
         """The end of its leftmost place in text[start:stop]; -1 if it is not there.
 
-        Python finds its longest run in linear time. If that misleads too often, all places are followed at once.
+        Python finds its longest run in linear time. If that misleads too often, all places are looked at together.
         """
         place, run = self._longest
         for _ in range(MISLEADING_MAX):
@@ -100,15 +106,43 @@ class _Part:
         return self._followed(text, start, stop)
 
     def _followed(self, text: str, start: int, stop: int) -> int:
-        """The same, a step a character: bit n of `state` says that the last n + 1 characters are how it begins."""
-        anything = sum(1 << place for place, character in enumerate(self._characters) if character is None)
-        bits: dict[str, int] = {}
-        for place, character in enumerate(self._characters):
-            if character is not None:
-                bits[character] = bits.get(character, anything) | 1 << place
-        whole, state = 1 << (self.length - 1), 0
-        for at in range(start, stop):
-            state = (state << 1 | 1) & bits.get(text[at], anything)
-            if state & whole:
-                return at + 1
+        """The same for all places at once, in windows that grow: what is looked at is about what lies before the end."""
+        window = WINDOW_CHARACTERS
+        while start + self.length <= stop:
+            end = min(stop, start + self.length - 1 + window)
+            found = self._place_in(text[start:end])
+            if found >= 0:
+                return start + found + self.length
+            start, window = start + window, window * 2
         return -1
+
+    def _place_in(self, text: str) -> int:
+        """Its leftmost place in a text; -1 if it is not there. A bit a place, the highest is the first."""
+        if not all(character in text for character in self._places):
+            return -1
+        planes, every = _bit_planes(text), (1 << len(text)) - 1
+        left = every >> (self.length - 1) << (self.length - 1)
+        for character, places in self._places.items():
+            stands = every
+            for bit, plane in enumerate(planes):
+                stands &= plane if ord(character) >> bit & 1 else plane ^ every
+            for place in places:
+                left &= stands << place
+            if not left:
+                return -1
+        return len(text) - left.bit_length()
+
+
+_ASCII_BITS: Final = 7
+_UNICODE_BITS: Final = 21
+_IS_SET: Final = [bytes(b"01"[byte >> bit & 1] for byte in range(256)) for bit in range(8)]
+"""For each bit, a table from a byte to the digit that it has there."""
+
+
+def _bit_planes(text: str) -> list[int]:
+    """For each bit of a character's number, the places where it is set; the first place is the highest bit."""
+    if text.isascii():
+        data, width, bits = text.encode(), 1, _ASCII_BITS
+    else:
+        data, width, bits = text.encode("utf-32-le", "surrogatepass"), 4, _UNICODE_BITS
+    return [int(data[bit // 8 :: width].translate(_IS_SET[bit % 8]), 2) for bit in range(bits)]
