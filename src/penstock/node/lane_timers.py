@@ -13,6 +13,7 @@ from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.model.errors import PenstockError
 from penstock.model.rows import slot_of
+from penstock.model.work import Pause
 from penstock.node.catalog import Catalog
 from penstock.node.clock import Clock
 from penstock.node.commit.commits import Commits
@@ -73,6 +74,9 @@ class LaneTimers:
             lane.tick(self._clock.now_ms())
         except Missing as missing:
             self._tasks.spawn(self._feed_and_tick(lane.id, missing.start))
+            return
+        except Pause:
+            self._timers.at(self._clock.now_ms(), ("lane", lane.id), lambda: self._tick_by_id(lane.id))
             return
         except AssertionError as failure:
             self._commits.broken(lane, failure)

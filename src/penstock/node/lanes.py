@@ -17,6 +17,7 @@ from penstock.core.log import Missing
 from penstock.model.errors import NotFound, PenstockError, StoreCorrupt, Unavailable
 from penstock.model.options import Start
 from penstock.model.rows import GroupRow, LaneImage, slot_of
+from penstock.model.work import Pause
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.lifecycle import Lifecycle
@@ -113,7 +114,7 @@ class LaneSet:
                 self._pins[id] = lane.pins
 
     async def run(self, id: int, command: Callable[[Lane], Result]) -> Result:
-        """Run a command on a lane, with whatever must be loaded for it."""
+        """Run a command on a lane, with whatever must be loaded for it, and with others' work where it takes long."""
         while True:
             lane = self._loaded.get(id)
             if lane is None:
@@ -123,6 +124,8 @@ class LaneSet:
                 return command(lane)
             except Missing as missing:
                 await self.feed(id, missing.start)
+            except Pause:
+                await asyncio.sleep(0)
             except AssertionError as failure:
                 raise self.broken(lane, failure) from failure
 

@@ -15,25 +15,24 @@ from penstock.core.filters.closures import compile_for_columns, compile_for_mess
 from penstock.core.filters.reader import read
 from penstock.model import Message
 from penstock.model.errors import InvalidFilter
+from penstock.model.work import MESSAGE_WORK
 
 TEXT_CHARACTERS_MAX: Final = 4_096
 FILTERS_CACHED_MAX: Final = 1_024
-MATCH_WORK: Final = 20
-"""What a message costs that no LIKE looks into."""
 _NO_HEADERS: Final[Mapping[str, Any]] = {}
 
 
 class Filter:
     """A parsed condition. Immutable; equal to another of the same meaning as written, that is of an equal AST."""
 
-    __slots__ = ("_likes", "_on_columns", "_on_message", "ast", "names", "text")
+    __slots__ = ("_likes", "_on_columns", "_on_message", "_steps", "ast", "names", "text")
 
     def __init__(self, text: str, ast: tree.Condition) -> None:
         self.text: Final = text
         self.ast: Final = ast
         self.names: Final = _names_of(ast)
         """The columns the answer depends on: property names, and `headers`."""
-        self._likes = _likes_in(ast)
+        self._likes, self._steps = _likes_in(ast), MESSAGE_WORK * _predicates_in(ast)
         self._on_message = compile_for_message(ast)
         self._on_columns = compile_for_columns(ast)
 
@@ -41,15 +40,19 @@ class Filter:
         """Whether the condition is true of a message; unknown is no match."""
         return self._on_message(message.headers or _NO_HEADERS, message, 0) is True
 
-    def work(self, message: Message) -> int:
-        """About what `matches` costs, in characters that a LIKE goes through; all else is as much as a few of them."""
-        work = MATCH_WORK
-        if self._likes and message.headers:
+    def work(self, headers: Mapping[str, Any] | None) -> int:
+        """About what a message of these headers costs (`model/work.py`): its LIKEs go through every character."""
+        work = self._steps
+        if headers:
             for name in self._likes:
-                value = message.headers.get(name)
+                value = headers.get(name)
                 if isinstance(value, str):
                     work += len(value)
         return work
+
+    def work_at(self, columns: Meta, index: int) -> int:
+        """The same, of message `index` of a batch."""
+        return self._steps if columns.headers is None or not self._likes else self.work(columns.headers[index])
 
     def matches_with(self, headers: Mapping[str, Any] | None, message: Message) -> bool:
         """The same, of headers that are kept apart from the other fields."""
@@ -111,6 +114,16 @@ def _likes_in(node: tree.Condition) -> list[str]:
         case tree.Not(operand):
             return _likes_in(operand)
     return []
+
+
+def _predicates_in(node: tree.Condition) -> int:
+    """How many comparisons and the like a condition has."""
+    match node:
+        case tree.And(parts) | tree.Or(parts):
+            return sum(map(_predicates_in, parts))
+        case tree.Not(operand):
+            return _predicates_in(operand)
+    return 1
 
 
 def _names_of(node: tree.Condition | tree.Value) -> frozenset[str]:

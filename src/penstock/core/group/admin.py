@@ -8,6 +8,7 @@ from penstock.core.group.entries import Entry, count_of, merged, union
 from penstock.core.group.state import WorkState
 from penstock.core.group.walk import Walk
 from penstock.core.log import Missing
+from penstock.model.work import Budget
 
 
 def seek(group: WorkState, now_ms: int, offset: int) -> None:
@@ -64,7 +65,7 @@ def redrive(group: WorkState, now_ms: int, ranges: Sequence[tuple[int, int]]) ->
 def _anew(group: WorkState, now_ms: int, start: int, end: int) -> tuple[list[Entry], int]:
     """Entries for the dead letters of [start, end), and up to where heads were in memory to make them."""
     entries: list[Entry] = []
-    walk = Walk(group, now_ms, 0, None)
+    walk = Walk(group, now_ms, 0, None, Budget())
     for row in group.dead.overlapping(start, end):
         try:
             walk.anew(row.start, row.end, entries)

@@ -14,9 +14,12 @@ from penstock.core.group.leases import Lease
 from penstock.core.group.state import WorkState
 from penstock.core.group.walk import TIMED, TIMED_OR_KEYED, Walk
 from penstock.model.errors import InvalidArgument, WrongKind
+from penstock.model.work import MESSAGE_WORK, Budget, Pause
 
 CLAIM_BYTES_MAX: Final = 16 * 1024 * 1024
 """One claim hands out about this many bytes at most, decompressed, whatever it asks for; but always one message."""
+PIECES_MAX: Final = 5_000
+"""Ranges that one claim takes of those that wait; as many are enough, whatever its minimum."""
 
 
 def claim(
@@ -31,14 +34,16 @@ def claim(
     settle: bool = False,
     minimum: int = 1,
     session: str = "",
+    budget: Budget | None = None,
 ) -> list[Entry]:
     """Hand out up to `most` messages, or none if there are fewer than `minimum`.
 
     The entries are in the order of delivery: by offset, or by priority in a prioritized group. They are leased under
     `lease_id`, or with `settle` acked at once. `partition` restricts the claim to one partition of an ordered group.
-    A lease of a `session` ends with it.
+    A lease of a `session` ends with it. `budget` is what it may spend, of which others may have spent some.
 
-    Empty when nothing may be handed out now. Raises `Missing` when heads are needed and nothing was found before them.
+    Empty when nothing may be handed out now. Raises `Missing` when heads are needed and nothing was found before them,
+    and `Pause` when the budget was spent before.
     """
     if partition is not None:
         _check_partition(group, partition)
@@ -49,11 +54,14 @@ def claim(
         _hand_out(group, now_ms, [entry], consumer, lease_id, lease_ms, settle, session)
         return [entry]
     before = (group.next, group.waiting.count, set(group.waiting.dirty) if minimum > 1 else None)
-    taken = _take(group, now_ms, room, partition)
+    budget = Budget() if budget is None else budget
+    taken = _take(group, now_ms, room, partition, budget)
     count = count_of(taken)
     assert count <= room, f"{count} messages were taken for a claim of {room}"
-    if count < minimum:
+    if count < minimum and len(taken) < PIECES_MAX:
         _put_back(group, now_ms, taken, before)
+        if budget.left <= 0:
+            raise Pause
         return []
     taken = _within_bytes(group, now_ms, taken)
     by_priority = list(taken)
@@ -95,29 +103,33 @@ def _take_plain(group: WorkState, room: int) -> Entry | None:
     return Entry(start, end, 1)
 
 
-def _take(group: WorkState, now_ms: int, room: int, partition: str | None) -> list[Entry]:
-    """What is due among the waiting, then fresh messages."""
+def _take(group: WorkState, now_ms: int, room: int, partition: str | None, budget: Budget) -> list[Entry]:
+    """What is due among the waiting, then fresh messages; fewer than there are where the budget is spent."""
     group.waiting.advance(now_ms)
     if group.parks_first():
-        Walk(group, now_ms, 0, partition).run(park_all=True)
-        return _take_waiting(group, now_ms, room, partition)
-    taken = _take_waiting(group, now_ms, room, partition)
+        Walk(group, now_ms, 0, partition, budget).run(park_all=True)
+        if budget.left <= 0:
+            return []  # what is further on may come first
+        return _take_waiting(group, now_ms, room, partition, budget)
+    taken = _take_waiting(group, now_ms, room, partition, budget)
     room -= count_of(taken)
-    if room > 0:
-        walk = Walk(group, now_ms, room, partition)
+    if room > 0 and len(taken) < PIECES_MAX:
+        walk = Walk(group, now_ms, room, partition, budget)
         walk.run(may_ask=not taken)
         taken.extend(walk.taken)
     return taken
 
 
-def _take_waiting(group: WorkState, now_ms: int, room: int, partition: str | None) -> list[Entry]:
+def _take_waiting(group: WorkState, now_ms: int, room: int, partition: str | None, budget: Budget) -> list[Entry]:
     waiting = group.waiting
     taken: list[Entry] = []
-    while room > 0:
+    while room > 0 and len(taken) < PIECES_MAX:
         entry = waiting.first_ready(now_ms) if partition is None else waiting.head_of(partition, now_ms)
         if entry is None:
             break
         if entry.expires_ms and entry.expires_ms <= now_ms:
+            if budget.spend(MESSAGE_WORK):
+                break
             waiting.remove(entry)
             group.expire(entry, now_ms)
             waiting.advance(now_ms)  # the next of its partition may have become due long ago
@@ -132,7 +144,7 @@ def _take_run(group: WorkState, entry: Entry, now_ms: int, room: int, taken: lis
     waiting = group.waiting
     keyed = waiting.ordered and entry.partition != ""
     following: Entry | None = entry
-    while following is not None and room > 0:
+    while following is not None and room > 0 and len(taken) < PIECES_MAX:
         if keyed:
             waiting.lock(entry.partition, min(room, following.count))
         piece = waiting.take(following, room)

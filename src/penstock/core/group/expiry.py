@@ -5,12 +5,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.batch import COLUMN_TTL_MS
 from penstock.core.group.entries import Entry
 from penstock.core.group.settle import end_lease
 from penstock.core.group.state import WorkState
 from penstock.core.group.walk import Walk
 from penstock.core.log import Segment
+from penstock.model.work import MESSAGE_WORK, Budget, Pause
+
+SWEPT_AT_ONCE: Final = 1_000
+"""Messages with a ttl of their own that are looked at before they are removed."""
 
 
 def next_due_ms(group: WorkState) -> int | None:
@@ -26,20 +32,30 @@ def next_due_ms(group: WorkState) -> int | None:
     return due_ms
 
 
-def tick(group: WorkState, now_ms: int) -> None:
+def tick(group: WorkState, now_ms: int, budget: Budget | None = None) -> None:
     """Do what is due: end expired leases (an attempt is spent), remove expired messages, make delayed ones ready.
 
-    Raises `Missing` where the head of the log must be read first; what was done until then stays done.
+    Raises `Missing` where the head of the log must be read first, and `Pause` where there is more than can be done at
+    once; what was done until then stays done.
     """
     group.lane.dirty = True
+    budget = Budget() if budget is None else budget
     while (lease := group.leases.pop_expired(now_ms)) is not None:
+        count = len(lease.entries)
         end_lease(group, now_ms, lease, "expired", "the lease expired")
+        _spend(budget, count)
     while (entry := group.waiting.pop_expired(now_ms)) is not None:
         group.expire(entry, now_ms)
+        _spend(budget, 1)
     group.waiting.advance(now_ms)
     if group.active_consumer is not None and group.active_until_ms <= now_ms and not group.leases.by_id:
         group.active_consumer = None
-    _sweep(group, now_ms)
+    _sweep(group, now_ms, budget)
+
+
+def _spend(budget: Budget, count: int) -> None:
+    if budget.spend(count * MESSAGE_WORK):
+        raise Pause
 
 
 def head_expires_ms(group: WorkState) -> int | None:
@@ -63,7 +79,7 @@ def _expires_ms(group: WorkState, segment: Segment, offset: int) -> int | None:
     return None if span_ms is None else segment.published_ms + span_ms
 
 
-def _sweep(group: WorkState, now_ms: int) -> None:
+def _sweep(group: WorkState, now_ms: int, budget: Budget) -> None:
     """Remove expired messages from `next` on, so that they hold back no retention."""
     while (expires_ms := head_expires_ms(group)) is not None and expires_ms <= now_ms:
         segment = group.lane.log.find(group.next)
@@ -71,16 +87,22 @@ def _sweep(group: WorkState, now_ms: int) -> None:
         if group.settings.filter is None:
             group.expire(Entry(group.next, end), now_ms)
         else:
-            for entry in Walk(group, now_ms, 0, None).fresh(group.next, end, segment):
+            walk = Walk(group, now_ms, 0, None, budget)
+            for entry in walk.fresh(group.next, end, segment):
                 group.expire(entry, now_ms)
+            end = walk.walked_to
+        count = min(end - group.next, SWEPT_AT_ONCE)
         group.move_to(end)
+        _spend(budget, 1 + count // 16)
 
 
 def _expired_end(group: WorkState, segment: Segment, now_ms: int) -> int:
-    """Up to where all messages of a batch from `next` on have expired."""
-    visible_end, end = min(segment.end, group.lane.visible_end), group.next
-    while end < visible_end and (expires_ms := _expires_ms(group, segment, end)) is not None and expires_ms <= now_ms:
-        end = end + 1 if segment.columns & COLUMN_TTL_MS else visible_end
+    """Up to where all messages of a batch from `next` on have expired, as far as is looked at once."""
+    last, end = min(segment.end, group.lane.visible_end, group.next + SWEPT_AT_ONCE), group.next
+    if not segment.columns & COLUMN_TTL_MS:
+        return min(segment.end, group.lane.visible_end)
+    while end < last and (expires_ms := _expires_ms(group, segment, end)) is not None and expires_ms <= now_ms:
+        end += 1
     return end
 
 

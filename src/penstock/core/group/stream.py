@@ -15,6 +15,7 @@ from penstock.core.group.state import Events, LaneView
 from penstock.core.log import Missing, Segment
 from penstock.model.errors import InvalidArgument
 from penstock.model.rows import GroupRow, LaneChange
+from penstock.model.work import MESSAGE_WORK, Budget, Pause
 
 
 class StreamGroup:
@@ -37,14 +38,19 @@ class StreamGroup:
 
         They have about CLAIM_BYTES_MAX at most, decompressed, but there is always one.
 
-        Raises `Missing` when heads are needed and nothing was found before them.
+        Raises `Missing` when heads are needed and nothing was found before them, and `Pause` when its budget was spent
+        before.
         """
         if self.settings.paused:
             return []
         self.next = max(self.next, self.lane.first)
         taken: list[Entry] = []
-        left = CLAIM_BYTES_MAX
+        left, budget = CLAIM_BYTES_MAX, Budget()
         while most > 0 and self.next < self.lane.visible_end:
+            if budget.left <= 0:
+                if taken:
+                    break
+                raise Pause
             try:
                 segment = self.lane.log.find(self.next)
             except Missing:
@@ -55,7 +61,7 @@ class StreamGroup:
             within = min(most, left // each if taken else max(1, left // each))
             if not within:
                 break
-            count = self._take(segment, now_ms, within, taken)
+            count = self._take(segment, now_ms, within, taken, budget)
             most -= count
             left -= count * each
         if self.settings.auto_commit:
@@ -67,18 +73,20 @@ class StreamGroup:
             self._set_committed(min((low for low, _ in self.handed.values()), default=self.next), now_ms)
         return ranges_of(merged(taken))
 
-    def _take(self, segment: Segment, now_ms: int, most: int, taken: list[Entry]) -> int:
+    def _take(self, segment: Segment, now_ms: int, most: int, taken: list[Entry], budget: Budget) -> int:
         """Move the cursor through one batch; how many messages were taken."""
         end = min(segment.end, self.lane.visible_end)
         start, condition = self.next, self.settings.filter
+        budget.left -= MESSAGE_WORK
         if condition is None and not segment.columns & COLUMN_TTL_MS and self.settings.ttl_ms is None:
             self.next = min(end, start + most)
             taken.append(Entry(start, self.next))
             return self.next - start
         count = 0
         meta = segment.decoded()
-        while self.next < end and count < most:
+        while self.next < end and count < most and budget.left > 0:
             index = self.next - segment.base
+            budget.left -= MESSAGE_WORK if condition is None else MESSAGE_WORK + condition.work_at(meta, index)
             ttl_ms = self.settings.ttl_ms
             if meta.ttl_ms is not None and (own := meta.ttl_ms[index]) is not None:
                 ttl_ms = own if ttl_ms is None else min(ttl_ms, own)

@@ -2,7 +2,7 @@
 
 Expired → dropped or dead; filtered out → done; delayed, locked or outranked → parked; else taken. A batch without
 per-message decisions is taken by range arithmetic alone. The walk stops when it has enough, at the end of what is
-committed, when too much is parked, or where heads are not in memory.
+committed, when too much is parked, where heads are not in memory, or when its budget is spent.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from penstock.batch import COLUMN_DELAY_MS, COLUMN_NOT_BEFORE_MS, COLUMN_PARTITI
 from penstock.core.group.entries import Entry, merged
 from penstock.core.group.state import WorkState
 from penstock.core.log import Missing, Segment
+from penstock.model.work import MESSAGE_WORK, Budget
 
 PARKED_MAX: Final = 100_000
 """Parked entries at which a claim stops looking further: the bound on a group's memory."""
@@ -25,14 +26,17 @@ TIMED_OR_KEYED: Final = TIMED | COLUMN_PARTITION
 class Walk:
     """One pass of one claim over `[next, visible end)` of a group's lane."""
 
-    __slots__ = ("group", "mine", "now_ms", "only", "room", "taken", "watched")
+    __slots__ = ("budget", "group", "mine", "now_ms", "only", "room", "taken", "walked_to", "watched")
 
-    def __init__(self, group: WorkState, now_ms: int, room: int, only: str | None) -> None:
+    def __init__(self, group: WorkState, now_ms: int, room: int, only: str | None, budget: Budget) -> None:
         settings = group.settings
         self.group = group
         self.now_ms = now_ms
         self.room = room
         self.only = only
+        self.budget = budget
+        self.walked_to = 0
+        """Where `_entries` ended: at the end that it was given, or where the budget was spent."""
         self.taken: list[Entry] = []
         self.mine: set[str] = set()
         self.watched = TIMED_OR_KEYED if settings.ordered else TIMED
@@ -41,8 +45,8 @@ class Walk:
 
     def run(self, *, park_all: bool = False, may_ask: bool = True) -> None:
         """Walk until there is no more room; with `park_all`, to the end, parking everything."""
-        group, lane = self.group, self.group.lane
-        while (park_all or self.room > 0) and group.next < lane.visible_end:
+        group, lane, budget = self.group, self.group.lane, self.budget
+        while (park_all or self.room > 0) and group.next < lane.visible_end and budget.left > 0:
             try:
                 segment = lane.log.find(group.next)
             except Missing:
@@ -64,6 +68,7 @@ class Walk:
     def _take_range(self, segment: Segment, start: int, end: int, park_all: bool) -> int:
         """Decide for a whole batch at once; returns where the walk goes on."""
         group, settings = self.group, self.group.settings
+        self.budget.left -= MESSAGE_WORK
         expires_ms = 0 if settings.ttl_ms is None else segment.published_ms + settings.ttl_ms
         if expires_ms and expires_ms <= self.now_ms:
             group.expire(Entry(start, end), self.now_ms)
@@ -88,7 +93,6 @@ class Walk:
         parked: list[Entry] = []
         parked_partitions: set[str] = set()
         mine, ordered = self.mine, waiting.ordered
-        stop = end
         for entry in self._entries(segment, start, end):
             if self.room <= 0 and not park_all:
                 stop = entry.start
@@ -118,12 +122,14 @@ class Walk:
             if ordered and partition:
                 mine.add(partition)
                 waiting.lock(partition, 1)
+        else:
+            stop = self.walked_to
         for entry in merged(parked):
             waiting.put(entry)
         return stop
 
     def fresh(self, start: int, end: int, segment: Segment) -> list[Entry]:
-        """An entry for each message of [start, end) that passes the filter, with no attempt spent."""
+        """An entry for each message of [start, end) that passes the filter, with no attempt spent; see `walked_to`."""
         return list(self._entries(segment, start, end))
 
     def anew(self, start: int, end: int, into: list[Entry]) -> None:
@@ -149,9 +155,14 @@ class Walk:
         queue_due_ms = published_ms + settings.delay_ms
         debounced_ms = published_ms + settings.debounce_ms
         queue_expires_ms = 0 if settings.ttl_ms is None else published_ms + settings.ttl_ms
-        condition = settings.filter
+        condition, budget = settings.filter, self.budget
+        self.walked_to = end
         for offset in range(start, end):
+            if budget.left <= 0:
+                self.walked_to = offset
+                return
             index = offset - base
+            budget.left -= MESSAGE_WORK if condition is None else MESSAGE_WORK + condition.work_at(meta, index)
             if condition is not None and not condition.matches_at(meta, index):
                 continue
             partition = (partitions[index] or "") if partitions is not None else ""

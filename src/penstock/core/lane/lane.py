@@ -13,6 +13,7 @@ from penstock.core.lane import retention
 from penstock.core.lane import seal as sealing
 from penstock.core.lane.state import LaneState
 from penstock.model import Message
+from penstock.model.work import Budget
 
 
 class Lane(LaneState):
@@ -50,12 +51,15 @@ class Lane(LaneState):
         return due_ms
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due. Raises `Missing` where heads must be read first; the next call goes on from there."""
+        """Do what is due. Raises `Missing` where heads must be read first, and `Pause` where there is more to do than
+        can be done at once; the next call goes on from there.
+        """
+        budget = Budget()
         for group in self.groups.values():
             if isinstance(group, WorkGroup):
                 due_ms = group.next_due_ms()
                 if due_ms is not None and due_ms <= now_ms:
-                    group.tick(now_ms)
+                    group.tick(now_ms, budget)
         marks = len(self.done_marks)
         retention.pass_marks(self, now_ms)
         self.dirty = self.dirty or len(self.done_marks) < marks

@@ -19,6 +19,7 @@ from penstock.model import INTEGER_MAX
 from penstock.model.errors import Fenced, LeaseLost, NotOwner, PenstockError, StoreCorrupt, Unavailable
 from penstock.model.rows import slot_of
 from penstock.model.verdict import Verdict
+from penstock.model.work import Pause
 from penstock.node.catalog import Catalog, Group, Queue
 from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
@@ -94,6 +95,9 @@ class Claims:
                         claimed = take(lane, group.id, request, patient=patient)
                 except Missing:
                     lane = None
+                except Pause:
+                    lane = None
+                    await asyncio.sleep(0)
                 if lane is None:
                     claimed = await self._lanes.run(
                         lanes[index], lambda lane: take(lane, group.id, request, patient=patient)

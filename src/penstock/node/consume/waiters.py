@@ -21,6 +21,7 @@ from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.model.errors import LeaseLost, NotFound, Overloaded, PenstockError
 from penstock.model.verdict import Verdict
+from penstock.model.work import Budget, Pause
 from penstock.node.catalog import Catalog, Group, Queue
 from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
@@ -31,6 +32,8 @@ from penstock.node.lifecycle import Lifecycle, Numbers
 from penstock.node.timers import Tasks, Timers
 
 WAITERS_MAX: Final = 100_000
+SERVE_WORK: Final = 200
+"""What serving a consumer in line costs, beside what its claim looks at."""
 
 
 class Request(NamedTuple):
@@ -89,13 +92,16 @@ class Waiters:
 
     def __post_init__(self) -> None:
         self._lines: dict[int, dict[int, deque[Waiter]]] = {}
-        self._feeding: set[int] = set()
+        self._again: set[int] = set()
+        """Lanes whose consumers are served once more soon."""
         self._readers: dict[int, list[asyncio.Future[None]]] = {}
         self.count = 0
 
     # Taking at once ---------------------------------------------------------------------------------------
 
-    def take(self, lane: Lane, group_id: int, request: Request, *, patient: bool) -> Claimed | None:
+    def take(
+        self, lane: Lane, group_id: int, request: Request, *, patient: bool, budget: Budget | None = None
+    ) -> Claimed | None:
         """Claim from one lane now. `patient`: leave it if there are fewer than the request's minimum."""
         group = lane.groups.get(group_id)
         if not isinstance(group, WorkGroup):
@@ -115,6 +121,7 @@ class Waiters:
                 settle=request.settle,
                 minimum=request.minimum if patient else 1,
                 session=request.session,
+                budget=budget,
             )
         except AssertionError as failure:
             raise self._commits.broken(lane, failure) from failure
@@ -196,11 +203,16 @@ class Waiters:
         groups = self._lines.get(queue.id)
         if not groups or self._lanes.get(lane.id) is not lane:
             return
+        budget = Budget()
         for group_id in list(groups):
             try:
-                self._serve_line(lane, group_id, groups[group_id])
+                self._serve_line(lane, group_id, groups[group_id], budget)
             except Missing as missing:
-                self._feed(lane, missing.start)
+                self._serve_again(lane, missing)
+            except Pause:
+                groups[group_id] = groups.pop(group_id)  # the others come first then
+                self._serve_again(lane, None)
+                return
 
     def loaded(self, lane: Lane) -> None:
         """A lane was read from the store: serve the consumers that wait for it, soon."""
@@ -216,19 +228,22 @@ class Waiters:
         groups = None if queue is None else self._lines.get(queue.id)
         if not groups:
             return
-        visible_end = lane.show_all(self._clock.now_ms())
+        visible_end, budget = lane.show_all(self._clock.now_ms()), Budget()
         try:
             for group_id in list(groups):
-                with suppress(Missing):  # what must be read first is served after the commit
-                    self._serve_line(lane, group_id, groups[group_id])
+                with suppress(Missing, Pause):  # what must be read first, or takes long, is served after the commit
+                    self._serve_line(lane, group_id, groups[group_id], budget)
         finally:
             lane.visible_end = visible_end
 
-    def _serve_line(self, lane: Lane, group_id: int, line: deque[Waiter]) -> None:
+    def _serve_line(self, lane: Lane, group_id: int, line: deque[Waiter], budget: Budget) -> None:
         for waiter in list(line):
             if waiter.future.done():
                 continue
-            claimed = self.take(lane, group_id, waiter.request, patient=waiter.request.minimum > 1)
+            if budget.left <= 0:
+                raise Pause
+            budget.left -= SERVE_WORK
+            claimed = self.take(lane, group_id, waiter.request, patient=waiter.request.minimum > 1, budget=budget)
             if claimed is not None:
                 line.remove(waiter)
                 waiter.future.set_result(claimed)
@@ -240,16 +255,20 @@ class Waiters:
         group = lane.groups.get(group_id)
         return waiter.request.minimum > 1 or (group is not None and group.settings.single_active_consumer)
 
-    def _feed(self, lane: Lane, start: int) -> None:
-        if lane.id not in self._feeding:
-            self._feeding.add(lane.id)
-            self._tasks.spawn(self._feed_and_serve(lane, start))
+    def _serve_again(self, lane: Lane, missing: Missing | None) -> None:
+        """Serve a lane once more, when missing heads were read or others have had their turn."""
+        if lane.id not in self._again:
+            self._again.add(lane.id)
+            self._tasks.spawn(self._wait_and_serve(lane, missing))
 
-    async def _feed_and_serve(self, lane: Lane, start: int) -> None:
+    async def _wait_and_serve(self, lane: Lane, missing: Missing | None) -> None:
         try:
-            await self._lanes.feed(lane.id, start)
+            if missing is None:
+                await asyncio.sleep(0)
+            else:
+                await self._lanes.feed(lane.id, missing.start)
         finally:
-            self._feeding.discard(lane.id)
+            self._again.discard(lane.id)
         self.serve(lane)
 
     @property
