@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic, sleep, time_ns
 
 import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli.main import commands
 from tests.cli.commands import Cli
-from tests.cli.servers import running
+from tests.cli.servers import DEADLINE_SECONDS, running
 from tests.maintenance.rig import copy_files, flip, make, segment_of
 
 
@@ -95,6 +100,44 @@ def test_a_backup_of_a_running_server_is_listed_and_restored(tmp_path: Path) -> 
     assert "verified: all is well" in run("store", "restore", folder, restored).stdout
     assert "name a new file" in run("store", "restore", folder, restored, code=1).stderr
     assert "All is well." in run("store", "verify", restored).stdout
+
+
+def test_the_log_of_a_running_server_is_copied_and_any_moment_restored(tmp_path: Path) -> None:
+    folder, store = tmp_path / "backups", tmp_path / "data" / "penstock.db"
+    message = {"messages": [{"payload": "hello"}]}
+    with running(tmp_path) as server:
+        assert server.request("PUT", "/v1/queues/mail", {})[0] < 300
+        watch = [sys.executable, "-m", "penstock", "store", "backup", str(store), str(folder), "--watch", "--json"]
+        with subprocess.Popen(watch, stdout=subprocess.PIPE, text=True) as watching:
+            assert watching.stdout is not None
+            try:
+                assert watching.stdout.readline() == "{\n"  # the backup it begins with
+                for _ in range(3):
+                    assert server.request("POST", "/v1/queues/mail/messages", message)[0] < 300
+                answered = time_ns() // 1_000_000
+                wait_until(lambda: copied_to(folder) > answered)
+            finally:
+                watching.terminate()
+    done = json.loads(run("store", "restore", folder, tmp_path / "newest.db", "--json").stdout)
+    assert (done["ok"], done["left_out"], done["next_ms"]) == (True, 0, None)
+    before = datetime.fromtimestamp((done["restored_ms"] - 1) / 1000, UTC).isoformat()
+    told = run("store", "restore", folder, tmp_path / "before.db", "--at", before).stdout
+    assert "Left out: " in told
+    assert "verified: all is well" in told
+    assert "knows the store up to" in run("store", "restore", folder, tmp_path / "x.db", "--at", "0s", code=1).stderr
+    assert "is no time" in run("store", "restore", folder, tmp_path / "x.db", "--at", "tea", code=2).stderr
+
+
+def copied_to(folder: Path) -> int:
+    place = folder / "log" / "0" / "shipped.json"
+    return int(json.loads(place.read_text())["until_ms"]) if place.exists() else 0
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = monotonic() + DEADLINE_SECONDS
+    while not is_so():
+        assert monotonic() < deadline
+        sleep(0.05)
 
 
 def test_a_damaged_backup_fails(path: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from penstock.model.errors import AlreadyExists, InvalidArgument, NotFound, Stor
 from penstock.model.rows import Member
 from penstock.store.open import open_engine
 from penstock.store.sqlite import backup as files
+from penstock.store.sqlite import restore as restoring
 from penstock.store.sqlite.log import segments as log_segments
 from tests.maintenance.rig import fill, flip, make, segment_of
 
@@ -180,8 +181,8 @@ def test_a_restored_store_gives_out_no_number_again(path: Path, folder: Path, tm
             await store.close()
 
     (incarnation, id), (later, later_id) = asyncio.run(given(path)), asyncio.run(given(target))
-    assert later >= incarnation + files.INCARNATIONS_SKIPPED
-    assert later_id >= id + files.IDS_SKIPPED
+    assert later >= incarnation + restoring.INCARNATIONS_SKIPPED
+    assert later_id >= id + restoring.IDS_SKIPPED
 
 
 def test_what_is_refused(path: Path, folder: Path, tmp_path: Path) -> None:

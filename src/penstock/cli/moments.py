@@ -34,7 +34,7 @@ def moment_ms(text: str) -> int | None:
     if span is not None:
         return max(0, now_ms() - span)
     try:
-        return int(dt.datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+        return round(dt.datetime.fromisoformat(text).astimezone().timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         return None
 
@@ -101,13 +101,18 @@ def span_text(milliseconds: int) -> str:
     return f"{milliseconds // 86_400_000} d"
 
 
-def absolute(time_ms: int) -> str:
+def absolute(time_ms: int, timespec: str = "seconds") -> str:
     """In this machine's zone, to the second."""
     try:
         moment = dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).astimezone()
     except (ValueError, OverflowError, OSError):
         return f"{time_ms} ms"
-    return moment.isoformat(sep=" ", timespec="seconds")
+    return moment.isoformat(sep=" ", timespec=timespec)
+
+
+def precise(time_ms: int) -> str:
+    """The same, to the millisecond."""
+    return absolute(time_ms, "milliseconds")
 
 
 def when(time_ms: int | None, now: int | None = None) -> str:

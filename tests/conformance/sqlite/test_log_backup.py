@@ -10,9 +10,10 @@ import pytest
 
 from penstock.model.errors import AlreadyExists, NotFound
 from penstock.store.sqlite import backup, index
-from penstock.store.sqlite.backup import back_up, restore
+from penstock.store.sqlite.backup import back_up
 from penstock.store.sqlite.engine import SqliteStore
 from penstock.store.sqlite.log import space
+from penstock.store.sqlite.restore import plan, restore
 from tests.conformance.samples import (
     all_batches,
     own_all,
@@ -37,7 +38,7 @@ def no_slack(monkeypatch: pytest.MonkeyPatch) -> None:
 def copy_to(path: Path, target: Path) -> None:
     """A backup of a store, and a store made from it."""
     folder = target.with_suffix(".backup")
-    restore(folder, back_up(path, folder).manifest, target)
+    restore(plan(folder, back_up(path, folder).manifest.name), folder, target)
 
 
 @pytest.mark.usefixtures("no_slack", "small_segments")

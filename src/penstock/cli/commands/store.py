@@ -9,10 +9,12 @@ import click
 
 from penstock.cli.command_groups import SuggestingGroup
 from penstock.cli.connection import json_option
-from penstock.cli.output import Answer, counted, listed, note, print_table, printable, said
+from penstock.cli.moments import absolute, moment, precise, span
+from penstock.cli.output import Answer, counted, listed, note, print_table, printable, printable_lines, said
 from penstock.cli.tool import StageBar, run_tool, store_argument
 
 if TYPE_CHECKING:
+    from penstock.maintenance.backup import BackupMade, Restored
     from penstock.maintenance.repair import Repaired
     from penstock.maintenance.verify import Finding, Report
 
@@ -133,32 +135,50 @@ def copy(source: str, target: str, as_json: bool) -> None:
 @click.argument("place", metavar="STORE")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--keep", type=click.IntRange(1), help="Delete all but the newest so many; all stay unless given.")
+@click.option("--watch", is_flag=True, help="Go on: copy the log as it grows, so that any moment can be restored.")
+@click.option("--every", type=span, default="1s", show_default=True, help="With --watch: how often the log is copied.")
+@click.option(
+    "--full-every", type=span, default="1d", show_default=True, help="With --watch: how often a new backup is made."
+)
 @json_option
-def backup(place: str, folder: Path, keep: int | None, as_json: bool) -> None:
-    """Make a backup of an SQLite store.
+def backup(place: str, folder: Path, keep: int | None, watch: bool, every: int, full_every: int, as_json: bool) -> None:
+    """Make a backup of an SQLite store, or keep one up to date.
 
     A server may use it meanwhile: all that it answered before is in the backup. Segments of the log that FOLDER has
     from an earlier backup are not copied again. The backup is verified; the exit code is 1 if it is damaged, as the
     store then is. Such a backup stays, and no older one is deleted for it.
 
+    With --watch it goes on until it is stopped: what is new in the log is copied every second, and 'store restore --at'
+    restores any moment since the oldest backup. The store keeps what is not copied yet. Started again, it goes on
+    where it was. It ends with exit code 1 when anything fails.
+
     \b
     Examples:
       penstock store backup data/penstock.db /backups/penstock
       penstock store backup data/penstock.db /backups/penstock --keep 14 --json
+      penstock store backup data/penstock.db /backups/penstock --watch --full-every 6h --keep 28
     """
     from penstock.maintenance import backup as work
 
     with StageBar() as bar:
+        if watch:
+            watching = work.Watching(place, folder, every / 1000, full_every / 1000, keep, bar)
+            run_tool(watching.run(lambda done: backup_answer(done).show(as_json)))
+            return
         done = run_tool(work.back_up(place, folder, keep=keep, progress=bar))
+    backup_answer(done).show(as_json)
+    if not done.ok:
+        raise SystemExit(1)
+
+
+def backup_answer(done: BackupMade) -> Answer:
     text = (
         f"Backup {done.name} of {done.store} in {done.folder}: {counted(done.queues, 'queue')} with "
         f"{counted(done.messages, 'message')}; {counted(done.bytes_copied, 'byte')} copied, "
         f"{counted(done.bytes_had, 'byte')} were there, in {done.seconds:.1f} s."
     )
     gone = f" Deleted {', '.join(done.deleted)}." if done.deleted else ""
-    Answer(done, lambda: print_verified(text + gone, done.findings)).show(as_json)
-    if not done.ok:
-        raise SystemExit(1)
+    return Answer(done, lambda: print_verified(text + gone, done.findings))
 
 
 @store.command()
@@ -171,49 +191,66 @@ def backups(folder: Path, as_json: bool) -> None:
     Example:
       penstock store backups /backups/penstock
     """
-    from penstock.cli.moments import absolute
     from penstock.maintenance import backup as work
 
     async def listing() -> list[work.Backup]:
         return work.list_backups(folder)
 
     found = run_tool(listing())
-    rows = [(one.name, absolute(one.made_ms), one.bytes, one.segments) for one in found]
-    titles, empty = ("backup", "made", "bytes", "segments"), f"There are no backups in {folder}."
+    rows = [(one.name, absolute(one.made_ms), one.bytes, one.segments, absolute(one.until_ms)) for one in found]
+    titles, empty = ("backup", "made", "bytes", "segments", "with the log until"), f"There are no backups in {folder}."
     listed(found, titles, rows, numbers=("bytes", "segments"), empty=empty).show(as_json)
 
 
 @store.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.argument("target", metavar="STORE")
-@click.option("--backup", "name", metavar="NAME", help="Which one, as 'store backups' names it; else the newest.")
+@click.option("--backup", "name", metavar="NAME", help="This one as it is, as 'store backups' names it.")
+@click.option(
+    "--at", "at_ms", type=moment, metavar="TIME", help="As the store was then: 2026-05-01T12:00:00.250Z, or 10m ago."
+)
 @json_option
-def restore(folder: Path, target: str, name: str | None, as_json: bool) -> None:
-    """Make an SQLite store from a backup.
+def restore(folder: Path, target: str, name: str | None, at_ms: int | None, as_json: bool) -> None:
+    """Make an SQLite store from a backup, as it was at any moment that the log behind the backup goes to.
 
-    STORE is a file that is not there yet. Every checksum of the backup is compared, and the new store is verified; the
-    exit code is 1 if it is damaged. To restore into a database, copy the file there with 'penstock store copy'.
+    STORE is a file that is not there yet. Without options it is the newest that FOLDER has. With --at it has every
+    commit up to TIME and none behind; the answer says when the last one was made, and how many are left out. With both
+    options, that backup is what the log is added to.
+
+    Every checksum is compared, and the new store is verified; the exit code is 1 if it is damaged. To restore into a
+    database, copy the file there with 'penstock store copy'.
 
     \b
     Examples:
       penstock store restore /backups/penstock data/penstock.db
+      penstock store restore /backups/penstock old.db --at 2026-11-18T09:59:59Z
       penstock store restore /backups/penstock old.db --backup 20261118T070000Z
     """
     from penstock.maintenance import backup as work
 
     with StageBar() as bar:
-        done = run_tool(work.restore(folder, target, name=name, progress=bar))
-    text = (
-        f"Restored backup {done.backup} to {done.store}: {counted(done.queues, 'queue')} with "
-        f"{counted(done.messages, 'message')}, in {done.seconds:.1f} s."
-    )
-    Answer(done, lambda: print_verified(text, done.findings)).show(as_json)
+        done = run_tool(work.restore(folder, target, name=name, at_ms=at_ms, progress=bar))
+    Answer(done, lambda: print_verified(restored_text(done), done.findings)).show(as_json)
     if not done.ok:
         raise SystemExit(1)
 
 
+def restored_text(done: Restored) -> str:
+    text = (
+        f"Restored backup {done.backup} and {counted(done.commits, 'commit')} of the log to {done.store}: "
+        f"{counted(done.queues, 'queue')} with {counted(done.messages, 'message')}, in {done.seconds:.1f} s.\n"
+        f"Its last commit is of {precise(done.restored_ms)}. "
+    )
+    if done.next_ms is None:
+        return text + "Nothing later is known."
+    return text + (
+        f"Left out: {counted(done.left_out, 'commit')}, the first of {precise(done.next_ms)}, the last of "
+        f"{precise(done.last_ms)}."
+    )
+
+
 def print_verified(text: str, findings: list[Finding]) -> None:
-    click.echo(printable(text))
+    click.echo(printable_lines(text))
     if findings:
         print_findings(findings)
         note("It is damaged, as the store was when it was made.")

@@ -1,4 +1,4 @@
-"""Backups of an SQLite store, in use or not, to a folder; and a store made from one of them.
+"""Backups of an SQLite store, in use or not, to a folder.
 
 The file and its log both change during a backup, so no segment is deleted meanwhile: the copied file may need any.
 First the full segments are copied, which never change again; then the file, by SQLite's own backup; then, while no
@@ -7,9 +7,10 @@ record is written, the newest segment. What only the log has goes into the file 
     FOLDER/segments/0000000007-3b1c….log            a segment, named by its number and its content
     FOLDER/20261118T070000Z/penstock.db             the file
     FOLDER/20261118T070000Z/manifest.json           which segments belong to it, with sizes and checksums
+    FOLDER/log/0/0000000009.log                     the log since then, if `shipping.py` copies it
 
 A segment that an earlier backup has copied is not copied again. It may not know commits or rows. Next stop:
-`docs/operate.md`, which tells when to use it.
+`restore.py`, which makes a store of one.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.model.errors import AlreadyExists, InvalidArgument, NotFound, StoreCorrupt, Unavailable
-from penstock.store.sqlite.file import make_private
+from penstock.model.errors import InvalidArgument, NotFound, StoreCorrupt, Unavailable
+from penstock.store.sqlite.file import Connection, make_private
+from penstock.store.sqlite.log.log import LogPosition
 from penstock.store.sqlite.log.segments import Segments, sync_folder
 from penstock.store.sqlite.log.turn import Turn
 from penstock.store.sqlite.snapshot import check_there, connect, translated
@@ -38,9 +40,7 @@ FORMAT: Final = 1
 FILE: Final = "penstock.db"
 MANIFEST: Final = "manifest.json"
 SEGMENTS: Final = "segments"
-INCARNATIONS_SKIPPED: Final = 1_000
-"""Of a restored store: what processes after the backup gave out (leases, for example) is not given out again."""
-IDS_SKIPPED: Final = 1 << 20
+LOG: Final = "log"
 _PART_BYTES: Final = 1 << 20
 _ZEROS: Final = bytes(_PART_BYTES)
 
@@ -161,7 +161,7 @@ class _Making:
             self._had += known.file.size
             return
         partial = self._partial / path.name
-        digest = _copy(path, partial)
+        digest = copy_file(path, partial)
         name = f"{SEGMENTS}/{number:010d}-{digest[:16]}.log"
         if (self._folder / name).exists():
             partial.unlink()
@@ -181,7 +181,7 @@ class _Making:
             # In one step: between two a server would write, and SQLite begin again.
             old.backup(new)
             store_id: bytes = new.execute(SQL.log).fetchone()[0]
-        _sync(target)
+        sync_file(target)
         self._check_same_store(store_id.hex())
         return store_id.hex()
 
@@ -195,7 +195,7 @@ class _Making:
         place = self._partial / MANIFEST
         make_private(place)
         place.write_bytes(data)
-        _sync(place)
+        sync_file(place)
         sync_folder(self._partial)
         sync_folder(self._folder / SEGMENTS)
         self._partial.rename(self._folder / manifest.name)
@@ -239,6 +239,32 @@ def chosen(folder: Path, name: str | None) -> Manifest:
     )
 
 
+class Tables(NamedTuple):
+    """What the file of a store or a backup says of itself."""
+
+    store_id: bytes
+    position: LogPosition
+    """Up to where the tables know the log."""
+    line: int
+    """0, or when the store was restored, in microseconds: its log goes another way from then on."""
+    incarnation: int
+    ids: int
+
+
+def read_tables(connection: Connection) -> Tables:
+    store_id, _turn, *position = connection.execute(SQL.log).fetchone()
+    counters = dict(connection.execute(SQL.counters))
+    return Tables(store_id, LogPosition(*position), counters.get("line", 0), counters["incarnation"], counters["ids"])
+
+
+def tables_of(folder: Path, manifest: Manifest) -> Tables:
+    """Of a backup."""
+    path = folder / manifest.file.path
+    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    with translated(path), closing(sqlite3.connect(uri, uri=True)) as connection:
+        return read_tables(connection)
+
+
 def _read(place: Path) -> Manifest:
     try:
         manifest = msgspec.json.decode(place.read_bytes(), type=Manifest)
@@ -261,7 +287,19 @@ def prune(folder: Path, keep: int) -> list[str]:
         for path in (folder / SEGMENTS).glob("*.log"):
             if path not in needed:
                 path.unlink()
+        _prune_log(folder, kept)
         return [one.name for one in gone]
+
+
+def _prune_log(folder: Path, kept: list[Manifest]) -> None:
+    """Delete what no backup that is kept begins with."""
+    first: dict[int, int] = {}
+    for tables in (tables_of(folder, one) for one in kept):
+        first[tables.line] = min(tables.position.segment, first.get(tables.line, tables.position.segment))
+    for path in (folder / LOG).glob("*/*.log"):
+        line, number = int(path.parent.name), int(path.stem)
+        if number < first.get(line, number + 1):
+            path.unlink()
 
 
 @contextmanager
@@ -289,44 +327,6 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-# Restoring -----------------------------------------------------------------------------------------------
-
-
-def restore(folder: Path, manifest: Manifest, target: Path, told: Told = lambda *_: None) -> None:
-    """Make a store from a backup, where there is none. Every file's checksum is compared while it is copied."""
-    log = Segments(Path(f"{target}-log"))
-    if target.exists() or log.folder.exists():
-        raise AlreadyExists(f"{target} or its log exists; name a new file")
-    with translated(target):
-        log.folder.mkdir(mode=0o700, parents=True)
-        for done, segment in enumerate(manifest.segments):
-            told("segments of the log", done, len(manifest.segments))
-            _copy_checked(folder, segment.file, log.path(segment.number))
-        partial = target.with_name(f"{target.name}.restoring")
-        partial.unlink(missing_ok=True)
-        _copy_checked(folder, manifest.file, partial)
-        _skip_numbers(partial)
-        sync_folder(log.folder)
-        partial.rename(target)
-        sync_folder(target.parent)
-
-
-def _copy_checked(folder: Path, file: CopiedFile, target: Path) -> None:
-    source = folder / file.path
-    if not source.exists():
-        raise StoreCorrupt(f"{source} is missing: the backup is not whole")
-    if _copy(source, target) != file.sha256:
-        raise StoreCorrupt(f"{source} is damaged: its checksum is not the one that the backup was made with")
-
-
-def _skip_numbers(file: Path) -> None:
-    """Numbers and ids given out after the backup may be in clients' hands: the restored store gives others."""
-    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(SQL.skip_after_restore, (INCARNATIONS_SKIPPED, IDS_SKIPPED))
-    _sync(file)
-
-
 # Files ---------------------------------------------------------------------------------------------------
 
 
@@ -335,7 +335,7 @@ def _is_copy_of(known: CopiedSegment, status: os.stat_result) -> bool:
     return (known.inode, known.mtime_ns, known.file.size) == (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
-def _copy(source: Path, target: Path) -> str:
+def copy_file(source: Path, target: Path) -> str:
     """Copy a file, durably and without its room of zeros; its SHA-256."""
     digest = hashlib.sha256()
     make_private(target)
@@ -357,6 +357,6 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
+def sync_file(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())

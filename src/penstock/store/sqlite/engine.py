@@ -109,12 +109,12 @@ class SqliteStore:
         def end(error: Exception | None) -> None:
             done(None if error is None else self._file.translated(error))
 
-        return self._log.append_soon(draft(commit), end)
+        return self._log.append_soon(draft(commit, cluster.now_ms()), end)
 
     async def apply(self, commit: Commit) -> None:
         self._check_open()
         check_commit(commit)
-        record = draft(commit)
+        record = draft(commit, cluster.now_ms())
         if not self._append(record, self._log.append_at_once):
             await asyncio.wrap_future(self._appender.submit(self._append, record, self._log.append))
 

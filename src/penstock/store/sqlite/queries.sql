@@ -286,8 +286,16 @@ SELECT lane, base, count, published_ms, bytes_end, size, meta, segment, position
 WHERE segment = ?
 
 -- name: skip_after_restore
--- Incarnations and ids that may have been given after a backup was made.
-UPDATE counters SET value = value + CASE name WHEN 'incarnation' THEN ?1 ELSE ?2 END WHERE name IN ('incarnation', 'ids')
+-- A number of incarnations or ids that may have been given since.
+UPDATE counters SET value = max(value, ?2) + ?3 WHERE name = ?1
+
+-- name: put_line
+-- A restored store goes another way than the one that was backed up, and so does its log.
+REPLACE INTO counters (name, value) VALUES ('line', ?)
+
+-- name: counters
+-- All counters.
+SELECT name, value FROM counters
 
 -- name: put_store_id
 -- The id of the store that a file was salvaged from.

@@ -86,6 +86,14 @@ class LoggedCommit(msgspec.Struct, gc=False, array_like=True):
     outbox_deleted: tuple[Integer, ...]
     traces: tuple[TraceRow, ...]
     traces_expired_ms: Integer | None
+    committed_ms: Integer = 0
+    """When it was made, by the machine's clock; 0 in records of versions that did not say."""
+
+    @property
+    def time_ms(self) -> int:
+        """When it was made, as far as it says: at least when its newest messages were published; 0 for no idea."""
+        published = (row.published_ms for change in self.lanes for row in change.batches)
+        return self.committed_ms or max(published, default=0)
 
 
 class Draft(NamedTuple):
@@ -135,8 +143,8 @@ def seed_of(store_id: bytes, segment: int, position: int) -> int:
     return crc32(_PLACE.pack(store_id, segment, position))
 
 
-def draft(commit: Commit) -> Draft:
-    """Encode a commit; `InvalidArgument` for a value that no row can keep."""
+def draft(commit: Commit, committed_ms: int = 0) -> Draft:
+    """Encode a commit that is made now; `InvalidArgument` for a value that no row can keep."""
     bodies = [row.body for change in commit.lanes for row in change.batches]
     logged = LoggedCommit(
         commit.epochs,
@@ -148,6 +156,7 @@ def draft(commit: Commit) -> Draft:
         tuple(commit.outbox_deleted),
         tuple(commit.traces),
         commit.traces_expired_ms,
+        committed_ms,
     )
     try:
         rows = _encoder.encode(logged)

@@ -16,13 +16,13 @@ import fcntl
 import os
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.model.checksum import crc32
-from penstock.model.errors import StoreCorrupt
+from penstock.model.errors import StoreCorrupt, Unavailable
 from penstock.store.sqlite.log.records import HEAD, MAGIC, Draft, Head, parse_head, seed_of
 from penstock.store.sqlite.log.sync import Done, KernelSyncs
 
@@ -39,6 +39,7 @@ ZEROS_FOR_BYTES: Final = 1 << 16
 _SEGMENT_MAGIC: Final = b"PNSTLOG\x01"
 _SEGMENT_HEAD: Final = struct.Struct("<8s16sQQ")
 _CHECKSUM: Final = struct.Struct("<I")
+_NUMBER: Final = struct.Struct("<Q")
 _ROOM: Final = struct.Struct("<QI")
 """Behind the head's checksum: the bytes set aside, and a checksum of these and the head. Older segments have zeros."""
 _BLOCK_BYTES: Final = 4096
@@ -224,7 +225,11 @@ class Segments:
 
     def open(self, number: int, store_id: bytes, *, only_read: bool = False) -> Segment | None:
         """The segment of a number; None where its head is not whole. `FileNotFoundError` where it is not there."""
-        path = self.path(number)
+        return self.open_at(self.path(number), number, store_id, only_read=only_read)
+
+    @staticmethod
+    def open_at(path: Path, number: int, store_id: bytes, *, only_read: bool = False) -> Segment | None:
+        """The same for a segment, or a copy of one, of any name."""
         file = os.open(path, (os.O_RDONLY if only_read else os.O_RDWR) | os.O_CLOEXEC)
         head = os.pread(file, SEGMENT_HEAD_BYTES, 0)
         if store_of(head) is None:
@@ -273,10 +278,34 @@ class Segments:
             yield is_free
 
     @contextmanager
-    def _lock_file(self) -> Iterator[int]:
+    def wanted(self) -> Iterator[Callable[[int], None]]:
+        """No segment is deleted from a number on, which rises as it is called with it; at first none at all.
+
+        It goes with the process. `Unavailable` where another one has it.
+        """
+        with self._lock_file("wanted") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Unavailable(f"another process copies the log {self.folder} already") from None
+            os.pwrite(file, _NUMBER.pack(0), 0)
+            yield lambda number: _write_all(file, _NUMBER.pack(number), 0)
+
+    def wanted_from(self) -> int:
+        """The lowest number that `wanted` keeps."""
+        with self._lock_file("wanted") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                data = os.pread(file, _NUMBER.size, 0)
+                return int(_NUMBER.unpack(data)[0]) if len(data) == _NUMBER.size else 0
+        return sys.maxsize
+
+    @contextmanager
+    def _lock_file(self, name: str = "held") -> Iterator[int]:
         """Its lock is of this opening, and goes with the process that has it."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        file = os.open(self.folder / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             yield file
         finally:

@@ -22,6 +22,7 @@ SLACK_SEGMENTS: Final = 2
 
 def clean(connection: Connection, segments: Segments, live: dict[int, int], current: int) -> None:
     """Delete what can go of the segments before `current`, up to which the tables know the log; `live` forgets them."""
+    current = min(current, segments.wanted_from())
     closed = [number for number in segments.numbers() if number < current]
     gone = [number for number in closed if not live.get(number)]
     wasteful = _wasteful(segments, live, closed)
