@@ -84,6 +84,7 @@ class NodeSettings(TypedDict, total=False):
     limits: Limits
     enqueue_poll: float
     spool: SpoolSettings | None
+    scrub_bytes_per_second: int
 
 
 async def open_store(store: Store, clock: Clock, **settings: Unpack[NodeSettings]) -> LocalBroker:

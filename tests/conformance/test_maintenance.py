@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.model.rows import Commit, DedupRow, Member, TraceRow
+import msgspec
+
+from penstock import Message, encode
+from penstock.model.rows import BatchRow, Commit, DedupRow, Member, TraceRow
 from penstock.store.contract import FullStore
 from tests.conformance.engines import Engine
 from tests.conformance.samples import LANE, batches, change, commit, own_all
@@ -35,6 +38,8 @@ def test_ids_are_listed_by_their_bytes(engine: Engine, tmp_path: Path) -> None:
         assert await store.list_dedup(LANE, None, 2) == rows[:2]
         assert await store.list_dedup(LANE, b"\x00", 2) == rows[2:4]
         assert await store.list_dedup(LANE, b"\xff", 2) == []
+        assert await store.list_dedup(LANE, None, 100, 3) == rows[3:]
+        assert await store.list_dedup(LANE, b"a\x00", 100, 3) == rows[4:]
         await store.apply(commit(epochs, lanes_deleted=[LANE]))
         assert await store.list_dedup(LANE, None, 100) == []
 
@@ -54,6 +59,28 @@ def test_traces_are_listed_by_time_and_those_of_one_time_together(engine: Engine
         assert in_order(await store.list_traces(-1, 4)) == rows[:6]
         assert in_order(await store.list_traces(100, 100)) == rows[3:]
         assert await store.list_traces(102, 100) == []
+
+    engine.run(tmp_path, scenario)
+
+
+def test_batches_are_checked_in_pages(engine: Engine, tmp_path: Path) -> None:
+    whole = encode([Message(b"0" * 100)])
+    rows = [BatchRow(number, 1, 7, 100 * (number + 1), whole.meta, whole.body) for number in range(4)]
+    rows[1] = msgspec.structs.replace(rows[1], body=whole.body[:-1] + b"x")
+    rows[2] = msgspec.structs.replace(rows[2], meta=whole.meta[:-1] + b"x")
+
+    async def scenario(store: FullStore) -> None:
+        epochs = await own_all(store)
+        assert await store.check(LANE, 0, 1 << 20) == []
+        await store.apply(commit(epochs, change(batches=rows)))
+        found = await store.check(LANE, 0, 1 << 20)
+        assert [(one.base, one.end, one.is_intact) for one in found] == [
+            (0, 1, True), (1, 2, False), (2, 3, False), (3, 4, True),
+        ]  # fmt: skip
+        assert [(one.size, one.published_ms) for one in found] == [(row.size, 7) for row in rows]
+        assert [one.base for one in await store.check(LANE, 1, rows[1].size + rows[2].size)] == [1, 2]
+        assert [one.base for one in await store.check(LANE, 3, 1)] == [3]
+        assert await store.check(LANE, 4, 1) == []
 
     engine.run(tmp_path, scenario)
 

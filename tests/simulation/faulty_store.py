@@ -20,6 +20,7 @@ from penstock.model.rows import (
     BatchRow,
     CatalogChanges,
     CatalogRow,
+    CheckedBatch,
     ClusterView,
     Commit,
     DedupRow,
@@ -144,6 +145,12 @@ class FaultyStore:
         rows = await self._disk.read(lane, start, end, bytes_most)
         await self._after("read")
         return rows
+
+    async def check(self, lane: int, start: int, bytes_most: int) -> list[CheckedBatch]:
+        await self._before("check")
+        checked = await self._disk.check(lane, start, bytes_most)
+        await self._after("check")
+        return checked
 
     async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
         await self._before("heads")

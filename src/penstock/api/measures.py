@@ -113,6 +113,20 @@ class RestNumbers(msgspec.Struct):
     """The largest that is known without reading."""
 
 
+class ScrubNumbers(msgspec.Struct):
+    """How far the scrub is, since the process began."""
+
+    lanes: int = 0
+    """Of this pass."""
+    lanes_done: int = 0
+    batches: int = 0
+    bytes: int = 0
+    passes: int = 0
+    """That came to their end."""
+    passed_ms: int = 0
+    """When the last one did; 0 for none."""
+
+
 class NodeNumbers(msgspec.Struct):
     """Everything a scrape shows of a node."""
 
@@ -135,4 +149,5 @@ class NodeNumbers(msgspec.Struct):
     damage_notes: int
     damaged_messages: int
     spool: SpoolNumbers | None = None
+    scrub: ScrubNumbers | None = None
     now_ms: int = 0

@@ -44,6 +44,9 @@ class NodeSection(msgspec.Struct, frozen=True, kw_only=True):
     """Keep the `$events` stream: what happened to each delivery. Histories and traces are read from it."""
     enqueue_poll: Seconds = 1.0
     """Seconds between looks for messages that applications have enqueued in the database, where it does not tell."""
+    scrub_bytes_per_second: Annotated[int, Meta(ge=0, le=1 << 40)] = 4 * MIB
+    """How fast all that is kept is read again, once a day, to find damage early; 0: never. See
+    [the scrub](operate.md#damage-before-a-consumer-meets-it)."""
 
 
 class SpoolSection(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from penstock.api.front_broker import FrontBroker
-from penstock.api.measures import COUNTERS, Histogram, NodeNumbers, SpoolNumbers
+from penstock.api.measures import COUNTERS, Histogram, NodeNumbers, ScrubNumbers, SpoolNumbers
 from penstock.version import VERSION
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -80,6 +80,8 @@ class _Page(Collector):
         yield from _node_families(self._numbers)
         if self._numbers.spool is not None:
             yield from _spool_families(self._numbers.spool, self._numbers.now_ms)
+        if self._numbers.scrub is not None:
+            yield from _scrub_families(self._numbers.scrub)
         yield from _queue_families(self._numbers)
         yield from _group_gauges(self._numbers)
         yield from _group_counters(self._numbers)
@@ -147,6 +149,18 @@ def _spool_families(spool: SpoolNumbers, now_ms: int) -> Iterator[Metric]:
         ("spool_dead", "Publishes that could not be replayed: the spool's dead letters.", spool.dead),
     )
     yield from counter_families(("spool_buffered", "Messages that were answered as buffered.", spool.buffered))
+
+
+def _scrub_families(scrub: ScrubNumbers) -> Iterator[Metric]:
+    yield from counter_families(
+        ("scrub_bytes", "Bytes of batches that the scrub has read.", scrub.bytes),
+        ("scrub_batches", "Batches that the scrub has read.", scrub.batches),
+        ("scrub_passes", "Passes of the scrub that came to their end.", scrub.passes),
+    )
+    yield from gauge_families(
+        ("scrub_progress", "How much of its pass the scrub has done, 0 to 1.", scrub.lanes_done / max(scrub.lanes, 1)),
+        ("scrub_passed_timestamp_seconds", "When the last pass ended; 0 for none.", scrub.passed_ms / 1000),
+    )
 
 
 # Queues and groups ---------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ class Rows(Protocol):
     async def list_lanes(self, after: int, most: int) -> list[int]:
         """As in the contract."""
 
-    async def list_dedup(self, lane: int, after: bytes | None, most: int) -> list[DedupRow]:
+    async def list_dedup(self, lane: int, after: bytes | None, most: int, from_offset: int = 0) -> list[DedupRow]:
         """As in the contract."""
 
 
@@ -239,10 +239,10 @@ async def list_all_lanes(rows: Rows) -> list[int]:
     return lanes
 
 
-async def list_all_dedup(rows: Rows, lane: int) -> AsyncIterator[DedupRow]:
-    """Every id of a lane."""
+async def list_all_dedup(rows: Rows, lane: int, from_offset: int = 0) -> AsyncIterator[DedupRow]:
+    """Every id of a lane, of offsets from one on."""
     after: bytes | None = None
-    while page := await rows.list_dedup(lane, after, IDS_AT_ONCE):
+    while page := await rows.list_dedup(lane, after, IDS_AT_ONCE, from_offset):
         for row in page:
             yield row
         after = page[-1].key

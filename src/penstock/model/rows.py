@@ -77,6 +77,17 @@ class BatchRow(msgspec.Struct, frozen=True, gc=False):
         return BatchHead(self.base, self.count, self.published_ms, self.bytes_end, self.size, self.meta)
 
 
+class CheckedBatch(msgspec.Struct, frozen=True, gc=False):
+    """A stored batch that was read to see whether it is whole."""
+
+    base: int
+    end: int
+    published_ms: int
+    size: int
+    is_intact: bool
+    """Whether meta and body could be read and match their checksums."""
+
+
 class GroupRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A group's cursor on a lane: first offset never handed out; for streams also what was committed."""
 

@@ -16,6 +16,7 @@ from penstock.model.rows import SLOTS, Member
 from penstock.node.background.enqueued import POLL_S, Enqueueing
 from penstock.node.background.retention import LaneRetention, QueueRetention
 from penstock.node.background.schedules import Schedules
+from penstock.node.background.scrub import Scrub
 from penstock.node.cache import BatchCache
 from penstock.node.catalog import Catalog
 from penstock.node.catalog_writer import CatalogWriter
@@ -86,6 +87,7 @@ class Node:
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
         enqueue_poll: float = POLL_S,
         spool: SpoolSettings | None = None,
+        scrub_bytes_per_second: int = 0,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -100,7 +102,7 @@ class Node:
         self._build_declaring()
         self._build_publishing(spool)
         self._build_staging()
-        self._build_background(enqueue_poll)
+        self._build_background(enqueue_poll, scrub_bytes_per_second)
         self._build_observation(events)
         self._build_commit_host()
         self._wire()
@@ -216,7 +218,7 @@ class Node:
             round(limits.staging_ttl * 1000),
         )
 
-    def _build_background(self, enqueue_poll: float) -> None:
+    def _build_background(self, enqueue_poll: float, scrub_bytes_per_second: int) -> None:
         catalog, writer, commits, publisher = self.catalog, self.writer, self.commits, self.publisher
         clock, timers, tasks = self.clock, self.timers, self.tasks
         lifecycle, ownership = self.lifecycle, self.ownership
@@ -230,6 +232,7 @@ class Node:
         self.enqueueing = Enqueueing(
             self.store.enqueueing, catalog, commits, publisher, clock, self.counters, lifecycle, ownership, enqueue_poll
         )
+        self.scrub = Scrub(self.store, catalog, ownership, self.damage, clock, tasks, scrub_bytes_per_second)
 
     def _build_observation(self, events: bool) -> None:
         store, catalog, lanes, commits, clock = self.store, self.catalog, self.lanes, self.commits, self.clock
@@ -249,6 +252,7 @@ class Node:
             self.enqueueing,
             self.spool,
             self.damage,
+            self.scrub,
             clock,
             lifecycle,
         )
@@ -360,6 +364,7 @@ class Node:
         self.outbox.start()
         await self.enqueueing.open()
         await self.spool.open(joined.secret)
+        self.scrub.start()
 
     async def open_among(self, owner: str, options: ClusterOptions, *, is_alone: bool = False) -> Cluster:
         """Be ready to be one of several nodes; `join` of what this returns makes it one."""
@@ -369,6 +374,7 @@ class Node:
         await self.traces.open()
         self.outbox.start()
         await self.enqueueing.open()
+        self.scrub.start()
         return cluster
 
     async def close(self) -> None:

@@ -40,6 +40,7 @@ from penstock.model.rows import (
     BatchRow,
     CatalogChanges,
     CatalogRow,
+    CheckedBatch,
     ClusterView,
     Commit,
     DedupRow,
@@ -84,6 +85,12 @@ class Log(Protocol):
         """Batches that overlap [start, end), in order; at least one where there is one, then up to bytes_most.
 
         An engine that verified a body's checksum sets `is_intact`; a damaged body is no error here.
+        """
+
+    async def check(self, lane: int, start: int, bytes_most: int) -> list[CheckedBatch]:
+        """Whether batches that end after `start` are whole, as they are on the disk; as many as `read` would give.
+
+        Off the event loop, as far as that is the engine's to say.
         """
 
     async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
@@ -188,8 +195,8 @@ class Maintenance(Protocol):
     async def list_lanes(self, after: int, most: int) -> list[int]:
         """Lanes that were ever written and not deleted, above a number, by rising number."""
 
-    async def list_dedup(self, lane: int, after: bytes | None, most: int) -> list[DedupRow]:
-        """The ids of a lane above a key, by rising key; from the first on where none is given."""
+    async def list_dedup(self, lane: int, after: bytes | None, most: int, from_offset: int = 0) -> list[DedupRow]:
+        """The ids of a lane above a key, by rising key, of offsets from one on; from the first where none is given."""
 
     async def list_traces(self, after_ms: int, most: int) -> list[TraceRow]:
         """Trace rows behind a time, by rising time: all of one time together, so it may be more than `most`."""

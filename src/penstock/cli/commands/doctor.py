@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from penstock.cli.moments import when
 from penstock.cli.output import Answer, print_table, printable
 from penstock.cli.serve.command import FILES_BESIDE, has_spool
 from penstock.cli.serve.settings import Flags
@@ -80,6 +81,7 @@ def check_ports(config: Config) -> Iterator[Check]:
     answer = ask_server(config)
     if answer is not None:
         yield Check("ready", "fine" if answer == "ready" else "mind", f"the server says: {answer}")
+        yield from check_scrub(config)
     for entry in FRONTS:
         section: Any = config.fronts[entry.name]
         for option in entry.ports if section.enabled else ():
@@ -113,13 +115,34 @@ def reachable(host: str) -> str:
 
 def ask_server(config: Config) -> str | None:
     """What the server of this configuration says of itself; None where there is none, or no Penstock."""
-    connection = HTTPConnection(reachable(config.http.host), config.http.port, timeout=SECONDS)
     try:
-        connection.request("GET", "/readyz")
-        response = connection.getresponse()
-        body = json.loads(response.read())
-        return str(body["status"] if response.status == 200 else body["error"]["message"])
+        status, text = get(config, "/readyz")
+        body = json.loads(text)
+        return str(body["status"] if status == 200 else body["error"]["message"])
     except (OSError, HTTPException, ValueError, KeyError, TypeError):
         return None
+
+
+def check_scrub(config: Config) -> Iterator[Check]:
+    """How far the running server is with reading again all that it keeps; nothing where it does not tell."""
+    try:
+        lines = get(config, "/metrics")[1].decode().splitlines()
+        found = dict(line.rsplit(" ", 1) for line in lines if line.startswith("penstock_scrub_"))
+        if not found:
+            yield Check("scrub", "mind", "the server does not look for damage", "set node.scrub_bytes_per_second")
+            return
+        passed_s = float(found["penstock_scrub_passed_timestamp_seconds"])
+        last = f"the last pass ended {when(round(passed_s * 1000))}" if passed_s else "no pass has ended yet"
+        yield Check("scrub", "fine", f"{float(found['penstock_scrub_progress']):.0%} of this pass is read; {last}")
+    except (OSError, HTTPException, ValueError, KeyError):
+        return
+
+
+def get(config: Config, path: str) -> tuple[int, bytes]:
+    connection = HTTPConnection(reachable(config.http.host), config.http.port, timeout=SECONDS)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
     finally:
         connection.close()

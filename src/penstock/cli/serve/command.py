@@ -219,6 +219,7 @@ async def open_broker(config: Config) -> LocalBroker | ClusterBroker:
             "limits": limits,
             "enqueue_poll": config.node.enqueue_poll,
             "spool": spool,
+            "scrub_bytes_per_second": config.node.scrub_bytes_per_second,
         }
         if scheme_of(config.store.path):
             options = ClusterOptions(heartbeat_ms=config.cluster.heartbeat_ms, lease_ms=config.cluster.lease_ms)

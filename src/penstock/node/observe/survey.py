@@ -21,6 +21,7 @@ from penstock.core.lane import Group as GroupState
 from penstock.core.lane import Lane
 from penstock.model.errors import Closed, PenstockError
 from penstock.node.background.enqueued import Enqueueing
+from penstock.node.background.scrub import Scrub
 from penstock.node.cache import BatchCache
 from penstock.node.catalog import Catalog, Group, Queue
 from penstock.node.clock import Clock
@@ -52,6 +53,7 @@ class Survey:
     _enqueueing: Enqueueing
     _spool: Spool
     _damage: Damage
+    _scrub: Scrub
     _clock: Clock
     _lifecycle: Lifecycle
 
@@ -97,6 +99,7 @@ class Survey:
             damage_notes=len(self._damage.notes()),
             damaged_messages=self._damage.messages,
             spool=self._spool.numbers(),
+            scrub=self._scrub.numbers(),
             now_ms=self._clock.now_ms(),
         )
 

@@ -13,9 +13,11 @@ from heapq import heappop, heappush
 from time import time_ns
 from typing import TypeVar
 
+from penstock.model import INTEGER_MAX
 from penstock.model.rows import (
     BatchHead,
     BatchRow,
+    CheckedBatch,
     Commit,
     DeadRow,
     DedupRow,
@@ -27,6 +29,7 @@ from penstock.model.rows import (
     TraceRow,
     WaitingRow,
 )
+from penstock.store.checking import check_batches
 from penstock.store.contract import CallbackLog, Capabilities, Enqueueing, check_commit
 from penstock.store.memory.coordination import MemoryCoordination
 
@@ -89,6 +92,9 @@ class MemoryStore(MemoryCoordination):
             found.append(row)
         return found
 
+    async def check(self, lane: int, start: int, bytes_most: int) -> list[CheckedBatch]:
+        return check_batches(await self.read(lane, start, INTEGER_MAX, bytes_most))
+
     async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
         self._check_open()
         found: list[BatchHead] = []
@@ -136,10 +142,10 @@ class MemoryStore(MemoryCoordination):
         self._check_open()
         return sorted(number for number in self._lanes if number > after)[: max(most, 0)]
 
-    async def list_dedup(self, lane: int, after: bytes | None, most: int) -> list[DedupRow]:
+    async def list_dedup(self, lane: int, after: bytes | None, most: int, from_offset: int = 0) -> list[DedupRow]:
         self._check_open()
         known = self._lanes[lane].dedup if lane in self._lanes else {}
-        keys = sorted(key for key in known if after is None or key > after)
+        keys = sorted(key for key in known if (after is None or key > after) and known[key].offset >= from_offset)
         return [known[key] for key in keys[: max(most, 0)]]
 
     async def list_traces(self, after_ms: int, most: int) -> list[TraceRow]:

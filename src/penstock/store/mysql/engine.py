@@ -15,12 +15,14 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import asdict
 
+from penstock.model import INTEGER_MAX
 from penstock.model.errors import Closed, Fenced, Unavailable
 from penstock.model.rows import (
     BatchHead,
     BatchRow,
     CatalogChanges,
     CatalogRow,
+    CheckedBatch,
     ClusterView,
     Commit,
     DedupRow,
@@ -32,6 +34,7 @@ from penstock.model.rows import (
     SlotRow,
     TraceRow,
 )
+from penstock.store.checking import check_batches
 from penstock.store.contract import CallbackLog, Capabilities, check_commit
 from penstock.store.mysql import commit as writing
 from penstock.store.mysql.enqueueing import MysqlEnqueueing
@@ -199,6 +202,10 @@ class MysqlStore:
         values = {"lane": lane, "start": start, "end": end, "bytes_most": bytes_most}
         return list(joined(await self._fetch_by_name(SQL.read, values)))
 
+    async def check(self, lane: int, start: int, bytes_most: int) -> list[CheckedBatch]:
+        rows = await self.read(lane, start, INTEGER_MAX, bytes_most)
+        return await asyncio.to_thread(check_batches, rows)
+
     async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
         values = {"lane": lane, "start": start, "batches_most": max(batches_most, 1), "bytes_most": bytes_most}
         return [BatchHead(*row) for row in await self._fetch_by_name(SQL.heads, values)]
@@ -238,11 +245,11 @@ class MysqlStore:
     async def list_lanes(self, after: int, most: int) -> list[int]:
         return [lane for (lane,) in await self._fetch(SQL.list_lanes, after, max(most, 0))]
 
-    async def list_dedup(self, lane: int, after: bytes | None, most: int) -> list[DedupRow]:
+    async def list_dedup(self, lane: int, after: bytes | None, most: int, from_offset: int = 0) -> list[DedupRow]:
         if after is None:
-            rows = await self._fetch(SQL.first_dedup, lane, max(most, 0))
+            rows = await self._fetch(SQL.first_dedup, lane, from_offset, max(most, 0))
         else:
-            rows = await self._fetch(SQL.list_dedup, lane, after, max(most, 0))
+            rows = await self._fetch(SQL.list_dedup, lane, after, from_offset, max(most, 0))
         return [DedupRow(*row) for row in rows]
 
     async def list_traces(self, after_ms: int, most: int) -> list[TraceRow]:

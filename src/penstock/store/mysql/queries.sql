@@ -345,13 +345,14 @@ SELECT lane FROM lanes WHERE lane > %s ORDER BY lane LIMIT %s
 
 -- name: list_dedup
 -- Ids of a lane above a key.
-SELECT `key`, `offset`, expires_ms FROM dedup WHERE lane = %s AND `key` > %s AND NOT EXISTS (
+SELECT `key`, `offset`, expires_ms FROM dedup WHERE lane = %s AND `key` > %s AND `offset` >= %s
+AND NOT EXISTS (
     SELECT 1 FROM leftovers o WHERE o.lane = dedup.lane AND o.below = 9223372036854775807
 ) ORDER BY `key` LIMIT %s
 
 -- name: first_dedup
 -- The first ids of a lane.
-SELECT `key`, `offset`, expires_ms FROM dedup WHERE lane = %s AND NOT EXISTS (
+SELECT `key`, `offset`, expires_ms FROM dedup WHERE lane = %s AND `offset` >= %s AND NOT EXISTS (
     SELECT 1 FROM leftovers o WHERE o.lane = dedup.lane AND o.below = 9223372036854775807
 ) ORDER BY `key` LIMIT %s
 

@@ -8,17 +8,20 @@ Next stop: the node.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from penstock.model import INTEGER_MAX
 from penstock.model.errors import Closed
 from penstock.model.rows import (
     BatchHead,
     BatchRow,
     CatalogChanges,
     CatalogRow,
+    CheckedBatch,
     ClusterView,
     Commit,
     DedupRow,
@@ -30,6 +33,7 @@ from penstock.model.rows import (
     SlotRow,
     TraceRow,
 )
+from penstock.store.checking import check_batches
 from penstock.store.contract import CallbackLog, Capabilities, changes_enqueued, check_commit
 from penstock.store.postgres.apply import commit_values, kept, row_of, settle_values
 from penstock.store.postgres.enqueueing import PostgresEnqueueing
@@ -174,6 +178,10 @@ class PostgresStore:
         rows = await self._fetch(self._sql.read, lane, start, end, bytes_most)
         return [BatchRow(*row) for row in rows]
 
+    async def check(self, lane: int, start: int, bytes_most: int) -> list[CheckedBatch]:
+        rows = await self.read(lane, start, INTEGER_MAX, bytes_most)
+        return await asyncio.to_thread(check_batches, rows)
+
     async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
         rows = await self._fetch(self._sql.heads, lane, start, max(batches_most, 1), bytes_most)
         return [BatchHead(*row) for row in rows]
@@ -209,8 +217,8 @@ class PostgresStore:
     async def list_lanes(self, after: int, most: int) -> list[int]:
         return [lane for (lane,) in await self._fetch(self._sql.list_lanes, after, max(most, 0))]
 
-    async def list_dedup(self, lane: int, after: bytes | None, most: int) -> list[DedupRow]:
-        return [DedupRow(*row) for row in await self._fetch(self._sql.list_dedup, lane, after, max(most, 0))]
+    async def list_dedup(self, lane: int, after: bytes | None, most: int, from_offset: int = 0) -> list[DedupRow]:
+        return [DedupRow(*row) for row in await self._fetch(self._sql.list_dedup, lane, after, max(most, 0), from_offset)]
 
     async def list_traces(self, after_ms: int, most: int) -> list[TraceRow]:
         rows = await self._fetch(self._sql.list_traces, after_ms, max(most, 1))

@@ -204,7 +204,8 @@ SELECT lane FROM penstock.lanes WHERE lane > $1 ORDER BY lane LIMIT $2
 
 -- name: list_dedup
 -- Ids of a lane above a key.
-SELECT key, "offset", expires_ms FROM penstock.dedup WHERE lane = $1 AND ($2::bytea IS NULL OR key > $2)
+SELECT key, "offset", expires_ms FROM penstock.dedup
+WHERE lane = $1 AND ($2::bytea IS NULL OR key > $2) AND "offset" >= $4
 AND NOT EXISTS (SELECT FROM penstock.leftovers WHERE lane = $1 AND below = 9223372036854775807)
 ORDER BY key LIMIT $3
 

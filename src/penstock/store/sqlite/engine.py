@@ -9,7 +9,7 @@ what, and what a read must wait for. It may not know what a lease or a due time 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, islice
@@ -22,6 +22,7 @@ from penstock.model.rows import (
     BatchRow,
     CatalogChanges,
     CatalogRow,
+    CheckedBatch,
     ClusterView,
     Commit,
     DedupRow,
@@ -37,7 +38,7 @@ from penstock.store.sqlite import coordination as cluster
 from penstock.store.sqlite import reads
 from penstock.store.sqlite.file import MIGRATIONS, Connection, File, durably, in_transaction
 from penstock.store.sqlite.index import IndexedLog
-from penstock.store.sqlite.log.bodies import Located, Scratch, SegmentGone, read_bodies
+from penstock.store.sqlite.log.bodies import Located, Scratch, SegmentGone, check_bodies, read_bodies
 from penstock.store.sqlite.log.records import Draft, draft
 from penstock.store.sqlite.overlay import Overlay
 from penstock.store.sqlite.statements import SQL
@@ -126,10 +127,30 @@ class SqliteStore:
         def find(pending: reads.Pending, connection: Connection) -> list[Located]:
             return reads.find_batches(connection, pending, lane, start, end, bytes_most)
 
+        return await self._found(lane, start, end, find, self._bodies)
+
+    async def check(self, lane: int, start: int, bytes_most: int) -> list[CheckedBatch]:
+        def find(pending: reads.Pending, connection: Connection) -> list[Located]:
+            return reads.find_batches(connection, pending, lane, start, reads.OFFSET_MOST, bytes_most)
+
+        async def check(found: list[Located]) -> list[CheckedBatch]:
+            return await self._readers.run(lambda _: check_bodies(self._log.segments, found))
+
+        return await self._found(lane, start, reads.OFFSET_MOST, find, check)
+
+    async def _found(
+        self,
+        lane: int,
+        start: int,
+        end: int,
+        find: Callable[[reads.Pending, Connection], list[Located]],
+        use: Callable[[list[Located]], Awaitable[Result]],
+    ) -> Result:
+        """Find batches and do something with their bodies, which may move in between."""
         tries = TRIES
         while True:
             try:
-                return await self._bodies(await self._read_log(lane, start, end, find))
+                return await use(await self._read_log(lane, start, end, find))
             except SegmentGone as gone:
                 tries -= 1
                 if not tries:
@@ -208,9 +229,9 @@ class SqliteStore:
         await self._indexed(lambda overlay: overlay.lanes)
         return await self._read(lambda connection: reads.list_lanes(connection, after, most))
 
-    async def list_dedup(self, lane: int, after: bytes | None, most: int) -> list[DedupRow]:
+    async def list_dedup(self, lane: int, after: bytes | None, most: int, from_offset: int = 0) -> list[DedupRow]:
         await self._indexed(lambda overlay: lane in overlay.lanes)
-        return await self._read(lambda connection: reads.list_dedup(connection, lane, after, most))
+        return await self._read(lambda connection: reads.list_dedup(connection, lane, after, most, from_offset))
 
     async def list_traces(self, after_ms: int, most: int) -> list[TraceRow]:
         await self._indexed(_changes_traces)

@@ -272,7 +272,8 @@ SELECT lane FROM lanes WHERE lane > ? ORDER BY lane LIMIT ?
 
 -- name: list_dedup
 -- Ids of a lane above a key.
-SELECT key, offset, expires_ms FROM dedup WHERE lane = ?1 AND (?2 IS NULL OR key > ?2) ORDER BY key LIMIT ?3
+SELECT key, offset, expires_ms FROM dedup WHERE lane = ?1 AND (?2 IS NULL OR key > ?2) AND offset >= ?4
+ORDER BY key LIMIT ?3
 
 -- name: list_traces
 -- Traces behind a time, all of one time together.

@@ -150,8 +150,11 @@ def list_lanes(connection: Connection, after: int, most: int) -> list[int]:
     return [lane for (lane,) in connection.execute(SQL.list_lanes, (after, max(most, 0)))]
 
 
-def list_dedup(connection: Connection, lane: int, after: bytes | None, most: int) -> list[DedupRow]:
-    return [understood(DedupRow, row) for row in connection.execute(SQL.list_dedup, (lane, after, max(most, 0)))]
+def list_dedup(
+    connection: Connection, lane: int, after: bytes | None, most: int, from_offset: int
+) -> list[DedupRow]:
+    rows = connection.execute(SQL.list_dedup, (lane, after, max(most, 0), from_offset))
+    return [understood(DedupRow, row) for row in rows]
 
 
 def list_traces(connection: Connection, after_ms: int, most: int) -> list[TraceRow]:

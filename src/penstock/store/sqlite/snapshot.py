@@ -67,9 +67,9 @@ class Snapshot:
         with translated(self.path):
             return reads.list_lanes(self.connection, after, most)
 
-    async def list_dedup(self, lane: int, after: bytes | None, most: int) -> list[DedupRow]:
+    async def list_dedup(self, lane: int, after: bytes | None, most: int, from_offset: int = 0) -> list[DedupRow]:
         with translated(self.path):
-            return reads.list_dedup(self.connection, lane, after, most)
+            return reads.list_dedup(self.connection, lane, after, most, from_offset)
 
     async def list_traces(self, after_ms: int, most: int) -> list[TraceRow]:
         with translated(self.path):

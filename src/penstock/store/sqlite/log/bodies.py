@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 from penstock.batch import is_intact
 from penstock.model.errors import StoreCorrupt
-from penstock.model.rows import BatchRow
+from penstock.model.rows import BatchRow, CheckedBatch
+from penstock.store.checking import check_batches
 from penstock.store.sqlite.log.segments import Segments
 from penstock.store.sqlite.overlay import BatchPointer
 
@@ -40,6 +41,21 @@ def read_bodies(segments: Segments, found: Sequence[Located]) -> list[BatchRow]:
     """Waits for the disk."""
     with _Files(segments) as files:
         return [_batch(one, files.read(one) if one.inline is None else one.inline) for one in found]
+
+
+def check_bodies(segments: Segments, found: Sequence[Located]) -> list[CheckedBatch]:
+    """Whether these are whole on the disk: what the system has in memory of them is let go before and after."""
+    checked: list[CheckedBatch] = []
+    with _Files(segments) as files:
+        for one in found:
+            row = one.place
+            try:
+                files.forget(one)
+                checked += check_batches([_batch(one, files.read(one) if one.inline is None else one.inline)])
+                files.forget(one)
+            except (StoreCorrupt, OSError):  # the file ends before it, or the disk cannot read it
+                checked.append(CheckedBatch(row.base, row.end, row.published_ms, row.size, is_intact=False))
+    return checked
 
 
 class Scratch:
@@ -96,6 +112,11 @@ class _Files:
             except FileNotFoundError:
                 raise SegmentGone(str(path)) from None
         return file
+
+    def forget(self, one: Located) -> None:
+        if one.inline is None and sys.platform == "linux":
+            place = one.place
+            os.posix_fadvise(self.of(place.segment), place.position, one.body_bytes, os.POSIX_FADV_DONTNEED)
 
     def read(self, one: Located) -> bytes:
         place, size = one.place, one.body_bytes
