@@ -26,6 +26,12 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
     return Home(None, KINDS[request.param])
 
 
+@pytest.fixture(params=["sqlite", "memory", "memory, four commits under way"])
+def whole_home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
+    """For what one commit may hold only where it may be of several slots."""
+    return Home(tmp_path / "penstock.db") if request.param == "sqlite" else Home(None, KINDS[request.param])
+
+
 @pytest.fixture
 def file_home(tmp_path: Path) -> Home:
     """For what only a file can show."""

@@ -7,6 +7,7 @@ is allowed, nothing more. What is checked is listed in `docs/simulation.md`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from penstock.model.rows import Commit
@@ -42,11 +43,15 @@ class Checker:
 
     def landed(self, commit: Commit, scope: int) -> None:
         """A commit is durable."""
-        published = self.court.mirror.apply(commit, scope)
+        mirror = self.court.mirror
+        done = self.deaths.done(commit, scope)
+        published = mirror.apply(commit, scope)
         known: list[tuple[LaneMirror, Stored]] = []
-        self.deaths.landed(commit, scope)
+        left = Counter(key for place, key in self.deaths.done(commit, scope).items() if place not in done)
+        copies = [stored for lane, stored in published if mirror.queue_name(lane.id) == GRAVEYARD]
+        self.deaths.landed(commit, scope, left, copies)
         for lane, stored in published:
-            queue = self.court.mirror.queue_name(lane.id)
+            queue = mirror.queue_name(lane.id)
             if queue == GRAVEYARD:
                 self.deaths.copied(stored)
             elif any(planned.name == queue for planned in self._plan.queues):

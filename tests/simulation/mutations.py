@@ -31,6 +31,7 @@ from penstock.model.errors import LeaseLost, PenstockError
 from penstock.model.rows import Commit, DedupRow, LaneChange
 from penstock.model.verdict import Verdict
 from penstock.node.catalog import Group, Queue
+from penstock.node.cluster.dead_copies import DeadCopies
 from penstock.node.cluster.outbox import Outbox
 from penstock.node.commit.host import CommitHost
 from penstock.node.commit.loop import CommitLoop
@@ -328,7 +329,22 @@ def dead_letters_are_copied_twice() -> Any:
 
 @mutation
 def dead_letters_are_not_promised() -> Any:
-    return patch.object(Outbox, "rows", lambda *_: [])
+    return patch.object(DeadCopies, "rows", lambda *_: [])
+
+
+@mutation
+def dead_letters_are_copied_twice_at_once() -> Any:
+    original = DeadCopies._append
+
+    def append(own: DeadCopies, *arguments: Any) -> bool:
+        return original(own, *arguments) and original(own, *arguments)
+
+    return patch.object(DeadCopies, "_append", append)
+
+
+@mutation
+def dead_letters_go_without_a_copy() -> Any:
+    return patch.object(DeadCopies, "_append", lambda *_: True)
 
 
 @mutation

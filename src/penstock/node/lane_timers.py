@@ -5,7 +5,8 @@ Next stop: `consume/waiters.py`, since what comes back may be what a consumer wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Awaitable, Callable, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +40,9 @@ class LaneTimers:
     def __post_init__(self) -> None:
         self.on_ticked: list[Callable[[Lane], None]] = []
         """Told of a lane after its tick."""
+        self.missing_body: Callable[[Lane], int | None]
+        """An offset whose body should be in memory when the lane ticks: `DeadCopies`."""
+        self.read_body: Callable[[int, int], Awaitable[None]]
 
     def arm(self, lane: Lane) -> None:
         """Tick the lane when it is due next; the only timer that it has for this."""
@@ -65,6 +69,18 @@ class LaneTimers:
         self._timers.cancel(("lane", id))
 
     def _tick_by_id(self, id: int) -> None:
+        lane = self._lanes.get(id)
+        if lane is None:
+            return
+        offset = self.missing_body(lane)
+        if offset is None:
+            self._tick(lane)
+        else:
+            self._tasks.spawn(self._read_and_tick(id, offset))
+
+    async def _read_and_tick(self, id: int, offset: int) -> None:
+        with suppress(PenstockError):  # its copy is then made later
+            await self.read_body(id, offset)
         lane = self._lanes.get(id)
         if lane is not None:
             self._tick(lane)

@@ -22,6 +22,7 @@ from penstock.node.catalog import Catalog
 from penstock.node.catalog_writer import CatalogWriter
 from penstock.node.clock import Clock
 from penstock.node.cluster.catalog_feed import CatalogFeed
+from penstock.node.cluster.dead_copies import DeadCopies
 from penstock.node.cluster.membership import Cluster, ClusterOptions
 from penstock.node.cluster.outbox import Outbox, OwnSlots
 from penstock.node.cluster.ownership import Ownership
@@ -169,8 +170,20 @@ class Node:
         self.remote = remote = RemotePublish(ownership, commits, numbers, tasks)
         self.publisher = publisher = Publisher(lanes, commits, clock, remote, self.limits)
         self.positions = positions = Positions(store, commits, clock, ownership)
+        self.dead_copies = copies = DeadCopies(catalog, lanes, publisher, self.cache, clock, numbers)
         self.outbox = outbox = Outbox(
-            store, catalog, lanes, commits, publisher, positions, clock, self.timers, numbers, lifecycle, ownership
+            store,
+            catalog,
+            lanes,
+            commits,
+            publisher,
+            copies,
+            positions,
+            clock,
+            self.timers,
+            numbers,
+            lifecycle,
+            ownership,
         )
         if not commits.spans_slots:
             remote.neighbours = OwnSlots(outbox)
@@ -270,6 +283,7 @@ class Node:
             self.waiters,
             self.lane_timers,
             self.lane_retention,
+            self.dead_copies,
             self.outbox,
             self.events,
             self.traces,
@@ -309,6 +323,7 @@ class Node:
     def _wire(self) -> None:
         """Who hears of what."""
         catalog, lanes, waiters, counters = self.catalog, self.lanes, self.waiters, self.counters
+        copies = self.dead_copies
         catalog.on_put.append(self.enqueueing.declared)
         catalog.on_queue_removed += [lanes.queue_removed, counters.queue_removed, waiters.queue_removed]
         catalog.on_group_removed += [counters.group_removed, waiters.group_removed]
@@ -325,6 +340,7 @@ class Node:
         lanes.broken = self.commits.broken
         lanes.in_use += [self.events.writes_to, self.commits.holds, waiters.is_waited_for]
         self.lane_timers.on_ticked.append(waiters.serve)
+        self.lane_timers.missing_body, self.lane_timers.read_body = copies.missing_body, copies.read_body
         self.spool_state.on_back.append(self.readiness.forget)
         self.slots.on_served += [
             self.sessions.slots_served,

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from penstock import Message, NotFound, WrongKind
+from penstock.model.rows import Commit
 from penstock.node.broker import LocalBroker
+from penstock.node.cluster.dead_copies import COPIES_MAX
+from tests.nodes import node_of
 from tests.scenarios.rig import Home, claim_all, group_stats, is_outbox_empty, numbered, play, texts, until
 
 
@@ -309,5 +312,112 @@ def test_dead_letters_that_are_not_kept_and_go_nowhere_are_gone(home: Home) -> N
         assert len(await broker.dead("q", "careful")) == 2
         broker = await home.reopen(broker)
         assert await claim_all(broker, "q") == []
+
+    play(home, scenario)
+
+
+async def _watched(broker: LocalBroker, **options: Any) -> list[Commit]:
+    """Queues `q` and `graves`, where one commit may hold both, and the commits that follow."""
+    await broker.declare_queue("graves")
+    await broker.declare_queue("q", dead_letter_to="queue:graves", **options)
+    await broker.declare_group("q", "default")
+    await until(lambda: node_of(broker).dead_copies.behind == set())
+    commits: list[Commit] = []
+    host = node_of(broker).host
+    committed = host.committed
+
+    def watch(sealed: Any, durable: Commit | None) -> None:
+        if durable is not None:
+            commits.append(durable)
+        committed(sealed, durable)
+
+    host.committed = watch  # type: ignore[method-assign]
+    return commits
+
+
+async def _check_moved_at_once(broker: LocalBroker, commits: list[Commit], count: int) -> None:
+    """One commit has taken the messages off their queue and put them into their target."""
+    await until(lambda: _holds(broker, "graves", count))
+    q, graves = (node_of(broker).catalog.queue("default", name).lanes[0] for name in ("q", "graves"))
+    assert not any(commit.outbox for commit in commits)
+    [moving] = [
+        commit for commit in commits if any(change.lane == graves and change.batches for change in commit.lanes)
+    ]
+    assert q in [change.lane for change in moving.lanes]
+    claim = await broker.claim("graves", max=count + 1)
+    assert len(claim) == count
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_message_that_expires_is_in_its_target_by_the_same_commit(whole_home: Home, kept: bool) -> None:
+    async def scenario(home: Home) -> None:
+        home.hold_time()
+        broker = await home.open()
+        commits = await _watched(broker, ttl_ms=1_000, expired="dead", dead_kept=kept)
+        await broker.publish("q", Message(b"m"))
+        home.pass_time(broker, 2_000)
+        await _check_moved_at_once(broker, commits, 1)
+        stats = await group_stats(broker, "q")
+        assert (stats.dead, stats.ready) == (int(kept), 0)
+
+    play(whole_home, scenario)
+
+
+def test_a_message_whose_body_is_not_in_memory_moves_by_one_commit_too(whole_home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        home.hold_time()
+        broker = await home.open()
+        await broker.declare_queue("q", ttl_ms=1_000, expired="dead", dead_letter_to="queue:graves")
+        await broker.declare_group("q", "default")
+        await broker.publish("q", Message(b"m"))
+        broker = await home.reopen(broker)
+        commits = await _watched(broker, ttl_ms=1_000, expired="dead")
+        assert node_of(broker).cache.bytes == 0
+        home.pass_time(broker, 2_000)
+        await _check_moved_at_once(broker, commits, 1)
+
+    play(whole_home, scenario)
+
+
+def test_rejected_messages_are_in_their_target_by_the_same_commit(whole_home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        commits = await _watched(broker)
+        await broker.publish_many("q", numbered(40))
+        await reject(broker, "q", 40)
+        await _check_moved_at_once(broker, commits, 40)
+
+    play(whole_home, scenario)
+
+
+def test_more_than_are_copied_at_once_keep_their_order(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await _watched(broker)
+        count = 2 * COPIES_MAX + 7
+        await broker.publish_many("q", numbered(count))
+        await reject(broker, "q", COPIES_MAX + 3)
+        await reject(broker, "q", count - COPIES_MAX - 3)
+        await until(lambda: _holds(broker, "graves", count))
+        assert await claim_all(broker, "graves") == [str(number) for number in range(count)]
+        await until(lambda: node_of(broker).dead_copies.behind == set())
+
+    play(home, scenario)
+
+
+def test_queues_that_push_their_oldest_to_each_other_come_to_rest(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        full = {"max_length": 50, "overflow": "dead_letter_oldest", "dead_kept": False}
+        await broker.declare_queue("a", **full, dead_letter_to="queue:b")
+        await broker.declare_queue("b", **full, dead_letter_to="queue:c")
+        await broker.declare_queue("c")
+        for name in ("b", "a"):
+            await broker.publish_many(name, numbered(50))
+        await until(lambda: node_of(broker).dead_copies.behind == set())
+        await broker.publish_many("a", numbered(10, 50))
+        await until(lambda: _holds(broker, "c", 10))
+        assert await claim_all(broker, "a") == [str(number) for number in range(10, 60)]
+        assert await claim_all(broker, "c") == [str(number) for number in range(10)]
 
     play(home, scenario)

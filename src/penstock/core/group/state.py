@@ -29,6 +29,8 @@ class LaneView(Protocol):
     visible_end: int
     dirty: bool
     """A command that changes a group sets it, and the next seal looks at the lane."""
+    has_died: bool
+    """Some messages died that are to be copied: a group sets it, and who copies them looks at the lane."""
 
 
 class Events:
@@ -162,6 +164,7 @@ class WorkState:
         self.dead.add(row)
         if is_copied:
             self.died.append(row)
+            self.lane.has_died = True
 
     def expire(self, entry: Entry, now_ms: int) -> None:
         """Drop messages that are past their ttl, or make them dead letters, as the group says."""

@@ -35,6 +35,7 @@ class LaneState:
         "first",
         "groups",
         "groups_deleted",
+        "has_died",
         "id",
         "log",
         "parts",
@@ -77,6 +78,8 @@ class LaneState:
         self.groups_deleted: list[int] = []
         self.dirty = False
         """Whether anything changed since the last seal. Commands set it; nothing outside the core does."""
+        self.has_died = False
+        """Whether messages died, since somebody looked, that are copied to `dead_letter_to`."""
         self.groups: dict[int, Group] = {}
         for row in image.groups:
             if row.group in groups:

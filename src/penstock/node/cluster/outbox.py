@@ -1,10 +1,10 @@
 """The outbox: what commits promised to do elsewhere, done exactly once.
 
-A message that died under a group with `dead_letter_to` stays dead in place; its copy is published to the target, and
-the outbox row goes, in one commit; with it goes the message where the group does not keep its dead. A target that is
-missing or full is tried again; the row waits. Among several nodes a row is carried out by the owner of its slot: that
-of the dead message, or for what another node has published to one of its queues (`remote_publish.py`) that of the
-queue.
+A message that died under a group with `dead_letter_to`, and could not be copied at once (`dead_copies.py`), stays dead
+in place; its copy is published to the target, and the outbox row goes, in one commit; with it goes the message where
+the group does not keep its dead. A target that is missing or full is tried again; the row waits. Among several nodes a
+row is carried out by the owner of its slot: that of the dead message, or for what another node has published to one of
+its queues (`remote_publish.py`) that of the queue.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from penstock.batch import EncodedBatch, Reader
 from penstock.core.dedup import dedup_key, publish_key
 from penstock.core.group.work import WorkGroup
-from penstock.model import Message, dead_letter_target
+from penstock.model import Message
 from penstock.model.appended import Appended
-from penstock.model.errors import InvalidArgument, NotFound, PenstockError, Unavailable, Unroutable
-from penstock.model.rows import DeadRow, OutboxRow, slot_of
-from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Group, Queue
+from penstock.model.errors import NotFound, PenstockError, Unavailable
+from penstock.model.rows import OutboxRow, slot_of
+from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Group
 from penstock.node.clock import Clock
+from penstock.node.cluster.dead_copies import DeadCopies, DeadLetter
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.cluster.remote_publish import Landed, Landing, is_remote_part, part_of
 from penstock.node.commit.commits import Commits
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle, Numbers
 from penstock.node.publish.append import Publisher
-from penstock.node.publish.parts import Part, parts_of_messages, route_message
+from penstock.node.publish.parts import Part
 from penstock.node.spool.positions import Positions
 from penstock.node.timers import Timers
 from penstock.store.contract import Store
@@ -42,25 +43,10 @@ RETRY_MS_MAX: Final = 60_000
 ROWS_AT_ONCE: Final = 100
 LANDED_MAX: Final = 10_000
 LANDINGS_MAX: Final = 100_000
-DEATHS_MAX: Final = 16
 
 T = TypeVar("T")
 
 log = logging.getLogger("penstock.outbox")
-
-
-class DeadLetter(msgspec.Struct, tag="dead"):
-    """An outbox document: copy this offset to where its group's dead letters go."""
-
-    namespace: str
-    queue: str
-    group: str
-    target: str
-    reason: Literal["attempts", "rejected", "expired", "overflow"]
-    error: str
-    attempts: int
-    dead_ms: int
-
 
 _decoder = msgspec.json.Decoder(DeadLetter)
 
@@ -74,6 +60,7 @@ class Outbox:
     _lanes: LaneSet
     _commits: Commits
     _publisher: Publisher
+    _dead_copies: DeadCopies
     _positions: Positions
     _clock: Clock
     _timers: Timers
@@ -94,38 +81,11 @@ class Outbox:
         self._tried: dict[int, tuple[int, Appended]] = {}
         """Where they are if the commit that carried the row out, under this epoch, happened although it failed."""
 
-    # Into the outbox --------------------------------------------------------------------------------------
-
-    def rows(self, queue: Queue, lane: int, died: list[tuple[int, DeadRow]]) -> list[OutboxRow]:
-        """One row for each message that died and must be copied."""
-        rows: list[OutboxRow] = []
-        for group_id, dead in died:
-            group = queue.group_by_id(group_id)
-            if group is None or group.settings.dead_letter_to is None:
-                continue
-            letter = DeadLetter(
-                queue.namespace,
-                queue.name,
-                group.name,
-                group.settings.dead_letter_to,
-                dead.reason,  # type: ignore[arg-type]
-                dead.error,
-                dead.attempts,
-                dead.dead_ms,
-            )
-            document = msgspec.json.encode(letter)
-            slot = slot_of(lane)
-            rows += [
-                OutboxRow(self._numbers.next(), lane, offset, document, slot) for offset in range(dead.start, dead.end)
-            ]
-        return rows
-
-    # Out of it --------------------------------------------------------------------------------------------
-
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def slots_served(self, _slots: Set[int]) -> None:
+        self._dead_copies.behind = None  # what their last owner has promised comes first
         self.wake()
 
     def promised(self, rows: Sequence[OutboxRow]) -> None:
@@ -168,6 +128,9 @@ class Outbox:
         blocked: dict[tuple[str, str], PenstockError] = {}
         after = 0
         async with self._passing:
+            if not is_drain and self._dead_copies.behind != set():
+                await self._commits.commit()  # so that all that was promised so far is found
+            promises = self._dead_copies.promises
             while True:
                 failed = self._commits.failed
                 rows = await self._store.outbox(after, ROWS_AT_ONCE, slots)
@@ -178,6 +141,8 @@ class Outbox:
                 if not rows:
                     break
                 await self._commits.commit()
+        if not is_drain and self._dead_copies.promises == promises:
+            self._dead_copies.behind = set(blocked)
         for (_, name), reason in blocked.items():
             log.warning("what is to go to %s waits: %s", name, reason)
         return bool(blocked)
@@ -311,7 +276,7 @@ class Outbox:
     async def _copy_dead_letter(self, row: OutboxRow, letter: DeadLetter, check_kept: Callable[[], None]) -> None:
         """Copy one message. It is durable with the next commit, which a page of rows shares."""
         message = await self._message(row)
-        parts = [] if message is None else self._parts_with_death(letter, message)
+        parts = [] if message is None else self._dead_copies.parts(letter, message)
         group = self._moving_group(row, letter)
         if group is not None:
             await self._lanes.run(row.lane, lambda _lane: None)  # in memory, when the rest is done without a wait
@@ -367,23 +332,6 @@ class Outbox:
         if row.lane not in self._catalog.by_lane or (is_of_process and not self._numbers.is_own(row.id)):
             raise NotFound("its queue was deleted")
 
-    def _parts_with_death(self, letter: DeadLetter, message: Message) -> list[Part]:
-        try:
-            return self._parts(letter, _with_death(message, letter))
-        except InvalidArgument:
-            # Its headers are full: the copy keeps the death and leaves the rest to the original.
-            return self._parts(letter, _with_death(msgspec.structs.replace(message, headers=None), letter))
-
-    def _parts(self, letter: DeadLetter, message: Message) -> list[Part]:
-        kind, name, key = dead_letter_target(letter.target)
-        if kind == "queue":
-            return parts_of_messages(self._catalog.queue(letter.namespace, name), [message])
-        copy = message if key is None else msgspec.structs.replace(message, key=key)
-        try:
-            return route_message(self._catalog, letter.namespace, name, copy)
-        except Unroutable:
-            raise NotFound(f"no queue is bound to exchange {name!r} for dead letters of {letter.queue!r}") from None
-
 
 def _keep(known: dict[int, T], id: int, value: T) -> None:
     """Remember one more row, and forget the oldest of too many."""
@@ -409,22 +357,3 @@ class OwnSlots:
 
     async def ask_landed(self, _slot: int, landings: list[Landing]) -> list[Landed]:
         return await self._outbox.landed(landings)
-
-
-def _with_death(message: Message, letter: DeadLetter) -> Message:
-    """The copy: as published, without delay, ttl and dedup id, with one more death in its history."""
-    headers: dict[str, Any] = dict(message.headers or {})
-    deaths = headers.get("x-death")
-    history = deaths if isinstance(deaths, list) else []
-    death = {
-        "queue": letter.queue,
-        "group": letter.group,
-        "reason": letter.reason,
-        "error": letter.error[:512],
-        "attempts": letter.attempts,
-        "time": letter.dead_ms,
-        "key": message.key,
-        "target": letter.target,
-    }
-    headers["x-death"] = [death, *history[: DEATHS_MAX - 1]]
-    return msgspec.structs.replace(message, headers=headers, delay_ms=0, not_before_ms=0, ttl_ms=None, dedup_id=None)

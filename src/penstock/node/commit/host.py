@@ -1,8 +1,8 @@
 """What happens around a commit: the commit loop says when, the services concerned do it.
 
-Before it is sealed, consumers that wait are given what is about to be published. When it is sealed, deaths go to the
-outbox, publishes to traces, deliveries to `$events`. When it is durable, batches are cached, deliveries counted, timers
-armed and waiting consumers served.
+Before it is sealed, dead letters are copied, and consumers that wait are given what is about to be published. When it
+is sealed, deaths that could not be copied go to the outbox, publishes to traces, deliveries to `$events`. When it is
+durable, batches are cached, deliveries counted, timers armed and waiting consumers served.
 
 When it failed, nothing in memory of what it changed can be trusted, so it is read again from the store: lanes are
 dropped and loaded again, the catalog too where it was to be changed. A node that was refused because another owns its
@@ -23,6 +23,7 @@ from penstock.node.background.retention import LaneRetention
 from penstock.node.cache import BatchCache
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog
 from penstock.node.catalog_writer import CatalogWriter
+from penstock.node.cluster.dead_copies import DeadCopies
 from penstock.node.cluster.outbox import Outbox
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.consume.waiters import Waiters
@@ -51,6 +52,7 @@ class CommitHost:
     _waiters: Waiters
     _lane_timers: LaneTimers
     _retention: LaneRetention
+    _dead_copies: DeadCopies
     _outbox: Outbox
     _events: EventWriter
     _traces: Traces
@@ -63,6 +65,8 @@ class CommitHost:
     def __post_init__(self) -> None:
         self.before_seal = self._waiters.serve_unsealed
         """The lane is about to be sealed, with new messages."""
+        self.copy_dead = self._dead_copies.copy
+        """Messages of the lane died: what can be is copied in the commit that says so."""
         self.stamp = self._spool.stamp
         """Put into a commit what tells later whether it happened; None where that cannot be."""
         self.rescue = self._spool.rescue
@@ -98,7 +102,7 @@ class CommitHost:
             if queue is None:
                 continue
             if part.died:
-                outbox += self._outbox.rows(queue, lane.id, part.died)
+                outbox += self._dead_copies.rows(queue, lane.id, part.died)
             if part.change.batches and lane.id < EPHEMERAL_FROM:
                 traces += self._traces.published(queue, lane.id, part.change.batches)
             self._events.happened(queue, lane.id, part)

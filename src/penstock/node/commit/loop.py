@@ -95,6 +95,8 @@ class CommitLoop(Commits):
         pending, ticket = self._pending, Ticket(result)
         if lane is not None:
             pending.lanes[lane.id] = lane
+            if lane.has_died:
+                self._host.copy_dead(lane)
         elif result is None:
             pending.is_barrier = True
         if deferred:
@@ -112,6 +114,8 @@ class CommitLoop(Commits):
 
     def touch(self, lane: Lane) -> None:
         self._pending.lanes[lane.id] = lane
+        if lane.has_died:
+            self._host.copy_dead(lane)
         if not self._is_scheduled:
             self._schedule()
 
