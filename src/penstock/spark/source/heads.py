@@ -7,14 +7,18 @@ for a while. Next stop: `planning.py`, which plans with it.
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from time import monotonic
 from typing import Final
 
+import msgspec
+
+from penstock.api.scan import LanePlace
 from penstock.model import EVENTS_PATTERN, EVENTS_QUEUE, is_events_queue
-from penstock.model.errors import NotFound
+from penstock.model.errors import InvalidArgument, NotFound
 from penstock.spark.clients import Access, client_of
-from penstock.spark.source.options import QueueChoice, chosen_queues, prefixes
-from penstock.spark.source.planning import Heads, QueueHead
+from penstock.spark.source.options import Place, QueueChoice, chosen_queues, prefixes
+from penstock.spark.source.planning import Heads, QueueHead, check_lanes
 
 AGE_S_MIN: Final = 0.05
 AGE_FACTOR: Final = 10
@@ -33,18 +37,44 @@ class HeadReader:
         self._age_s = AGE_S_MIN
         self._took_s = 0.0
 
-    def now(self, time_ms: int | None = None) -> Heads:
-        """What is there at this moment; with a time, also where each lane was then. What is gone is left out."""
+    def now(self) -> Heads:
+        """What is there at this moment. What is gone is left out."""
         client = client_of(self._access)
         existing = [name for prefix in prefixes(self._choice) for name in client.queues(prefix)]
         heads: Heads = {}
         for name in chosen_queues(self._choice, existing):
             try:
-                found = client.lanes(name, time_ms)
+                found = client.lanes(name)
             except NotFound:
                 continue
-            heads[name] = QueueHead(found.queue_id, {one.lane: one for one in found.lanes})
+            heads[name] = QueueHead(found.queue_id, self._assigned(name, {one.lane: one for one in found.lanes}))
         return heads
+
+    def _assigned(self, queue: str, lanes: dict[int, LanePlace]) -> dict[int, LanePlace]:
+        """The lanes that are to be read: all of them, unless some were named."""
+        wanted = self._choice.lanes.get(queue)
+        if wanted is None:
+            return lanes
+        if missing := sorted(set(wanted) - set(lanes)):
+            raise InvalidArgument(
+                f"option assign names lane {missing[0]} of queue {queue!r}, which has lanes 0 to {len(lanes) - 1}"
+            )
+        return {lane: lanes[lane] for lane in wanted}
+
+    def at_times(self, place: Place, heads: Heads) -> Heads:
+        """The heads, with where each lane was at the time that the place says for it."""
+        check_lanes(place, heads)
+        client = client_of(self._access)
+        found: Heads = {}
+        for queue, head in heads.items():
+            lanes = dict(head.lanes)
+            for time_ms in {place.time_of(queue, lane) for lane in lanes}:
+                with suppress(NotFound):  # gone meanwhile: planning says so
+                    for one in client.lanes(queue, time_ms).lanes:
+                        if one.lane in lanes and place.time_of(queue, one.lane) == time_ms:
+                            lanes[one.lane] = msgspec.structs.replace(lanes[one.lane], at_time=one.at_time)
+            found[queue] = QueueHead(head.id, lanes)
+        return found
 
     def recent(self) -> Heads:
         """The same, up to a moment old."""

@@ -10,7 +10,7 @@ import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -19,17 +19,25 @@ from penstock.model import DEFAULT_NAMESPACE, EVENTS_PATTERN, EVENTS_QUEUE, INTE
 from penstock.model.errors import InvalidArgument
 from penstock.model.limits import LANES_MAX
 from penstock.spark.option_texts import OptionTexts
+from penstock.spark.times import now_ms
+
+Value = TypeVar("Value")
 
 OPTIONS: Final = (
-    "url", "token", "namespace", "queue", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
-    "maxRowsPerTrigger", "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "minPartitions",
-    "failOnDataLoss", "columns", "includePayload", "packed", "where", "cursor", "group",
+    "url", "token", "namespace", "queue", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
+    "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy", "maxRowsPerTrigger", "maxBytesPerTrigger", "minRowsPerTrigger",
+    "maxTriggerDelay", "minPartitions", "failOnDataLoss", "columns", "includePayload", "packed", "where", "cursor",
+    "group",
 )  # fmt: skip
 STREAM_ONLY: Final = ("maxRowsPerTrigger", "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "cursor")
-BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "group")
+BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "group")
 
 ROWS_PER_TRIGGER: Final = 500_000
 TRIGGER_DELAY_MS: Final = 15 * 60 * 1000
+
+FUTURE_MS: Final = 60_000
+"""How far ahead of this machine's clock a starting time may be: clocks differ."""
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -40,15 +48,29 @@ _COMMA: Final = re.compile(r"(?<!\[),|,(?!\])")
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a read starts or ends: one of `earliest` and `latest` for all, a time, or an offset for each lane."""
+    """Where a read starts or ends: `earliest` or `latest`, a time for all, or a time or an offset for each lane."""
 
     everywhere: int | None = None
     """EARLIEST or LATEST."""
     time_ms: int | None = None
+    times: dict[str, dict[int, int]] | None = None
+    """By queue and lane, in milliseconds."""
     offsets: dict[str, dict[int, int]] | None = None
     """By queue and lane; EARLIEST and LATEST are allowed."""
     text: str = ""
     """As it was written, for errors."""
+    option: str = ""
+    """The option that it was written as, for errors."""
+    needs_match: bool = False
+    """Whether a lane without a message at its time or later is an error; its end is taken otherwise."""
+
+    @property
+    def has_times(self) -> bool:
+        return self.time_ms is not None or self.times is not None
+
+    def time_of(self, queue: str, lane: int) -> int | None:
+        """The time of a lane, where there are times."""
+        return self.time_ms if self.times is None else self.times[queue][lane]
 
 
 class QueueChoice(msgspec.Struct, frozen=True):
@@ -57,6 +79,12 @@ class QueueChoice(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     patterns: tuple[str, ...]
     text: str
+    expression: str | None = None
+    """A regular expression for whole names, looked up as patterns are."""
+    lanes: dict[str, tuple[int, ...]] = {}
+    """Of these queues, only these lanes."""
+    option: str = "queue"
+    """The option that said it, for errors."""
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,12 +178,46 @@ def _refuse_misplaced(named: OptionTexts, streaming: bool) -> None:
 
 
 def _queues(named: OptionTexts) -> QueueChoice:
-    chosen = named.queue("load")
-    if chosen is None:
+    chosen, expression, assigned = named.queue("load"), named.text("subscribePattern"), named.text("assign")
+    given = {"queue": chosen, "subscribePattern": expression, "assign": assigned}
+    both = [name for name, text in given.items() if text is not None]
+    if len(both) > 1:
+        raise InvalidArgument(f"options {' and '.join(both)} both say which queues are read: give one of them")
+    if chosen is not None:
+        return queue_choice(chosen)
+    if expression is not None:
+        return _expression_choice(expression)
+    if assigned is not None:
+        return _assigned_choice(assigned)
+    raise InvalidArgument(
+        'option queue is missing: a name, several with commas in between, or a pattern "orders-*"; '
+        "or give subscribePattern (a regular expression), or assign (lanes)"
+    )
+
+
+def _expression_choice(expression: str) -> QueueChoice:
+    try:
+        re.compile(expression)
+    except re.error as error:
         raise InvalidArgument(
-            'option queue is missing: a name, several with commas in between, or a pattern "orders-*"'
-        )
-    return queue_choice(chosen)
+            f"option subscribePattern is {expression!r}, which is no regular expression: {error}"
+        ) from error
+    return QueueChoice((), (), expression, expression=expression, option="subscribePattern")
+
+
+def _assigned_choice(text: str) -> QueueChoice:
+    example = '{"orders": [0, 1]}'
+    by_queue = _decoded(text, dict[str, list[int]], "assign", example)
+    lanes: dict[str, tuple[int, ...]] = {}
+    for queue, asked in by_queue.items():
+        name = check_name(queue, "option assign")
+        wrong = [lane for lane in asked if not 0 <= lane < LANES_MAX]
+        if not asked or wrong or len(set(asked)) < len(asked):
+            raise InvalidArgument(f"option assign has lanes {asked} of queue {queue!r}; lanes are 0, 1, 2 …, each once")
+        lanes[name] = tuple(sorted(asked))
+    if not lanes:
+        raise InvalidArgument(f"option assign names no queue: give JSON such as {example}")
+    return QueueChoice(tuple(lanes), (), text, lanes=lanes, option="assign")
 
 
 def queue_choice(chosen: str) -> QueueChoice:
@@ -198,12 +260,32 @@ def _columns(named: OptionTexts) -> tuple[str, ...] | None:
 
 def _starting(named: OptionTexts, streaming: bool | None) -> Place:
     place = _place(named, "starting", "latest" if streaming else "earliest")
+    _refuse_future(place)
+    strategy = named.choice("startingOffsetsByTimestampStrategy", ("latest", "error"))
+    if "startingOffsetsByTimestampStrategy" in named and not place.has_times:
+        raise InvalidArgument(
+            "startingOffsetsByTimestampStrategy says what to do where no message is as new as the starting time: give "
+            "startingTimestamp or startingOffsetsByTimestamp too"
+        )
+    place = msgspec.structs.replace(place, needs_match=strategy == "error")
     if streaming is False and _mentions(place, LATEST):
         raise InvalidArgument(
             f"startingOffsets is {place.text!r}, but a batch read that starts at the latest offset has no rows: "
             "give earliest (-2), offsets or a startingTimestamp"
         )
     return place
+
+
+def _refuse_future(place: Place) -> None:
+    """A read from a time that has not come has no rows, and a stream would begin with messages that are older."""
+    times = [time for lanes in (place.times or {}).values() for time in lanes.values()]
+    latest_ms = max([*times, place.time_ms or 0])
+    if latest_ms > now_ms() + FUTURE_MS:
+        moment = dt.datetime.fromtimestamp(latest_ms / 1_000, dt.UTC)
+        raise InvalidArgument(
+            f"option {place.option} is {place.text!r}: {moment:%Y-%m-%d %H:%M:%S} UTC has not come yet. "
+            "For what comes from now on, read a stream with startingOffsets=latest"
+        )
 
 
 def _ending(named: OptionTexts) -> Place:
@@ -222,34 +304,55 @@ def _mentions(place: Place, special: int) -> bool:
 
 
 def _place(named: OptionTexts, which: str, default: str) -> Place:
-    """A time wins over offsets, as in Spark's Kafka connector."""
-    time, offsets = named.text(f"{which}Timestamp"), named.text(f"{which}Offsets")
+    """A time wins over times for each lane, and they over offsets, as in Spark's Kafka connector."""
+    name = f"{which}Timestamp"
+    time = named.text(name)
     if time is not None:
-        return Place(time_ms=moment_ms(time, f"{which}Timestamp"), text=time)
-    text = default if offsets is None else offsets
-    if text.lower() in ("earliest", "latest"):
-        return Place(everywhere=EARLIEST if text.lower() == "earliest" else LATEST, text=text)
+        return Place(time_ms=moment_ms(time, name), text=time, option=name)
+    name = f"{which}OffsetsByTimestamp"
+    times = named.text(name)
+    if times is not None:
+        return Place(times=_times(name, times), text=times, option=name)
     name = f"{which}Offsets"
+    text = named.text(name) or default
+    if text.lower() in ("earliest", "latest"):
+        return Place(everywhere=EARLIEST if text.lower() == "earliest" else LATEST, text=text, option=name)
     example = '{"orders": {"0": 23, "1": -2}}'
     if not text.startswith("{"):
         raise InvalidArgument(f"option {name} must be earliest, latest or JSON such as {example}, not {text!r}")
     by_queue = _decoded(text, dict[str, dict[str, int]], name, example)
-    return Place(offsets={queue: _lanes(name, queue, lanes) for queue, lanes in by_queue.items()}, text=text)
+    offsets = {queue: _offsets(name, queue, lanes) for queue, lanes in by_queue.items()}
+    return Place(offsets=offsets, text=text, option=name)
 
 
-def _lanes(name: str, queue: str, lanes: Mapping[str, int]) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for lane, offset in lanes.items():
-        if not re.fullmatch(r"[0-9]{1,4}", lane) or int(lane) >= LANES_MAX or int(lane) in found:
-            raise InvalidArgument(
-                f"option {name} has a lane {lane!r} of queue {queue!r}; lanes are 0, 1, 2 …, each once"
-            )
+def _times(name: str, text: str) -> dict[str, dict[int, int]]:
+    example = '{"orders": {"0": 1767225600000, "1": "2026-01-01T00:00:00Z"}}'
+    by_queue = _decoded(text, dict[str, dict[str, int | str]], name, example)
+    return {
+        queue: {lane: moment_ms(str(time), name) for lane, time in _lanes(name, queue, lanes).items()}
+        for queue, lanes in by_queue.items()
+    }
+
+
+def _offsets(name: str, queue: str, lanes: Mapping[str, int]) -> dict[int, int]:
+    found = _lanes(name, queue, lanes)
+    for lane, offset in found.items():
         if not EARLIEST <= offset <= INTEGER_MAX:
             raise InvalidArgument(
                 f"option {name} has offset {offset} for lane {lane} of queue {queue!r}; "
                 "it must be 0 or more, -2 for the earliest or -1 for the latest"
             )
-        found[int(lane)] = offset
+    return found
+
+
+def _lanes(name: str, queue: str, lanes: Mapping[str, Value]) -> dict[int, Value]:
+    found: dict[int, Value] = {}
+    for lane, value in lanes.items():
+        if not re.fullmatch(r"[0-9]{1,4}", lane) or int(lane) >= LANES_MAX or int(lane) in found:
+            raise InvalidArgument(
+                f"option {name} has a lane {lane!r} of queue {queue!r}; lanes are 0, 1, 2 …, each once"
+            )
+        found[int(lane)] = value
     return found
 
 
@@ -281,6 +384,8 @@ def moment_ms(text: str, name: str) -> int:
 def prefixes(choice: QueueChoice) -> list[str]:
     """How the names begin that patterns can match: none of them begins with another."""
     found: list[str] = []
+    if choice.expression is not None:
+        return [""]
     for prefix in sorted(re.split(r"[*?[]", pattern, maxsplit=1)[0] for pattern in choice.patterns):
         if not found or not prefix.startswith(found[-1]):
             found.append(prefix)
@@ -290,6 +395,9 @@ def prefixes(choice: QueueChoice) -> list[str]:
 def chosen_queues(choice: QueueChoice, existing: Sequence[str]) -> list[str]:
     """The names, and the existing queues that a pattern matches, sorted. `$…` only by patterns that begin with it."""
     found = set(choice.names)
+    if choice.expression is not None:
+        whole, own = re.compile(choice.expression), choice.expression.startswith(r"\$")
+        found.update(name for name in existing if whole.fullmatch(name) and name.startswith("$") == own)
     for pattern in choice.patterns:
         found.update(
             name for name in existing if fnmatchcase(name, pattern) and name.startswith("$") == pattern.startswith("$")

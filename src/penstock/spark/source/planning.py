@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from penstock.api.scan import LanePlace
-from penstock.model.errors import InvalidArgument
+from penstock.model.errors import InvalidArgument, NotFound
 from penstock.spark.source.offsets import Position, QueuePosition
 from penstock.spark.source.options import EARLIEST, LATEST, Place
 
@@ -72,10 +72,9 @@ class Gap(msgspec.Struct, frozen=True):
 # Where a read begins and ends ----------------------------------------------------------------------------
 
 
-def placed(place: Place, heads: Heads, option: str) -> Position:
-    """A place as an offset for each lane of each queue. With a time, the heads carry what is there at that time."""
-    if place.offsets is not None:
-        _check_names(place.offsets, heads, option)
+def placed(place: Place, heads: Heads) -> Position:
+    """A place as an offset for each lane of each queue. With times, the heads carry what is there at them."""
+    check_lanes(place, heads)
     return {
         name: QueuePosition(head.id, {lane: _offset(place, name, one) for lane, one in head.lanes.items()})
         for name, head in heads.items()
@@ -83,29 +82,39 @@ def placed(place: Place, heads: Heads, option: str) -> Position:
 
 
 def _offset(place: Place, queue: str, head: LanePlace) -> int:
-    if place.time_ms is not None:
-        return head.end if head.at_time is None else head.at_time
+    if place.has_times:
+        at_time = head.end if head.at_time is None else min(head.at_time, head.end)
+        if at_time == head.end and place.needs_match:
+            raise NotFound(
+                f"no message of lane {head.lane} of queue {queue!r} was published at the time that option "
+                f"{place.option} says ({place.text}) or later, and startingOffsetsByTimestampStrategy is error; "
+                "latest would begin with what comes next"
+            )
+        return at_time
     wanted = place.everywhere if place.offsets is None else place.offsets[queue][head.lane]
     if wanted is None or wanted == LATEST:
         return head.end
     return head.first if wanted == EARLIEST else wanted
 
 
-def _check_names(offsets: Mapping[str, Mapping[int, int]], heads: Heads, option: str) -> None:
-    """Every lane of every queue, and no others: what is left out would be a guess."""
-    for queue, lanes in offsets.items():
+def check_lanes(place: Place, heads: Heads) -> None:
+    """Every lane of every queue, and no others, where a place names them: what is left out would be a guess."""
+    named = place.offsets if place.times is None else place.times
+    if named is None:
+        return
+    option, hint = place.option, "" if place.times else "; -2 is its earliest offset, -1 its latest"
+    for queue, lanes in named.items():
         if queue not in heads:
-            raise InvalidArgument(f"{option} names queue {queue!r}, which the option queue does not choose")
+            raise InvalidArgument(f"{option} names queue {queue!r}, which is not among the queues that are read")
         if strange := sorted(set(lanes) - set(heads[queue].lanes)):
-            have = len(heads[queue].lanes)
+            have = ", ".join(map(str, sorted(heads[queue].lanes)))
             raise InvalidArgument(
-                f"{option} names lane {strange[0]} of queue {queue!r}, which has lanes 0 to {have - 1}"
+                f"{option} names lane {strange[0]} of queue {queue!r}, of which lanes {have} are read"
             )
     for queue, head in heads.items():
-        if missing := sorted(set(head.lanes) - set(offsets.get(queue, {}))):
+        if missing := sorted(set(head.lanes) - set(named.get(queue, {}))):
             raise InvalidArgument(
-                f"{option} says nothing of lane {missing[0]} of queue {queue!r}: name every lane; "
-                "-2 is its earliest offset, -1 its latest"
+                f"{option} says nothing of lane {missing[0]} of queue {queue!r}: name every lane{hint}"
             )
 
 

@@ -67,10 +67,11 @@ class PenstockBatchReader(DataSourceReader):
         heads = reader.now()
         reader.check_names(heads)
         if not heads:
-            raise NotFound(f"the option queue is {options.queues.text!r}, and no queue is called so")
+            chosen = options.queues
+            raise NotFound(f"the option {chosen.option} is {chosen.text!r}, and no queue is called so")
         self._check_group(heads)
-        start = self._placed(reader, options.starting, heads, "startingOffsets")
-        end = self._placed(reader, options.ending, heads, "endingOffsets")
+        start = self._placed(reader, options.starting, heads)
+        end = self._placed(reader, options.ending, heads)
         checked_range(start, end)
         start, lost = mended(start, heads)
         end, beyond = clipped(end, heads)
@@ -88,12 +89,8 @@ class PenstockBatchReader(DataSourceReader):
             if groups[group].get("kind") == "stream":
                 raise WrongKind(f"group {group!r} of queue {queue!r} is a stream: it has no delivery state")
 
-    def _placed(self, reader: HeadReader, place: Place, heads: Heads, option: str) -> Position:
-        if place.time_ms is None:
-            return placed(place, heads, option)
-        # The ends were settled before: what came or went meanwhile does not count.
-        then = reader.now(place.time_ms)
-        return placed(place, {name: then.get(name, head) for name, head in heads.items()}, option)
+    def _placed(self, reader: HeadReader, place: Place, heads: Heads) -> Position:
+        return placed(place, reader.at_times(place, heads) if place.has_times else heads)
 
 
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -120,15 +117,16 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 # Before the place is settled: from here on, a queue without retain options keeps its messages for it.
                 self._cursor.declare(ends(heads))
                 heads = self._heads.now()
-            if place.time_ms is not None:
-                heads = self._heads.now(place.time_ms)
-            if place.offsets is not None:
-                heads = self._named(heads, place.offsets)
-            self._initial = placed(place, heads, "startingOffsets")
+            named = place.offsets if place.times is None else place.times
+            if named is not None:
+                heads = self._named(heads, named)
+            if place.has_times:
+                heads = self._heads.at_times(place, heads)
+            self._initial = placed(place, heads)
         return position_json(self._initial)
 
     def _named(self, heads: Heads, offsets: Collection[str]) -> Heads:
-        """Without queues that only a pattern chooses and no offset is given for: they are entered as new ones are."""
+        """Without queues that only a pattern chooses and no offset or time is given for: they are entered as new ones are."""
         names = {*offsets, *self._options.queues.names}
         return {name: head for name, head in heads.items() if name in names}
 

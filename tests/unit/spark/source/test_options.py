@@ -39,8 +39,8 @@ def test_the_defaults_of_a_batch_read() -> None:
     assert options.token is None
     assert options.namespace == "default"
     assert options.queues == QueueChoice(("orders",), (), "orders")
-    assert options.starting == Place(everywhere=EARLIEST, text="earliest")
-    assert options.ending == Place(everywhere=LATEST, text="latest")
+    assert options.starting == Place(everywhere=EARLIEST, text="earliest", option="startingOffsets")
+    assert options.ending == Place(everywhere=LATEST, text="latest", option="endingOffsets")
     assert options.fail_on_data_loss
     assert options.payload
     assert (options.columns, options.where, options.group, options.partitions_min) == (None, None, None, None)
@@ -48,7 +48,7 @@ def test_the_defaults_of_a_batch_read() -> None:
 
 def test_the_defaults_of_a_stream() -> None:
     options = stream()
-    assert options.starting == Place(everywhere=LATEST, text="latest")
+    assert options.starting == Place(everywhere=LATEST, text="latest", option="startingOffsets")
     assert options.rows_max == ROWS_PER_TRIGGER == 500_000
     assert options.delay_ms == TRIGGER_DELAY_MS
     assert (options.bytes_max, options.rows_min, options.cursor) == (None, None, None)
@@ -200,13 +200,15 @@ def test_a_filter_that_does_not_parse_is_refused_at_once() -> None:
 
 def test_a_time_wins_over_offsets() -> None:
     options = batch(startingTimestamp="1000", startingOffsets='{"orders": {"0": 5}}', endingTimestamp="2000")
-    assert options.starting == Place(time_ms=1000, text="1000")
-    assert options.ending == Place(time_ms=2000, text="2000")
+    assert options.starting == Place(time_ms=1000, text="1000", option="startingTimestamp")
+    assert options.ending == Place(time_ms=2000, text="2000", option="endingTimestamp")
 
 
 def test_offsets_as_json() -> None:
     text = '{"orders": {"0": 23, "1": -2}}'
-    assert batch(startingOffsets=text).starting == Place(offsets={"orders": {0: 23, 1: EARLIEST}}, text=text)
+    assert batch(startingOffsets=text).starting == Place(
+        offsets={"orders": {0: 23, 1: EARLIEST}}, text=text, option="startingOffsets"
+    )
 
 
 @pytest.mark.parametrize(
@@ -280,3 +282,78 @@ def test_only_names_that_a_pattern_can_match_are_asked_for() -> None:
     assert prefixes(batch(queue="orders-*,orders-eu-?,$events,b[12]").queues) == ["$events-", "b", "orders-"]
     assert prefixes(batch(queue="orders-*,*").queues) == [""]
     assert prefixes(batch(queue="orders").queues) == []
+
+
+# As Spark's Kafka connector has them ---------------------------------------------------------------------
+
+
+def chosen_by(**options: str) -> QueueChoice:
+    return read_options({"url": "http://127.0.0.1:1", **options}, streaming=True).queues
+
+
+def test_queues_by_a_regular_expression() -> None:
+    existing = ["orders-eu", "orders-us", "orders-us-2", "mail", "$events", "$events-1"]
+    assert chosen_queues(chosen_by(subscribePattern="orders-(eu|us)"), existing) == ["orders-eu", "orders-us"]
+    assert chosen_queues(chosen_by(subscribePattern=".*"), existing) == sorted(existing[:4])
+    assert chosen_queues(chosen_by(subscribePattern=r"\$events.*"), existing) == ["$events", "$events-1"]
+    assert prefixes(chosen_by(subscribePattern="orders-.*")) == [""]
+    with pytest.raises(InvalidArgument, match=r"subscribePattern is 'orders-\(', which is no regular expression"):
+        chosen_by(subscribePattern="orders-(")
+
+
+def test_queues_by_their_lanes() -> None:
+    chosen = chosen_by(assign='{"orders": [2, 0], "mail": [0]}')
+    assert (chosen.names, chosen.lanes) == (("orders", "mail"), {"orders": (0, 2), "mail": (0,)})
+    for text in ('{"orders": []}', '{"orders": [0, 0]}', '{"orders": [-1]}', '{"orders": [100000]}'):
+        with pytest.raises(InvalidArgument, match="lanes are 0, 1, 2"):
+            chosen_by(assign=text)
+    with pytest.raises(InvalidArgument, match="names no queue"):
+        chosen_by(assign="{}")
+    with pytest.raises(InvalidArgument, match="option assign must be JSON such as"):
+        chosen_by(assign="orders")
+
+
+def test_only_one_way_to_choose_queues() -> None:
+    with pytest.raises(InvalidArgument, match="options queue and assign both say"):
+        chosen_by(queue="orders", assign='{"orders": [0]}')
+    with pytest.raises(InvalidArgument, match="options subscribePattern and assign both say"):
+        chosen_by(subscribePattern="orders", assign='{"orders": [0]}')
+    with pytest.raises(InvalidArgument, match="option queue is missing"):
+        chosen_by()
+
+
+def test_times_for_each_lane() -> None:
+    text = '{"orders": {"0": 1767225600000, "1": "2026-01-01T00:00:01Z"}}'
+    expected = {"orders": {0: 1_767_225_600_000, 1: 1_767_225_601_000}}
+    found = batch(startingOffsetsByTimestamp=text, startingOffsets="earliest").starting
+    assert (found.times, found.option) == (expected, "startingOffsetsByTimestamp")
+    assert batch(endingOffsetsByTimestamp=text).ending.times == expected
+    assert batch(startingOffsetsByTimestamp=text, startingTimestamp="5").starting.time_ms == 5  # the one for all wins
+    with pytest.raises(InvalidArgument, match="a lane 'x' of queue 'orders'"):
+        batch(startingOffsetsByTimestamp='{"orders": {"x": 1}}')
+    with pytest.raises(InvalidArgument, match="must be a time such as"):
+        batch(startingOffsetsByTimestamp='{"orders": {"0": "soon"}}')
+    with pytest.raises(InvalidArgument, match="endingOffsetsByTimestamp is for batch reads"):
+        stream(endingOffsetsByTimestamp=text)
+
+
+def test_what_to_do_where_no_message_is_as_new() -> None:
+    assert not batch(startingTimestamp="5").starting.needs_match
+    assert batch(startingTimestamp="5", startingOffsetsByTimestampStrategy="error").starting.needs_match
+    with pytest.raises(InvalidArgument, match="it must be one of latest, error"):
+        batch(startingTimestamp="5", startingOffsetsByTimestampStrategy="newest")
+    with pytest.raises(InvalidArgument, match="give startingTimestamp or startingOffsetsByTimestamp too"):
+        batch(startingOffsetsByTimestampStrategy="error")
+
+
+def test_a_starting_time_that_has_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.spark.source.options.now_ms", lambda: 1_767_225_600_000)
+    for given in ("1767225660000", "2026-01-01T00:01:00Z"):  # clocks differ by a minute
+        assert batch(startingTimestamp=given).starting.time_ms == 1_767_225_660_000
+    for name, given in (
+        ("startingTimestamp", "1767225660001"),
+        ("startingOffsetsByTimestamp", '{"orders": {"0": 1, "1": 1767225660001}}'),
+    ):
+        with pytest.raises(InvalidArgument, match=f"option {name} is .*2026-01-01 00:01:00 UTC has not come yet"):
+            stream(**{name: given})
+    assert batch(endingTimestamp="1867225660001").ending.time_ms == 1_867_225_660_001

@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 import pickle
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -160,7 +161,8 @@ def test_times_of_a_batch(server: Server, client: Client, queue: str) -> None:
     assert [row["offset"] for row in rows(batch(server, queue, startingTimestamp=text))] == [found[-1]["offset"]]
     before = rows(batch(server, queue, endingTimestamp=int(last.timestamp() * 1000)))
     assert [row["offset"] for row in before] == [row["offset"] for row in found[:-1]]
-    assert rows(batch(server, queue, startingTimestamp="2100-01-01")) == []
+    with pytest.raises(InvalidArgument, match="has not come yet"):
+        batch(server, queue, startingTimestamp="2100-01-01")
     # A time wins over offsets.
     both = batch(server, queue, startingTimestamp=text, startingOffsets=json.dumps({queue: {"0": 0}}))
     assert len(rows(both)) == 1
@@ -180,6 +182,68 @@ def test_a_stream_that_begins_at_a_time(server: Server, client: Client, queue: s
     reader = stream(server, queue, startingTimestamp=last["published_at"].isoformat())
     assert reader.initialOffset()["queues"][queue]["lanes"] == {"0": last["offset"]}
     assert run(reader)[0] == [[2]]
+
+
+def test_times_for_each_lane_and_what_no_message_matches(server: Server, client: Client, queue: str) -> None:
+    name = f"{queue}-lanes"
+    client.declare_queue(name, lanes=2)
+    filled(client, name, 40)
+    everything = rows(batch(server, name))
+    newest = max(row["published_at"] for row in everything)
+    until(lambda: time.time() > newest.timestamp() + 0.005, "a later millisecond")
+    later = int(time.time() * 1000)
+    of_lane = [row["offset"] for row in everything if row["lane"] == 0]
+    times = json.dumps({name: {"0": 0, "1": later}})
+    assert [(row["lane"], row["offset"]) for row in rows(batch(server, name, startingOffsetsByTimestamp=times))] == [
+        (0, offset) for offset in of_lane
+    ]
+    assert rows(batch(server, name, endingOffsetsByTimestamp=times))[0]["lane"] == 1
+    with pytest.raises(NotFound, match=f"no message of lane 1 of queue '{name}'"):
+        rows(batch(server, name, startingOffsetsByTimestamp=times, startingOffsetsByTimestampStrategy="error"))
+    reader = stream(server, name, startingOffsetsByTimestamp=times)
+    assert reader.initialOffset()["queues"][name]["lanes"] == {"0": 0, "1": len(everything) - len(of_lane)}
+
+
+def test_lanes_that_are_assigned(server: Server, client: Client, queue: str) -> None:
+    name = f"{queue}-lanes"
+    client.declare_queue(name, lanes=3)
+    filled(client, name, 60)
+
+    def reader(assign: object, **options: object) -> Any:
+        given = {"url": server.url, "assign": json.dumps(assign), **{key: str(value) for key, value in options.items()}}
+        return PenstockSource(CaseInsensitiveDict(given))
+
+    made = reader({name: [0, 2]})
+    assert {row["lane"] for row in rows(made.reader(schema=made.schema()))} == {0, 2}
+    streaming = reader({name: [2]}, startingOffsets="earliest")
+    read = streaming.streamReader(schema=streaming.schema())
+    expected = [int(row["payload"]) for row in rows(batch(server, name)) if row["lane"] == 2]
+    batches, position = run(read)
+    assert batches == [expected]
+    assert list(position["queues"][name]["lanes"]) == ["2"]
+    with pytest.raises(InvalidArgument, match=f"assign names lane 3 of queue '{name}', which has lanes 0 to 2"):
+        rows(reader({name: [3]}).reader(schema=made.schema()))
+    with pytest.raises(NotFound, match="no queue 'nowhere'"):
+        rows(reader({"nowhere": [0]}).reader(schema=made.schema()))
+
+
+def test_queues_by_a_regular_expression(server: Server, client: Client, queue: str) -> None:
+    for number in (1, 2):
+        client.declare_queue(f"{queue}-r{number}")
+        client.publish(f"{queue}-r{number}", Message(b"%d" % number))
+    given = {"url": server.url, "subscribePattern": rf"{queue}-r\d", "startingOffsets": "earliest"}
+    made = PenstockSource(CaseInsensitiveDict(given))
+    assert [row["queue"] for row in rows(made.reader(schema=made.schema()))] == [f"{queue}-r1", f"{queue}-r2"]
+    reader = made.streamReader(schema=made.schema())
+    batches, position = run(reader)
+    assert batches == [[1, 2]]
+    client.declare_queue(f"{queue}-r3")  # found while the stream runs
+    client.publish(f"{queue}-r3", Message(b"3"))
+    until(lambda: f"{queue}-r3" in reader.reportLatestOffset()["queues"], "the new queue is seen")
+    assert [numbers for numbers in run(reader, position)[0] if numbers] == [[3]]
+    none = PenstockSource(CaseInsensitiveDict(given | {"subscribePattern": "none-.*"}))
+    with pytest.raises(NotFound, match=r"option subscribePattern is 'none-\.\*', and no queue is called so"):
+        rows(none.reader(schema=made.schema()))
 
 
 def test_queues_of_another_namespace(server: Server, client: Client, queue: str) -> None:

@@ -25,8 +25,8 @@ from penstock.spark.lake.reading import Choice, LaneRange
 from penstock.spark.lake.source import frame
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.source.heads import HeadReader
-from penstock.spark.source.options import chosen_queues
-from penstock.spark.source.planning import LaneSlice
+from penstock.spark.source.options import Place, chosen_queues
+from penstock.spark.source.planning import Heads, LaneSlice
 from penstock.spark.times import bound_us, microseconds
 
 COLUMNS: Final = (
@@ -113,20 +113,23 @@ def _in_lake(spark: SparkSession, options: HistoryOptions, table: LakeTable) -> 
 def _in_log(options: HistoryOptions, table: LakeTable | None) -> list[LaneSlice]:
     """What is beyond the lake's marks."""
     reader = HeadReader(options.access, options.choice)
-    ends = reader.now(None if options.end is None else _milliseconds(options.end))
-    starts = reader.now(None if options.start is None else _milliseconds(options.start))
+    heads = reader.now()
+    starts, ends = (_at(reader, heads, moment) for moment in (options.start, options.end))
     found = []
-    for queue, head in ends.items():
-        begun = starts.get(queue)
+    for queue, head in heads.items():
         for lane, one in head.lanes.items():
             mark = None if table is None else table.mark(head.id, lane)
-            start = max(one.first, mark or 0)
-            if begun is not None and begun.id == head.id and begun.lanes[lane].at_time is not None:
-                start = max(start, begun.lanes[lane].at_time or 0)
-            end = one.end if one.at_time is None else one.at_time
+            start = max(one.first, mark or 0, starts[queue].lanes[lane].at_time or 0)
+            at_end = ends[queue].lanes[lane].at_time
+            end = one.end if at_end is None else min(at_end, one.end)
             if end > start:
                 found.append(LaneSlice(queue, head.id, lane, start, end))
     return found
+
+
+def _at(reader: HeadReader, heads: Heads, moment: dt.datetime | None) -> Heads:
+    """Where lanes were at the moment, if there is one."""
+    return heads if moment is None else reader.at_times(Place(time_ms=_milliseconds(moment)), heads)
 
 
 def _milliseconds(moment: dt.datetime) -> int:
