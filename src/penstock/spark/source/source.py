@@ -14,8 +14,9 @@ from pyspark.sql.types import StructField, StructType
 from penstock.arrow import EXTRA_SCHEMA, MESSAGE_SCHEMA, STATE_SCHEMA, schema_of
 from penstock.model import suggestion
 from penstock.model.errors import InvalidArgument
+from penstock.spark import tables
 from penstock.spark.clients import Access
-from penstock.spark.source.options import ReadOptions, read_options
+from penstock.spark.source.options import OPTIONS, ReadOptions, read_options
 from penstock.spark.source.packing import PACKED_SCHEMA
 from penstock.spark.source.readers import PenstockBatchReader, PenstockStreamReader
 from penstock.spark.source.reading import ReadSpec
@@ -30,26 +31,28 @@ class PenstockSource(DataSource):
         return "penstock"
 
     def schema(self) -> StructType:
-        """The columns of a read. Spark asks before it is known whether the read is a stream."""
-        options = read_options(self.options, streaming=None)
+        """The columns of a read, or of a table. Spark asks before it is known whether the read is a stream."""
+        kept = tables.table_options(self.options)
+        options = read_options(self.options if kept is None else tables.only(kept, OPTIONS), streaming=None)
         columns = columns_of(options)
-        return from_arrow_schema(PACKED_SCHEMA) if options.packed else spark_schema(columns)
+        schema = from_arrow_schema(PACKED_SCHEMA) if options.packed else spark_schema(columns)
+        return schema if kept is None else tables.with_options(schema, kept)
 
     def reader(self, schema: StructType) -> PenstockBatchReader:
         """For `spark.read`. The schema is that of above, or the user's own: columns that are not in it are not read."""
-        options = read_options(self.options, streaming=False)
+        options = read_options(tables.options_of(self.options, schema, tables.READS), streaming=False)
         return PenstockBatchReader(options, _spec(options, schema))
 
     def streamReader(self, schema: StructType) -> PenstockStreamReader:
         """For `spark.readStream`."""
-        options = read_options(self.options, streaming=True)
+        options = read_options(tables.options_of(self.options, schema, tables.STREAM_READS), streaming=True)
         return PenstockStreamReader(options, _spec(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For `df.write`."""
         from penstock.spark.sink.sink import batch_writer
 
-        return batch_writer(self.options, schema, overwrite)
+        return batch_writer(tables.options_of(self.options, schema, tables.WRITES), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For `df.writeStream`."""
