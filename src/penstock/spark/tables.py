@@ -71,8 +71,8 @@ def options_of(given: Mapping[str, str], schema: StructType, names: Collection[s
             return given
         raise InvalidArgument(
             "no options came with this query. Spark hands the OPTIONS of a table to a Python source only with columns "
-            "that the source named itself: create the table without a list of columns (option columns chooses some), not AS "
-            "SELECT, and write to it with INSERT INTO; or say them with the query: FROM t WITH (url = '…', queue = '…')"
+            "that the source named itself: create the table without a list of columns (option columns chooses some), "
+            "not AS SELECT, and write to it with INSERT INTO; or say them with the query: FROM t WITH (url = '…', …)"
         )
     found = only(kept, names) | {name.lower(): value for name, value in given.items()}
     if "token" not in found and TOKEN in os.environ:

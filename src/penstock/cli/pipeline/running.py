@@ -10,6 +10,7 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from hashlib import blake2b
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -39,6 +40,8 @@ class Place(NamedTuple):
     master: str | None
     config: dict[str, str]
     as_json: bool
+    restarts: int | None = None
+    """How often a job starts again after a fault that may pass; None is the usual number."""
 
 
 class Job(NamedTuple):
@@ -62,8 +65,10 @@ class Job(NamedTuple):
 # Options -------------------------------------------------------------------------------------------------
 
 
-def _place(server: ServerAddress, master: str | None, conf: tuple[str, ...], as_json: bool) -> Place:
-    return Place(server, master, assignments(conf, "--conf", "spark.driver.memory=4g"), as_json)
+def _place(
+    server: ServerAddress, master: str | None, conf: tuple[str, ...], as_json: bool, restarts: int | None
+) -> Place:
+    return Place(server, master, assignments(conf, "--conf", "spark.driver.memory=4g"), as_json, restarts)
 
 
 place_options = as_one(
@@ -74,9 +79,14 @@ place_options = as_one(
         "--master", metavar="URL", help="Spark's master, such as spark://host:7077; else all cores of this machine."
     ),
     click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark. Repeatable."),
+    click.option(
+        "--restarts",
+        type=click.IntRange(0),
+        help="How often in a row to start again after a fault that may pass; 8 unless given.",
+    ),
     json_option,
 )
-"""--url, --token, --namespace, --master, --conf and --json; the command gets them as one argument, `place`."""
+"""--url, --token, --namespace, --master, --conf, --restarts and --json; the command gets them as one, `place`."""
 
 
 def _storage(storage_option: tuple[str, ...]) -> dict[str, str]:
@@ -163,6 +173,7 @@ def run_job(job: Job, place: Place) -> None:
 
 def run_in_session(job: Job, place: Place, run: Callable[..., Summary], options: Any, client: Client | None) -> int:
     from penstock.spark.jobs.frame import Progress
+    from penstock.spark.jobs.restarts import RESTARTS, restarting
     from penstock.spark.session import is_running, spark_session
 
     is_own = not is_running()  # a session that was there before the job stays after it
@@ -172,7 +183,8 @@ def run_in_session(job: Job, place: Place, run: Callable[..., Summary], options:
         while True:
             progress = Progress(job.name, job.id, what=job.what, client=client, display=display())
             with progress, progress.interruptible():
-                summary = run(spark, options, progress)
+                restarts = RESTARTS if place.restarts is None else place.restarts
+                summary = restarting(partial(run, spark, options, progress), progress, restarts)
                 progress.finish(summary)
             if job.show is None or place.as_json:
                 print_summary(summary, progress, place.as_json, is_line=job.every_ms is not None)

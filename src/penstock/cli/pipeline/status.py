@@ -49,7 +49,7 @@ def status(job: str | None, forget_ms: int | None, server: ServerAddress, as_jso
             one.lag,
             None if one.eta_seconds is None else span_text(round(one.eta_seconds * 1000)),
             when(one.updated_ms, now),
-            one.error or one.note or None,
+            one.error or one.note or (f"{counted(one.restarts, 'restart')}" if one.restarts else None),
         )
         for one in found
     ]

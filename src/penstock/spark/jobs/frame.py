@@ -90,6 +90,8 @@ class Progress:
         self._ticker: threading.Thread | None = None
         self._row_written = 0.0
         self._row_failed = False
+        self._rows_before = 0
+        """Of runs before the last restart."""
 
     # What a job calls -------------------------------------------------------------------------------------
 
@@ -104,15 +106,15 @@ class Progress:
     ) -> None:
         """What is given replaces what was said before; what is not given stays.
 
-        `rows` are those handled so far by this run (all of them, not those since the last call). `done` of `total` are
-        whatever the job counts its work in; `lag` are the rows that are there and not handled yet. The time to go comes
-        from done and total, else from lag.
+        `rows` are those handled since the job last began (all, not those since the last call). `done` of `total`
+        are whatever the job counts its work in; `lag` are the rows that are there and not handled yet. The time to go
+        comes from done and total, else from lag.
         """
         with self._lock:
             status = self._status
             if rows is not None:
-                status.rows = rows
-                self._sample(rows)
+                status.rows = self._rows_before + rows
+                self._sample(status.rows)
             if done is not None:
                 status.done = done
                 # A job that goes on where another run stopped begins with much of it done.
@@ -126,6 +128,14 @@ class Progress:
         with self._lock:
             self._status.rows += rows
             self._sample(self._status.rows)
+
+    def restart(self, note: str) -> None:
+        """The job begins anew after a fault: what it counts from here on comes on top."""
+        with self._lock:
+            self._rows_before = self._status.rows
+            self._first_done = None
+            self._status.restarts += 1
+            self._status.note = note
 
     @property
     def rows(self) -> int:
@@ -151,7 +161,8 @@ class Progress:
 
     def summary(self, **details: Any) -> Summary:
         """A summary of what was counted here."""
-        return Summary(self._status.job, self.rows, round(self.seconds, 3), details)
+        more = {"restarts": self._status.restarts} if self._status.restarts else {}
+        return Summary(self._status.job, self.rows, round(self.seconds, 3), details | more)
 
     def snapshot(self) -> JobStatus:
         """Where the job is now."""
@@ -171,7 +182,7 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if not self._ended.is_set():
             is_stop = isinstance(error, KeyboardInterrupt | SystemExit)
-            reason = "" if is_stop else "the job ended without a summary" if error is None else _error_text(error)
+            reason = "" if is_stop else "the job ended without a summary" if error is None else error_text(error)
             self._end("stopped" if is_stop else "failed", reason)
 
     def finish(self, summary: Summary) -> None:
@@ -258,6 +269,8 @@ class Progress:
         with self._lock:
             status = self._status
             status.state, status.error, status.ended_ms, status.note = state, error, now_ms(), ""
+            if state == "failed" and status.restarts:
+                status.error = f"{error} (after {status.restarts} restarts)"
             status.rate = status.rows / max(self.seconds, 0.001)
             status.lag = status.lag if state != "done" else None
         self._ended.set()
@@ -300,7 +313,7 @@ def follow(query: StreamingQuery, progress: Progress, look: Callable[[], None]) 
     look()
 
 
-def _error_text(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """One paragraph: Spark puts a plan and a stack behind its first lines."""
     text = str(error).strip() or type(error).__name__
     return text.split("\n\n", 1)[0][:2_000]

@@ -45,6 +45,8 @@ class JobStatus(msgspec.Struct, kw_only=True):
     eta_seconds: float | None = None
     note: str = ""
     error: str = ""
+    restarts: int = 0
+    """How often this run began anew after a fault of Spark's or an absent server."""
     details: dict[str, Any] = {}
     """Of a job that ended: what its summary says."""
     host: str = msgspec.field(default_factory=socket.gethostname)

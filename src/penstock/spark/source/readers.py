@@ -126,7 +126,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return position_json(self._initial)
 
     def _named(self, heads: Heads, offsets: Collection[str]) -> Heads:
-        """Without queues that only a pattern chooses and no offset or time is given for: they are entered as new ones are."""
+        """Without queues that only a pattern chooses and no place is given for: they are entered as new ones are."""
         names = {*offsets, *self._options.queues.names}
         return {name: head for name, head in heads.items() if name in names}
 
