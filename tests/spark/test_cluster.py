@@ -16,10 +16,13 @@ from deltalake import DeltaTable
 
 from penstock import Client, Message
 from penstock.cli.dev.checkout import script_environment
+from penstock.spark.java import find_java
+from penstock.spark.session import package_archive
 from tests.spark.cluster import CONFIG, Cluster, running_cluster
 from tests.spark.lakes import broker_ids
 from tests.spark.rig import PATIENCE_S, Server, until
 from tests.spark.sink_rig import all_messages
+from tests.spark.test_shipping import SUBMIT, SUBMITTED
 
 COUNT: Final = 20_000
 ENDS_S: Final = 9 * PATIENCE_S
@@ -157,3 +160,25 @@ def test_queue_to_queue_through_an_executor_that_is_killed(
     assert sorted(numbers(server.client, streamed)) == sorted(everything) == list(range(COUNT))
     assert are_in_order(server.client, queue)
     assert are_in_order(server.client, streamed)
+
+
+@pytest.mark.timeout(1_200)
+def test_a_program_that_is_submitted_with_py_files(
+    cluster: Cluster, variables: dict[str, str], server: Server, queue: str, tmp_path: Path
+) -> None:
+    server.client.publish(queue, Message(b"one"))
+    (tmp_path / "job.py").write_text(SUBMITTED)
+    given = {name: value for name, value in variables.items() if name != "PYTHONPATH"}
+    flags = [part for name, value in CONFIG.items() for part in ("--conf", f"{name}={value}")]
+    shipped = ["--master", cluster.url, "--py-files", str(package_archive(tmp_path))]
+    done = subprocess.run(
+        [SUBMIT, *shipped, *flags, "job.py", server.url, queue],
+        cwd=tmp_path,
+        env=given | {"PYSPARK_DRIVER_PYTHON": str(cluster.python), "JAVA_HOME": str(find_java().home)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=ENDS_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr + cluster.told()
+    assert done.stdout.splitlines()[-1] == "['one', 'one']"

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock.spark.java import Java, JavaMissing, find_java
-from penstock.spark.session import package_archive, spark_session
+from penstock.spark.session import package_archive, register, spark_session
 
 if TYPE_CHECKING:
     from penstock.spark.events import delivery_events, event_rows
@@ -26,6 +26,7 @@ __all__ = [
     "json_columns",
     "package_archive",
     "read_lake",
+    "register",
     "spark_session",
 ]
 

@@ -84,7 +84,36 @@ def spark_session(
         session = builder.getOrCreate()
     if where is not None and not is_local(where) and not running:
         session.sparkContext.addPyFile(str(package_archive()))
+    register(session)
     return session
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("penstock")` known to a session whose Spark does not find it by itself.
+
+    Spark looks for formats only among packages that its own Python has installed: not in what `--py-files`, `addPyFile`
+    or, with Spark Connect, `addArtifacts` brought. What is registered is imported from there too, on every executor.
+    """
+    from pyspark.errors import AnalysisException
+
+    from penstock.spark.source.source import PenstockSource
+
+    try:
+        spark.dataSource.register(PenstockSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # it is found by itself
+            raise
+
+
+def tasks_at_once(spark: SparkSession) -> int:
+    """How many tasks the session runs at the same time."""
+    from pyspark.errors import PySparkAttributeError
+    from pyspark.sql import functions as F
+
+    try:
+        return spark.sparkContext.defaultParallelism
+    except PySparkAttributeError:  # Spark Connect: only a query can tell
+        return spark.range(1 << 16).select(F.spark_partition_id()).distinct().count()
 
 
 def is_running() -> bool:
@@ -105,13 +134,14 @@ def settings(master: str | None, quick_start: bool = False, config: Mapping[str,
 
 def _settings_of_a_new_session(master: str, quick_start: bool) -> dict[str, str]:
     chosen: dict[str, str] = {}
-    java_options = [f'-Dlog4j2.configurationFile="{LOGGING.as_uri()}"']
+    # In a zip, where Java cannot read it, Spark's own settings have to do.
+    java_options = [f'-Dlog4j2.configurationFile="{LOGGING.as_uri()}"'] if LOGGING.is_file() else []
     if is_local(master):
         chosen |= ON_ONE_MACHINE
         chosen["spark.sql.shuffle.partitions"] = chosen["spark.default.parallelism"] = str(max(2, cores(master)))
         if quick_start:
             java_options.append(QUICK_START)
-    return chosen | {JAVA_OPTIONS: " ".join(java_options)}
+    return chosen | ({JAVA_OPTIONS: " ".join(java_options)} if java_options else {})
 
 
 def is_local(master: str) -> bool:
@@ -165,8 +195,11 @@ def package_archive(folder: Path | None = None) -> Path:
     """A zip of this package and of `pyspark_penstock.py`, for `spark.submit.pyFiles` or `addPyFile`.
 
     Executors also need the compiled packages that it imports (msgspec, zstandard, pyarrow): those cannot be shipped so.
-    Made in `folder`, else in a new one that is removed when this process ends: Spark reads it as executors come.
+    Made in `folder`, else in a new one that is removed when this process ends: Spark reads it as executors come. A
+    package that is imported from such a zip is there already: it is that one.
     """
+    if SOURCES.is_file():
+        return SOURCES if folder is None else Path(shutil.copy(SOURCES, folder / "penstock.zip"))
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix="penstock-package-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -24,6 +24,7 @@ from penstock.spark.lake.layout import MESSAGES, chosen, time_column
 from penstock.spark.lake.reading import Choice, grouped, read_file
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
+from penstock.spark.session import tasks_at_once
 from penstock.spark.times import bound_us
 
 FORMAT: Final = "penstock-lake"
@@ -79,9 +80,8 @@ def frame(
 ) -> DataFrame:
     """The wanted rows of a table as it is at the handle's version."""
     spark.dataSource.register(LakeSource)
-    cores = spark.sparkContext.defaultParallelism
     asked = None if columns is None else list(columns)
-    read = LakeRead(table.storage, table.version, asked, choice, list(without), cores)
+    read = LakeRead(table.storage, table.version, asked, choice, list(without), tasks_at_once(spark))
     return spark.read.format(FORMAT).option(OPTION, msgspec.json.encode(read).decode()).load()
 
 
