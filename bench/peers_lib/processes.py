@@ -64,6 +64,12 @@ def cpu_seconds(roots: Iterable[int]) -> float:
     return sum(int(ticks) for pid in tree(roots) for ticks in _stat(pid)[11:15]) / TICKS_PER_S
 
 
+def own_ticks(pid: int) -> tuple[int, int] | None:
+    """When a process started, which tells it from one that has its number later, and the CPU time of its own."""
+    fields = _stat(pid)
+    return (int(fields[19]), int(fields[11]) + int(fields[12])) if fields else None
+
+
 def machine_seconds() -> float:
     """What all processes of the machine have used so far, and what was taken from it for others of its host."""
     user, nice, system, _idle, _io, interrupts, softly, stolen = Path("/proc/stat").read_text().split()[1:9]
@@ -106,6 +112,48 @@ class MemoryWatch:
 
     def _look(self) -> None:
         self.peak_mb = max(self.peak_mb, memory_mb(self._roots))
+
+
+class CpuWatch:
+    """The CPU seconds that trees of processes used while this was open, those that ended meanwhile included.
+
+    For trees in which processes end that nobody waits for: Spark's daemons ignore SIGCHLD, and the kernel then forgets
+    what their Python workers used, so that a sum over processes that live can fall. Here each process is looked at
+    again and again, and what was last seen of it counts. It never falls; of a process that ends, at most the time since
+    the last look is missing.
+    """
+
+    def __init__(self, roots: Sequence[int]) -> None:
+        self._roots = roots
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._before: dict[tuple[int, int], int] = {}
+        self._seen: dict[tuple[int, int], int] = {}
+
+    def __enter__(self) -> CpuWatch:
+        self._look()
+        self._before = dict(self._seen)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._look()
+
+    @property
+    def seconds(self) -> float:
+        """So far, or of the whole time after the end."""
+        return sum(ticks - self._before.get(process, 0) for process, ticks in list(self._seen.items())) / TICKS_PER_S
+
+    def _watch(self) -> None:
+        while not self._over.wait(SAMPLE_S):
+            self._look()
+
+    def _look(self) -> None:
+        for pid in tree(self._roots):
+            if (found := own_ticks(pid)) is not None:
+                self._seen[pid, found[0]] = found[1]
 
 
 class Process:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
-from bench.peers_lib.processes import MemoryWatch, cpu_seconds
+from bench.peers_lib.processes import CpuWatch, MemoryWatch
 
 
 @dataclass
@@ -51,13 +51,11 @@ def timed(name: str, rows: int, server: Sequence[int]) -> Iterator[Row]:
     """Measure the block. `server` are the process ids of the server that it is about."""
     row = Row(name, rows)
     mine = [os.getpid()]
-    cpu, server_cpu, began = cpu_seconds(mine), cpu_seconds(server), time.perf_counter()
-    with MemoryWatch(mine) as memory:
+    with MemoryWatch(mine) as memory, CpuWatch(mine) as cpu, CpuWatch(server) as server_cpu:
+        began = time.perf_counter()
         yield row
         row.seconds = time.perf_counter() - began
-        row.cpu_s = cpu_seconds(mine) - cpu
-        row.server_cpu_s = cpu_seconds(server) - server_cpu
-    row.peak_mb = memory.peak_mb
+    row.cpu_s, row.server_cpu_s, row.peak_mb = cpu.seconds, server_cpu.seconds, memory.peak_mb
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -1,0 +1,50 @@
+"""What the Spark bench says of CPU time: also of workers that ended while nobody waited for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Final
+
+from bench.peers_lib.processes import CpuWatch, cpu_seconds, tree
+from bench.spark_lib.measuring import timed
+from tests.spark.rig import until
+
+BURN_S: Final = 0.5
+DAEMON: Final = f"""
+import os, signal, sys, time
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as Spark's daemon of Python workers does
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        end = time.process_time() + {BURN_S}
+        while time.process_time() < end:
+            pass
+        signal.pause()
+    print(child, flush=True)
+"""
+
+
+def test_the_time_of_a_worker_that_ended_counts_and_no_sum_falls() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", DAEMON], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as daemon:
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        with CpuWatch([daemon.pid]) as watch:
+            daemon.stdin.write("one\n")
+            daemon.stdin.flush()
+            child = int(daemon.stdout.readline())
+            until(lambda: watch.seconds >= BURN_S, "the worker is seen at work")
+            os.kill(child, signal.SIGKILL)
+            until(lambda: child not in tree([daemon.pid]), "the worker has ended")
+        assert cpu_seconds([daemon.pid]) < BURN_S  # the kernel has forgotten it
+        assert watch.seconds >= BURN_S
+        with timed("nothing", 0, [daemon.pid]) as row:
+            pass
+        assert 0 <= row.server_cpu_s < BURN_S
+        assert row.cpu_s >= 0
+        daemon.stdin.close()
