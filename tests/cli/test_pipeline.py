@@ -63,6 +63,7 @@ def test_without_a_server_nothing_is_started(cli: Cli) -> None:
     [
         (("archive", "--interval", "5s"), "give that too"),
         (("archive", "--interval", "5"), "no span"),
+        (("archive", "--no-tidy"), "run penstock pipeline compact"),
         (("archive", "--conf", "memory"), "must be KEY=VALUE"),
         (("archive", "--conf", "a=1", "--conf", "a=2"), "a is given twice"),
         (("verify", "--every", "5s"), "give that too"),
@@ -115,6 +116,9 @@ def test_flags_become_a_jobs_options(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
         "--allow-gaps",
         "--checkpoint",
         "p",
+        "--keep-days",
+        "30",
+        "--no-tidy",
         "--token",
         "secret",
     )
@@ -133,6 +137,8 @@ def test_flags_become_a_jobs_options(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
         "hold": True,
         "allow_gaps": True,
         "checkpoint": "p",
+        "keep_days": 30,
+        "tidy": False,
     }
     assert asked(cli, monkeypatch, "archive", "orders", "--lake", "/a")[0] == id
     assert asked(cli, monkeypatch, "archive", "orders", "--lake", "/b")[0] != id
@@ -142,8 +148,9 @@ def test_flags_become_a_jobs_options(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     _, options = asked(cli, monkeypatch, "verify", "--payload")
     assert (options["queues"], options["payload"]) == ("*", True)
     _, options = asked(cli, monkeypatch, "compact", "--expire-days", "3", "--expire-queue", "a", "--no-vacuum")
-    assert (options["expire_days"], options["expire_queues"], options["vacuum_hours"]) == (3, ["a"], None)
-    assert asked(cli, monkeypatch, "compact")[1]["vacuum_hours"] == 7 * 24
+    assert (options["expire_days"], options["expire_queues"], options["vacuum"]) == (3, ["a"], False)
+    _, options = asked(cli, monkeypatch, "compact")
+    assert (options["vacuum"], options["vacuum_hours"]) == (True, None)
 
     id, options = asked(
         cli,

@@ -89,6 +89,10 @@ def pipeline() -> None:
 @click.option("--hold/--no-hold", default=None, help="Retention waits for the archive, or no longer does.")
 @click.option("--allow-gaps", is_flag=True, help="Go on where messages were removed before they were archived.")
 @click.option("--checkpoint", metavar="PLACE", help="Keep Spark's checkpoint there; it is not needed.")
+@click.option("--keep-days", type=click.IntRange(1), help="How long old versions of the lake can be read; 7 if new.")
+@click.option(
+    "--tidy/--no-tidy", default=None, help="With --watch: merge small files and clean the lake's log; on unless given."
+)
 @lake_options
 @place_options
 def archive(interval_ms: int | None, place: Place, **options: Any) -> None:
@@ -106,6 +110,8 @@ def archive(interval_ms: int | None, place: Place, **options: Any) -> None:
     queues, lake, watch = options["queues"], options["lake"], options["watch"]
     if interval_ms is not None and not watch:
         raise click.UsageError("--interval is the time between the commits of --watch; give that too")
+    if options["tidy"] is not None and not watch:
+        raise click.UsageError("--tidy is for --watch; without it, run penstock pipeline compact now and then")
     options["interval_seconds"] = None if interval_ms is None else interval_ms / 1000
     id = short_id(lake, *sorted(queues))
     run_job(Job("archive", given(options), id, f"{names_text(queues)} → {lake}", goes_on=watch), place)
@@ -139,17 +145,18 @@ def verify(every_ms: int | None, place: Place, **options: Any) -> None:
 @click.option("--target-bytes", type=click.IntRange(1), help="How large merged files should be; 128 MiB unless given.")
 @click.option("--expire-days", type=click.IntRange(0), help="How many days to keep; all unless given.")
 @click.option("--expire-queue", "expire_queues", multiple=True, help="Only this queue's messages expire. Repeatable.")
-@click.option("--vacuum-hours", type=click.IntRange(0), help="Free files that left the lake so long ago; 168.")
-@click.option("--no-vacuum", is_flag=True, help="Free nothing.")
+@click.option("--vacuum-hours", type=click.IntRange(0), help="Free files that left the lake so long ago.")
+@click.option("--no-vacuum", is_flag=True, help="Free nothing, and leave the lake's log as it is.")
 @click.option("--alone", is_flag=True, help="No archive runs on this lake now: allows --vacuum-hours 0.")
 @dry_run_option
 @lake_options
 @watch_options
 @place_options
 def compact(no_vacuum: bool, every_ms: int | None, place: Place, **options: Any) -> None:
-    """Merge small files of the lake, expire old days, free space.
+    """Merge small files of the lake, expire old days, clean its log, free space.
 
-    Readers are not disturbed: files that leave the lake stay for a week.
+    Readers are not disturbed: files that leave the lake stay for the days that it keeps, a week unless archive was told
+    otherwise. While `archive --watch` runs, it does all this itself, but for --expire-days.
 
     \b
     Examples:
@@ -160,7 +167,7 @@ def compact(no_vacuum: bool, every_ms: int | None, place: Place, **options: Any)
     if no_vacuum and "vacuum_hours" in asked:
         raise click.UsageError("--no-vacuum and --vacuum-hours contradict each other")
     if no_vacuum:
-        asked["vacuum_hours"] = None
+        asked["vacuum"] = False
     run_job(Job("compact", asked, short_id(lake), lake, every_ms, needs_server=False), place)
 
 

@@ -24,6 +24,11 @@ from penstock.spark.lake.writing import PartitionFiles
 TRIES: Final = 20
 """An archive that commits at the same moment is met again and again; this bounds the retries."""
 
+TIER: Final = 8
+"""How many files of one size are merged, and how much larger the next size is."""
+TIER_BYTES: Final = 16 * 1024
+"""The smallest size: files below it count as equal."""
+
 
 class Merged(msgspec.Struct, frozen=True):
     removed: list[DataFile]
@@ -38,14 +43,42 @@ def merges(files: Iterable[DataFile], before: str, target_bytes: int) -> list[li
             partitions[file.queue, file.date].append(file)
     found: list[list[DataFile]] = []
     for _, small in sorted(partitions.items()):
-        group: list[DataFile] = []
-        for file in small:
-            if group and sum(one.size for one in group) + file.size > target_bytes:
-                found.append(group)
-                group = []
-            group.append(file)
-        found.append(group)
+        found += _cut(small, target_bytes)
     return [group for group in found if len(group) > 1]
+
+
+def tiers(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:
+    """Groups of many small neighbours of about one size in one partition, of whichever day.
+
+    For partitions that still grow: what is merged is `TIER` times as large and waits for others of its size, so each
+    row is rewritten once a size, and a partition has fewer than `TIER` small files of each size.
+    """
+    sizes: dict[tuple[str, str, int], list[DataFile]] = defaultdict(list)
+    for file in files:
+        if file.size < target_bytes * 3 // 4:
+            sizes[file.queue, file.date, _tier(file.size)].append(file)
+    found: list[list[DataFile]] = []
+    for _, small in sorted(sizes.items()):
+        if len(small) >= TIER:
+            found += _cut(small, target_bytes)
+    return [group for group in found if len(group) > 1]
+
+
+def _tier(size: int) -> int:
+    tier = 0
+    while size >= TIER_BYTES * TIER**tier:
+        tier += 1
+    return tier
+
+
+def _cut(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:
+    """Neighbours together, as many as make a file of the wanted size."""
+    groups: list[list[DataFile]] = [[]]
+    for file in files:
+        if groups[-1] and sum(one.size for one in groups[-1]) + file.size > target_bytes:
+            groups.append([])
+        groups[-1].append(file)
+    return groups
 
 
 def merge(storage: Storage, schema: pa.Schema, group: list[DataFile]) -> Merged:

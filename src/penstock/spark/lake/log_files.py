@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,9 @@ LOG: Final = "_delta_log"
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _PARQUET_END: Final = b"PAR1"
+NEWEST: Final = 3
+"""Checkpoints that are never spare: a reader may just have opened one."""
+DAY_S: Final = 86_400
 
 
 def settle(root: Path | None, after: int, version: int) -> None:
@@ -55,6 +60,20 @@ def settle_checkpoint(root: Path | None, version: int) -> None:
     for path in (folder / f"{version:020}.checkpoint.parquet", folder / "_last_checkpoint", folder):
         if path.exists():
             sync(path)
+
+
+def spare_checkpoints(files: Iterable[tuple[str, float]]) -> list[str]:
+    """Of the log's files, by name and time of the last change: checkpoints that no reader needs.
+
+    The newest are for readers of now. Of the others one a day is enough to read any version in a moment: what lies
+    between is in the entries themselves.
+    """
+    checkpoints = sorted((name, changed) for name, changed in files if _CHECKPOINT.fullmatch(name))[:-NEWEST]
+    spare = []
+    for before, (name, changed) in pairwise([("", -DAY_S), *checkpoints]):
+        if before[1] // DAY_S == changed // DAY_S:
+            spare.append(name)
+    return spare
 
 
 def mend(root: Path | None) -> list[Path]:

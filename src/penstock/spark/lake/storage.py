@@ -88,6 +88,15 @@ class Storage(msgspec.Struct, frozen=True):
         except FileNotFoundError:
             return None
 
+    def names(self, folder: str) -> list[tuple[str, float]]:
+        """The files in a folder, each with the time of its last change in seconds since 1970."""
+        root = self.root
+        if root is None:
+            chosen = pa_fs.FileSelector(folder)
+            infos = pa_fs.PyFileSystem(self._handler()).get_file_info(chosen)
+            return [(info.base_name, info.mtime.timestamp()) for info in infos if info.type == pa_fs.FileType.File]
+        return [(path.name, path.stat().st_mtime) for path in (root / folder).iterdir() if path.is_file()]
+
     def remove(self, path: str) -> None:
         """Forget a file that nothing names; one that is gone already is fine."""
         root = self.root

@@ -8,6 +8,7 @@ what it commits is refused if another writer moved one of the same marks after t
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -35,6 +36,11 @@ from penstock.spark.times import now_ms
 
 CHECKPOINT_EVERY: Final = 50
 """Commits between two checkpoints of the log: what a reader must go through at most."""
+
+KEEP_DAYS: Final = 7
+"""How many days old a version may be and still be read, unless the lake is told otherwise."""
+RETENTION: Final = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
+"""Delta's own properties for that, which other programs go by too: of the log, and of files that left the table."""
 
 LaneKey = tuple[int, int]
 """(queue id, lane)."""
@@ -87,6 +93,7 @@ class LakeTable:
     @classmethod
     def _create(cls, storage: Storage, schema: pa.Schema, server: str, namespace: str) -> LakeTable:
         properties = {LAYOUT_PROPERTY: LAYOUT_VERSION, SERVER_PROPERTY: server, NAMESPACE_PROPERTY: namespace}
+        properties |= _retention(KEEP_DAYS)
         if storage.root is not None:
             storage.root.mkdir(parents=True, exist_ok=True)
         try:
@@ -115,6 +122,12 @@ class LakeTable:
     @property
     def properties(self) -> Mapping[str, str]:
         return self._delta.metadata().configuration
+
+    @property
+    def keep_days(self) -> int:
+        """How many days old a version may be and still be read."""
+        found = [re.fullmatch(r"interval (\d+) days?", self.properties.get(name, "")) for name in RETENTION]
+        return min((int(one[1]) for one in found if one), default=KEEP_DAYS)
 
     @property
     def schema(self) -> pa.Schema:
@@ -215,7 +228,7 @@ class LakeTable:
         """Why a commit failed, from what is there now: the error's own words may be those of any object store."""
         now = self.reopened()
         moved = [lane for lane in lanes if now.mark(*lane) != self.mark(*lane)]
-        if moved or (not lanes and now.version != before):
+        if moved or (not lanes and now.version != before) or now.properties != self.properties:
             what = f"the mark of queue {moved[0][0]}, lane {moved[0][1]}" if moved else f"version {before}"
             return LakeConflict(
                 f"another writer of {self.storage.url} was first: {what} has moved; nothing was written twice"
@@ -227,13 +240,40 @@ class LakeTable:
         log_files.settle(self.storage.root, self._settled, self.version)
         self._settled = self.version
 
-    def checkpoint(self) -> None:
+    def keep_for(self, days: int) -> LakeTable:
+        """Let versions be read for so many days; the table that says so."""
+        wanted = _retention(days)
+        if all(self.properties.get(name) == value for name, value in wanted.items()):
+            return self
+        table = self.reopened()
+        before = table.version
+        try:
+            table._delta.alter.set_table_properties(wanted, post_commithook_properties=_NO_HOOKS)
+        except (DeltaError, OSError) as error:
+            raise table._failure(error, before, []) from error
+        table.settle()
+        return table
+
+    def clean_log(self) -> None:
+        """A checkpoint of this version, and no log entries or checkpoints that no version of the kept days needs."""
+        if not self.checkpoint():
+            return
+        for name in log_files.spare_checkpoints(self.storage.names(log_files.LOG)):
+            self.storage.remove(f"{log_files.LOG}/{name}")
+        try:
+            self.reopened()._delta.cleanup_metadata()
+        except (DeltaError, OSError) as error:
+            raise _explained(error, f"the log of {self.storage.url} cannot be cleaned") from error
+
+    def checkpoint(self) -> bool:
         """Shorten what a reader of the log must go through. Nothing depends on it, so a failure is only told."""
         try:
             self._delta.create_checkpoint()
             log_files.settle_checkpoint(self.storage.root, self.version)
         except (DeltaError, OSError) as error:
             logger.warning("no checkpoint of %s at version %d: %s", self.storage.url, self.version, error)
+            return False
+        return True
 
     def vacuum(self, hours: int, *, dry_run: bool = False) -> list[str]:
         """Remove files that no version younger than `hours` names, those of failed attempts among them."""
@@ -247,6 +287,10 @@ class LakeTable:
         if not dry_run:
             self.reopened().settle()
         return removed
+
+
+def _retention(days: int) -> dict[str, str]:
+    return dict.fromkeys(RETENTION, f"interval {days} days")
 
 
 def _floors(floors: Mapping[LaneKey, int] | None, now_ms: int) -> list[Transaction]:

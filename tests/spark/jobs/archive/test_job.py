@@ -26,6 +26,7 @@ from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
 from tests.spark.lakes import broker_ids, lake_ids, lake_table, options, publish, run_archive
 from tests.spark.rig import PATIENCE_S, Server, until
+from tests.unit.spark.lake import delta_protocol
 
 
 @pytest.fixture
@@ -387,3 +388,37 @@ def test_a_watch_goes_on_with_new_messages_and_new_queues(spark: SparkSession, s
     expected = broker_ids(client, "watched one") + broker_ids(client, "watched two")
     assert lake_ids(spark, lake) == sorted(expected)
     assert [one.lag for name in ("watched one", "watched two") for one in client.stats(name).groups] == [0, 0]
+
+
+def test_a_watch_keeps_the_lake_small_while_it_is_read(
+    spark: SparkSession, server: Server, queue: str, lake: Path
+) -> None:
+    client = server.client
+    publish(client, queue, 0, 240, 20)
+    assert run_archive(spark, options(server, lake, queue, rows_per_batch=20)).details["commits"] == 12
+    before = read_lake(spark, str(lake), columns=["offset"])
+    small = {file.path for file in lake_table(lake).files()}
+    chosen = options(server, lake, queue, watch=True, interval_seconds=0.2, keep_days=3)
+    with Progress("archive", "test") as progress, ThreadPoolExecutor(1) as thread:
+        running = thread.submit(archive.run, spark, chosen, progress)
+        try:
+            until(
+                lambda: running.done() or not small & {file.path for file in lake_table(lake).files()},
+                "the small files are merged",
+                3 * PATIENCE_S,
+            )
+            publish(client, queue, 240, 300, 20)
+            until(lambda: running.done() or progress.rows >= 60, "what came later", 3 * PATIENCE_S)
+        finally:
+            progress.stop()
+        summary = running.result()
+        progress.finish(summary)
+    assert summary.details["merged"] >= len(small) >= 8
+    assert before.count() == 240  # planned before the merge, and read after it
+    assert lake_ids(spark, lake) == broker_ids(client, queue)
+    assert delta_protocol.identities(lake / "messages") == broker_ids(client, queue)
+    table = lake_table(lake)
+    files = [str(lake / "messages" / file.path) for file in table.files()]
+    assert spark.read.parquet(*files).count() == 300  # Spark's own reader on the files that the log names
+    assert table.keep_days == 3
+    assert (lake / "messages" / "_delta_log" / "_last_checkpoint").exists()

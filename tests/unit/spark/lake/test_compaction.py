@@ -11,6 +11,7 @@ import pytest
 
 from penstock.spark.lake import compaction
 from penstock.spark.lake.errors import LakeConflict, LakeDamaged
+from penstock.spark.lake.files import DataFile
 from penstock.spark.lake.layout import MESSAGES_SCHEMA
 from penstock.spark.lake.reading import Choice
 from penstock.spark.lake.storage import Storage
@@ -142,3 +143,39 @@ def test_old_days_expire_and_the_floor_rises(lake: LakeTable) -> None:
     assert compaction.expired(table.files(), LATER, ["others"]) == []
     with pytest.raises(LakeConflict, match="are gone"):
         compaction.expire(table, old, {})
+
+
+# While a partition grows ---------------------------------------------------------------------------------
+
+
+def small(number: int, size: int, date: str = "2026-03-01", queue: str = "orders") -> DataFile:
+    return DataFile(f"{queue}/{date}/{number}", size, 1, queue, date, offsets=(number, number))
+
+
+def test_a_day_of_commits_is_rewritten_a_few_times_and_leaves_few_files() -> None:
+    files: list[DataFile] = []
+    most = rewritten = 0
+    for number in range(8_640):
+        files.append(small(number, 10_000))
+        if number % 6 == 5:  # every minute
+            for group in compaction.tiers(files, 128 * MEBIBYTE):
+                gone = {file.path for file in group}
+                files = [file for file in files if file.path not in gone]
+                size = sum(file.size for file in group)
+                rewritten += size
+                files.append(small(-rewritten, size))
+        most = max(most, len(files))
+    assert most <= 40
+    assert rewritten <= 5 * 8_640 * 10_000
+    assert sum(file.size for file in files) == 8_640 * 10_000
+
+
+def test_only_files_of_one_partition_and_size_are_merged() -> None:
+    sizes = [small(number, 10_000) for number in range(7)]
+    assert compaction.tiers(sizes, MEBIBYTE) == []
+    assert compaction.tiers([*sizes, small(7, 10_000, date="2026-03-02")], MEBIBYTE) == []
+    assert compaction.tiers([*sizes, small(7, 200_000)], MEBIBYTE) == []
+    eight = [*sizes, small(7, 11_000)]
+    assert compaction.tiers(eight, MEBIBYTE) == [eight]
+    assert compaction.tiers([small(number, MEBIBYTE) for number in range(20)], MEBIBYTE) == []
+    assert [len(group) for group in compaction.tiers(eight, 40_000)] == [4, 3]  # none larger than wanted, none alone

@@ -14,6 +14,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,12 +22,22 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.model.errors import NotFound, PenstockError
+from penstock.spark.jobs.archive.upkeep import Upkeep
 from penstock.spark.jobs.frame import Progress, Summary, follow
-from penstock.spark.jobs.lakes import LakeOptions, check_positive, marks, offsets_json, queues_json, tables_to_write
+from penstock.spark.jobs.lakes import (
+    LakeOptions,
+    check_positive,
+    in_tasks,
+    marks,
+    offsets_json,
+    queues_json,
+    tables_to_write,
+)
 from penstock.spark.lake import landing, sink
 from penstock.spark.lake.errors import LakeConflict
 from penstock.spark.lake.layout import MESSAGES, MESSAGES_SCHEMA
-from penstock.spark.lake.table import LaneKey
+from penstock.spark.lake.storage import Storage
+from penstock.spark.lake.table import LakeTable, LaneKey
 from penstock.spark.lake.writing import Report
 from penstock.spark.source.cursor import Cursor
 from penstock.spark.source.heads import HeadReader
@@ -56,17 +67,22 @@ class ArchiveOptions(LakeOptions, frozen=True, kw_only=True):
     """Go on where messages were removed before they were archived; the gaps are recorded and counted."""
     checkpoint: str | None = None
     """Spark's checkpoint; None: one that ends with the run."""
+    keep_days: int | None = None
+    """How long a version of the lake can still be read after it was changed; None: as it is, 7 for a new lake."""
+    tidy: bool = True
+    """With `watch`: merge small files, clean the lake's log and free files that it does not keep."""
 
 
 def run(spark: SparkSession, options: ArchiveOptions, progress: Progress) -> Summary:
     """Archive until there is nothing more, or with `watch` until the job is stopped."""
-    check_positive(options, "interval_seconds", "rows_per_batch")
+    check_positive(options, "interval_seconds", "rows_per_batch", "keep_days")
     heads = options.heads()
     if not heads:
         raise NotFound(f"no queue is called {options.queues!r}: there is nothing to archive")
     sink.register(spark)
     archive = Archive(options, heads, progress)
     archive.follow_marks(heads)
+    upkeep = _upkeep(spark, options, progress)
     with ExitStack() as cleanup:
         checkpoint = options.checkpoint
         if checkpoint is None:
@@ -81,12 +97,19 @@ def run(spark: SparkSession, options: ArchiveOptions, progress: Progress) -> Sum
         query = writer.start()
         cleanup.callback(query.stop)
         try:
-            follow(query, progress, archive.look)
+            follow(query, progress, lambda: (archive.look(), upkeep and upkeep.look()))
         except Exception:
             if archive.failure is not None:
                 raise archive.failure from None  # what Spark raises has the same text within pages of its own
             raise
-    return archive.summary()
+    return archive.summary(**({} if upkeep is None else msgspec.structs.asdict(upkeep.done)))
+
+
+def _upkeep(spark: SparkSession, options: ArchiveOptions, progress: Progress) -> Upkeep | None:
+    if not options.watch or not options.tidy:
+        return None
+    lake = Storage(options.lake, options.storage_options)
+    return Upkeep(lake, progress, spark.sparkContext.defaultParallelism, partial(in_tasks, spark))
 
 
 def _stream(spark: SparkSession, options: ArchiveOptions, starting: str, heads: Heads) -> DataFrame:
@@ -118,7 +141,7 @@ class Archive:
     def __init__(self, options: ArchiveOptions, heads: Heads, progress: Progress) -> None:
         self._options = options
         self._progress = progress
-        self._tables = tables_to_write(options, heads)
+        self._tables = self._opened(heads)
         self._heads = HeadReader(options.access, options.choice)
         self._cursor = Cursor(options.access, options.cursor, options.hold)
         self._marks: dict[LaneKey, int] = {}
@@ -126,6 +149,11 @@ class Archive:
         self.failure: PenstockError | None = None
         self.rows = self.repeated = self.commits = self.files = 0
         self.gaps: list[landing.Gap] = []
+
+    def _opened(self, heads: Heads) -> dict[str, LakeTable]:
+        found = tables_to_write(self._options, heads)
+        days = self._options.keep_days
+        return found if days is None else {name: table.keep_for(days) for name, table in found.items()}
 
     def starting_offsets(self, heads: Heads) -> str:
         """Go on where the lake ends, or begin at the earliest."""
@@ -163,7 +191,7 @@ class Archive:
 
     def _land(self, batch: DataFrame) -> None:
         if MESSAGES not in self._tables:  # the run began with events alone; there may be queues by now
-            self._tables |= tables_to_write(self._options, self._heads.now())
+            self._tables |= self._opened(self._heads.now())
         reports = sink.write_files(batch, self._tables)
         for name, found in reports.items():
             landed = landing.commit(self._tables[name], found, self._first, allow_gaps=self._options.allow_gaps)
@@ -207,12 +235,13 @@ class Archive:
                 lag += one.end - max(one.first, self._marks.get((head.id, lane), 0))
         self._progress.update(lag=max(0, lag))
 
-    def summary(self) -> Summary:
+    def summary(self, **more: int) -> Summary:
         return self._progress.summary(
             lake=self._options.lake,
             tables=", ".join(sorted(self._tables)),
             commits=self.commits,
             files=self.files,
             repeated=self.repeated,
+            **more,
             **({"gaps": msgspec.to_builtins(self.gaps)} if self.gaps else {}),
         )

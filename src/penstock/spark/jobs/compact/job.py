@@ -9,13 +9,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock.model.errors import InvalidArgument
+from penstock.spark.jobs.compact.merging import merge_files
 from penstock.spark.jobs.frame import Progress, Summary
 from penstock.spark.jobs.lakes import check_least, in_tasks
 from penstock.spark.lake import compaction
@@ -25,10 +25,6 @@ from penstock.spark.lake.layout import EVENTS, IDENTITY, MESSAGES, SCHEMAS, STAT
 from penstock.spark.lake.reading import Choice, read_file
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable, LaneKey
-
-MERGES_PER_CORE: Final = 4
-"""Merges per core and commit: enough that commits are few, few enough that a failure loses little work."""
-VACUUM_HOURS: Final = 7 * 24
 
 
 class CompactOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +40,10 @@ class CompactOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How many days to keep; None keeps everything."""
     expire_queues: list[str] | None = None
     """Only these queues' messages expire; None: those of all, and all delivery events."""
-    vacuum_hours: int | None = VACUUM_HOURS
-    """Free files that left the table so long ago; readers may take no longer than that. None frees nothing."""
+    vacuum: bool = True
+    """Free files that left the table long ago, and forget entries of its log as old."""
+    vacuum_hours: int | None = None
+    """How long ago; readers may take no longer than that. None: the days that the lake keeps (`archive`)."""
     alone: bool = False
     """No archive runs on this lake now: only then may `vacuum_hours` be 0, for its newest files are in no log yet."""
     dry_run: bool = False
@@ -78,8 +76,11 @@ def run(spark: SparkSession, options: CompactOptions, progress: Progress) -> Sum
         table = _expire(spark, options, table, name, today, counts)
         if not progress.stopping:
             table = _merge(spark, options, table, name, today, counts, progress)
-        if options.vacuum_hours is not None and not progress.stopping:
-            counts.freed += len(table.reopened().vacuum(options.vacuum_hours, dry_run=options.dry_run))
+        if options.vacuum and not progress.stopping:
+            hours = table.keep_days * 24 if options.vacuum_hours is None else options.vacuum_hours
+            counts.freed += len(table.reopened().vacuum(hours, dry_run=options.dry_run))
+            if not options.dry_run:
+                table.reopened().clean_log()
     if not found:
         raise LakeMissing(f"there is no lake at {options.lake}")
     return progress.summary(lake=options.lake, dry_run=options.dry_run, **msgspec.structs.asdict(counts))
@@ -110,24 +111,21 @@ def _merge(
 ) -> LakeTable:
     before = compaction.day_before(options.older_than_days - 1, today)
     plan = compaction.merges(table.files(), before, options.target_bytes)
+    if options.dry_run:
+        counts.merged += sum(map(len, plan))
+        counts.into += len(plan)
+        return table
     done = 0
-    size = MERGES_PER_CORE * spark.sparkContext.defaultParallelism
-    for first in range(0, len(plan), size):
+    cores = spark.sparkContext.defaultParallelism
+    for changed, merges in merge_files(table, name, plan, cores, partial(in_tasks, spark)):
+        table = changed
+        counts.merged += merges.merged
+        counts.into += merges.into
+        done += merges.groups
+        progress.add(merges.rows)
+        progress.update(done=done, total=len(plan))
         if progress.stopping:
             break
-        part = plan[first : first + size]
-        if options.dry_run:
-            counts.merged += sum(map(len, part))
-            counts.into += len(part)
-            continue
-        merged = in_tasks(spark, partial(compaction.merge, table.storage, SCHEMAS[name]), part)
-        table, kept = compaction.replace(table, merged)
-        if kept:
-            counts.merged += sum(len(one.removed) for one in merged)
-            counts.into += sum(len(one.added) for one in merged)
-        progress.add(sum(file.rows or 0 for one in merged for file in one.added))
-        done += len(part)
-        progress.update(done=done, total=len(plan))
     return table
 
 
