@@ -23,21 +23,21 @@ class Nodes:
         self.store = store
         self.all: list[Server] = []
 
-    def start(self, *options: str) -> Server:
+    def start(self, *options: str, **variables: str) -> Server:
         """One more server; returns when it is a member."""
         folder = self._folder / f"server-{len(self.all)}"
         folder.mkdir()
-        server = self._start(folder, options)
+        server = self._start(folder, options, variables)
         self.all.append(server)
         return server.wait_ready()
 
     def start_again(self, index: int) -> Server:
         """A server that has died, in its folder."""
-        self.all[index] = self._start(self._folder / f"server-{index}", ())
+        self.all[index] = self._start(self._folder / f"server-{index}", (), {})
         return self.all[index].wait_ready()
 
-    def _start(self, folder: Path, options: tuple[str, ...]) -> Server:
-        server = Server(folder, ("--port", "0", "--store", self.store, *self._options, *options), {})
+    def _start(self, folder: Path, options: tuple[str, ...], variables: dict[str, str]) -> Server:
+        server = Server(folder, ("--port", "0", "--store", self.store, *self._options, *options), variables)
         self._stack.callback(end, server)
         return server
 

@@ -234,6 +234,9 @@ class FaultyStore:
         await self._after("catalog_since")
         return changes
 
+    def renewing(self, _seconds: float) -> None:
+        return None
+
     def damage(self) -> list[str]:
         return []
 

@@ -176,6 +176,8 @@ class ClusterNumbers(NamedTuple):
     slots: int
     heartbeat_age_s: float
     heartbeats_failed: int
+    renewals: int
+    """Renewals of the lease that a thread made because the event loop was busy."""
     forwarded: int
     forwards_failed: int
 

@@ -136,6 +136,20 @@ class Catalog(Protocol):
         """What was declared and deleted since a version; everything where that is too long ago, or 0."""
 
 
+class Renewing(Protocol):
+    """Renews a member's lease from a thread while the event loop is busy. Optional: `Coordination.renewing`.
+
+    Both methods block, and are called from one thread that is not the event loop's.
+    """
+
+    def renew(self, incarnation: int) -> bool:
+        """Renew this member's lease, as `heartbeat` does; whether it is a member."""
+        ...
+
+    def close(self) -> None:
+        """Release what was opened for it. Nothing more is called after it."""
+
+
 class Coordination(Protocol):
     """Members, slots and ids. May be called at any time, also while commits are under way."""
 
@@ -162,6 +176,9 @@ class Coordination(Protocol):
 
     async def reserve_ids(self, count: int, above: int = 0) -> int:
         """The first of `count` consecutive ids above a number; none of them is ever reserved again."""
+
+    def renewing(self, seconds: float, /) -> Renewing | None:
+        """Renewals from a thread, each of which fails after so many seconds; None where only the event loop can."""
 
 
 class Enqueueing(Protocol):

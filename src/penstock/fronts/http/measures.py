@@ -92,6 +92,7 @@ def _cluster_families(cluster: ClusterNumbers) -> Iterator[Metric]:
     )
     yield from counter_families(
         ("cluster_heartbeats_failed", "Heartbeats that failed.", cluster.heartbeats_failed),
+        ("cluster_renewals", "Renewals of the lease by a thread: the event loop was busy.", cluster.renewals),
         ("cluster_forwards", "Requests that another node answered.", cluster.forwarded),
         ("cluster_forwards_failed", "Requests for which no owner was found in time.", cluster.forwards_failed),
     )

@@ -26,6 +26,7 @@ from penstock.node.cluster.catalog_feed import CatalogFeed
 from penstock.node.cluster.outbox import Outbox
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.cluster.remote_publish import Landed, Landing
+from penstock.node.cluster.renewal import Renewal
 from penstock.node.cluster.slots import Slots
 from penstock.node.consume.sessions import Sessions
 from penstock.node.lifecycle import Lifecycle, Numbers
@@ -109,6 +110,7 @@ class Cluster:
         self._task: asyncio.Task[None] | None = None
         self._is_leaving = False
         self.heartbeats_failed = 0
+        self._renewal: Renewal | None = None
 
     # Questions --------------------------------------------------------------------------------------------
 
@@ -141,6 +143,7 @@ class Cluster:
         self._url = url
         await self._learn_time()
         await self._join()
+        self._start_renewal()
         await self._spool.open(self.secret)
         self._task = asyncio.get_running_loop().create_task(self._run())
         deadline = self._loop.time() + FIRST_SLOTS_WITHIN_S
@@ -154,6 +157,18 @@ class Cluster:
                 f"the store is in use by {names or 'nobody, but it gave no slots'}: {why} cannot have it beside that; "
                 "stop it first"
             )
+
+    def _start_renewal(self) -> None:
+        lease_s = self.options.lease_ms / 1000
+        renewing = self._store.renewing(max(1.0, lease_s))
+        if renewing is not None:
+            self._renewal = Renewal(renewing, self.ownership, lease_s, lambda: self._heard_at)
+            self._renewal.start()
+
+    @property
+    def renewals(self) -> int:
+        """Renewals of the lease that a thread made because the event loop was busy."""
+        return 0 if self._renewal is None else self._renewal.count
 
     async def _learn_time(self) -> None:
         """Begin with the quickest of a few answers: a clock is wrong by up to half of what its first one took."""
@@ -210,6 +225,8 @@ class Cluster:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        if self._renewal is not None:
+            await self._renewal.stop()
         async with self._beating:
             try:
                 await self._slots.hand_on(set(self.ownership.owned))

@@ -39,6 +39,8 @@ class Ownership:
         self._kept: dict[int, float] = {}
         self._lease_s = inf
         self._heard_until = inf
+        self._renewed_until = 0.0
+        self._trusts_renewals = False
         self.incarnation = 0
         """This node's number among all that ever were; 0 while it is no member."""
         self.view = ClusterView(0, False, 0, [], [])
@@ -100,7 +102,8 @@ class Ownership:
     @property
     def is_heard(self) -> bool:
         """Whether this node has heard from the store within its lease, so that nobody can have taken its slots."""
-        return self._now() <= self._heard_until
+        now = self._now()
+        return now <= self._heard_until or (self._trusts_renewals and now <= self._renewed_until)
 
     # The other nodes --------------------------------------------------------------------------------------
 
@@ -230,11 +233,17 @@ class Ownership:
     def heard(self, at: float) -> None:
         """The store answered a question of `at`: until a lease later nobody else can have taken this node's slots."""
         self._heard_until = at + self._lease_s
+        self._trusts_renewals = True
+
+    def renewed(self, at: float) -> None:
+        """The store took a renewal of `at`, from a thread: it counts unless there is doubt. Called by that thread."""
+        self._renewed_until = at + self._lease_s
 
     def doubt(self) -> None:
         """A commit was refused: nothing is this node's until the store is heard again."""
         if self._lease_s != inf:
             self._heard_until = 0.0
+            self._trusts_renewals = False
 
     # Slots that stay for a while --------------------------------------------------------------------------
 

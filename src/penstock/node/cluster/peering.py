@@ -61,6 +61,7 @@ class ClusterPeering(Peering):
             len(cluster.ownership.owned),
             cluster.heartbeat_age_s,
             cluster.heartbeats_failed,
+            cluster.renewals,
             forwarder.forwarded,
             forwarder.failed,
         )

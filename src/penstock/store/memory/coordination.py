@@ -114,6 +114,9 @@ class MemoryCoordination:
         self._check_open()
         return self._catalog.since(version)
 
+    def renewing(self, _seconds: float) -> None:
+        return None
+
     def damage(self) -> list[str]:
         return []
 

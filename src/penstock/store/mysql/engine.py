@@ -29,13 +29,11 @@ from penstock.model.rows import (
     Joined,
     LaneImage,
     Member,
-    NodeRow,
     OutboxRow,
-    SlotRow,
     TraceRow,
 )
 from penstock.store.checking import check_batches
-from penstock.store.contract import CallbackLog, Capabilities, check_commit
+from penstock.store.contract import CallbackLog, Capabilities, Renewing, check_commit
 from penstock.store.mysql import commit as writing
 from penstock.store.mysql.enqueueing import MysqlEnqueueing
 from penstock.store.mysql.pool import (
@@ -49,6 +47,7 @@ from penstock.store.mysql.pool import (
     number_of,
 )
 from penstock.store.mysql.reads import catalog_row, catalog_since, find_time, joined, load
+from penstock.store.mysql.renewing import MysqlRenewing, heartbeat, view_of
 from penstock.store.mysql.schema import MIGRATIONS, check_made, check_server, migrate
 from penstock.store.mysql.statements import SQL, filled, filled_by_name, ids
 from penstock.store.sql.lost_answer import Writer
@@ -267,11 +266,9 @@ class MysqlStore:
         return Joined(incarnation, secret.decode())
 
     async def heartbeat(self, incarnation: int) -> ClusterView:
-        answers = await self._member(SQL.heartbeat, {"incarnation": incarnation})
-        [(now_ms, version)], nodes, slots = (answer.rows for answer in answers[-4:-1])
-        rows = [NodeRow(*row) for row in nodes]
-        is_member = any(row.incarnation == incarnation for row in rows)
-        return ClusterView(now_ms, is_member, version, rows, [SlotRow(*row) for row in slots])
+        self._check_open()
+        answers = await self._pool.members.run(lambda connection: connection.run(heartbeat(incarnation)))
+        return view_of(answers, incarnation)
 
     async def take(self, slots: Sequence[int], incarnation: int) -> dict[int, int]:
         self._check_open()
@@ -299,6 +296,9 @@ class MysqlStore:
     async def _member(self, statements: str, values: dict[str, Any]) -> list[Answer]:
         self._check_open()
         return await self._pool.members.run(lambda connection: connection.run(filled_by_name(statements, values)))
+
+    def renewing(self, seconds: float) -> Renewing:
+        return MysqlRenewing(self._pool.renewals(seconds))
 
     # Life -------------------------------------------------------------------------------------------------
 

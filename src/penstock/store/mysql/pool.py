@@ -183,9 +183,10 @@ class Threads:
         self._guard = threading.Lock()
 
     async def run(self, work: Callable[[Connection], Result]) -> Result:
-        return await asyncio.wrap_future(self._executor.submit(self._connected, work))
+        return await asyncio.wrap_future(self._executor.submit(self.run_here, work))
 
-    def _connected(self, work: Callable[[Connection], Result]) -> Result:
+    def run_here(self, work: Callable[[Connection], Result]) -> Result:
+        """Work in the calling thread, which waits for it."""
         try:
             connection = self._take()
         except Exception as error:
@@ -232,6 +233,9 @@ class Threads:
                 for connection in self._busy:
                     connection.interrupt()
             await ending
+        self.close_idle()
+
+    def close_idle(self) -> None:
         for connection in self._idle:
             connection.close()
         self._idle.clear()
@@ -244,6 +248,8 @@ class Pool:
         def connect() -> Connection:
             return Connection(address, seconds, address.database)
 
+        self._address = address
+
         def connect_without_database() -> Connection:
             return Connection(address, seconds, None)
 
@@ -255,6 +261,10 @@ class Pool:
         self.sweeper = Threads("sweeper", 1, connect, self.label)
         self.members = Threads("member", 1, connect, self.label)
         """For membership: a heartbeat waits neither behind a long commit nor behind reads."""
+
+    def renewals(self, seconds: float) -> Threads:
+        """For a thread of its own that renews a lease."""
+        return Threads("renewal", 1, lambda: Connection(self._address, seconds, self._address.database), self.label)
 
     @classmethod
     async def open(cls, address: StoreAddress, *, readers: int, seconds: float) -> Pool:

@@ -34,10 +34,11 @@ from penstock.model.rows import (
     TraceRow,
 )
 from penstock.store.checking import check_batches
-from penstock.store.contract import CallbackLog, Capabilities, changes_enqueued, check_commit
+from penstock.store.contract import CallbackLog, Capabilities, Renewing, changes_enqueued, check_commit
 from penstock.store.postgres.apply import commit_values, kept, row_of, settle_values
 from penstock.store.postgres.enqueueing import PostgresEnqueueing
 from penstock.store.postgres.pool import MemberCalls, Pool, StoreAddress
+from penstock.store.postgres.renewing import PostgresRenewing
 from penstock.store.postgres.schema import MIGRATIONS, check_made, migrate, queries_in
 from penstock.store.postgres.vacuum import Vacuum
 from penstock.store.sql import tables
@@ -64,6 +65,7 @@ class PostgresStore:
 
     def __init__(self, pool: Pool, address: StoreAddress, seconds: float) -> None:
         self._pool = pool
+        self._address = address
         self._members = MemberCalls(address, seconds)
         self._schema = address.schema
         self._sql = sql = queries_in(address.schema)
@@ -272,6 +274,9 @@ class PostgresStore:
     async def _member(self, statement: str, *values: Any) -> list[Any]:
         self._check_open()
         return await self._members.fetch(statement, *values)
+
+    def renewing(self, seconds: float) -> Renewing:
+        return PostgresRenewing(self._address, self._sql.heartbeat, seconds)
 
     # Life -------------------------------------------------------------------------------------------------
 

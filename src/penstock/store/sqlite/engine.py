@@ -271,6 +271,9 @@ class SqliteStore:
 
     # Life -------------------------------------------------------------------------------------------------
 
+    def renewing(self, _seconds: float) -> None:
+        return None
+
     def damage(self) -> list[str]:
         return self._log.cuts.notes()
 
