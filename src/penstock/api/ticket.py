@@ -28,7 +28,17 @@ class Ticket(Coroutine[Any, Any, T], Generic[T]):
     whether or not anyone waits, and a cancelled caller undoes no commit. An error that no one looks at is not logged.
     """
 
-    __slots__ = ("_callbacks", "_changes", "_error", "_result", "_source", "_steps", "_waiter", "_was_closed", "is_done")
+    __slots__ = (
+        "_callbacks",
+        "_changes",
+        "_error",
+        "_result",
+        "_source",
+        "_steps",
+        "_waiter",
+        "_was_closed",
+        "is_done",
+    )
 
     def __init__(self, result: T | None = None, source: Ticket[Any] | asyncio.Future[Any] | None = None) -> None:
         """`result` is what `end` makes known; `source` is closed with this ticket."""

@@ -115,7 +115,7 @@ class Claims:
             if is_with_its_publish:
                 await claimed.committed  # there is nothing to read before it
             slices = bodies.cached(lane, claimed.entries) or await self._slices(claimed, request)
-            if not all([part.reader.is_intact() for part in slices]):
+            if not all(part.reader.is_intact() for part in slices):
                 await claimed.committed
                 slices = self._intact(claimed, request, slices)
         except PenstockError as error:
