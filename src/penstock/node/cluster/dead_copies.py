@@ -66,15 +66,23 @@ class DeadCopies:
         self.behind: set[Target] | None = None
         """Targets that copies in the outbox wait for; None until that is known."""
         self.promises = 0
-        """How many copies were promised."""
+        """Rises whenever copies are promised, or will be."""
         self._is_copying = False
+
+    @property
+    def may_be_promised(self) -> bool:
+        """Whether this node may have promised copies that the outbox has not seen."""
+        return bool(self.behind) or (self.behind is None and self.promises > 0)
 
     # At once ----------------------------------------------------------------------------------------------
 
     def copy(self, lane: Lane) -> None:
         """Copy what died on a lane, as far as nothing must be waited for; the rest is promised when it is sealed."""
         queue = self._catalog.by_lane.get(lane.id)
-        if queue is None or self.behind is None or self._is_copying:  # a copy may push another message out of its queue
+        if queue is None or self._is_copying:  # a copy may push another message out of its queue
+            return
+        if self.behind is None:
+            self.promises += 1
             return
         lane.has_died, self._is_copying = False, True
         left = COPIES_MAX

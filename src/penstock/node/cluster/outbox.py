@@ -128,7 +128,7 @@ class Outbox:
         blocked: dict[tuple[str, str], PenstockError] = {}
         after = 0
         async with self._passing:
-            if not is_drain and self._dead_copies.behind != set():
+            if not is_drain and self._dead_copies.may_be_promised:
                 await self._commits.commit()  # so that all that was promised so far is found
             promises = self._dead_copies.promises
             while True:
