@@ -147,9 +147,7 @@ class Traces:
             for row in rows
         ]
         entries += await self._deliveries(rows)
-        # Of one millisecond: where a message went, who got it, what they noted about it, how it ended.
-        entries.sort(key=lambda entry: (entry.at_ms, _RANK.get(entry.kind, 4)))
-        return Trace(trace_id, entries[:most])
+        return Trace(trace_id, _in_order(entries)[:most])
 
     async def _deliveries(self, rows: Sequence[TraceRow]) -> list[TraceEntry]:
         """What happened to the messages that were published, from one pass over `$events`, where that is kept."""
@@ -187,3 +185,19 @@ def check_trace_id(trace_id: object) -> str:
 
 def check_detail(detail: object) -> None:
     check_text(detail if detail is not None else 0, "detail", DETAIL_CHARACTERS_MAX)
+
+
+def _in_order(entries: list[TraceEntry]) -> list[TraceEntry]:
+    """By time; of one millisecond: where a message went, who got it, what they noted about it, how it ended.
+
+    A message that was there before goes first: its end may be what published the other, as its dead letter.
+    """
+    since: dict[tuple[str | None, int | None, int | None], int] = {}
+    for entry in entries:
+        place = (entry.queue, entry.lane, entry.offset)
+        since[place] = min(entry.at_ms, since.get(place, entry.at_ms))
+
+    def key(entry: TraceEntry) -> tuple[int, int, int]:
+        return entry.at_ms, since[entry.queue, entry.lane, entry.offset], _RANK.get(entry.kind, 4)
+
+    return sorted(entries, key=key)
