@@ -1,7 +1,7 @@
 """Long work in slices: what else waits for the event loop runs between two of them.
 
-A slice is so many items and not so many milliseconds, so that what happens between which of them does not depend on the
-machine. Whoever is cancelled stops at the end of a slice.
+A slice is so many items or so much work (`model/work.py`) and not so many milliseconds, so that what happens between
+which of them does not depend on the machine. Whoever is cancelled stops at the end of a slice.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
+from penstock.api.ticket import Ticket
+from penstock.model.work import Steps
+
 SLICE_ITEMS: Final = 1_000
 """Items of a slice, of some microseconds each. As many or fewer are done at once."""
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
+Done = TypeVar("Done")
 
 
 async def in_slices(
@@ -27,3 +31,33 @@ async def in_slices(
             await asyncio.sleep(0)
         made += work(items[start : start + most])
     return made
+
+
+async def in_turns(steps: Steps[Made]) -> Made:
+    """What steps come to; other work has its turn at each of their stops."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            made: Made = end.value
+            return made
+        await asyncio.sleep(0)
+
+
+async def ended(steps: Steps[Made]) -> Made:
+    """The same of steps that are at a stop."""
+    await asyncio.sleep(0)
+    return await in_turns(steps)
+
+
+def begin(steps: Steps[Made], finish: Callable[[Made], Ticket[Done]]) -> Ticket[Done]:
+    """What `finish` makes of what steps come to: now, unless they have a stop; then in a task."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        return finish(end.value)
+
+    async def go_on() -> Done:
+        return await finish(await ended(steps))
+
+    return Ticket.of(go_on())

@@ -38,7 +38,7 @@ class Budget:
         self.left = SLICE_WORK
 
 
-class Pause(Exception):  # noqa: N818 - not an error: a wish
+class Pause(Exception):
     """A command spent its budget and has nothing to show for it yet: let others go first, and repeat it.
 
     What it passed over stays passed over: it goes on from there.

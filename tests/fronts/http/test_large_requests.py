@@ -13,7 +13,7 @@ from unittest.mock import patch
 from penstock.api.slices import SLICE_ITEMS
 from penstock.fronts.http.handlers import bodies
 from penstock.model.rows import Commit
-from penstock.node.broker import messages
+from penstock.node.publish.parts import PART_MESSAGES
 from penstock.store.memory.engine import MemoryStore
 from penstock.wire.http import shapes
 from penstock.wire.http.shapes import MessageBody
@@ -82,7 +82,7 @@ async def test_a_publish_of_many_is_encoded_in_slices_and_stored_in_one_commit(f
 
     with patch.object(MemoryStore, "apply", noted):
         await published(front, MANY)
-    assert stored == [[messages.PART_MESSAGES, messages.PART_MESSAGES, MANY - 2 * messages.PART_MESSAGES]]
+    assert stored == [[PART_MESSAGES, PART_MESSAGES, MANY - 2 * PART_MESSAGES]]
 
 
 @over_http()

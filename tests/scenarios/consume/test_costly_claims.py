@@ -26,12 +26,14 @@ class Meter:
 
     def __init__(self) -> None:
         self.total = self.most = self._work = self._seen = 0
+        self.begun = asyncio.Event()
 
     def patched(self) -> Any:
         original = Filter.matches_at
 
         def counted(condition: Filter, columns: Meta, index: int) -> bool:
             self.total += 1
+            self.begun.set()
             self._work += condition.work_at(columns, index)
             return original(condition, columns, index)
 
@@ -89,10 +91,10 @@ def test_groups_that_wait_are_served_in_turns(home: Home) -> None:
             assert texts((await filtered).messages) == ["last"]
             assert (await everything).messages
             await cancelled(watching)
+            await cancelled(nothing)
+            assert (await broker.claim("q", group="nothing")).messages == []
         assert meter.most <= 2 * AT_ONCE  # before its commit, and after it
-        while any(one.ready for one in (await broker.stats("q")).groups):
-            await asyncio.sleep(0.01)
-        await cancelled(nothing)
+        assert meter.total <= 3 * (COUNT + 1)  # each group looked at each message once
 
     play(home, scenario)
 
@@ -106,8 +108,7 @@ def test_a_claim_that_nobody_waits_for_ends_its_walk(home: Home) -> None:
         meter = Meter()
         with meter.patched():
             claiming = asyncio.create_task(broker.claim("q", group="g", max=10))
-            while not meter.total:
-                await asyncio.sleep(0)
+            await meter.begun.wait()
             await cancelled(claiming)
             assert meter.total < COUNT
             assert texts((await broker.claim("q", group="g", max=10)).messages) == ["last"]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 from unittest.mock import patch
 
 from penstock import Message
+from penstock.batch import Meta
 from penstock.core.filters import Filter
+from penstock.model import work
+from penstock.model.events import Delivery
 from penstock.model.work import MESSAGE_WORK, SLICE_WORK
 from penstock.node.broker import LocalBroker
-from penstock.node.consume import streams
+from penstock.node.consume import scans, streams
+from penstock.node.observe import history
 from tests.scenarios.rig import Home, cancelled, play, texts
 
 FILTER = "text LIKE '%a_b%'"
@@ -30,12 +35,14 @@ class Meter:
 
     def __init__(self) -> None:
         self.total = self.most = self._seen = 0
+        self.begun = asyncio.Event()
 
     def patched(self) -> Any:
         original = Filter.matches
 
         def counted(condition: Filter, message: Message) -> bool:
             self.total += 1
+            self.begun.set()
             return original(condition, message)
 
         return patch.object(Filter, "matches", counted)
@@ -86,8 +93,7 @@ def test_a_browse_that_nobody_waits_for_ends(home: Home) -> None:
         meter = Meter()
         with meter.patched():
             browsing = asyncio.create_task(broker.browse("q", filter=FILTER))
-            while not meter.total:
-                await asyncio.sleep(0)
+            await meter.begun.wait()
             await cancelled(browsing)
         assert meter.total < 150
 
@@ -106,5 +112,60 @@ def test_dead_letters_are_tried_in_slices(home: Home) -> None:
             await cancelled(watching)
         assert dead.received.payload == b"last"
         assert (meter.total, meter.most) == (50, PER_SLICE)
+
+    play(home, scenario)
+
+
+def test_a_scan_tries_its_condition_in_small_steps(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await long_texts(broker, 50)
+        tried: list[int] = []
+        original = Filter.select
+
+        def noted(condition: Filter, columns: Meta, indexes: Iterable[int]) -> list[int]:
+            chosen = list(indexes)
+            tried.append(len(chosen))
+            return original(condition, columns, chosen)
+
+        with patch.object(Filter, "select", noted):
+            scan = await broker.scan("q", 0, 0, 50, where=FILTER)
+        assert scan.next_offset == 50
+        assert [part.rows for part in scan.slices] == [b"", None]
+        assert sum(tried) == 50
+        assert max(tried) == -(-scans.STEP_WORK // (LENGTH + MESSAGE_WORK))
+
+    play(home, scenario)
+
+
+def test_a_history_is_looked_for_in_slices(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("q")
+        for number in range(20):
+            await broker.publish("q", Message(str(number).encode()))
+            await broker.ack(await broker.claim("q"))
+        total = most = 0
+        original = history.decode_delivery
+
+        def noted(payload: bytes) -> Delivery:
+            nonlocal total
+            total += 1
+            return original(payload)
+
+        async def watch() -> None:
+            nonlocal most
+            seen = 0
+            while True:
+                seen, most = total, max(most, total - seen)
+                await asyncio.sleep(0)
+
+        with patch.object(history, "decode_delivery", noted), patch.object(work, "SLICE_WORK", 5 * MESSAGE_WORK):
+            watching = asyncio.create_task(watch())
+            found = await broker.history("q", 0)
+            await cancelled(watching)
+        assert [entry.kind for entry in found] == ["claimed", "acked"]
+        assert total >= 20
+        assert most <= 6
 
     play(home, scenario)

@@ -298,7 +298,7 @@ def test_a_node_that_lost_the_store_takes_nothing_any_more() -> None:
         rows = await rows_of(store).rows(100, 10**9)
         second = await machine.open(store)
         await settled(store)
-        taken, failures = node_of(first).enqueueing._route_all(rows)
+        taken, failures = await node_of(first).enqueueing._route_all(rows)
         with pytest.raises(PenstockError):
             await node_of(first).enqueueing._publish(taken, failures)
         assert isinstance(node_of(first).lifecycle.fenced, Fenced)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
@@ -79,6 +80,14 @@ def test_what_a_filter_costs() -> None:
     columns = Meta(2, headers=[None, headers])
     assert [parse("text LIKE 'a%'").work_at(columns, index) for index in (0, 1)] == [MESSAGE_WORK, MESSAGE_WORK + 100]
     assert parse("text LIKE 'a%'").work_at(Meta(1), 0) == MESSAGE_WORK
+
+
+def test_how_far_a_filter_may_be_tried_for_so_much_work() -> None:
+    like, plain = parse("text LIKE 'a%'"), parse("a = 1 AND b = 2")
+    columns = Meta(10, headers=[LONG] * 10)
+    assert [like.reach(columns, 2, 10, work) for work in (1, LENGTH, 3 * LENGTH, 10**9)] == [3, 3, 5, 10]
+    assert [plain.reach(columns, 2, 10, work) for work in (1, 4 * MESSAGE_WORK, 10**9)] == [3, 4, 10]
+    assert like.reach(Meta(10), 0, 10, 3 * MESSAGE_WORK) == 3
 
 
 def test_a_claim_stops_at_its_budget_and_the_next_goes_on(tried: Tried) -> None:
@@ -190,10 +199,8 @@ def test_parked_messages_that_expire_at_once_are_removed_in_several_ticks() -> N
     with patch.object(work, "SLICE_WORK", 30 * MESSAGE_WORK):
         while bench.work.waiting.count:
             before = bench.work.waiting.count
-            try:
+            with contextlib.suppress(Pause):
                 bench.lane.tick(NOW + 20)
-            except Pause:
-                pass
             ticks.append(before - bench.work.waiting.count)
     assert ticks == [30, 30, 30, 10]
     bench.lane.check()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -13,9 +15,10 @@ from hypothesis import strategies as st
 
 from penstock.batch import Meta
 from penstock.core.routing import router as routing
-from penstock.core.routing.router import Router
-from penstock.model import Binding, ExchangeConfig, ExchangeKind, Message
+from penstock.core.routing.router import Routed, Router
+from penstock.model import Binding, ExchangeConfig, ExchangeKind, Message, work
 from penstock.model.errors import AlreadyExists, Forbidden, InvalidArgument, InvalidFilter, NotFound
+from penstock.model.work import MESSAGE_WORK, SLICE_WORK, Budget, Steps
 
 QUEUES = frozenset({"a", "b", "c", "d", *(str(number) for number in range(50))})
 NOTHING = Message()
@@ -585,3 +588,83 @@ def test_exchanges_that_cannot_be(name: str, config: ExchangeConfig) -> None:
     with pytest.raises(InvalidArgument):
         router.declare_exchange(name, config)
     assert router.exchanges() == {}
+
+
+# In steps ------------------------------------------------------------------------------------------------
+
+LONG = 10_000
+"""Characters of a header that a LIKE goes through."""
+
+
+def stops(steps: Steps[Any]) -> tuple[int, Any]:
+    """How often steps stop, and what they come to."""
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return count, end.value
+        count += 1
+
+
+def bound(kind: ExchangeKind, patterns: Sequence[str]) -> Router:
+    router = Router(lambda _: True)
+    router.declare_exchange("x", ExchangeConfig(kind=kind))
+    for number, pattern in enumerate(patterns):
+        router.bind(to_queue("x", f"q{number}", pattern))
+    return router
+
+
+def test_routing_through_costly_conditions_stops_after_each_slice() -> None:
+    conditions = [f"text LIKE '%a_b%' OR text LIKE '%{number}_c%'" for number in range(20)]
+    router = bound("filter", [*conditions, "TRUE"])
+    message = Message(headers={"text": "a" * LONG})
+    assert stops(router.routing("x", message, Budget())) == (20 * 2 * LONG // SLICE_WORK, ("q20",))
+    columns = Meta(3, headers=[message.headers] * 3)
+    count, routed = stops(router.routing_batch("x", columns, 3, Budget()))
+    assert (count, routed) == (3 * 20 * 2 * LONG // SLICE_WORK, Routed({"q20": [0, 1, 2]}, []))
+
+
+def test_routing_through_many_headers_bindings_stops_after_each_slice() -> None:
+    router = Router(lambda _: True)
+    router.declare_exchange("x", ExchangeConfig(kind="headers"))
+    for number in range(2 * SLICE_WORK // MESSAGE_WORK):
+        router.bind(to_queue("x", f"q{number}", headers={"a": number}))
+    assert stops(router.routing("x", Message(headers={"a": 7}), Budget())) == (2, ("q7",))
+
+
+@pytest.mark.parametrize(("kind", "separator", "wildcard"), [("topic", ".", "*"), ("mqtt", "/", "+")])
+def test_routing_through_many_patterns_stops_after_each_slice(
+    kind: ExchangeKind, separator: str, wildcard: str
+) -> None:
+    patterns = [separator.join(wildcard if number >> bit & 1 else "a" for bit in range(11)) for number in range(2048)]
+    router = bound(kind, patterns)
+    with patch.object(work, "SLICE_WORK", 100 * MESSAGE_WORK):
+        count, queues = stops(router.routing("x", Message(key=separator.join("a" * 11)), Budget()))
+        assert len(queues) == 2048
+        assert count >= 20
+        again, _ = stops(router.routing("x", Message(key=separator.join("a" * 11)), Budget()))
+        assert again == 0  # it is known by now
+
+
+def test_bindings_may_change_at_a_stop() -> None:
+    router = bound("filter", [f"a = {number}" for number in range(50)])
+    router.declare_exchange("further", ExchangeConfig(kind="fanout"))
+    router.bind(to_exchange("x", "further", "TRUE"))
+    with patch.object(work, "SLICE_WORK", 10 * MESSAGE_WORK):
+        steps = router.routing("x", Message(headers={"a": 49}), Budget())
+        next(steps)
+        router.unbind(to_queue("x", "q30", "a = 30"))
+        router.bind(to_queue("x", "new", "a = 49"))
+        router.delete_exchange("further")
+        assert stops(steps)[1] in (("q49",), ("new", "q49"))
+
+
+def test_a_route_that_was_found_while_bindings_changed_is_not_kept() -> None:
+    router = bound("topic", ["#.a", "*.a", "a.#", "a.*"])
+    with patch.object(work, "SLICE_WORK", 1):
+        steps = router.routing("x", Message(key="a.a"), Budget())
+        next(steps)
+        router.bind(to_queue("x", "new", "#"))
+        stops(steps)
+    assert router.route("x", Message(key="a.a")) == ("new", "q0", "q1", "q2", "q3")

@@ -7,6 +7,7 @@ import datetime as dt
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +24,9 @@ from penstock.fronts.mqtt.session.window import PACKET_IDS, Flight, Window, pack
 from penstock.fronts.mqtt.subscription.subscriptions import Subscription, Subscriptions
 from penstock.fronts.mqtt.subscription.topic_tree import TopicTree
 from penstock.fronts.mqtt.table import COPIED, HOLDING_GROUP, Table
+from penstock.model import work
 from penstock.model.errors import InvalidArgument
+from penstock.model.work import MESSAGE_WORK, Budget, at_once
 from penstock.node.broker import LocalBroker
 from penstock.node.clock import SystemClock
 from penstock.store.memory.engine import MemoryStore
@@ -42,7 +45,7 @@ FILTERS = st.builds(
 def matches(pattern: str, topic: str) -> bool:
     trie = Trie()
     trie.add(pattern.split("/"), Target("queue", "q"))
-    return bool(mqtt_targets(trie, topic))
+    return any(mqtt_targets(trie, topic, Budget()))
 
 
 # Tables ----------------------------------------------------------------------------------------------------
@@ -220,13 +223,35 @@ def test_a_topic_tree_finds_what_a_filter_matches(topics: list[str], topic_filte
     tree = TopicTree()
     for topic in topics:
         tree.add(topic)
-    found = tree.matching(topic_filter)
+    found = at_once(tree.matching(topic_filter, Budget()))
     assert len(found) == len(set(found))
     assert set(found) == {topic for topic in topics if matches(topic_filter, topic)}
     for topic in topics:
         tree.remove(topic)
-    assert tree.matching(topic_filter) == []
+    assert at_once(tree.matching(topic_filter, Budget())) == []
     assert not tree._root.below
+
+
+@pytest.mark.parametrize("topic_filter", ["#", "a/#", "+/+", "a/+", "+/+/x"])
+def test_many_topics_are_looked_at_in_steps(topic_filter: str) -> None:
+    tree = TopicTree()
+    for number in range(1_000):
+        tree.add(f"a/{number}")
+    count = 0
+    with patch.object(work, "SLICE_WORK", 100 * MESSAGE_WORK):
+        steps = tree.matching(topic_filter, Budget())
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found = end.value
+                break
+            tree.remove(f"a/{count}")  # topics come and go meanwhile
+            count += 1
+    assert count >= 10
+    assert (
+        found == [] if topic_filter.endswith("x") else set(found) >= {f"a/{number}" for number in range(count, 1_000)}
+    )
 
 
 # Filters of keys -----------------------------------------------------------------------------------------------

@@ -54,6 +54,15 @@ class Filter:
         """The same, of message `index` of a batch."""
         return self._steps if columns.headers is None or not self._likes else self.work(columns.headers[index])
 
+    def reach(self, columns: Meta, start: int, stop: int, work: int) -> int:
+        """Up to where messages of a batch may be tried for so much work, one at least."""
+        if columns.headers is None or not self._likes:
+            return min(stop, start + max(1, work // self._steps))
+        while start < stop and work > 0:
+            work -= self.work(columns.headers[start])
+            start += 1
+        return start
+
     def matches_with(self, headers: Mapping[str, Any] | None, message: Message) -> bool:
         """The same, of headers that are kept apart from the other fields."""
         return self._on_message(headers or _NO_HEADERS, message, 0) is True

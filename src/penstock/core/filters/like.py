@@ -106,7 +106,7 @@ class _Part:
         return self._followed(text, start, stop)
 
     def _followed(self, text: str, start: int, stop: int) -> int:
-        """The same for all places at once, in windows that grow: what is looked at is about what lies before the end."""
+        """The same for all places at once, in windows that grow: little is looked at behind the place that is found."""
         window = WINDOW_CHARACTERS
         while start + self.length <= stop:
             end = min(stop, start + self.length - 1 + window)

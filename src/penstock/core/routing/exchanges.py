@@ -9,7 +9,7 @@ from exchange to exchange.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from penstock.batch import Meta
@@ -27,6 +27,7 @@ from penstock.core.routing.tries import (
     topic_words,
 )
 from penstock.model import Binding, ExchangeConfig, Message
+from penstock.model.work import MESSAGE_WORK, Budget
 
 NO_HEADERS: Final[Mapping[str, Any]] = {}
 
@@ -121,8 +122,12 @@ class _Index(Protocol):
     def remove(self, binding: Binding, target: Target) -> None:
         """Remove a binding that was added."""
 
-    def match(self, subject: Subject) -> list[Target]:
-        """The targets of the bindings that match; one may come twice."""
+    def match(self, subject: Subject, budget: Budget) -> Iterable[Iterable[Target]]:
+        """The targets of the bindings that match, some or none at a time; one may come twice.
+
+        What it costs is counted before each of them, so that the caller may stop there for a while: bindings that come
+        or go meanwhile may count or not.
+        """
 
 
 class _ByPattern:
@@ -150,8 +155,9 @@ class _DirectIndex(_ByPattern):
         check_pattern(binding.pattern, "a direct binding's key")
         super().add(binding, target)
 
-    def match(self, subject: Subject) -> list[Target]:
-        return list(self._targets.get(subject.key, ()))
+    def match(self, subject: Subject, budget: Budget) -> Iterable[Iterable[Target]]:
+        budget.left -= MESSAGE_WORK
+        return (tuple(self._targets.get(subject.key, ())),)
 
 
 class _FanoutIndex(_ByPattern):
@@ -163,8 +169,9 @@ class _FanoutIndex(_ByPattern):
         check_pattern(binding.pattern, "a fanout binding's key")
         super().add(binding, target)
 
-    def match(self, subject: Subject) -> list[Target]:  # noqa: ARG002 - an index is given it
-        return [target for targets in self._targets.values() for target in targets]
+    def match(self, subject: Subject, budget: Budget) -> Iterable[Iterable[Target]]:  # noqa: ARG002 - as all indexes
+        budget.left -= MESSAGE_WORK * len(self._targets)
+        return ([target for targets in self._targets.values() for target in targets],)
 
 
 class _TrieIndex:
@@ -176,7 +183,7 @@ class _TrieIndex:
         self,
         check: Callable[[str], None],
         words: Callable[[str], list[str]],
-        targets: Callable[[Trie, str], list[Target]],
+        targets: Callable[[Trie, str, Budget], Iterable[Iterable[Target]]],
     ) -> None:
         self.trie = Trie()
         self._check = check
@@ -190,8 +197,8 @@ class _TrieIndex:
     def remove(self, binding: Binding, target: Target) -> None:
         self.trie.remove(self._words(binding.pattern), target)
 
-    def match(self, subject: Subject) -> list[Target]:
-        return self._matching(self.trie, subject.key)
+    def match(self, subject: Subject, budget: Budget) -> Iterable[Iterable[Target]]:
+        return self._matching(self.trie, subject.key, budget)
 
 
 class _HeadersIndex:
@@ -210,9 +217,14 @@ class _HeadersIndex:
     def remove(self, binding: Binding, target: Target) -> None:  # noqa: ARG002 - an index is given both
         del self._asked[identity_of(binding)]
 
-    def match(self, subject: Subject) -> list[Target]:
+    def match(self, subject: Subject, budget: Budget) -> Iterator[Iterable[Target]]:
         headers = subject.headers
-        return [target for wanted, all_of, target in self._asked.values() if _headers_match(headers, wanted, all_of)]
+        for wanted, all_of, target in tuple(self._asked.values()):
+            is_spent = budget.spend(MESSAGE_WORK * (len(wanted) or 1))
+            if _headers_match(headers, wanted, all_of):
+                yield (target,)
+            elif is_spent:
+                yield ()
 
 
 def _headers_match(headers: Mapping[str, Any], wanted: dict[str, Any], all_of: bool) -> bool:
@@ -251,9 +263,14 @@ class _FilterIndex(_ByPattern):
         if binding.pattern not in self._targets:
             del self._conditions[binding.pattern]
 
-    def match(self, subject: Subject) -> list[Target]:
-        matching = [pattern for pattern, condition in self._conditions.items() if subject.satisfies(condition)]
-        return [target for pattern in matching for target in self._targets[pattern]]
+    def match(self, subject: Subject, budget: Budget) -> Iterator[Iterable[Target]]:
+        headers = subject.headers
+        for pattern, condition in tuple(self._conditions.items()):
+            is_spent = budget.spend(condition.work(headers))
+            if subject.satisfies(condition):
+                yield tuple(self._targets.get(pattern, ()))
+            elif is_spent:
+                yield ()
 
 
 INDEXES: Final[dict[str, Callable[[], _Index]]] = {

@@ -18,6 +18,7 @@ from penstock.core.routing.tries import Target
 from penstock.model import Binding, ExchangeConfig, Message, check_headers, check_name
 from penstock.model.errors import AlreadyExists, Forbidden, InvalidArgument, NotFound
 from penstock.model.options import check_config
+from penstock.model.work import Budget, Steps, at_once
 
 ROUTES_CACHED_MAX: Final = 10_000
 
@@ -40,6 +41,8 @@ class Router:
         self._into: dict[Target, dict[Identity, Binding]] = {}
         self._routes: dict[tuple[str, str], Queues] = {}
         self._by_key_alone: dict[str, bool] = {}
+        self._changes = 0
+        """How often bindings or exchanges changed: a route found before is not kept."""
 
     # Changes ---------------------------------------------------------------------------------------------
 
@@ -121,68 +124,92 @@ class Router:
 
     def route(self, exchange: str, message: Message) -> Queues:
         """The queues, sorted by name, that a message published to an exchange goes to; none if it is unroutable."""
+        return at_once(self.routing(exchange, message, Budget()))
+
+    def known_route(self, exchange: str, message: Message) -> Queues | None:
+        """The same, if it was found for another message of the same key, and may be so for this one."""
+        return self._routes.get((exchange, message.key or ""))
+
+    def routing(self, exchange: str, message: Message, budget: Budget) -> Steps[Queues]:
+        """The same in steps: a stop wherever the budget is spent, which is renewed there."""
         if exchange == "":
             return self._default_route(message.key or "")
         self._check_published(exchange)
         if self._is_by_key_alone(exchange):
-            return self._route_by_key(exchange, message.key or "")
-        return self._walk(exchange, OneMessage(message))
+            return (yield from self._route_by_key(exchange, message.key or "", budget))
+        return (yield from self._walk(exchange, OneMessage(message), budget))
 
     def route_batch(self, exchange: str, columns: Meta, count: int) -> Routed:
-        """The same for all `count` messages of a batch, by their columns.
+        """The same for all `count` messages of a batch, by their columns."""
+        return at_once(self.routing_batch(exchange, columns, count, Budget()))
+
+    def routing_batch(self, exchange: str, columns: Meta, count: int, budget: Budget) -> Steps[Routed]:
+        """The same in steps.
 
         Where only keys matter, each distinct key is routed once; a whole batch under one key costs one lookup.
         """
         if exchange != "":
             self._check_published(exchange)
         if exchange != "" and not self._is_by_key_alone(exchange):
-            return self._route_each(exchange, columns, count)
-        route = self._default_route if exchange == "" else lambda key: self._route_by_key(exchange, key)
-        groups = _indexes_by_key(columns.key, count)
-        return _collected((route(key), indexes) for key, indexes in groups.items())
+            return (yield from self._route_each(exchange, columns, count, budget))
+        routes: list[tuple[Queues, Sequence[int]]] = []
+        for key, indexes in _indexes_by_key(columns.key, count).items():
+            if exchange == "":
+                routes.append((self._default_route(key), indexes))
+            else:
+                routes.append(((yield from self._route_by_key(exchange, key, budget)), indexes))
+        return _collected(routes)
 
     # The way through -------------------------------------------------------------------------------------
 
     def _default_route(self, key: str) -> Queues:
         return (key,) if self._queue_exists(key) else ()
 
-    def _route_by_key(self, exchange: str, key: str) -> Queues:
+    def _route_by_key(self, exchange: str, key: str, budget: Budget) -> Steps[Queues]:
         route = self._routes.get((exchange, key))
         if route is None:
-            route = self._walk(exchange, OneMessage(Message(key=key)))
+            changes = self._changes
+            route = yield from self._walk(exchange, OneMessage(Message(key=key)), budget)
             if len(self._routes) >= ROUTES_CACHED_MAX:
                 # Starting over keeps the bound with no bookkeeping on a hit.
                 self._routes.clear()
-            self._routes[exchange, key] = route
+            if changes == self._changes:
+                self._routes[exchange, key] = route
         return route
 
-    def _route_each(self, exchange: str, columns: Meta, count: int) -> Routed:
+    def _route_each(self, exchange: str, columns: Meta, count: int, budget: Budget) -> Steps[Routed]:
         groups: dict[Queues, list[int]] = {}
         subject = BatchMessage(columns)
         for index in range(count):
             subject.move_to(index)
-            groups.setdefault(self._walk(exchange, subject), []).append(index)
+            groups.setdefault((yield from self._walk(exchange, subject, budget)), []).append(index)
         return _collected(groups.items())
 
-    def _walk(self, start: str, subject: Subject) -> Queues:
+    def _walk(self, start: str, subject: Subject, budget: Budget) -> Steps[Queues]:
         queues: set[str] = set()
         seen = {start}
         waiting = [start]
         while waiting:
-            for kind, name in self._next_targets(self._exchanges[waiting.pop()], subject):
-                if kind == "queue":
-                    queues.add(name)
-                elif name not in seen:
-                    seen.add(name)
-                    waiting.append(name)
+            exchange = self._exchanges.get(waiting.pop())
+            if exchange is None:
+                continue  # it was deleted at a stop
+            is_matched = False
+            for targets in exchange.index.match(subject, budget):
+                for kind, name in targets:
+                    is_matched = True
+                    if kind == "queue":
+                        queues.add(name)
+                    elif name not in seen:
+                        seen.add(name)
+                        waiting.append(name)
+                if budget.left <= 0:
+                    yield
+                    budget.renew()
+            alternate = exchange.config.alternate
+            if not is_matched and alternate is not None and alternate in self._exchanges and alternate not in seen:
+                seen.add(alternate)
+                waiting.append(alternate)
         return tuple(sorted(queues))
-
-    def _next_targets(self, exchange: Exchange, subject: Subject) -> Iterable[Target]:
-        """What an exchange's own bindings match; if that is nothing, its alternate, if that exists."""
-        targets = exchange.index.match(subject)
-        if not targets and exchange.config.alternate in self._exchanges:
-            return (Target("exchange", exchange.config.alternate),)
-        return targets
 
     def _is_by_key_alone(self, name: str) -> bool:
         """Whether no exchange that can be reached from here looks at anything but the key."""
@@ -235,6 +262,7 @@ class Router:
         return exchange
 
     def _forget_routes(self) -> None:
+        self._changes += 1
         self._routes.clear()
         self._by_key_alone.clear()
 

@@ -6,11 +6,12 @@ May not know: exchanges, bindings, messages. A key goes in, and the targets of t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from penstock.model import NAME_CHARACTERS_MAX
 from penstock.model.errors import InvalidArgument
+from penstock.model.work import MESSAGE_WORK, Budget
 
 PATTERN_CHARACTERS_MAX: Final = NAME_CHARACTERS_MAX
 """Of a key or a topic pattern; a filter's text has its own limit."""
@@ -67,8 +68,8 @@ class Trie:
 # Topics: words between dots; `*` is one word, `#` any number of them, none included ---------------------
 
 
-def topic_targets(trie: Trie, key: str) -> list[Target]:
-    """The targets of the topic patterns that match a key; one may come twice."""
+def topic_targets(trie: Trie, key: str, budget: Budget) -> Iterator[Iterable[Target]]:
+    """The targets of the topic patterns that match a key, none where the budget is spent first; one may come twice."""
     # All places a pattern can be at after each word, as a set: trying them one after the other instead
     # would take time exponential in the number of `#`.
     places: set[TrieNode] = set()
@@ -77,11 +78,15 @@ def topic_targets(trie: Trie, key: str) -> list[Target]:
     for word in topic_words(key):
         before, places = places, set(repeating)
         for node in before:
+            if budget.spend(MESSAGE_WORK):
+                yield ()
             for name in (word, "*"):
                 child = node.children.get(name)
                 if child is not None:
                     _enter(child, places, repeating)
-    return [target for node in places for target in node.targets]
+    for node in places:
+        budget.left -= MESSAGE_WORK
+        yield tuple(node.targets)
 
 
 def _enter(node: TrieNode, places: set[TrieNode], repeating: set[TrieNode]) -> None:
@@ -112,28 +117,26 @@ def check_topic_pattern(pattern: str) -> None:
 # MQTT: levels between slashes; `+` is one level, a last `#` the level before it and all below -----------
 
 
-def mqtt_targets(trie: Trie, key: str) -> list[Target]:
-    """The targets of the MQTT patterns that match a key; one may come twice."""
-    found: list[Target] = []
+def mqtt_targets(trie: Trie, key: str, budget: Budget) -> Iterator[Iterable[Target]]:
+    """The targets of the MQTT patterns that match a key, node by node; one may come twice."""
     places = [trie.root]
     # The server's own topics are not for those who asked for everything.
     wildcards = not key.startswith("$")
     for level in mqtt_levels(key):
         following: list[TrieNode] = []
         for node in places:
-            if wildcards:
-                found += _targets_of(node.children.get("#"))
+            budget.left -= MESSAGE_WORK
+            yield _targets_of(node.children.get("#")) if wildcards else ()
             names = (level, "+") if wildcards and level != "+" else (level,)
             following += [node.children[name] for name in names if name in node.children and name != "#"]
         places, wildcards = following, True
     for node in places:
-        found += node.targets
-        found += _targets_of(node.children.get("#"))
-    return found
+        yield _targets_of(node)
+        yield _targets_of(node.children.get("#"))
 
 
 def _targets_of(node: TrieNode | None) -> Iterable[Target]:
-    return () if node is None else node.targets
+    return () if node is None else tuple(node.targets)
 
 
 def mqtt_levels(text: str) -> list[str]:

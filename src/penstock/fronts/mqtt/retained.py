@@ -6,16 +6,19 @@ subscribes asks `matching`. Both first let the table catch up, so what was answe
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from penstock.api.front_broker import FrontBroker
+from penstock.api.slices import in_turns
 from penstock.fronts.mqtt.errors import Refusal
 from penstock.fronts.mqtt.subscription.topic_tree import TopicTree
 from penstock.fronts.mqtt.table import Table
 from penstock.model import Message
+from penstock.model.work import MESSAGE_WORK, Budget
 from penstock.wire.mqtt.reasons import Reason
 
 QUEUE: Final = "mqtt/retained"
@@ -84,9 +87,12 @@ class RetainedMessages:
     async def matching(self, topic_filter: str) -> list[Message]:
         """Those whose topics (their keys) the filter matches, and that have not expired; `ttl_ms` is what is left."""
         await self.table.catch_up()
-        now_ms = self._now_ms()
+        now_ms, budget = self._now_ms(), Budget()
         found: list[Message] = []
-        for topic in self._tree.matching(topic_filter):
+        for topic in await in_turns(self._tree.matching(topic_filter, budget)):
+            if budget.spend(MESSAGE_WORK):
+                budget.renew()
+                await asyncio.sleep(0)
             message = self.table.get(topic)
             if message is None:
                 continue

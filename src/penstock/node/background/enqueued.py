@@ -22,6 +22,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from penstock.api.admin import FailedPage
+from penstock.api.slices import in_turns
 from penstock.model import Message, check_message
 from penstock.model.errors import (
     Closed,
@@ -37,6 +38,7 @@ from penstock.model.errors import (
 )
 from penstock.model.rows import REGISTRAR_SLOT, CatalogRow, EnqueuedFailure, EnqueuedRow, EnqueuedTarget, FailedRow
 from penstock.model.typed_headers import plain_headers
+from penstock.model.work import Budget
 from penstock.node.catalog import Catalog
 from penstock.node.clock import Clock
 from penstock.node.cluster.ownership import Ownership
@@ -167,21 +169,22 @@ class Enqueueing:
             self._oldest_ms = rows[0].enqueued_ms if rows else None
             if not rows:
                 return
-            taken, failures = self._route_all(rows)
+            taken, failures = await self._route_all(rows)
             await self._publish(taken, failures)
 
-    def _route_all(self, rows: Sequence[EnqueuedRow]) -> tuple[list[Taken], list[EnqueuedFailure]]:
+    async def _route_all(self, rows: Sequence[EnqueuedRow]) -> tuple[list[Taken], list[EnqueuedFailure]]:
         """The rows that have a target, and why the others cannot be published."""
         taken: list[Taken] = []
         failures: list[EnqueuedFailure] = []
+        budget = Budget()
         for row in rows:
             try:
-                taken.append(self._routed(row))
+                taken.append(await self._routed(row, budget))
             except Exception as error:  # of whatever kind: it must not be in the way of others
                 failures.append(self._failure(row, error))
         return taken, failures
 
-    def _routed(self, row: EnqueuedRow) -> Taken:
+    async def _routed(self, row: EnqueuedRow, budget: Budget) -> Taken:
         """A row with the queues that it goes to; raises why it cannot be published."""
         message = message_of(row)
         check_message(message)
@@ -189,7 +192,7 @@ class Enqueueing:
         if row.queue is not None:
             queues: Sequence[str] = (row.queue,)
         else:
-            queues = catalog.router(row.namespace).route(row.exchange or "", message)
+            queues = await in_turns(catalog.router(row.namespace).routing(row.exchange or "", message, budget))
             if not queues and row.mandatory:
                 raise Unroutable(f"exchange {row.exchange!r} has no queue for key {message.key!r}")
         for name in queues:

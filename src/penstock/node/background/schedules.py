@@ -23,6 +23,7 @@ import msgspec
 
 from penstock.api.declare import Schedule
 from penstock.api.measures import Counts
+from penstock.api.slices import in_turns
 from penstock.core.cron import Timing
 from penstock.core.schedule import ScheduleDocument, message_at
 from penstock.model import Message
@@ -245,14 +246,14 @@ class Schedules:
 
     async def _append(self, namespace: str, name: str, document: ScheduleDocument, tick_ms: int) -> None:
         message = message_at(document.message, namespace, name, tick_ms)
-        parts = self._parts(namespace, document, message)
+        parts = await self._parts(namespace, document, message)
         # Checked in the step that appends: a state that could not be committed with them must not follow.
         self._publisher.nudge(await self._publisher.append_in_room(parts, self._writer.check, REGISTRAR_SLOT))
 
-    def _parts(self, namespace: str, document: ScheduleDocument, message: Message) -> list[Part]:
+    async def _parts(self, namespace: str, document: ScheduleDocument, message: Message) -> list[Part]:
         if document.queue is not None:
             return parts_of_messages(self._catalog.queue(namespace, document.queue), [message])
-        return route_message(self._catalog, namespace, document.exchange or "", message)
+        return await in_turns(route_message(self._catalog, namespace, document.exchange or "", message))
 
 
 def _timing(document: ScheduleDocument) -> Timing:

@@ -6,8 +6,9 @@ Next stop: `node/publish/append.py`, `node/publish/transactions.py`, `node/consu
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Self
 
 import msgspec
 
@@ -24,7 +25,7 @@ from penstock.api.arguments import (
 )
 from penstock.api.messages import Messages, Transaction
 from penstock.api.results import Claim, Lease, LeaseLike, Published, Receipt, StreamRead
-from penstock.api.slices import SLICE_ITEMS, in_slices
+from penstock.api.slices import SLICE_ITEMS, begin, ended, in_slices
 from penstock.api.ticket import Ticket, ticketed
 from penstock.batch import EncodedBatch
 from penstock.model import (
@@ -38,26 +39,24 @@ from penstock.model import (
     check_name,
     check_text,
 )
-from penstock.model.errors import InvalidArgument, LeaseLost, MessageTooLarge, WrongKind
+from penstock.model.errors import InvalidArgument, LeaseLost, WrongKind
 from penstock.model.rows import slot_of
 from penstock.model.verdict import Verdict, by_start, join_into
+from penstock.model.work import Budget, Steps
 from penstock.node.arguments import lane_of
 from penstock.node.broker.names import Names
 from penstock.node.catalog import Queue
 from penstock.node.consume.waiters import Request
 from penstock.node.publish.parts import (
+    PART_MESSAGES,
     Part,
     Unit,
+    parts_in_steps,
     parts_of_batch,
     parts_of_messages,
-    parts_of_some,
     route_batch,
     route_messages,
 )
-
-PART_MESSAGES: Final = 4_000
-"""Messages of one publish that are encoded at a time: more are several batches of one commit. Those of a publish with
-an id stay together, since the id names what a lane got at once."""
 
 
 class LocalMessages(Names, Messages):
@@ -80,29 +79,35 @@ class LocalMessages(Names, Messages):
         check_sequence(messages)
         if not messages:
             return Ticket.done(Receipt(0, []))
-        if len(messages) > PART_MESSAGES and publish_id is None:
-            return Ticket.of(self._publish_many(queue, home, list(messages)))
-        parts = parts_of_messages(home, messages, None, publish_id)
-        return self._publish(queue, None, messages, publish_id, len(messages), parts)
+        if len(messages) <= PART_MESSAGES:
+            parts = parts_of_messages(home, messages, None, publish_id)
+            return self._publish(queue, None, messages, publish_id, len(messages), parts)
+        listed = list(messages)
+        if publish_id is not None:
+            return Ticket.of(self._publish_named(queue, home, listed, publish_id))
+        return begin(
+            parts_in_steps(home, listed, None, publish_id),
+            lambda parts: self._publish(queue, None, listed, publish_id, len(listed), parts),
+        )
 
-    async def _publish_many(self, queue: str, home: Queue, messages: list[Message]) -> Receipt:
-        """Many messages: encoded in slices, each a batch of its own, and appended in one step."""
-        if len(messages) > BATCH_MESSAGES_MAX:
-            raise MessageTooLarge(f"{len(messages)} messages in one call; the limit is {BATCH_MESSAGES_MAX}")
-
-        rotation, home.rotation = home.rotation, (home.rotation + 1) % len(home.lanes)
-
-        def encode(places: Sequence[int]) -> list[Part]:
-            return parts_of_some(home, messages[places[0] : places[-1] + 1], places, rotation)
-
-        parts = await in_slices(range(len(messages)), encode, PART_MESSAGES)
-        return await self._publish(queue, None, messages, None, len(messages), parts)
+    async def _publish_named(self, queue: str, home: Queue, messages: Sequence[Message], publish_id: str) -> Receipt:
+        """Many under one id, which stay together: encoded on a thread."""
+        parts = await asyncio.to_thread(parts_of_messages, home, messages, None, publish_id)
+        return await self._publish(queue, None, messages, publish_id, len(messages), parts)
 
     @ticketed
     def publish_batch(self, queue: str, batch: EncodedBatch, *, publish_id: str | None = None) -> Ticket[Receipt]:
+        home = self._target(queue)
         check_publish_id(publish_id)
-        parts = parts_of_batch(self._target(queue), batch, None, publish_id)
+        if type(batch) is EncodedBatch and batch.count > PART_MESSAGES:
+            return Ticket.of(self._publish_large(queue, home, batch, publish_id))
+        parts = parts_of_batch(home, batch, None, publish_id)
         return self._publish(queue, None, batch, publish_id, batch.count, parts)
+
+    async def _publish_large(self, queue: str, home: Queue, batch: EncodedBatch, publish_id: str | None) -> Receipt:
+        """A batch of many messages: checked, and split by lane, on a thread."""
+        parts = await asyncio.to_thread(parts_of_batch, home, batch, None, publish_id)
+        return await self._publish(queue, None, batch, publish_id, batch.count, parts)
 
     @ticketed
     def publish_to(
@@ -115,22 +120,23 @@ class LocalMessages(Names, Messages):
     ) -> Ticket[Receipt]:
         self._check("exchange", exchange, "publish")
         check_publish_id(publish_id)
+        catalog, namespace = self._services.catalog, self._namespace
         listed: Sequence[Message] | EncodedBatch
         if isinstance(messages, EncodedBatch):
             listed, count = messages, messages.count
-            parts = route_batch(
-                self._services.catalog, self._namespace, exchange, messages, mandatory=mandatory, publish_id=publish_id
-            )
+            steps = route_batch(catalog, namespace, exchange, messages, mandatory=mandatory, publish_id=publish_id)
         else:
             listed = [messages] if isinstance(messages, Message) else messages
             check_sequence(listed)
             count = len(listed)
-            parts = route_messages(
-                self._services.catalog, self._namespace, exchange, listed, mandatory=mandatory, publish_id=publish_id
-            )
-        if not parts:
-            return Ticket.done(Receipt(count, []))
-        return self._publish(None, exchange, listed, publish_id, count, parts)
+            steps = route_messages(catalog, namespace, exchange, listed, mandatory=mandatory, publish_id=publish_id)
+
+        def publish(parts: list[Part]) -> Ticket[Receipt]:
+            if not parts:
+                return Ticket.done(Receipt(count, []))
+            return self._publish(None, exchange, listed, publish_id, count, parts)
+
+        return begin(steps, publish)
 
     def _publish(
         self,
@@ -317,36 +323,56 @@ async def _checked(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 class LocalTransaction(Transaction):
-    """Collects parts and verdicts for one commit."""
+    """Collects parts and verdicts for one commit. What is long is checked and encoded then, in turns with others."""
 
     def __init__(self, broker: LocalMessages) -> None:
         self._broker = broker
         self._settles: dict[Lease, list[Verdict]] = {}
-        self._parts: list[Part] = []
+        self._publishes: list[tuple[int, Steps[list[Part]] | list[Part]]] = []
+        """The place of the first message of each, and its parts or the steps that lead to them."""
+        self._budget = Budget()
         self._count = 0
 
     def publish(self, queue: str, *messages: Message) -> Self:
-        home = self._broker._known_target(queue)
-        indexes = list(range(self._count, self._count + len(messages)))
-        self._parts += parts_of_messages(home, list(messages), indexes)
-        self._count += len(messages)
-        return self
+        return self._add(parts_in_steps(self._broker._known_target(queue), messages), len(messages))
 
     def publish_to(self, exchange: str, *messages: Message) -> Self:
         catalog, namespace = self._broker._services.catalog, self._broker._namespace
         self._broker._check("exchange", exchange, "publish")
-        for part in route_messages(catalog, namespace, exchange, list(messages), mandatory=False):
-            indexes = [self._count + index for index in part.indexes or ()]
-            self._parts.append(msgspec.structs.replace(part, indexes=indexes))
-        self._count += len(messages)
+        steps = route_messages(catalog, namespace, exchange, messages, mandatory=False, budget=self._budget)
+        return self._add(steps, len(messages))
+
+    def _add(self, steps: Steps[list[Part]], count: int) -> Self:
+        try:
+            next(steps)
+        except StopIteration as end:
+            self._publishes.append((self._count, end.value))
+        else:
+            self._publishes.append((self._count, steps))
+        self._count += count
         return self
 
     def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> Self:
-        for verdict in verdicts:
-            check_verdict(verdict)
+        if len(verdicts) <= SLICE_ITEMS:
+            for verdict in verdicts:
+                check_verdict(verdict)
         self._settles.setdefault(self._broker._known_lease(lease), []).extend(verdicts)
         return self
 
     async def _commit(self) -> Receipt:
         self._broker._services.lifecycle.check_open()
-        return await self._broker._services.transactions.commit(self._settles, self._count, self._parts)
+        for lease, verdicts in self._settles.items():
+            if len(verdicts) > SLICE_ITEMS:
+                self._settles[lease] = await _checked(verdicts)
+        parts: list[Part] = []
+        for first, found in self._publishes:
+            made = found if isinstance(found, list) else await ended(found)
+            parts += [_placed(part, first) for part in made]
+        return await self._broker._services.transactions.commit(self._settles, self._count, parts)
+
+
+def _placed(part: Part, first: int) -> Part:
+    """A part of a publish whose messages begin at a place of the transaction."""
+    if part.indexes is None:
+        return msgspec.structs.replace(part, indexes=range(first, first + part.count))
+    return msgspec.structs.replace(part, indexes=[first + index for index in part.indexes]) if first else part

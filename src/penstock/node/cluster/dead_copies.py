@@ -20,6 +20,7 @@ from penstock.core.lane import Lane
 from penstock.model import Message, dead_letter_target
 from penstock.model.errors import InvalidArgument, NotFound, PenstockError, Unroutable
 from penstock.model.rows import DeadRow, OutboxRow, slot_of
+from penstock.model.work import Steps
 from penstock.node.cache import BatchCache, CachedBatch
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
 from penstock.node.clock import Clock
@@ -120,14 +121,16 @@ class DeadCopies:
             try:
                 [message] = batch.reader.messages(offset - batch.base, offset - batch.base + 1)
                 bytes_left -= len(message.payload)
-                if bytes_left < 0 or not self._append(lane, self.parts(letter, message)):
+                if bytes_left < 0 or not self._append(lane, _made_at_once(self.parts(letter, message))):
                     return
             except PenstockError:  # the outbox meets it too, tells of it and tries again
                 return
             yield offset
 
-    def _append(self, lane: Lane, parts: list[Part]) -> bool:
+    def _append(self, lane: Lane, parts: list[Part] | None) -> bool:
         """Append to lanes that may be in the commit of this one; False where that must wait."""
+        if parts is None:
+            return False
         is_of_memory = lane.id >= EPHEMERAL_FROM
         if any((part.lane >= EPHEMERAL_FROM) is not is_of_memory for part in parts):
             return False  # memory and the store have no commit in common
@@ -193,23 +196,33 @@ class DeadCopies:
 
     # The copy ---------------------------------------------------------------------------------------------
 
-    def parts(self, letter: DeadLetter, message: Message) -> list[Part]:
+    def parts(self, letter: DeadLetter, message: Message) -> Steps[list[Part]]:
         """The copy as it is appended to its queues."""
         try:
-            return self._parts(letter, _with_death(message, letter))
+            return (yield from self._parts(letter, _with_death(message, letter)))
         except InvalidArgument:
             # Its headers are full: the copy keeps the death and leaves the rest to the original.
-            return self._parts(letter, _with_death(msgspec.structs.replace(message, headers=None), letter))
+            return (yield from self._parts(letter, _with_death(msgspec.structs.replace(message, headers=None), letter)))
 
-    def _parts(self, letter: DeadLetter, message: Message) -> list[Part]:
+    def _parts(self, letter: DeadLetter, message: Message) -> Steps[list[Part]]:
         kind, name, key = dead_letter_target(letter.target)
         if kind == "queue":
             return parts_of_messages(self._catalog.queue(letter.namespace, name), [message])
         copy = message if key is None else msgspec.structs.replace(message, key=key)
         try:
-            return route_message(self._catalog, letter.namespace, name, copy)
+            return (yield from route_message(self._catalog, letter.namespace, name, copy))
         except Unroutable:
             raise NotFound(f"no queue is bound to exchange {name!r} for dead letters of {letter.queue!r}") from None
+
+
+def _made_at_once(steps: Steps[list[Part]]) -> list[Part] | None:
+    """What the steps come to; None where they stop, since others must have their turn."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        made: list[Part] = end.value
+        return made
+    return None
 
 
 def _with_death(message: Message, letter: DeadLetter) -> Message:

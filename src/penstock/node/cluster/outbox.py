@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from penstock.api.slices import in_turns
 from penstock.batch import EncodedBatch, Reader
 from penstock.core.dedup import dedup_key, publish_key
 from penstock.core.group.work import WorkGroup
@@ -276,7 +277,7 @@ class Outbox:
     async def _copy_dead_letter(self, row: OutboxRow, letter: DeadLetter, check_kept: Callable[[], None]) -> None:
         """Copy one message. It is durable with the next commit, which a page of rows shares."""
         message = await self._message(row)
-        parts = [] if message is None else self._dead_copies.parts(letter, message)
+        parts = [] if message is None else await in_turns(self._dead_copies.parts(letter, message))
         group = self._moving_group(row, letter)
         if group is not None:
             await self._lanes.run(row.lane, lambda _lane: None)  # in memory, when the rest is done without a wait

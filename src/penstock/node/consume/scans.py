@@ -22,6 +22,7 @@ from penstock.core.group.stream import StreamGroup
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane
 from penstock.model.errors import InvalidBatch, NotFound, StoreCorrupt
+from penstock.model.work import SLICE_WORK
 from penstock.node.cache import BatchCache
 from penstock.node.catalog import Catalog, Group, Queue
 from penstock.node.consume.extents import lane_from
@@ -35,8 +36,8 @@ SLICES_MAX: Final = 16_384
 """Batches of one answer: small ones cost more than their bytes."""
 READ_BYTES: Final = 2 * 1024 * 1024
 """Read from the store at a time: the loop has a pause in between."""
-ROWS_AT_ONCE: Final = 200
-"""Messages that a condition is asked about between two looks at the clock."""
+STEP_WORK: Final = SLICE_WORK // 10
+"""What is done for a condition between two looks at the clock."""
 STEP_SECONDS: Final = 0.0005
 """Roughly how long a scan holds the loop before others have a turn."""
 
@@ -217,8 +218,11 @@ async def _chosen(steps: _Steps, part: ScanSlice, meta: bytes, condition: Filter
     except InvalidBatch as error:
         raise InvalidBatch(f"the metadata of offsets {part.base} to {part.base + part.count - 1}: {error}") from error
     places: list[int] = []
-    for low in range(part.start, part.stop, ROWS_AT_ONCE):
-        places += condition.select(columns, range(low, min(low + ROWS_AT_ONCE, part.stop)))
+    low = part.start
+    while low < part.stop:
+        high = condition.reach(columns, low, part.stop, STEP_WORK)
+        places += condition.select(columns, range(low, high))
+        low = high
         await steps.may_end()
     if len(places) == part.stop - part.start:
         return part

@@ -8,7 +8,8 @@ nodes as far as they are stored. Live views follow the queue that this node writ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -17,6 +18,7 @@ from penstock.api.results import StreamRead
 from penstock.batch import EncodedBatch, decode
 from penstock.model.errors import NotOwner, OffsetGone
 from penstock.model.events import Delivery, decode_delivery
+from penstock.model.work import MESSAGE_WORK, Budget
 from penstock.node.catalog import Catalog, Queue
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.consume.streams import Streams
@@ -58,12 +60,18 @@ class Histories:
         offsets: dict[tuple[int, int], list[int]] = {}
         for queue_id, index, offset in keys:
             offsets.setdefault((queue_id, index), []).append(offset)
+        for chosen in offsets.values():
+            chosen.sort()
         found: list[tuple[MessageKey, HistoryEntry]] = []
         await self._events.arrived()
-        queues = self._events.queues()
+        queues, budget = self._events.queues(), Budget()
         for queue in queues:
             async for payload in self._payloads(queue, since_ms):
-                found += _entries(payload, offsets)
+                delivery = decode_delivery(payload)
+                if budget.spend(MESSAGE_WORK * sum([len(event.ranges) for event in delivery.events])):
+                    budget.renew()
+                    await asyncio.sleep(0)
+                found += _entries(delivery, offsets)
         if len(queues) > 1:
             found.sort(key=lambda item: item[1].at_ms)
         return found
@@ -99,18 +107,25 @@ class Histories:
         return payloads, start
 
 
-def _entries(payload: bytes, offsets: dict[tuple[int, int], list[int]]) -> list[tuple[MessageKey, HistoryEntry]]:
-    delivery = decode_delivery(payload)
+def _entries(delivery: Delivery, offsets: dict[tuple[int, int], list[int]]) -> list[tuple[MessageKey, HistoryEntry]]:
     place = (delivery.queue_id, delivery.lane)
+    wanted = offsets.get(place)
+    if wanted is None:
+        return []
     return [
         (
             (*place, offset),
             HistoryEntry(delivery.group, event.kind, event.at_ms, event.consumer, event.attempt, event.detail),
         )
-        for offset in offsets.get(place, ())
         for event in delivery.events
-        if any(start <= offset < end for start, end in event.ranges)
+        for offset in _inside(event.ranges, wanted)
     ]
+
+
+def _inside(ranges: Iterable[tuple[int, int]], wanted: Sequence[int]) -> list[int]:
+    """Those of rising offsets that are in any of the ranges."""
+    found = {at for start, end in ranges for at in wanted[bisect_left(wanted, start) : bisect_left(wanted, end)]}
+    return sorted(found)
 
 
 class Watch(NamedTuple):

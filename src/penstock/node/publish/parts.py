@@ -6,7 +6,7 @@ Next stop: `append.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -16,6 +16,7 @@ from penstock.batch import EncodedBatch, Meta, check, decode, decode_meta, decod
 from penstock.model import BATCH_MESSAGES_MAX, PAYLOAD_BYTES_MAX, Message, check_message
 from penstock.model.appended import Appended
 from penstock.model.errors import InvalidArgument, InvalidBatch, MessageTooLarge, Unroutable
+from penstock.model.work import MESSAGE_WORK, Budget, Steps
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
 
 Results = list[tuple[str, int, Appended, Sequence[int] | None]]
@@ -23,6 +24,8 @@ Results = list[tuple[str, int, Appended, Sequence[int] | None]]
 
 ENCODE_FROM = 32
 """Fewer messages are stored together with those of other callers; as many as these are a batch of their own."""
+PART_MESSAGES: Final = 4_000
+"""Messages of one publish that are encoded at a time: more are several batches of one commit."""
 
 
 class Origin(NamedTuple):
@@ -92,35 +95,57 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 def parts_of_messages(
-    queue: Queue, messages: Sequence[Message], indexes: Sequence[int] | None = None, publish_id: str | None = None
+    queue: Queue,
+    messages: Sequence[Message],
+    indexes: Sequence[int] | None = None,
+    publish_id: str | None = None,
+    rotation: int | None = None,
 ) -> list[Part]:
-    """Messages for a queue, checked and split by lane."""
+    """Messages for a queue, checked and split by lane. `rotation` is that of the publish, if these are a part of one.
+
+    It may be called on a thread.
+    """
+    rotation = _rotated(queue) if rotation is None else rotation
     if len(messages) >= ENCODE_FROM:
-        return _parts_of_checked(queue, *_encode_checked(queue, messages), indexes, publish_id)
+        return _parts_of_checked(queue, *_encode_checked(queue, messages), indexes, publish_id, rotation)
     for message in messages:
         check_message(message, queue.config.max_message_bytes)
-    return _parts_of_few(queue, messages, indexes, publish_id)
+    return _parts_of_few(queue, messages, indexes, publish_id, rotation)
 
 
-def parts_of_some(queue: Queue, messages: Sequence[Message], indexes: Sequence[int], rotation: int) -> list[Part]:
-    """Parts of some messages of a larger publish, which began when the queue's `rotation` was this."""
-    current, queue.rotation = queue.rotation, rotation
-    try:
-        return parts_of_messages(queue, messages, indexes)
-    finally:
-        queue.rotation = current
+def parts_in_steps(
+    queue: Queue, messages: Sequence[Message], indexes: Sequence[int] | None = None, publish_id: str | None = None
+) -> Steps[list[Part]]:
+    """The same of many, with a stop after every PART_MESSAGES: each slice is a batch of its own.
+
+    Those of a publish with an id stay together, since the id names what a lane got at once.
+    """
+    if len(messages) <= PART_MESSAGES or publish_id is not None:
+        return parts_of_messages(queue, messages, indexes, publish_id)
+    if len(messages) > BATCH_MESSAGES_MAX:
+        raise MessageTooLarge(f"{len(messages)} messages in one call; the limit is {BATCH_MESSAGES_MAX}")
+    rotation = _rotated(queue)  # all that have no partition go to one lane
+    parts: list[Part] = []
+    for start in range(0, len(messages), PART_MESSAGES):
+        if start:
+            yield
+        some = messages[start : start + PART_MESSAGES]
+        places = range(start, start + len(some)) if indexes is None else indexes[start : start + len(some)]
+        parts += parts_of_messages(queue, some, places, None, rotation)
+    return parts
 
 
 def _parts_of_few(
-    queue: Queue, messages: Sequence[Message], indexes: Sequence[int] | None, publish_id: str | None
+    queue: Queue, messages: Sequence[Message], indexes: Sequence[int] | None, publish_id: str | None, rotation: int
 ) -> list[Part]:
     """Messages that were checked, split by lane and not encoded: the lane stores them together with those of others."""
     if len(queue.lanes) == 1:
         return [Part(queue, queue.lanes[0], messages, None, None, indexes, publish_id)]
     by_lane: dict[int, list[int]] = {}
     for index, message in enumerate(messages):
-        by_lane.setdefault(_lane_of(queue, message.partition, message.dedup_id or publish_id), []).append(index)
-    _rotate(queue)
+        by_lane.setdefault(_lane_of(queue, message.partition, message.dedup_id or publish_id, rotation), []).append(
+            index
+        )
     return [
         Part(queue, lane, [messages[index] for index in chosen], None, None, _places(chosen, indexes), publish_id)
         for lane, chosen in by_lane.items()
@@ -167,25 +192,26 @@ def parts_of_batch(
 ) -> list[Part]:
     """An encoded batch for a queue, checked and, only where the queue has several lanes, split.
 
-    `meta` is that of a batch which was checked before, and is not checked again.
+    `meta` is that of a batch which was checked before, and is not checked again. It may be called on a thread.
     """
     if not isinstance(batch, EncodedBatch):
         raise InvalidArgument(f"a batch must be a penstock.EncodedBatch, not {type(batch).__name__}")
     if batch.count == 0:
         raise InvalidBatch("the batch is empty")
+    rotation = _rotated(queue)
     if meta is None:
         single = decode_single(batch)
         if single is not None and len(single.payload) <= queue.config.max_message_bytes:
-            return _parts_of_few(queue, [single], indexes, publish_id)
+            return _parts_of_few(queue, [single], indexes, publish_id, rotation)
         meta = check(batch, queue.config.max_message_bytes)
     if batch.count < ENCODE_FROM:
         # A row of its own for each would cost the store, and every later claim, more than decoding costs now.
-        return _parts_of_few(queue, decode(batch), indexes, publish_id)
-    return _parts_of_checked(queue, batch, meta, indexes, publish_id)
+        return _parts_of_few(queue, decode(batch), indexes, publish_id, rotation)
+    return _parts_of_checked(queue, batch, meta, indexes, publish_id, rotation)
 
 
 def _parts_of_checked(
-    queue: Queue, batch: EncodedBatch, meta: Meta, indexes: Sequence[int] | None, publish_id: str | None
+    queue: Queue, batch: EncodedBatch, meta: Meta, indexes: Sequence[int] | None, publish_id: str | None, rotation: int
 ) -> list[Part]:
     batch = measured(batch)
     if len(queue.lanes) == 1:
@@ -194,8 +220,7 @@ def _parts_of_checked(
     for index in range(batch.count):
         partition = None if meta.partition is None else meta.partition[index]
         dedup_id = None if meta.dedup_id is None else meta.dedup_id[index]
-        by_lane.setdefault(_lane_of(queue, partition, dedup_id or publish_id), []).append(index)
-    _rotate(queue)
+        by_lane.setdefault(_lane_of(queue, partition, dedup_id or publish_id, rotation), []).append(index)
     parts: list[Part] = []
     for lane, chosen in by_lane.items():
         piece = batch if len(chosen) == batch.count else select(batch, chosen)
@@ -208,23 +233,31 @@ def _places(chosen: Sequence[int], indexes: Sequence[int] | None) -> Sequence[in
     return chosen if indexes is None else [indexes[index] for index in chosen]
 
 
-def _lane_of(queue: Queue, partition: str | None, dedup_id: str | None) -> int:
+def _lane_of(queue: Queue, partition: str | None, dedup_id: str | None, rotation: int) -> int:
     """A partition stays in one lane; an id without a partition too, so that its double meets it there."""
     name = partition or dedup_id
     if name:
         return queue.lanes[crc32(name.encode()) % len(queue.lanes)]
-    return queue.lanes[queue.rotation % len(queue.lanes)]
+    return queue.lanes[rotation % len(queue.lanes)]
 
 
-def _rotate(queue: Queue) -> None:
-    queue.rotation = (queue.rotation + 1) % len(queue.lanes)
+def _rotated(queue: Queue) -> int:
+    """The turn of a publish: the next one goes to the next lane."""
+    rotation = queue.rotation
+    if len(queue.lanes) > 1:
+        queue.rotation = (rotation + 1) % len(queue.lanes)
+    return rotation
 
 
 # Through an exchange: each queue's share ------------------------------------------------------------------
 
 
-def route_message(catalog: Catalog, namespace: str, exchange: str, message: Message) -> list[Part]:
-    """The parts of one message; raises `Unroutable` when no queue takes it."""
+ROUTED_WORK: Final = 200
+"""What a message costs that goes to a queue, beside finding the queue."""
+
+
+def route_message(catalog: Catalog, namespace: str, exchange: str, message: Message) -> Steps[list[Part]]:
+    """The parts of one message, in steps; raises `Unroutable` when no queue takes it."""
     return route_messages(catalog, namespace, exchange, [message], mandatory=True)
 
 
@@ -236,21 +269,34 @@ def route_messages(
     *,
     mandatory: bool,
     publish_id: str | None = None,
-) -> list[Part]:
-    """Parts for every queue that any of the messages reaches; a message's key decides, with its headers."""
+    budget: Budget | None = None,
+) -> Steps[list[Part]]:
+    """Parts for every queue that any of the messages reaches, in steps; a message's key decides, with its headers."""
     router = catalog.router(namespace)
+    budget = Budget() if budget is None else budget
     chosen: dict[str, list[int]] = {}
     for index, message in enumerate(messages):
         check_message(message)
-        queues = router.route(exchange, message)
+        queues = router.known_route(exchange, message)
+        if queues is None:
+            queues = yield from router.routing(exchange, message, budget)
         if not queues and mandatory:
             raise Unroutable(f"exchange {exchange!r} has no queue for key {message.key!r}")
         for queue in queues:
             chosen.setdefault(queue, []).append(index)
+        if budget.spend(MESSAGE_WORK * (1 + len(queues))):
+            yield
+            budget.renew()
     parts: list[Part] = []
     for name, indexes in chosen.items():
+        queue_there = catalog.queues.get((namespace, name))
+        if queue_there is None:
+            continue  # it was deleted at a stop
         share = messages if len(indexes) == len(messages) else [messages[index] for index in indexes]
-        parts += parts_of_messages(catalog.queue(namespace, name), share, indexes, publish_id)
+        parts += yield from parts_in_steps(queue_there, share, indexes, publish_id)
+        if budget.spend(ROUTED_WORK):
+            yield
+            budget.renew()
     return parts
 
 
@@ -262,14 +308,20 @@ def route_batch(
     *,
     mandatory: bool,
     publish_id: str | None = None,
-) -> list[Part]:
+) -> Steps[list[Part]]:
     """The same for an encoded batch, by its columns; a queue that takes all of it stores it as it came."""
-    meta = check(batch, PAYLOAD_BYTES_MAX)
-    routed = catalog.router(namespace).route_batch(exchange, meta, batch.count)
+    meta, budget = check(batch, PAYLOAD_BYTES_MAX), Budget()
+    routed = yield from catalog.router(namespace).routing_batch(exchange, meta, batch.count, budget)
     if mandatory and routed.unroutable:
         raise Unroutable(f"exchange {exchange!r} has no queue for {len(routed.unroutable)} of {batch.count} messages")
     parts: list[Part] = []
     for name, indexes in routed.queues.items():
+        queue = catalog.queues.get((namespace, name))
+        if queue is None:
+            continue  # it was deleted at a stop
         share = batch if len(indexes) == batch.count else select(batch, indexes)
-        parts += parts_of_batch(catalog.queue(namespace, name), share, indexes, publish_id)
+        parts += parts_of_batch(queue, share, indexes, publish_id)
+        if budget.spend(ROUTED_WORK + MESSAGE_WORK * len(indexes)):
+            yield
+            budget.renew()
     return parts

@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.api.slices import in_turns
 from penstock.model.errors import Closed, NotFound, PenstockError, Unavailable, Unroutable
 from penstock.model.rows import slot_of
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog
@@ -276,7 +277,7 @@ class Replay:
         landed = record.doubt is not None and await self._happened(header, record.doubt)
         check()
         try:
-            parts = self._parts(header, record)
+            parts = await self._parts(header, record)
             if landed:  # of a failed commit, what is only in memory was not done, unless it was promised in it
                 await self._check_landed(parts, record.doubt)
                 check()
@@ -302,7 +303,7 @@ class Replay:
         own = self._remote.at_home(parts, None if doubt is None else doubt.slot)
         return [part for part in parts if part.lane >= EPHEMERAL_FROM and part.lane in own]
 
-    def _parts(self, header: Header, record: Record) -> list[Part]:
+    async def _parts(self, header: Header, record: Record) -> list[Part]:
         """Where it goes now. Each message's lane is the same however often this is asked."""
         name = record.publish_id or f"{header.spool}:{record.sequence}"
         if record.queue is not None:
@@ -312,8 +313,8 @@ class Replay:
             parts = parts_of_batch(queue, record.batch, None, name)
         else:
             exchange = record.exchange or ""
-            parts = route_batch(
-                self._catalog, record.namespace, exchange, record.batch, mandatory=False, publish_id=name
+            parts = await in_turns(
+                route_batch(self._catalog, record.namespace, exchange, record.batch, mandatory=False, publish_id=name)
             )
             if not parts:
                 raise Unroutable(f"no queue is bound to exchange {exchange!r} any more that takes it")

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from operator import methodcaller
 
+from penstock.api.slices import in_turns
 from penstock.batch import EncodedBatch, decode_meta, is_intact
 from penstock.model.errors import Forbidden, NotFound, StoreCorrupt
 from penstock.node.catalog import Catalog, Queue
@@ -34,8 +35,10 @@ class Chunks:
         try:
             if chunk.queue is None:
                 exchange = chunk.exchange or ""
-                return route_batch(
-                    self._catalog, transaction.namespace, exchange, batch, mandatory=False, publish_id=chunk_id
+                return await in_turns(
+                    route_batch(
+                        self._catalog, transaction.namespace, exchange, batch, mandatory=False, publish_id=chunk_id
+                    )
                 )
             queue = self._queue(transaction, chunk.queue)
         except NotFound as error:

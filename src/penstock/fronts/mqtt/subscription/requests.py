@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -162,7 +163,11 @@ class SubscriptionRequests:
             found = await self._server.retained.matching(subscription.pattern)
             lasting: list[Message] = []
             now_ms = self._server.now_ms()
-            for index, message in enumerate(found):
+            for index, message in enumerate(found, 1):
+                if index % RETAINED_AT_ONCE == 0:
+                    self._client.connection.flush()
+                    await self._client.connection.writable()
+                    await asyncio.sleep(0)
                 origin = origin_of(message.headers)
                 if subscription.no_local and origin.client_id == self._session.client_id:
                     continue
@@ -173,9 +178,6 @@ class SubscriptionRequests:
                 self._client.connection.deliver(
                     message, message.key or "", now_ms, qos=0, retain=True, dup=False, packet_id=0, ids=plan.ids
                 )
-                if index % RETAINED_AT_ONCE == 0:
-                    self._client.connection.flush()
-                    await self._client.connection.writable()
             self._client.connection.flush()
             for start in range(0, len(lasting), RETAINED_AT_ONCE):
                 await self._broker.publish_many(self._session.queue, lasting[start : start + RETAINED_AT_ONCE])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.model.work import MESSAGE_WORK, Budget, Steps
+
 
 class _Level:
     __slots__ = ("below", "is_topic")
@@ -38,19 +40,30 @@ class TopicTree:
                 break
             del parent.below[level]
 
-    def matching(self, topic_filter: str) -> list[str]:
-        """The topics that a valid filter matches; wildcards at its beginning leave out those that begin with `$`."""
+    def matching(self, topic_filter: str, budget: Budget) -> Steps[list[str]]:
+        """The topics that a valid filter matches, in steps; wildcards at its beginning leave out those that begin with
+        `$`. Topics that come or go at a stop may be among them or not.
+        """
         places: list[tuple[str, _Level]] = [("", self._root)]
         for depth, level in enumerate(topic_filter.split("/")):
             if level == "#":
-                # `a/#` is also `a` itself: where the walk stands now.
-                return [topic for prefix, place in places for topic in _all_below(prefix, place, depth)]
-            places = [
-                (name if depth == 0 else f"{prefix}/{name}", below)
-                for prefix, place in places
-                for name, below in _chosen(place, level, depth)
-            ]
+                return (yield from _all_below(places, depth, budget))
+            places = yield from _next_level(places, level, depth, budget)
         return [topic for topic, place in places if place.is_topic]
+
+
+def _next_level(
+    places: list[tuple[str, _Level]], level: str, depth: int, budget: Budget
+) -> Steps[list[tuple[str, _Level]]]:
+    found: list[tuple[str, _Level]] = []
+    for prefix, place in places:
+        for name, below in _chosen(place, level, depth):
+            found.append((name if depth == 0 else f"{prefix}/{name}", below))
+            if budget.spend(MESSAGE_WORK):
+                yield
+                budget.renew()
+        budget.left -= MESSAGE_WORK
+    return found
 
 
 def _chosen(place: _Level, level: str, depth: int) -> list[tuple[str, _Level]]:
@@ -60,14 +73,11 @@ def _chosen(place: _Level, level: str, depth: int) -> list[tuple[str, _Level]]:
     return [(name, below) for name, below in place.below.items() if depth > 0 or not name.startswith("$")]
 
 
-def _all_below(prefix: str, place: _Level, depth: int) -> list[str]:
-    found = [prefix] if place.is_topic and depth > 0 else []
-    left = [(prefix, place, depth)]
-    while left:
-        prefix, place, depth = left.pop()
-        for name, below in _chosen(place, "+", depth):
-            topic = name if depth == 0 else f"{prefix}/{name}"
-            if below.is_topic:
-                found.append(topic)
-            left.append((topic, below, depth + 1))
+def _all_below(places: list[tuple[str, _Level]], depth: int, budget: Budget) -> Steps[list[str]]:
+    """`a/#` is also `a` itself: where the walk stands now."""
+    found = [prefix for prefix, place in places if place.is_topic and depth > 0]
+    while places:
+        places = yield from _next_level(places, "+", depth, budget)
+        found += [topic for topic, place in places if place.is_topic]
+        depth += 1
     return found
