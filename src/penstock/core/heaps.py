@@ -16,6 +16,15 @@ SLACK: Final = 1_024
 Item = TypeVar("Item", int, tuple[int, int], tuple[int, int, str])
 
 
+def joined(one: list[Item], other: list[Item]) -> list[Item]:
+    """A heap of the items of both, either of which may be changed."""
+    if not one or not other:
+        return one or other
+    one += other
+    heapify(one)
+    return one
+
+
 def push(heap: list[Item], item: Item, live: int, is_true: Callable[[Item], bool]) -> None:
     """Push an item; `live` is about how many items are in date, `is_true` tells whether one is."""
     heappush(heap, item)

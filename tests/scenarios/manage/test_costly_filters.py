@@ -11,7 +11,7 @@ from penstock import Message
 from penstock.batch import Meta
 from penstock.core.filters import Filter
 from penstock.model import work
-from penstock.model.events import Delivery
+from penstock.model.events import Delivery, decode_delivery
 from penstock.model.work import MESSAGE_WORK, SLICE_WORK
 from penstock.node.broker import LocalBroker
 from penstock.node.consume import scans, streams
@@ -146,7 +146,7 @@ def test_a_history_is_looked_for_in_slices(home: Home) -> None:
             await broker.publish("q", Message(str(number).encode()))
             await broker.ack(await broker.claim("q"))
         total = most = 0
-        original = history.decode_delivery
+        original = decode_delivery
 
         def noted(payload: bytes) -> Delivery:
             nonlocal total

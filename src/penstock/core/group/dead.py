@@ -42,6 +42,15 @@ class Dead:
         self.count += row.end - row.start
         self.dirty.add(row.start)
 
+    def join(self, other: Dead) -> None:
+        """Take over ranges of which none are here; those of `other` must not be used any more."""
+        if other.starts:
+            self.starts += other.starts
+            self.starts.sort()
+            self.by_start.update(other.by_start)
+            self.count += other.count
+            self.dirty |= other.dirty
+
     def overlapping(self, start: int, end: int) -> list[DeadRow]:
         """The rows within [start, end), cut to it."""
         if start >= end:

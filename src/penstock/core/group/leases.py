@@ -101,6 +101,12 @@ class Leases:
         self.dirty.add(lease.id)
         return lease.entries
 
+    def keep(self, lease: Lease, entries: list[Entry]) -> None:
+        """Leave a lease only some of its entries, by rising offset."""
+        self.count -= count_of(lease.entries) - count_of(entries)
+        lease.entries = entries
+        self.dirty.add(lease.id)
+
     def of(self, consumer: str) -> list[Lease]:
         """The leases that a consumer holds, oldest first."""
         return [self.by_id[id] for id in sorted(self.by_consumer.get(consumer, ()))]

@@ -54,6 +54,15 @@ class Events:
         else:
             event.ranges.append((start, end))
 
+    def join(self, other: Events) -> None:
+        """Take over what was collected elsewhere after these."""
+        for key, event in other.by_key.items():
+            known = self.by_key.get(key)
+            if known is None:
+                self.by_key[key] = event
+            else:
+                known.ranges += event.ranges
+
     def seal(self) -> list[Event]:
         """Hand over all that was collected."""
         events = list(self.by_key.values())

@@ -12,7 +12,7 @@ from heapq import heappop
 from typing import Final
 
 from penstock.core.group.entries import Entry, carve, decode_entries, encode_entries, insert, is_sorted
-from penstock.core.heaps import push
+from penstock.core.heaps import joined, push
 from penstock.model.rows import WaitingRow
 
 CHUNK_OFFSETS: Final = 64
@@ -161,6 +161,19 @@ class Waiting:
             del self.partitions[entry.partition]
         elif not partition.leased:
             self._offer_head(entry.partition, partition)
+
+    def join(self, other: Waiting) -> None:
+        """Take over entries of which none are here, into an unordered group; `other` must not be used any more."""
+        assert not self.ordered, "entries of an ordered group are put one by one"
+        self.by_start.update(other.by_start)
+        self.count += other.count
+        for chunk, starts in other.chunks.items():
+            self.chunks.setdefault(chunk, starts).update(starts)
+        self.dirty |= other.dirty
+        self.ready = joined(self.ready, other.ready)
+        self.later = joined(self.later, other.later)
+        self.expiring = joined(self.expiring, other.expiring)
+        self.lowest_heap = joined(self.lowest_heap, other.lowest_heap)
 
     # Partitions of an ordered group -----------------------------------------------------------------------
 

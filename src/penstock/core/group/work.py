@@ -11,6 +11,7 @@ from typing import Literal
 
 from penstock.core.group import admin, expiry
 from penstock.core.group import claim as claiming
+from penstock.core.group import draft as drafting
 from penstock.core.group import settle as settling
 from penstock.core.group.state import WorkState
 from penstock.model import INTEGER_MAX
@@ -30,6 +31,10 @@ class WorkGroup(WorkState):
 
     check_settle = settling.check_settle
     settle = settling.settle
+    can_draft = drafting.can_draft
+    draft = drafting.draft
+    fits = drafting.fits
+    adopt = drafting.adopt
     set_aside = settling.set_aside
     set_aside_done = settling.set_aside_done
     settling_frees = settling.settling_frees

@@ -6,11 +6,13 @@ Next stop: `bodies.py` for what is handed out, `commit/loop.py` for every change
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.api.results import Claim, Lease, Slice
+from penstock.api.slices import SLICE_ITEMS, in_turns
 from penstock.api.ticket import Ticket
+from penstock.core.group.draft import Draft
 from penstock.core.group.entries import Entry, runs_of
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane
@@ -18,7 +20,7 @@ from penstock.core.log import Missing
 from penstock.model import INTEGER_MAX
 from penstock.model.errors import Fenced, LeaseLost, NotOwner, PenstockError, StoreCorrupt, Unavailable
 from penstock.model.rows import slot_of
-from penstock.model.verdict import Verdict
+from penstock.model.verdict import Verdict, by_start
 from penstock.model.work import Pause
 from penstock.node.catalog import Catalog, Group, Queue
 from penstock.node.clock import Clock
@@ -167,22 +169,52 @@ class Claims:
         """
         self.home_of(lease)
         lane = self._lanes.get(lease.lane)
-        if lane is None:
+        if lane is None or len(verdicts) > SLICE_ITEMS:
             return Ticket.of(self._settle_later(lease, verdicts, deferred))
         return self._settle(lease, verdicts, deferred, lane)
 
     async def _settle_later(self, lease: Lease, verdicts: Sequence[Verdict], deferred: bool) -> None:
-        await (await self._lanes.run(lease.lane, lambda lane: self._settle(lease, verdicts, deferred, lane)))
+        await (await self._settled(lease, verdicts, lambda group: deferred and not group.settling_frees()))
 
     def _settle(self, lease: Lease, verdicts: Sequence[Verdict], deferred: bool, lane: Lane) -> Ticket[None]:
         group = self.judge(lane, lease, verdicts)
         return self._commits.commit(lane, deferred=deferred and not group.settling_frees())
 
-    def judge(self, lane: Lane, lease: Lease, verdicts: Sequence[Verdict]) -> WorkGroup:
-        """Carry out verdicts in memory; the group that they are of."""
+    async def _settled(
+        self, lease: Lease, verdicts: Sequence[Verdict], is_deferred: Callable[[WorkGroup], bool]
+    ) -> Ticket[None]:
+        """The commit of verdicts that were carried out: many of them in turns with others."""
+        while True:
+            made = await self.draft(lease, verdicts)
+
+            def command(lane: Lane, made: Draft | None = made) -> Ticket[None] | None:
+                if made is not None and not lane.work(lease.group).fits(made):
+                    return None
+                group = self.judge(lane, lease, verdicts, made)
+                return self._commits.commit(lane, deferred=is_deferred(group))
+
+            committed = await self._lanes.run(lease.lane, command)
+            if committed is not None:
+                return committed
+
+    async def draft(self, lease: Lease, verdicts: Sequence[Verdict]) -> Draft | None:
+        """Verdicts carried out aside; None where they are few, or must be carried out in place."""
+        if len(verdicts) <= SLICE_ITEMS or any(verdict.start is None for verdict in verdicts):
+            return None
+        lane = await self._lanes.run(lease.lane, lambda lane: lane)
+        group = lane.work(lease.group)
+        if not group.can_draft():
+            return None
+        return await in_turns(group.draft(self._clock.now_ms(), lease.id, sorted(verdicts, key=by_start)))
+
+    def judge(self, lane: Lane, lease: Lease, verdicts: Sequence[Verdict], made: Draft | None = None) -> WorkGroup:
+        """Carry out verdicts in memory, or take over a draft of them that fits; the group that they are of."""
         group = lane.work(lease.group)
         try:
-            group.settle(self._clock.now_ms(), lease.id, verdicts)
+            if made is None:
+                group.settle(self._clock.now_ms(), lease.id, verdicts)
+            else:
+                group.adopt(self._clock.now_ms(), made)
         except AssertionError as failure:
             raise self._commits.broken(lane, failure) from failure
         return group
@@ -195,13 +227,12 @@ class Claims:
         Whether the settle succeeded is what the caller must know: where only the claim fails, it is empty, and the next
         one tells why.
         """
-
-        def command(lane: Lane) -> Ticket[None]:
-            self.judge(lane, lease, verdicts)
-            return self._commits.commit(lane, deferred=True)  # it goes with the claim
-
         lane = self._lanes.get(lease.lane)
-        settled = command(lane) if lane is not None else await self._lanes.run(lease.lane, command)
+        if lane is None or len(verdicts) > SLICE_ITEMS:
+            settled = await self._settled(lease, verdicts, lambda _: True)
+        else:
+            self.judge(lane, lease, verdicts)
+            settled = self._commits.commit(lane, deferred=True)  # it goes with the claim
         claimed = await self._claim_next(queue, group, request)
         self._commits.flush()
         await settled

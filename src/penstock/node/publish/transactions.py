@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.api.results import Lease, Receipt
+from penstock.core.group.draft import Draft
 from penstock.core.lane import Lane
 from penstock.core.log import Missing
 from penstock.model.rows import slot_of
@@ -18,6 +19,7 @@ from penstock.node.publish.append import Known, Publisher
 from penstock.node.publish.parts import Part, Results
 
 Settles = Mapping[Lease, Sequence[Verdict]]
+Drafts = Mapping[Lease, Draft | None]
 
 
 @dataclass(eq=False, repr=False)
@@ -42,27 +44,31 @@ class Transactions:
         home = min(slots) if slots else self._remote.home_of(parts)
         await self._commits.room(self._publisher.check_limits(count, parts), home)
         while True:
+            drafts = {lease: await self._claims.draft(lease, verdicts) for lease, verdicts in settles.items()}
             known = await self._publisher.known_ids(parts, home)
             try:
-                results = await self._try(settles, parts, known, home)
+                results = await self._try(settles, drafts, parts, known, home)
             finally:
                 known.close()
             if results is not None:
                 await self._commits.commit(slot=home)
                 return Receipt(count, await self._remote.landed(results))
 
-    async def _try(self, settles: Settles, parts: Sequence[Part], known: Known, home: int | None) -> Results | None:
+    async def _try(
+        self, settles: Settles, drafts: Drafts, parts: Sequence[Part], known: Known, home: int | None
+    ) -> Results | None:
         """Do it all, if everything it needs is in memory at one and the same moment; None to try again."""
         lanes = await self._lanes_of(settles, parts, home)
         if lanes is None or not known.is_true_of(lanes):
             return None
         try:
-            self._check(lanes, settles, parts)
+            if not self._check(lanes, settles, drafts, parts):
+                return None
         except Missing:
             return None  # what was in memory a moment ago was pushed out: ready_lanes feeds it again
         for lease, verdicts in settles.items():
             lane = lanes[lease.lane]
-            self._claims.judge(lane, lease, verdicts)
+            self._claims.judge(lane, lease, verdicts, drafts[lease])
             self._commits.touch(lane)
         own = {id: lanes[id] for id in self._remote.at_home(parts, home)}
         return self._publisher.append_ready(parts, own, known.rows, home)
@@ -79,8 +85,14 @@ class Transactions:
             return None
         return ready | {id: lane for id, lane in settled.items() if lane is not None}
 
-    def _check(self, lanes: Mapping[int, Lane], settles: Settles, parts: Sequence[Part]) -> None:
+    def _check(self, lanes: Mapping[int, Lane], settles: Settles, drafts: Drafts, parts: Sequence[Part]) -> bool:
+        """Raise where it cannot be done; False where a lease changed since its verdicts were drafted."""
         for lease, verdicts in settles.items():
-            lanes[lease.lane].work(lease.group).check_settle(lease.id, verdicts)
+            group, made = lanes[lease.lane].work(lease.group), drafts[lease]
+            if made is None:
+                group.check_settle(lease.id, verdicts)
+            elif not group.fits(made):
+                return False
         for lane in lanes.values():
             self._publisher.check_room(lane, parts)
+        return True
