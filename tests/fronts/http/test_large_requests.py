@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from binascii import b2a_base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
+
+from penstock import Message
 from penstock.api.slices import SLICE_ITEMS
 from penstock.fronts.http.handlers import bodies
 from penstock.model.rows import Commit
@@ -194,3 +198,49 @@ async def test_a_client_that_goes_away_ends_the_work_for_it(front: Front) -> Non
     assert meter.total < MANY
     [group] = (await front.broker.stats("q")).groups
     assert group.leased == MANY
+
+
+HUGE = [
+    ("text", ("añ€😀\"\\\n\x00" * 60_000).encode()),
+    ("bytes", bytes(range(256)) * 3_000),
+    ("bytes at the end", b"a" * 700_001 + b"\xff"),
+    ("half a character at the end", b"a" * (2 * bodies.PIECE_BYTES - 1) + "é".encode()[:1]),
+    ("a character over the edge", b"a" * (bodies.PIECE_BYTES - 1) + "é".encode() + b"b" * 10),
+    ("none", b""),
+    ("small", b'{"payload":""}'),
+]
+
+
+@over_http()
+async def test_large_payloads_are_encoded_piece_by_piece(front: Front) -> None:
+    await front.ok("PUT", "/v1/queues/q", {})
+    for name, payload in HUGE:
+        await front.broker.publish("q", Message(payload, key=name, headers={"payload": '"payload":""'}))
+    meter = Meter()
+    with (
+        patch.object(bodies, "b2a_base64", meter.counting(b2a_base64)),
+        patch.object(bodies, "encode_json", meter.counting(shapes.encode_json)),
+    ):
+        async with meter.running():
+            claim = await front.claim("q", max=100)
+    assert meter.most <= 4  # the outlines of a message and of the answer, and pieces before and after them
+    assert meter.total >= sum(len(payload) // bodies.PIECE_BYTES for _, payload in HUGE)
+    read = await front.ok("GET", "/v1/queues/q/log", max=100)
+    for messages in (claim["messages"], read["messages"]):
+        found = [msgspec.convert(one, shapes.ReceivedBody).received() for one in messages]
+        assert [(one.message.key, one.message.payload) for one in found] == HUGE
+        assert [one.message.headers for one in found] == [{"payload": '"payload":""'}] * len(HUGE)
+        plain = [shapes.encode_json(shapes.received_body(one)) for one in found]
+        assert [shapes.encode_json(one) for one in messages] == plain
+
+
+@over_http()
+async def test_large_payloads_tell_whether_the_primary_group_is_done(front: Front) -> None:
+    await front.ok("PUT", "/v1/queues/q", {"stream": True, "primary_group": "first"})
+    await front.ok("PUT", "/v1/queues/q/groups/first", {})
+    for _, payload in HUGE:
+        await front.broker.publish("q", Message(payload))
+    claim = await front.claim("q", group="first", max=2)
+    await front.ok("POST", f"/v1/leases/{claim['lease']}/settle", {"verdicts": [{"action": "ack"}]})
+    read = await front.ok("GET", "/v1/queues/q/log", max=100)
+    assert [one["done"] for one in read["messages"]] == [True, True, *[False] * (len(HUGE) - 2)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from binascii import b2a_base64
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,12 +12,13 @@ from msgspec.structs import replace
 
 from penstock import telemetry
 from penstock.api.arguments import milliseconds, verdicts_of
-from penstock.api.results import Claim, Receipt, Slice, StreamRead
-from penstock.api.slices import SLICE_ITEMS, in_slices
+from penstock.api.results import Claim, Receipt, Received, Slice, StreamRead
+from penstock.api.slices import SLICE_ITEMS, in_slices, in_turns
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.model import SPAN_MS_MAX, Message
 from penstock.model.errors import InvalidArgument
 from penstock.model.verdict import Verdict
+from penstock.model.work import Steps
 from penstock.wire.http.shapes import (
     BUFFERED,
     BufferedAnswer,
@@ -37,6 +40,8 @@ SLICE_BYTES: Final = 512 * 1024
 """Encoded bytes after which other work has its turn, while an answer of many messages is made."""
 RECEIVED_ITEMS: Final = 100
 """Messages of an answer that are encoded at a time; as many or fewer at once."""
+PIECE_BYTES: Final = 192 * 1024
+"""Of a payload that is encoded at a time: whole groups of three bytes, as base64 takes them. As many at once."""
 
 
 def results_answer(receipt: Receipt) -> Answer:
@@ -72,9 +77,13 @@ def _with_items(outline: PublishAnswer | ClaimAnswer | ReadAnswer, empty: bytes,
     """The answer whose list, `empty` in the outline, has these items. No text in JSON looks like the list: its quotes
     would have a backslash before them.
     """
+    return _filled(outline, empty, [piece for item in items for piece in (b",", item)])
+
+
+def _filled(outline: PublishAnswer | ClaimAnswer | ReadAnswer, empty: bytes, pieces: Sequence[bytes]) -> Answer:
+    """The same with items in pieces, a comma before each item."""
     before, _, after = encode_json(outline).partition(empty)
-    listed = [piece for item in items for piece in (b",", item)]
-    return Answer(200, (before + empty[:-1], *listed[1:], b"]" + after))
+    return Answer(200, (before + empty[:-1], *pieces[1:], b"]" + after))
 
 
 def parts_answer(receipt: Receipt) -> Answer:
@@ -91,7 +100,7 @@ def parts_answer(receipt: Receipt) -> Answer:
 
 
 async def claim_answer(claim: Claim) -> Answer:
-    is_few = len(claim) <= RECEIVED_ITEMS
+    is_few = _is_few(claim)
     outline = ClaimAnswer(
         queue=claim.queue,
         lane=claim.lane,
@@ -103,7 +112,7 @@ async def claim_answer(claim: Claim) -> Answer:
 
 
 async def read_answer(read: StreamRead) -> Answer:
-    is_few = len(read) <= RECEIVED_ITEMS or read.done is not None
+    is_few = _is_few(read)
     outline = ReadAnswer(
         queue=read.queue,
         lane=read.lane,
@@ -114,22 +123,64 @@ async def read_answer(read: StreamRead) -> Answer:
     return json_answer(outline) if is_few else await _with_messages(outline, read)
 
 
+def _is_few(found: Claim | StreamRead) -> bool:
+    """Whether all messages of an answer may be encoded at once."""
+    return len(found) <= RECEIVED_ITEMS and sum([part.unfolded for part in found.slices]) <= SLICE_BYTES
+
+
 async def _with_messages(outline: ClaimAnswer | ReadAnswer, found: Claim | StreamRead) -> Answer:
     """The answer with its messages, which are decoded and encoded a slice at a time."""
-    items: list[bytes] = []
-    count = size = 0
+    pieces: list[bytes] = []
+    count = size = place = 0
+    done = found.done if isinstance(found, StreamRead) else None
     for part in found.slices:
-        for start in range(part.start, part.stop, RECEIVED_ITEMS):
-            stop = min(part.stop, start + RECEIVED_ITEMS)
+        at_once = max(1, min(RECEIVED_ITEMS, SLICE_BYTES // part.reader.bytes_each))
+        for start in range(part.start, part.stop, at_once):
+            stop = min(part.stop, start + at_once)
             some = replace(part, start=start, stop=stop, offset=part.offset + start - part.start)
-            encoded = encode_json([received_body(one) for one in some.messages(found.queue, found.lane)])[1:-1]
-            items.append(encoded)
-            count += stop - start
-            size += len(encoded)
+            received = list(some.messages(found.queue, found.lane))
+            if done is not None:
+                received = [replace(one, done=is_done) for one, is_done in zip(received, done[place:], strict=False)]
+            place += len(received)
+            encoded = await in_turns(_received_pieces(received))
+            pieces += encoded
+            count += len(received)
+            size += sum(map(len, encoded))
             if count >= SLICE_ITEMS or size >= SLICE_BYTES:
                 count = size = 0
                 await asyncio.sleep(0)
-    return _with_items(outline, b'"messages":[]', items)
+    return _filled(outline, b'"messages":[]', pieces)
+
+
+def _received_pieces(received: Sequence[Received]) -> Steps[list[bytes]]:
+    """Messages in JSON, a comma before each: large ones piece by piece, with a stop after each piece."""
+    if max(len(one.message.payload) for one in received) <= PIECE_BYTES:
+        return [b",", encode_json([received_body(one) for one in received])[1:-1]]
+    pieces: list[bytes] = []
+    for one in received:
+        empty = encode_json(received_body(replace(one, message=replace(one.message, payload=b""))))
+        before, _, after = empty.partition(b'"payload":""')
+        field = yield from _payload_field(one.message.payload)
+        pieces += (b",", before, *field, after)
+    return pieces
+
+
+def _payload_field(payload: bytes) -> Steps[list[bytes]]:
+    """What `received_body` makes of a payload: text where it is UTF-8, base64 otherwise."""
+    starts = range(0, len(payload), PIECE_BYTES)
+    decoder, pieces = getincrementaldecoder("utf-8")(), [b'"payload":"']
+    try:
+        for start in starts:
+            text = decoder.decode(payload[start : start + PIECE_BYTES], start == starts[-1])
+            pieces.append(encode_json(text)[1:-1])
+            yield
+    except UnicodeDecodeError:
+        pieces = [b'"payload_base64":"']
+        for start in starts:
+            pieces.append(b2a_base64(payload[start : start + PIECE_BYTES], newline=False))
+            yield
+    pieces.append(b'"')
+    return pieces
 
 
 def encoded_claim(claim: Claim) -> EncodedClaim:
