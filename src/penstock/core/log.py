@@ -73,7 +73,7 @@ def _find(segments: list[Segment], offset: int) -> Segment | None:
 class Log:
     """Segments by offset: the tail, and the pages last used."""
 
-    __slots__ = ("_last", "pages", "tail", "tail_bytes", "unfolds")
+    __slots__ = ("_last", "guesses", "pages", "tail", "tail_bytes", "unfolds")
 
     def __init__(self) -> None:
         self.tail: list[Segment] = []
@@ -81,6 +81,9 @@ class Log:
         self.pages: list[list[Segment]] = []
         self.unfolds = False
         """Whether any batch that was here has more bytes as it is handed out than as it is stored."""
+        self.guesses = False
+        """Whether any batch that was here may have more bytes than is known: those of a store of version 0.1.0 do not
+        say how far they unfold, and look as others that unfold to no more than twice their size."""
         self._last: Segment | None = None
         """What was found last: one claim looks for the same batch several times, and so do groups in step."""
 
@@ -108,7 +111,9 @@ class Log:
     def feed(self, heads: list[BatchHead]) -> None:
         """Keep a page of consecutive heads read from the store; the least recently used page makes room."""
         if heads:
-            self.pages.insert(0, [self._segment(head) for head in heads])
+            page = [self._segment(head) for head in heads]
+            self.guesses = self.guesses or not all(segment.columns & COLUMN_UNFOLDED for segment in page)
+            self.pages.insert(0, page)
             del self.pages[PAGES_MAX:]
 
     def peek(self, offset: int) -> Segment | None:

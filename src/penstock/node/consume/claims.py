@@ -116,10 +116,11 @@ class Claims:
         try:
             if is_with_its_publish:
                 await claimed.committed  # there is nothing to read before it
-            slices = bodies.cached(lane, claimed.entries) or await self._slices(claimed, request)
+            slices = bodies.cached(lane, claimed.entries) or await self._slices(claimed)
             if not all(part.reader.is_intact() for part in slices):
                 await claimed.committed
-                slices = self._intact(claimed, request, slices)
+                slices = self._intact(claimed, slices)
+            acked = self._waiters.ack(claimed) if request.settle and slices and not claimed.is_settled else None
         except PenstockError as error:
             await claimed.committed
             if isinstance(error, Unavailable):
@@ -133,6 +134,8 @@ class Claims:
                 lane.unpin(claimed.lowest)
         bodies.read_ahead(lane, claimed.group, claimed.entries[-1].end)
         await claimed.committed
+        if acked is not None:
+            await acked
         index = queue.index_of(lane.id)
         if request.settle:
             return Claim(queue.name, index, None, 0, slices)
@@ -140,19 +143,19 @@ class Claims:
         self._ownership.check(slot_of(lane.id))
         return Claim(queue.name, index, Lease(lane.id, claimed.group, claimed.lease_id), claimed.deadline_ms, slices)
 
-    def _intact(self, claimed: Claimed, request: Request, slices: list[Slice]) -> list[Slice]:
+    def _intact(self, claimed: Claimed, slices: list[Slice]) -> list[Slice]:
         """Those that can be handed out; the others become dead letters, and are nobody's fault."""
         for part in slices:
             if not part.reader.is_intact():
                 end = part.offset + part.stop - part.start
                 error = self._damage.found(claimed.lane.id, part.offset, end)
-                self._waiters.set_aside(claimed, part.offset, end, error, is_done=request.settle)
+                self._waiters.set_aside(claimed, part.offset, end, error)
         return [part for part in slices if part.reader.is_intact()]
 
-    async def _slices(self, claimed: Claimed, request: Request) -> list[Slice]:
+    async def _slices(self, claimed: Claimed) -> list[Slice]:
         """The messages, or the first of them that make one answer; then the others are released."""
         entries, ahead = claimed.entries, _is_ahead(claimed)
-        if request.settle:  # all of them are acked, and cannot be released
+        if claimed.is_settled:  # all of them are acked, and cannot be released; what they unfold to was known
             return await self._bodies.slices(claimed.lane, entries, ahead=ahead, bytes_most=INTEGER_MAX)
         slices = await self._bodies.slices(claimed.lane, entries, ahead=ahead)
         surplus = _behind(entries, sum([part.stop - part.start for part in slices]))

@@ -60,6 +60,8 @@ class Claimed(NamedTuple):
     entries: list[Entry]
     deadline_ms: int
     committed: Ticket[None]
+    is_settled: bool
+    """It was acked as it was claimed; otherwise there is a lease, which is acked before the answer if so asked."""
 
     @property
     def lowest(self) -> int:
@@ -110,6 +112,8 @@ class Waiters:
             return None
         lease_id = self._numbers.next()
         now_ms = self._clock.now_ms()
+        # How much an answer can hold of batches of unknown size is seen when they are read: what is over goes back.
+        is_settled = request.settle and not lane.log.guesses
         try:
             entries = group.claim(
                 now_ms,
@@ -118,7 +122,7 @@ class Waiters:
                 lease_id,
                 lease_ms=request.lease_ms,
                 partition=request.partition,
-                settle=request.settle,
+                settle=is_settled,
                 minimum=request.minimum if patient else 1,
                 session=request.session,
                 budget=budget,
@@ -131,7 +135,7 @@ class Waiters:
         if request.settle:
             lane.pin(min(entry.start for entry in entries))
         deadline_ms = now_ms + (group.settings.lease_ms if request.lease_ms is None else request.lease_ms)
-        return Claimed(lane, group_id, lease_id, entries, deadline_ms, self._commits.commit(lane))
+        return Claimed(lane, group_id, lease_id, entries, deadline_ms, self._commits.commit(lane), is_settled)
 
     def _rearm(self, lane: Lane, group: WorkGroup, now_ms: int) -> None:
         """Nothing to be had now: come back when delays are over, or the rate limit lets go; no commit tells of it."""
@@ -315,17 +319,25 @@ class Waiters:
                 group.settle(self._clock.now_ms(), claimed.lease_id, verdicts)
             self._commits.touch(claimed.lane)
 
-    def set_aside(self, claimed: Claimed, start: int, end: int, error: str, *, is_done: bool) -> None:
+    def ack(self, claimed: Claimed) -> Ticket[None]:
+        """Settle what was claimed to be settled at once and is leased still; raises where the lease is gone."""
+        group, lane = self._group_of(claimed), self._lanes.get(claimed.lane.id)
+        if group is None or lane is None:
+            raise LeaseLost(f"lease {claimed.lease_id} ended before its messages could be read")
+        group.settle(self._clock.now_ms(), claimed.lease_id, (Verdict("ack"),))
+        return self._commits.commit(lane)
+
+    def set_aside(self, claimed: Claimed, start: int, end: int, error: str) -> None:
         """Bury messages that were claimed and are damaged in the store, without spending an attempt.
 
-        `is_done`: they were settled as they were claimed. Its commit need not be waited for, as that of `give_back`.
+        Its commit need not be waited for, as that of `give_back`.
         """
         if self._lifecycle.closed or self._lanes.get(claimed.lane.id) is not claimed.lane:
             return
         group = claimed.lane.groups.get(claimed.group)
         if isinstance(group, WorkGroup):
             with suppress(LeaseLost):  # a seek or a purge took some of it
-                if is_done:
+                if claimed.is_settled:
                     group.set_aside_done(self._clock.now_ms(), start, end, error)
                 else:
                     group.set_aside(self._clock.now_ms(), claimed.lease_id, start, end, error)
