@@ -121,7 +121,7 @@ def make_plan(seed: int) -> Plan:
         restarts=random.choice((0, 0, 1, 2)),
         operations=random.choice((0, 2, 5)),
         events=random.random() < 0.4,
-        limits=_limits(random),
+        limits=_limits(random, _LIMITS) | _limits(Random(f"pace {seed}"), _PACE),
         cancels=random.choice((0.0, 0.0, 0.1)),
         long_polls=random.random() < 0.4,
         scratch=random.random() < 0.15,
@@ -231,8 +231,18 @@ _LIMITS: Final[dict[str, tuple[tuple[str, ...], tuple[int, ...]]]] = {
 }
 
 
-def _limits(random: Random) -> dict[str, int]:
-    return {name: random.choice(values) for name, (_, values) in _LIMITS.items() if random.random() < 0.2}
+_PACE: Final[dict[str, tuple[tuple[str, ...], tuple[int, ...]]]] = {
+    "work": (("penstock.model.work.SLICE_WORK",), (1, 50)),
+    "pieces": (("penstock.core.group.claim.PIECES_MAX",), (1, 3)),
+    "part": (("penstock.node.publish.parts.PART_MESSAGES",), (1, 2)),
+    "verdicts": (("penstock.node.consume.claims.SLICE_ITEMS", "penstock.node.broker.messages.SLICE_ITEMS"), (0, 1)),
+    "verdict": (("penstock.core.group.draft.VERDICTS_AT_ONCE",), (1,)),
+}
+"""What is done at once."""
+
+
+def _limits(random: Random, limits: dict[str, tuple[tuple[str, ...], tuple[int, ...]]]) -> dict[str, int]:
+    return {name: random.choice(values) for name, (_, values) in limits.items() if random.random() < 0.2}
 
 
 @contextmanager
@@ -241,6 +251,6 @@ def limits_in_force(limits: dict[str, int]) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch("penstock.node.lanes.LOOK_AT_ONCE", 1))
         for name, value in limits.items():
-            for target in _LIMITS[name][0]:
+            for target in (_LIMITS | _PACE)[name][0]:
                 stack.enter_context(patch(target, value))
         yield

@@ -201,7 +201,7 @@ async def test_a_client_that_goes_away_ends_the_work_for_it(front: Front) -> Non
 
 
 HUGE = [
-    ("text", ("añ€😀\"\\\n\x00" * 60_000).encode()),
+    ("text", ('añ€😀"\\\n\x00' * 60_000).encode()),
     ("bytes", bytes(range(256)) * 3_000),
     ("bytes at the end", b"a" * 700_001 + b"\xff"),
     ("half a character at the end", b"a" * (2 * bodies.PIECE_BYTES - 1) + "é".encode()[:1]),

@@ -12,6 +12,7 @@ import pytest
 from penstock.batch import Meta, decode_meta, encode
 from penstock.core.filters import Filter, parse
 from penstock.core.group import claim as claiming
+from penstock.core.group import walk
 from penstock.core.group.work import WorkGroup
 from penstock.model import GroupConfig, Message, work
 from penstock.model.work import MESSAGE_WORK, SLICE_WORK, Budget, Pause, Steps, at_once
@@ -223,3 +224,50 @@ def test_an_ended_walk_is_no_pause() -> None:
     with patch.object(work, "SLICE_WORK", 5 * 2 * MESSAGE_WORK), pytest.raises(Pause):
         group.claim(NOW, 1, "ann", 1)
     assert group.claim(NOW, 1, "ann", 1) == []
+
+
+# A pause leads on, however small the budget ----------------------------------------------------------------
+
+
+def pauses(command: Any) -> int:
+    """How often a command pauses before it ends."""
+    for count in range(100):
+        try:
+            command()
+        except Pause:
+            continue
+        return count
+    raise AssertionError("it pauses again and again at the same place")
+
+
+@pytest.fixture
+def next_to_nothing() -> Iterator[None]:
+    with patch.object(work, "SLICE_WORK", 1):
+        yield
+
+
+@pytest.mark.usefixtures("next_to_nothing")
+def test_a_claim_past_messages_that_expired_while_they_waited_leads_on() -> None:
+    bench = Bench()
+    publish_batch(bench, [Message(ttl_ms=10, delay_ms=5)] * 3)
+    pauses(lambda: bench.work.claim(NOW, 1, "ann", 1))
+    assert bench.work.waiting.count == 3
+    assert pauses(lambda: bench.work.claim(NOW + 20, 1, "ann", 1)) > 0
+    assert bench.work.waiting.count == 0
+
+
+@pytest.mark.usefixtures("next_to_nothing")
+def test_a_claim_that_may_park_no_more_is_at_its_end() -> None:
+    bench = Bench()
+    publish_batch(bench, [Message(delay_ms=5_000 + number) for number in range(10)])
+    with patch.object(walk, "PARKED_MAX", 4):
+        assert pauses(lambda: bench.work.claim(NOW, 1, "ann", 1)) == 4
+        assert pauses(lambda: bench.work.claim(NOW, 1, "ann", 1)) == 0
+
+
+@pytest.mark.usefixtures("next_to_nothing")
+def test_a_read_past_expired_messages_leads_on() -> None:
+    bench = Bench(GroupConfig(kind="stream"), ttl_ms=10)
+    publish_batch(bench, [Message()] * 5)
+    assert pauses(lambda: bench.stream.read(NOW + 20, 1, "ann")) == 4
+    assert bench.stream.next == 5

@@ -128,12 +128,12 @@ def _take_waiting(group: WorkState, now_ms: int, room: int, partition: str | Non
         if entry is None:
             break
         if entry.expires_ms and entry.expires_ms <= now_ms:
-            if budget.spend(MESSAGE_WORK):
-                break
             waiting.remove(entry)
             group.expire(entry, now_ms)
             waiting.advance(now_ms)  # the next of its partition may have become due long ago
             group.lane.dirty = True
+            if budget.spend(MESSAGE_WORK):
+                break
             continue
         room = _take_run(group, entry, now_ms, room, taken)
     return taken

@@ -77,8 +77,8 @@ class StreamGroup:
         """Move the cursor through one batch; how many messages were taken."""
         end = min(segment.end, self.lane.visible_end)
         start, condition = self.next, self.settings.filter
-        budget.left -= MESSAGE_WORK
         if condition is None and not segment.columns & COLUMN_TTL_MS and self.settings.ttl_ms is None:
+            budget.left -= MESSAGE_WORK
             self.next = min(end, start + most)
             taken.append(Entry(start, self.next))
             return self.next - start

@@ -54,9 +54,10 @@ class Walk:
                     break
                 raise
             end = min(segment.end, lane.visible_end)
-            take = self._take_range if self._is_plain(segment) else self._take_each
+            take, left = self._take_range if self._is_plain(segment) else self._take_each, budget.left
             stop = take(segment, group.next, end, park_all)
             if stop == group.next:
+                budget.left = left  # only what leads on is counted: the same claim would stop here again and again
                 break
             group.move_to(stop)
 

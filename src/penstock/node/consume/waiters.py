@@ -246,9 +246,9 @@ class Waiters:
                 continue
             if budget.left <= 0:
                 raise Pause
-            budget.left -= SERVE_WORK
             claimed = self.take(lane, group_id, waiter.request, patient=waiter.request.minimum > 1, budget=budget)
             if claimed is not None:
+                budget.left -= SERVE_WORK  # who gets nothing costs nothing, or the next turn would end there again
                 line.remove(waiter)
                 waiter.future.set_result(claimed)
             elif waiter.request.partition is None and not self._choosy(lane, group_id, waiter):
