@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 SLICE_WORK: Final = 100_000
 """What may be done at once: a few milliseconds."""
-MESSAGE_WORK: Final = 20
+MESSAGE_WORK: Final = 30
 """A message, a parked range or a binding that was looked at."""
 
 Result = TypeVar("Result")

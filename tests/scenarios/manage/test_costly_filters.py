@@ -10,6 +10,7 @@ from unittest.mock import patch
 from penstock import Message
 from penstock.batch import Meta
 from penstock.core.filters import Filter
+from penstock.core.filters.filter import PREDICATE_WORK
 from penstock.model import work
 from penstock.model.events import Delivery, decode_delivery
 from penstock.model.work import MESSAGE_WORK, SLICE_WORK
@@ -20,7 +21,7 @@ from tests.scenarios.rig import Home, cancelled, play, texts
 
 FILTER = "text LIKE '%a_b%'"
 LENGTH = 5_000
-PER_SLICE = -(-SLICE_WORK // (LENGTH + MESSAGE_WORK))
+PER_SLICE = -(-SLICE_WORK // (LENGTH + MESSAGE_WORK + PREDICATE_WORK))
 
 
 async def long_texts(broker: LocalBroker, count: int, **options: Any) -> None:
@@ -133,7 +134,7 @@ def test_a_scan_tries_its_condition_in_small_steps(home: Home) -> None:
         assert scan.next_offset == 50
         assert [part.rows for part in scan.slices] == [b"", None]
         assert sum(tried) == 50
-        assert max(tried) == -(-scans.STEP_WORK // (LENGTH + MESSAGE_WORK))
+        assert max(tried) == -(-scans.STEP_WORK // (LENGTH + PREDICATE_WORK))
 
     play(home, scenario)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
@@ -11,8 +11,10 @@ import pytest
 
 from penstock.batch import Meta, decode_meta, encode
 from penstock.core.filters import Filter, parse
+from penstock.core.filters.filter import PREDICATE_WORK
 from penstock.core.group import claim as claiming
 from penstock.core.group import walk
+from penstock.core.group.waiting import ADVANCE_WORK
 from penstock.core.group.work import WorkGroup
 from penstock.model import GroupConfig, Message, work
 from penstock.model.work import MESSAGE_WORK, SLICE_WORK, Budget, Pause, Steps, at_once
@@ -23,7 +25,7 @@ LENGTH = 10_000
 LONG = {"text": "a" * LENGTH}
 FOUND = {"text": "axb"}
 FILTER = "text LIKE '%a_b%'"
-PER_SLICE = -(-SLICE_WORK // (LENGTH + 2 * MESSAGE_WORK))
+PER_SLICE = -(-SLICE_WORK // (LENGTH + MESSAGE_WORK + PREDICATE_WORK))
 """Messages with a long header that one command looks at."""
 
 
@@ -74,21 +76,24 @@ def publish_batch(bench: Bench, messages: list[Message], now_ms: int = NOW) -> N
 
 def test_what_a_filter_costs() -> None:
     headers = {"text": "a" * 100, "number": 5}
-    assert parse("text = 'a'").work(headers) == MESSAGE_WORK
-    assert parse("text LIKE 'a%' OR NOT text LIKE '%b' AND number > 1").work(headers) == 3 * MESSAGE_WORK + 200
-    assert parse("number LIKE '5' OR other LIKE 'a' OR $key LIKE 'k'").work(headers) == 3 * MESSAGE_WORK
-    assert parse("text LIKE 'a%'").work(None) == MESSAGE_WORK
+    assert parse("text = 'a'").work(headers) == PREDICATE_WORK
+    assert parse("text LIKE 'a%' OR NOT text LIKE '%b' AND number > 1").work(headers) == 3 * PREDICATE_WORK + 200
+    assert parse("number LIKE '5' OR other LIKE 'a' OR $key LIKE 'k'").work(headers) == 3 * PREDICATE_WORK
+    assert parse("text LIKE 'a%'").work(None) == PREDICATE_WORK
     columns = Meta(2, headers=[None, headers])
-    assert [parse("text LIKE 'a%'").work_at(columns, index) for index in (0, 1)] == [MESSAGE_WORK, MESSAGE_WORK + 100]
-    assert parse("text LIKE 'a%'").work_at(Meta(1), 0) == MESSAGE_WORK
+    assert [parse("text LIKE 'a%'").work_at(columns, index) for index in (0, 1)] == [
+        PREDICATE_WORK,
+        PREDICATE_WORK + 100,
+    ]
+    assert parse("text LIKE 'a%'").work_at(Meta(1), 0) == PREDICATE_WORK
 
 
 def test_how_far_a_filter_may_be_tried_for_so_much_work() -> None:
     like, plain = parse("text LIKE 'a%'"), parse("a = 1 AND b = 2")
     columns = Meta(10, headers=[LONG] * 10)
     assert [like.reach(columns, 2, 10, work) for work in (1, LENGTH, 3 * LENGTH, 10**9)] == [3, 3, 5, 10]
-    assert [plain.reach(columns, 2, 10, work) for work in (1, 4 * MESSAGE_WORK, 10**9)] == [3, 4, 10]
-    assert like.reach(Meta(10), 0, 10, 3 * MESSAGE_WORK) == 3
+    assert [plain.reach(columns, 2, 10, work) for work in (1, 4 * PREDICATE_WORK, 10**9)] == [3, 4, 10]
+    assert like.reach(Meta(10), 0, 10, 3 * PREDICATE_WORK) == 3
 
 
 def test_a_claim_stops_at_its_budget_and_the_next_goes_on(tried: Tried) -> None:
@@ -200,11 +205,27 @@ def test_parked_messages_that_expire_at_once_are_removed_in_several_ticks() -> N
     with patch.object(work, "SLICE_WORK", 30 * MESSAGE_WORK):
         while bench.work.waiting.count:
             before = bench.work.waiting.count
-            with contextlib.suppress(Pause):
+            with suppress(Pause):
                 bench.lane.tick(NOW + 20)
             ticks.append(before - bench.work.waiting.count)
     assert ticks == [30, 30, 30, 10]
     bench.lane.check()
+
+
+def test_what_becomes_due_at_once_is_made_ready_in_several_ticks_or_claims() -> None:
+    for is_claimed in (False, True):
+        bench = Bench()
+        publish_batch(bench, [Message(delay_ms=5 + number % 2) for number in range(100)])
+        assert bench.claim(NOW) == []
+        left: list[int] = []
+        with patch.object(work, "SLICE_WORK", 30 * ADVANCE_WORK):
+            while bench.work.waiting.later:
+                with suppress(Pause):
+                    bench.claim(NOW + 20, lease=2) if is_claimed else bench.lane.tick(NOW + 20)
+                left.append(len(bench.work.waiting.later))
+        assert left == [70, 40, 10, 0]
+        assert len(bench.claim(NOW + 20, lease=3)) == (0 if is_claimed else 100)
+        bench.lane.check()
 
 
 def test_steps_at_once() -> None:
@@ -221,7 +242,7 @@ def test_an_ended_walk_is_no_pause() -> None:
     bench = Bench(GroupConfig(filter="a = 1"))
     publish_batch(bench, [Message()] * 5)
     group: WorkGroup = bench.work
-    with patch.object(work, "SLICE_WORK", 5 * 2 * MESSAGE_WORK), pytest.raises(Pause):
+    with patch.object(work, "SLICE_WORK", 5 * (MESSAGE_WORK + PREDICATE_WORK)), pytest.raises(Pause):
         group.claim(NOW, 1, "ann", 1)
     assert group.claim(NOW, 1, "ann", 1) == []
 

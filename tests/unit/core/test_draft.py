@@ -125,6 +125,15 @@ def test_a_draft_fits_only_a_lease_that_is_as_it_was(change: Callable[[Bench], N
     assert not bench.work.fits(made)
 
 
-def test_ordered_groups_have_no_drafts() -> None:
-    assert Bench().work.can_draft()
-    assert not Bench(ordered=True).work.can_draft()
+@pytest.mark.parametrize(("ordered", "partition"), [(False, None), (False, "p"), (True, None), (True, "p")])
+def test_leases_of_partitions_in_order_have_no_drafts(ordered: bool, partition: str | None) -> None:
+    bench = Bench(ordered=ordered)
+    bench.publish(NOW, *[Message(partition=partition)] * 3)
+    bench.claim(NOW)
+    can_draft = bench.work.can_draft(1)
+    assert can_draft is not (ordered and partition is not None)
+    if can_draft:
+        made = at_once(bench.work.draft(NOW, 1, [Verdict("nack", 1, 2, 0)]))
+        bench.work.adopt(NOW, made)
+        bench.lane.check()
+        assert bench.claim(NOW, lease=2) == [1]

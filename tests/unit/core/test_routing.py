@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.batch import Meta
+from penstock.core.filters.filter import PREDICATE_WORK
 from penstock.core.routing import router as routing
 from penstock.core.routing.router import Routed, Router
 from penstock.model import Binding, ExchangeConfig, ExchangeKind, Message, work
@@ -628,7 +629,7 @@ def test_routing_through_costly_conditions_stops_after_each_slice() -> None:
 def test_routing_through_many_headers_bindings_stops_after_each_slice() -> None:
     router = Router(lambda _: True)
     router.declare_exchange("x", ExchangeConfig(kind="headers"))
-    for number in range(2 * SLICE_WORK // MESSAGE_WORK):
+    for number in range(2 * SLICE_WORK // MESSAGE_WORK + 2):
         router.bind(to_queue("x", f"q{number}", headers={"a": number}))
     assert stops(router.routing("x", Message(headers={"a": 7}), Budget())) == (2, ("q7",))
 
@@ -651,7 +652,7 @@ def test_bindings_may_change_at_a_stop() -> None:
     router = bound("filter", [f"a = {number}" for number in range(50)])
     router.declare_exchange("further", ExchangeConfig(kind="fanout"))
     router.bind(to_exchange("x", "further", "TRUE"))
-    with patch.object(work, "SLICE_WORK", 10 * MESSAGE_WORK):
+    with patch.object(work, "SLICE_WORK", 10 * PREDICATE_WORK):
         steps = router.routing("x", Message(headers={"a": 49}), Budget())
         next(steps)
         router.unbind(to_queue("x", "q30", "a = 30"))

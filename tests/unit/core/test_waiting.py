@@ -8,6 +8,7 @@ from penstock.core.group.entries import Entry, decode_entries
 from penstock.core.group.waiting import CHUNK_OFFSETS, Waiting
 from penstock.core.heaps import SLACK
 from penstock.model.rows import WaitingRow
+from penstock.model.work import Budget
 
 MANY = 20_000
 
@@ -23,11 +24,11 @@ def ordered(*, debounced: bool = False) -> Waiting:
 def taken(waiting: Waiting, now_ms: int, most: int = 100) -> list[tuple[int, int]]:
     """All that is ready, in the order in which it is offered."""
     found = []
-    waiting.advance(now_ms)
+    waiting.advance(now_ms, Budget())
     while (entry := waiting.first_ready(now_ms)) is not None:
         piece = waiting.take(entry, most)
         found.append((piece.start, piece.end))
-        waiting.advance(now_ms)
+        waiting.advance(now_ms, Budget())
     return found
 
 
@@ -52,7 +53,7 @@ def test_later_until_due() -> None:
 def test_an_entry_put_off_again_is_not_ready_by_its_old_time() -> None:
     waiting = free()
     waiting.put(Entry(0, 1, due_ms=10))
-    waiting.advance(10)
+    waiting.advance(10, Budget())
     entry = waiting.first_ready(10)
     assert entry is not None
     waiting.remove(entry)
@@ -66,7 +67,7 @@ def test_only_the_head_of_a_partition_is_offered() -> None:
     waiting.put(Entry(1, 2, partition="p"))
     waiting.put(Entry(3, 4, partition="p"))
     waiting.put(Entry(2, 3))
-    waiting.advance(0)
+    waiting.advance(0, Budget())
     head = waiting.first_ready(0)
     assert head == Entry(1, 2, partition="p")
     waiting.lock("p", 1)
@@ -153,7 +154,7 @@ def test_a_busy_debounced_partition_leaves_no_trail() -> None:
         entry = Entry(now_ms, now_ms + 1, due_ms=now_ms + 100, partition="p")
         waiting.put(entry)
         waiting.remove(entry)
-        waiting.advance(now_ms)
+        waiting.advance(now_ms, Budget())
     assert len(waiting.later) <= 2 * SLACK
     assert waiting.first_ready(20 * SLACK) is None
     assert taken(waiting, 20 * SLACK + 100) == [(0, 1)]
@@ -164,7 +165,7 @@ def test_claims_of_single_partitions_leave_no_trail() -> None:
     waiting.put(Entry(0, 1, partition="first"))  # stays on top of what is ready
     for index in range(1, 10 * SLACK):
         waiting.put(Entry(index, index + 1, due_ms=index, partition="p"))
-        waiting.advance(index)
+        waiting.advance(index, Budget())
         head = waiting.head_of("p", index)
         assert head is not None
         waiting.remove(head)

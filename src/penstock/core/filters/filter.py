@@ -15,10 +15,11 @@ from penstock.core.filters.closures import compile_for_columns, compile_for_mess
 from penstock.core.filters.reader import read
 from penstock.model import Message
 from penstock.model.errors import InvalidFilter
-from penstock.model.work import MESSAGE_WORK
 
 TEXT_CHARACTERS_MAX: Final = 4_096
 FILTERS_CACHED_MAX: Final = 1_024
+PREDICATE_WORK: Final = 10
+"""What a comparison or the like costs (`model/work.py`), beside the characters that a LIKE goes through."""
 _NO_HEADERS: Final[Mapping[str, Any]] = {}
 
 
@@ -32,7 +33,7 @@ class Filter:
         self.ast: Final = ast
         self.names: Final = _names_of(ast)
         """The columns the answer depends on: property names, and `headers`."""
-        self._likes, self._steps = _likes_in(ast), MESSAGE_WORK * _predicates_in(ast)
+        self._likes, self._steps = _likes_in(ast), PREDICATE_WORK * _predicates_in(ast)
         self._on_message = compile_for_message(ast)
         self._on_columns = compile_for_columns(ast)
 
@@ -41,7 +42,7 @@ class Filter:
         return self._on_message(message.headers or _NO_HEADERS, message, 0) is True
 
     def work(self, headers: Mapping[str, Any] | None) -> int:
-        """About what a message of these headers costs (`model/work.py`): its LIKEs go through every character."""
+        """About what a message of these headers costs."""
         work = self._steps
         if headers:
             for name in self._likes:

@@ -18,7 +18,7 @@ from penstock.model.work import MESSAGE_WORK, Budget, Pause
 
 CLAIM_BYTES_MAX: Final = 16 * 1024 * 1024
 """One claim hands out about this many bytes at most, decompressed, whatever it asks for; but always one message."""
-PIECES_MAX: Final = 5_000
+PIECES_MAX: Final = 2_500
 """Ranges that one claim takes of those that wait; as many are enough, whatever its minimum."""
 
 
@@ -105,7 +105,8 @@ def _take_plain(group: WorkState, room: int) -> Entry | None:
 
 def _take(group: WorkState, now_ms: int, room: int, partition: str | None, budget: Budget) -> list[Entry]:
     """What is due among the waiting, then fresh messages; fewer than there are where the budget is spent."""
-    group.waiting.advance(now_ms)
+    if not group.waiting.advance(now_ms, budget):
+        return []
     if group.parks_first():
         Walk(group, now_ms, 0, partition, budget).run(park_all=True)
         if budget.left <= 0:
@@ -130,9 +131,9 @@ def _take_waiting(group: WorkState, now_ms: int, room: int, partition: str | Non
         if entry.expires_ms and entry.expires_ms <= now_ms:
             waiting.remove(entry)
             group.expire(entry, now_ms)
-            waiting.advance(now_ms)  # the next of its partition may have become due long ago
             group.lane.dirty = True
-            if budget.spend(MESSAGE_WORK):
+            # The next of its partition may have become due long ago.
+            if budget.spend(MESSAGE_WORK) or not waiting.advance(now_ms, budget):
                 break
             continue
         room = _take_run(group, entry, now_ms, room, taken)
@@ -210,7 +211,8 @@ def _untake(group: WorkState, now_ms: int, entries: list[Entry]) -> None:
     for entry in entries:
         group.park(entry.moved(entry.attempts - 1, 0), now_ms)
     group.unlock(entries)
-    group.waiting.advance(now_ms)  # what is due already must not call the timer again
+    if entries:
+        group.waiting.advance(now_ms, Budget())  # what is due already must not call the timer again
 
 
 def _put_back(group: WorkState, now_ms: int, entries: list[Entry], before: tuple[int, int, set[int] | None]) -> None:

@@ -43,9 +43,9 @@ class Draft:
         self.state.leases.add(self.lease)
 
 
-def can_draft(group: WorkState) -> bool:
-    """Whether what verdicts do depends on the lease alone: not where partitions are locked and queued for."""
-    return not group.settings.ordered
+def can_draft(group: WorkState, lease_id: int) -> bool:
+    """Whether what verdicts do depends on the lease alone: not where it holds partitions that others wait for."""
+    return not group.settings.ordered or not any(entry.partition for entry in group.lease(lease_id).entries)
 
 
 def draft(group: WorkState, now_ms: int, lease_id: int, verdicts: Sequence[Verdict]) -> Steps[Draft]:

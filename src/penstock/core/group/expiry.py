@@ -47,7 +47,8 @@ def tick(group: WorkState, now_ms: int, budget: Budget | None = None) -> None:
     while (entry := group.waiting.pop_expired(now_ms)) is not None:
         group.expire(entry, now_ms)
         _spend(budget, 1)
-    group.waiting.advance(now_ms)
+    if not group.waiting.advance(now_ms, budget):
+        raise Pause
     if group.active_consumer is not None and group.active_until_ms <= now_ms and not group.leases.by_id:
         group.active_consumer = None
     _sweep(group, now_ms, budget)

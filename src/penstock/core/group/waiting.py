@@ -14,9 +14,12 @@ from typing import Final
 from penstock.core.group.entries import Entry, carve, decode_entries, encode_entries, insert, is_sorted
 from penstock.core.heaps import joined, push
 from penstock.model.rows import WaitingRow
+from penstock.model.work import MESSAGE_WORK, Budget
 
 CHUNK_OFFSETS: Final = 64
 """A waiting row holds the entries that start within this many offsets: what one change rewrites."""
+ADVANCE_WORK: Final = 3 * MESSAGE_WORK
+"""What an entry costs that has become due."""
 
 
 class Partition:
@@ -163,8 +166,8 @@ class Waiting:
             self._offer_head(entry.partition, partition)
 
     def join(self, other: Waiting) -> None:
-        """Take over entries of which none are here, into an unordered group; `other` must not be used any more."""
-        assert not self.ordered, "entries of an ordered group are put one by one"
+        """Take over entries without partitions, of which none are here; `other` must not be used any more."""
+        assert not other.partitions, f"entries of partitions {sorted(other.partitions)} are put one by one"
         self.by_start.update(other.by_start)
         self.count += other.count
         for chunk, starts in other.chunks.items():
@@ -201,14 +204,21 @@ class Waiting:
 
     # Taking what is ready ---------------------------------------------------------------------------------
 
-    def advance(self, now_ms: int) -> None:
-        """Make ready what has become due. An entry that was put off since has a later item in the heap."""
+    def advance(self, now_ms: int, budget: Budget) -> bool:
+        """Make ready what has become due; False where the budget was spent before, and the next call goes on.
+
+        An entry that was put off since has a later item in the heap.
+        """
         later = self.later
         while later and later[0][0] <= now_ms:
+            if budget.left <= 0:
+                return False
+            budget.left -= ADVANCE_WORK
             _, start, partition = heappop(later)
             entry = self._entry_at(start, partition)
             if entry is not None and self._due(entry, partition) <= now_ms:
                 push(self.ready, (-entry.priority, start, partition), len(self.by_start), self._is_offer)
+        return True
 
     def first_ready(self, now_ms: int) -> Entry | None:
         """The entry to hand out next: highest priority, then lowest offset. Call `advance` first."""

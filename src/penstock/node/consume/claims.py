@@ -206,7 +206,7 @@ class Claims:
             return None
         lane = await self._lanes.run(lease.lane, lambda lane: lane)
         group = lane.work(lease.group)
-        if not group.can_draft():
+        if not group.can_draft(lease.id):
             return None
         return await in_turns(group.draft(self._clock.now_ms(), lease.id, sorted(verdicts, key=by_start)))
 

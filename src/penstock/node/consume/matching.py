@@ -9,7 +9,7 @@ import asyncio
 
 from penstock.core.filters import Filter
 from penstock.model import Message
-from penstock.model.work import Budget
+from penstock.model.work import MESSAGE_WORK, Budget
 
 
 class Matching:
@@ -25,7 +25,7 @@ class Matching:
         """Whether a message matches; other work has its turn first where there was enough of this."""
         if self._condition is None:
             return True
-        work = self._condition.work(message.headers)
+        work = MESSAGE_WORK + self._condition.work(message.headers)
         self.spent += work
         if self._budget.spend(work):
             self._budget.renew()
