@@ -68,6 +68,9 @@ class Consuming(Protocol):
         The messages are this consumer's until the lease ends: settle them before, or extend the lease. With `ack` they
         are done as they are handed out: at most once. The claim is empty when no message came in time. Among waiting
         claims, a higher `priority` is served first.
+
+        One claim gives about 16 MiB at most, and some thousand messages where a filter, a delay, a time to live or
+        partitions decide about each: fewer than `max` do not mean that there are no more.
         """
 
     async def settle(self, lease: LeaseLike, verdicts: Sequence[Verdict]) -> None:
