@@ -11,11 +11,13 @@ from penstock import Message
 from penstock.batch import Meta
 from penstock.core.filters import Filter
 from penstock.core.filters.filter import PREDICATE_WORK
+from penstock.core.group.work import WorkGroup
 from penstock.model import work
 from penstock.model.events import Delivery, decode_delivery
+from penstock.model.verdict import Verdict
 from penstock.model.work import MESSAGE_WORK, SLICE_WORK
 from penstock.node.broker import LocalBroker
-from penstock.node.consume import scans, streams
+from penstock.node.consume import dead_letters, scans, streams
 from penstock.node.observe import history
 from tests.scenarios.rig import Home, cancelled, play, texts
 
@@ -168,5 +170,37 @@ def test_a_history_is_looked_for_in_slices(home: Home) -> None:
         assert [entry.kind for entry in found] == ["claimed", "acked"]
         assert total >= 20
         assert most <= 6
+
+    play(home, scenario)
+
+
+def test_many_dead_letters_are_redriven_and_purged_some_at_a_time(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("q")
+        await broker.publish_many("q", [Message(str(number).encode()) for number in range(20)])
+        lease = (await broker.claim("q", max=20)).lease
+        assert lease is not None
+        await broker.settle(lease, [Verdict("reject", offset, offset + 1, None, str(offset)) for offset in range(20)])
+        at_a_time: list[int] = []
+        originals = WorkGroup.redrive, WorkGroup.purge_dead
+
+        def redrive(group: WorkGroup, now_ms: int, ranges: list[tuple[int, int]]) -> int:
+            at_a_time.append(len(ranges))
+            return originals[0](group, now_ms, ranges)
+
+        def purge(group: WorkGroup, now_ms: int, ranges: list[tuple[int, int]]) -> int:
+            at_a_time.append(len(ranges))
+            return originals[1](group, now_ms, ranges)
+
+        with (
+            patch.object(dead_letters, "RANGES_AT_ONCE", 4),
+            patch.object(WorkGroup, "redrive", redrive),
+            patch.object(WorkGroup, "purge_dead", purge),
+        ):
+            assert await broker.redrive("q", offsets=(0, 10)) == 10
+            assert await broker.purge_dead("q") == 10
+        assert at_a_time == [4, 4, 2, 4, 4, 2]
+        assert len((await broker.claim("q", max=20)).messages) == 10
 
     play(home, scenario)

@@ -129,8 +129,10 @@ class WorkGroup(WorkState):
         """(start, end, state, attempts) of every offset of [start, end) that is not done, by rising offset."""
         found: list[tuple[int, int, State, int]] = []
         for lease in self.leases.by_id.values():
-            found += [(entry.start, entry.end, "leased", entry.attempts) for entry in lease.entries]
-        found += [(entry.start, entry.end, "waiting", entry.attempts) for entry in self.waiting.by_start.values()]
+            inside = [entry for entry in lease.entries if entry.start < end and start < entry.end]
+            found += [(entry.start, entry.end, "leased", entry.attempts) for entry in inside]
+        inside = [entry for entry in self.waiting.by_start.values() if entry.start < end and start < entry.end]
+        found += [(entry.start, entry.end, "waiting", entry.attempts) for entry in inside]
         found += [(row.start, row.end, "dead", row.attempts) for row in self.dead.overlapping(start, end)]
         found.append((self.next, min(end, self.lane.end), "ready", 0))
         clipped = [(max(low, start), min(high, end), state, attempts) for low, high, state, attempts in found]

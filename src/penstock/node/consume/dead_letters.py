@@ -23,6 +23,8 @@ from penstock.node.consume.matching import Matching
 from penstock.node.lanes import LaneSet
 
 READ_AT_ONCE: Final = 1_000
+RANGES_AT_ONCE: Final = 1_000
+"""Dead ranges that are redriven or purged in one step."""
 
 
 class Choice(NamedTuple):
@@ -157,21 +159,23 @@ class DeadLetters:
         return await self._each_lane(queue, group, choice, purge=True)
 
     async def _each_lane(self, queue: Queue, group: Group, choice: Choice, *, purge: bool) -> int:
+        """Some ranges at a time, with others' work between: what fails halfway is done so far."""
         count = 0
         for lane_id in queue.lanes:
-            ranges = await self._chosen_ranges(queue, group, lane_id, choice)
-            if not ranges:
-                continue
+            chosen = await self._chosen_ranges(queue, group, lane_id, choice)
+            for first in range(0, len(chosen), RANGES_AT_ONCE):
 
-            def command(lane: Lane, ranges: list[tuple[int, int]] = ranges) -> tuple[int, Ticket[None]]:
-                work = lane.work(group.id)
-                now_ms = self._clock.now_ms()
-                done = work.purge_dead(now_ms, ranges) if purge else work.redrive(now_ms, ranges)
-                return done, self._commits.commit(lane)
+                def command(
+                    lane: Lane, ranges: list[tuple[int, int]] = chosen[first : first + RANGES_AT_ONCE]
+                ) -> tuple[int, Ticket[None]]:
+                    work = lane.work(group.id)
+                    now_ms = self._clock.now_ms()
+                    done = work.purge_dead(now_ms, ranges) if purge else work.redrive(now_ms, ranges)
+                    return done, self._commits.commit(lane)
 
-            done, committed = await self._lanes.run(lane_id, command)
-            await committed
-            count += done
+                done, committed = await self._lanes.run(lane_id, command)
+                await committed
+                count += done
         return count
 
     async def _chosen_ranges(self, queue: Queue, group: Group, lane_id: int, choice: Choice) -> list[tuple[int, int]]:

@@ -36,8 +36,8 @@ ROUTES = Routes(__name__)
 async def claim(call: Call, body: ClaimRequest) -> Answer:
     """Lease up to `max` messages, waiting up to `wait` seconds for the first `min` of them.
 
-    One claim gives about 16 MiB at most, and some thousand messages where a filter, a delay, a time to live or partitions
-    decide about each: fewer than `max` do not mean that there are no more.
+    One claim gives about 16 MiB at most, and some thousand messages where a filter, a delay, a time to live or
+    partitions decide about each: fewer than `max` do not mean that there are no more.
     """
     wait = call.request.wait(body.wait)
     waits = wait > 0
