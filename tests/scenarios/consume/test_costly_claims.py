@@ -9,7 +9,7 @@ from unittest.mock import patch
 from penstock import Message
 from penstock.batch import Meta
 from penstock.core.filters import Filter
-from penstock.model.work import SLICE_WORK
+from penstock.model.work import SLICE_WORK, Budget, Pause
 from penstock.node.broker import LocalBroker
 from penstock.node.consume import waiters
 from tests.scenarios.rig import Home, cancelled, play, texts, until
@@ -187,5 +187,35 @@ def test_many_consumers_in_line_are_served_in_turns(home: Home) -> None:
             await cancelled(watching)
         assert got == [[str(number)] for number in range(30)]
         assert most <= 2 * 5
+
+    play(home, scenario)
+
+
+def test_a_group_that_was_not_reached_comes_first_in_the_next_turn(home: Home) -> None:
+    async def scenario(home: Home) -> None:
+        broker = await home.open()
+        await broker.declare_queue("q")
+        names = ("a", "b", "c", "d")
+        for name in names:
+            await broker.declare_group("q", name)
+        claims = [asyncio.create_task(broker.claim("q", group=name, wait=60)) for name in names]
+        await until(lambda: broker._services.waiters.count == len(names))
+        home_queue = broker._services.catalog.queues["default", "q"]
+        ids = {home_queue.groups[name].id: name for name in names}
+        turns: list[str] = []
+
+        def serve_line(_: waiters.Waiters, _lane: Any, group_id: int, line: Any, budget: Budget) -> None:
+            turns.append(ids[group_id])
+            if budget.left <= 0:
+                raise Pause
+            budget.left -= SLICE_WORK // 2
+            if len(turns) > 12:
+                for waiter in line:
+                    waiter.future.set_result(None)
+
+        with patch.object(waiters.Waiters, "_serve_line", serve_line):
+            broker._services.waiters.serve(broker._services.lanes.get(home_queue.lanes[0]))
+            await asyncio.gather(*claims)
+        assert "".join(turns[:12]) == "abc" + "cda" + "abc" + "cda"
 
     play(home, scenario)

@@ -208,15 +208,18 @@ class Waiters:
         if not groups or self._lanes.get(lane.id) is not lane:
             return
         budget = Budget()
+        had_their_turn: list[int] = []
         for group_id in list(groups):
             try:
                 self._serve_line(lane, group_id, groups[group_id], budget)
             except Missing as missing:
                 self._serve_again(lane, missing)
             except Pause:
-                groups[group_id] = groups.pop(group_id)  # the others come first then
+                for id in had_their_turn or [group_id]:
+                    groups[id] = groups.pop(id)  # the others come first then
                 self._serve_again(lane, None)
                 return
+            had_their_turn.append(group_id)
 
     def loaded(self, lane: Lane) -> None:
         """A lane was read from the store: serve the consumers that wait for it, soon."""
