@@ -54,7 +54,7 @@ async def open(
         return await open_store(store, SystemClock(), cache_bytes=cache_bytes, events=events, spool=settings)
     node = Node(store, StoreClock(), cache_bytes=cache_bytes, events=events, spool=settings)
     try:
-        cluster = await node.open_among(node_name(), ClusterOptions(), is_alone=True)
+        cluster = await node.open_among(node_name(settings), ClusterOptions(), is_alone=True)
         await cluster.join("")
     except BaseException:
         await node.close()
@@ -72,8 +72,9 @@ def spool_settings(folder: str | Path, bytes_most: int = SPOOL_BYTES, port: int 
     return SpoolSettings(held, bytes_most)
 
 
-def node_name() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
+def node_name(spool: SpoolSettings | None) -> str:
+    """Its place and its process; a folder keeps the place, so that a node knows rows of its own after a restart."""
+    return f"{socket.gethostname() if spool is None else spool.folder.place}:{os.getpid()}"
 
 
 class NodeSettings(TypedDict, total=False):
@@ -90,7 +91,7 @@ class NodeSettings(TypedDict, total=False):
 async def open_store(store: Store, clock: Clock, **settings: Unpack[NodeSettings]) -> LocalBroker:
     """A broker on a store that is open already; it takes the store and the spool over, also when it fails."""
     node = Node(store, clock, **settings)
-    return await _opened(node, store, node.open(node_name()))
+    return await _opened(node, store, node.open(node_name(settings.get("spool"))))
 
 
 async def open_member(
@@ -103,7 +104,7 @@ async def open_member(
 ) -> LocalBroker:
     """A broker that will be one of several on a store: `broker.cluster.join` makes it one, when it can be reached."""
     node = Node(store, clock, **settings)
-    return await _opened(node, store, node.open_among(name or node_name(), options))
+    return await _opened(node, store, node.open_among(name or node_name(settings.get("spool")), options))
 
 
 async def _opened(node: Node, store: Store, opening: Awaitable[object]) -> LocalBroker:

@@ -108,7 +108,7 @@ class Member:
         self.broker: LocalBroker
 
     async def open(self, world: ClusterWorld) -> None:
-        cluster = await self.node.open_among(f"node-{self.index}", ClusterOptions())
+        cluster = await self.node.open_among(f"{self.folder.place}:{self.index}", ClusterOptions())
         cluster.peers = Wires(world)
         self.broker = LocalBroker(self.node, "default")
         await cluster.join(self.url)

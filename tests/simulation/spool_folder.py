@@ -36,6 +36,7 @@ class MemoryFolder:
     def __init__(self, host: Host | None = None, index: int = 0) -> None:
         self._host = host
         self._index = index
+        self.place = f"node-{index}"
         self.files: dict[str, bytes] = {}
         self.free = 1 << 40
         self.fail_appends = 0
@@ -49,7 +50,7 @@ class MemoryFolder:
     def again(self) -> MemoryFolder:
         """The same files for the next node."""
         folder = MemoryFolder(self._host)
-        folder.files = self.files
+        folder.files, folder.place = self.files, self.place
         return folder
 
     def sever(self) -> None:

@@ -7,8 +7,8 @@ import pytest
 from tests.one_slot import OneSlotStore
 from tests.simulation.cluster_world import run_cluster
 
-LEAST_BUFFERED = {2: 5}
-"""The store is hardly away in that one."""
+LEAST_BUFFERED = {2: 5, 3: 5}
+"""The store is hardly away in those."""
 
 
 @pytest.mark.parametrize("seed", range(7))

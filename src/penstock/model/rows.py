@@ -323,6 +323,7 @@ class Member(msgspec.Struct, frozen=True):
     """What a node says of itself when it joins."""
 
     name: str
+    """`host:process`; of one with a spool `host:folder:process`, of which the first two stay as they are."""
     url: str
     """Where other nodes reach it; empty for a broker inside a program, which nobody can reach."""
     version: str

@@ -29,6 +29,7 @@ from tests.simulation.spool_folder import MemoryFolder
 from tests.simulation.virtual_loop import SimulatedClock, VirtualLoop, run
 
 SLOT = home_slot("default", "work")
+LEASE_S = 600
 
 
 class Way:
@@ -110,7 +111,7 @@ class World:
             way,
             self.clock,
             name=name,
-            options=ClusterOptions(heartbeat_ms=60_000, lease_ms=600_000),
+            options=ClusterOptions(heartbeat_ms=60_000, lease_ms=LEASE_S * 1000),
             spool=SpoolSettings(folder or MemoryFolder(), new_id=self._new_id),
         )
         assert broker.cluster is not None
@@ -415,5 +416,113 @@ def test_an_ordered_queue_is_not_buffered_for_where_another_node_may_take_what_c
         await second.publish("work", Message(b"3", partition="p"))
         assert await world.log(second, "work") == [b"3"]
         assert spooled(first) == 0
+
+    play(story)
+
+
+async def refuses_ordered(broker: LocalBroker, way: Way) -> None:
+    """Its store goes away, and publishes to an ordered queue are refused."""
+    await broker.declare_queue("alone", ordered=True)
+    way.is_away = True
+    with pytest.raises(Unavailable, match="nobody answers"):
+        await broker.publish("alone", Message(b"1", partition="p"))
+    with pytest.raises(Unavailable, match="'alone' is ordered"):
+        await broker.publish("alone", Message(b"2", partition="p"))
+    assert spooled(broker) == 0
+
+
+async def buffers_ordered(broker: LocalBroker, way: Way) -> None:
+    await broker.declare_queue("alone", ordered=True)
+    way.is_away = True
+    assert (await broker.publish("alone", Message(b"1", partition="p"))).buffered
+    assert (await broker.publish("alone", Message(b"2", partition="p"))).buffered
+    assert spooled(broker) == 2
+
+
+async def met(world: World, folder: MemoryFolder) -> None:
+    """The first node meets a second one and notes it; then both leave in good order."""
+    first, _ = await world.join("first", folder)
+    second, _ = await world.join("second")
+    for _ in range(2):
+        for cluster in world.clusters.values():
+            await cluster.beat()
+        await asyncio.sleep(0.01)
+    await come(lambda: any(name.startswith("company-") for name in folder.files))
+    await second.close()
+    await first.close()
+    world.clusters.clear()
+
+
+def test_a_node_that_starts_again_alone_still_does_not_buffer_for_an_ordered_queue() -> None:
+    """The others may be back any moment, and take what comes later."""
+
+    async def story(world: World) -> None:
+        folder = MemoryFolder()
+        await met(world, folder)
+        await refuses_ordered(*await world.join("first", folder))
+
+    play(story)
+
+
+def test_company_that_could_not_be_noted_is_noted_later() -> None:
+    async def story(world: World) -> None:
+        folder = MemoryFolder()
+        folder.fail_appends = 1
+        await met(world, folder)
+        await refuses_ordered(*await world.join("first", folder))
+
+    play(story)
+
+
+def test_company_on_another_store_does_not_count() -> None:
+    async def story(world: World) -> None:
+        folder = MemoryFolder()
+        await met(world, folder)
+        world.disk = MemoryStore(world.clock.now_ms)
+        await buffers_ordered(*await world.join("first", folder))
+
+    play(story)
+
+
+def test_company_is_forgotten_when_its_file_is_removed() -> None:
+    async def story(world: World) -> None:
+        folder = MemoryFolder()
+        await met(world, folder)
+        folder.files.clear()
+        await buffers_ordered(*await world.join("first", folder))
+
+    play(story)
+
+
+def test_a_node_that_was_killed_is_no_company_for_itself() -> None:
+    """Its row of before is there until its lease is over, and its slots belong to that."""
+
+    async def story(world: World) -> None:
+        folder = MemoryFolder()
+        first, _ = await world.join("first", folder)
+        await kill(first, folder)
+        again, way = await world.join("first", folder.again())
+        assert not world.clusters["first"].ownership.owned
+        await asyncio.sleep(LEASE_S + 1)
+        await world.clusters["first"].beat()
+        await buffers_ordered(again, way)
+
+    play(story)
+
+
+@pytest.mark.parametrize("waits_s", [0, LEASE_S + 1])
+def test_a_node_that_was_killed_is_company_for_one_on_a_new_folder(waits_s: float) -> None:
+    """Also when it counts as dead: it may be started again."""
+
+    async def story(world: World) -> None:
+        folder = MemoryFolder()
+        second, _ = await world.join("second", folder)
+        await kill(second, folder)
+        del world.clusters["second"]
+        await asyncio.sleep(waits_s)
+        first, way = await world.join("first")
+        await asyncio.sleep(LEASE_S + 1)
+        await world.clusters["first"].beat()
+        await refuses_ordered(first, way)
 
     play(story)

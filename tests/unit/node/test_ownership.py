@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.model.errors import NotOwner, Unavailable
@@ -169,9 +170,20 @@ def test_others_are_those_that_live_and_can_be_reached() -> None:
     ownership.joined(7)
     ownership.saw(view([node(7), node(8, url=""), node(9, age_ms=2_001)], {}))
     assert not ownership.others()
-    assert not ownership.had_company
     ownership.saw(view([node(7), node(8)], {}))
-    ownership.saw(view([node(7)], {}))
+    assert [row.incarnation for row in ownership.others()] == [8]
+
+
+@pytest.mark.parametrize("other", [node(8), node(8, url=""), node(8, age_ms=2_001)])
+def test_company_is_whoever_runs_at_another_place_and_is_not_forgotten(other: NodeRow) -> None:
+    ownership = Ownership(Clock())
+    ownership.name = "host:folder:9"
+    ownership.joined(9)
+    mine = [msgspec.structs.replace(node(number), name=f"host:folder:{number}") for number in (7, 9)]
+    ownership.saw(view(mine, {}))
+    assert not ownership.had_company
+    ownership.saw(view([*mine, other], {}))
+    ownership.saw(view(mine, {}))
     assert ownership.had_company
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,27 @@ def test_a_folder_belongs_to_one_process_at_a_time(tmp_path: Path) -> None:
         assert await folder.free_bytes() > 0
         await folder.close()
         await DiskFolder.open(tmp_path / "spool").close()
+
+    asyncio.run(scenario())
+
+
+def test_a_folder_is_called_the_same_at_every_start_and_like_no_other(tmp_path: Path) -> None:
+    async def named(place: str) -> str:
+        folder = DiskFolder.open(tmp_path / place)
+        await folder.close()
+        return folder.place
+
+    async def scenario() -> None:
+        first = await named("a")
+        assert [await named("a"), await named("a")] == [first, first]
+        assert first.startswith(f"{socket.gethostname()[:64]}:")
+        assert await named("b") != first
+        lock = tmp_path / "a" / "lock"
+        for torn in (b"", first.encode(), b"\xff" * 200):
+            lock.write_bytes(torn)
+            second = await named("a")
+            assert second != first
+            assert lock.read_text() == f"{second}\n"
 
     asyncio.run(scenario())
 

@@ -100,6 +100,7 @@ class Cluster:
         self._url = ""
         self.peers: Peers | None = None
         """None while this node cannot reach others, nor they it."""
+        self.ownership.name = self._name
         self.ownership.lease_for(inf if self._is_alone else self.options.lease_ms / 1000)
         self.secret = ""
         self._heard_at = 0.0
@@ -298,6 +299,8 @@ class Cluster:
     async def _take_in(self, view: ClusterView, began: float) -> None:
         before = {row.incarnation for row in self.ownership.view.nodes if row.is_live}
         self.ownership.saw(view)
+        if self.ownership.had_company:
+            self._tasks.spawn(self._spool.note_company())  # the heartbeat does not wait for this disk
         if not view.is_member:
             await self._rejoin()
             return

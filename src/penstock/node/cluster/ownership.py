@@ -24,6 +24,11 @@ SPREAD: Final = -1
 EVERY_SLOT: Final = frozenset(range(SLOTS))
 
 
+def _place(name: str) -> str:
+    """Where a node runs: its name without the process (`Member.name`)."""
+    return name.rpartition(":")[0] or name
+
+
 class Ownership:
     """The slots of one node."""
 
@@ -46,8 +51,10 @@ class Ownership:
         self.view = ClusterView(0, False, 0, [], [])
         """Nodes and owners as the store last told them."""
         self._newest = 0
+        self.name = ""
+        """This node's."""
         self.had_company = False
-        """Whether there was ever another node since this one started: then there may be one again any time."""
+        """Whether there was ever another node, as far as the spool remembers: then there may be one again any time."""
 
     # Questions --------------------------------------------------------------------------------------------
 
@@ -211,7 +218,10 @@ class Ownership:
         """The store's newest answer."""
         self.view = view
         self._newest = max(self._newest, *(row.incarnation for row in view.nodes), 0)
-        self.had_company = self.had_company or bool(self.others())
+        # Also the dead, who may be started again, and programs that nobody reaches. But not rows that this node left in
+        # the store before it was killed.
+        here = _place(self.name)
+        self.had_company = self.had_company or any(_place(row.name) != here for row in view.nodes)
 
     def saw_taken(self, epochs: Mapping[int, int], why: str) -> None:
         """The same for slots that were taken since: requests need not wait for the next answer."""

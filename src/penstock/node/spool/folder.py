@@ -9,6 +9,9 @@ import asyncio
 import errno
 import fcntl
 import os
+import re
+import secrets
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +20,8 @@ from typing import Final, Protocol, TypeVar
 from penstock.model.errors import InvalidArgument, Unavailable
 
 LOCK: Final = "lock"
+"""Held by the node that uses the folder; in it is what the folder is called."""
+PLACE: Final = re.compile(r"[^\n]{1,64}:[0-9a-f]{8}\n")
 FOLDERS_MAX: Final = 1_000
 Result = TypeVar("Result")
 
@@ -27,6 +32,10 @@ class Folder(Protocol):
     @property
     def label(self) -> str:
         """For people."""
+
+    @property
+    def place(self) -> str:
+        """Host and folder in the names of nodes: the same for each that is started here, and no other folder's."""
 
     async def names(self) -> list[str]:
         """The names of all files, sorted."""
@@ -59,8 +68,9 @@ class FolderInUse(InvalidArgument):
 class DiskFolder:
     """A real folder. Made by `DiskFolder.open`."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, lock: int, place: str) -> None:
         self._path = path
+        self.place = place
         self._lock = lock
         self._thread = ThreadPoolExecutor(1, "penstock-spool")
         self._written: tuple[str, int] | None = None
@@ -84,7 +94,11 @@ class DiskFolder:
             raise FolderInUse(
                 f"another process uses the spool's folder {place}; give each node one of its own with spool.folder"
             ) from None
-        return cls(place, lock)
+        try:
+            return cls(place, lock, _place_in(lock))
+        except OSError as error:
+            os.close(lock)
+            raise InvalidArgument(f"the spool's folder {place} cannot be used: {error.strerror or error}") from None
 
     @classmethod
     def open_for_port(cls, path: str | Path, port: int) -> DiskFolder:
@@ -180,3 +194,14 @@ class DiskFolder:
         except OSError as error:
             room = "; make room on its disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
             raise Unavailable(f"the spool in {self._path} failed: {error.strerror or error}{room}") from None
+
+
+def _place_in(lock: int) -> str:
+    """What a lock file says, made where that is nothing. Chance is in it: hosts and folders may be called alike."""
+    found = os.pread(lock, 128, 0).decode(errors="replace")
+    if PLACE.fullmatch(found) is None:
+        found = f"{socket.gethostname()[:64] or 'node'}:{secrets.token_hex(4)}\n"
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, found.encode(), 0)
+        os.fsync(lock)
+    return found.rstrip("\n")

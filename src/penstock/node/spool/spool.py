@@ -59,6 +59,9 @@ FEW_MESSAGES: Final = 500
 WAITS_S: Final = 3.0
 """While at most `FEW_MESSAGES` are left in the spool, a publish waits up to `WAITS_S` for their replay."""
 
+COMPANY: Final = "company-{}"
+"""A file in the spool's folder, named by the store: this node has met others there."""
+
 CLOCK_S: Final = 0.001
 """Shorter waits may be over before the clock has moved."""
 
@@ -97,6 +100,8 @@ class Spool:
         self._failures = 0
         self._number = 0
         self._swept: set[int] = set()
+        self._company = ""
+        """The file that is still to be made when this node meets another."""
 
     @property
     def is_away(self) -> bool:
@@ -116,12 +121,27 @@ class Spool:
         state.id = settings.new_id()
         store = blake2b(secret.encode(), digest_size=16, person=b"penstock-spool").hexdigest()
         header = Header(state.id, store, self._clock.now_ms())
+        self._company = COMPANY.format(store)
+        if self._company in await settings.folder.names():
+            self._ownership.had_company, self._company = True, ""
         state.log = await SpoolLog.open(
             settings.folder, header, settings.bytes, self._found, segment_bytes=settings.segment_bytes
         )
         if state.messages:
             log.warning("the spool holds %d messages of a process before this one; they are replayed", state.messages)
         self.replay.start()
+
+    async def note_company(self) -> None:
+        """Remember beyond this process that this node has met others: they may be back before it meets them again."""
+        if self._settings is None or not self._company:
+            return
+        folder, name, self._company = self._settings.folder, self._company, ""
+        try:
+            await folder.append(name, b"This node has met others.\n")
+            log.warning("there are other nodes: nothing is buffered for ordered queues (%s/%s)", folder.label, name)
+        except PenstockError as error:  # the next heartbeat tries again
+            self._company = name
+            log.warning("that there are other nodes could not be noted: %s", error)
 
     def _found(self, header: Header, record: Record) -> None:
         if self._clock.now_ms() - record.spooled_ms > RECORD_MS_MAX:
