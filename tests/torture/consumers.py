@@ -11,14 +11,14 @@ from typing import Final
 
 from penstock import AsyncClient, Claim, Message, PenstockError
 from tests.torture.ledger import Ledger
-from tests.torture.party import Party, is_poison
+from tests.torture.party import ClientParty, is_poison
 
 LEASE_S: Final = 3.0
 IDLE_S: Final = (0.0, 0.4)
 REDRIVE_S: Final = (0.5, 3.0)
 
 
-class Consumers(Party):
+class Consumers(ClientParty):
     """Each takes from one queue until it is cancelled."""
 
     def __init__(self, client: AsyncClient, ledger: Ledger, seed: int) -> None:
@@ -113,7 +113,7 @@ class Consumers(Party):
                 continue
             turn += 1
             made = [f"{name}>{turn}.{self._chance.random()}" for name in names(claim)]
-            self._ledger.move_ask(names(claim), made)
+            self._ledger.move_ask("source", names(claim), made)
             try:
                 async with self._client.transaction() as transaction:
                     transaction.ack(claim)
@@ -122,7 +122,7 @@ class Consumers(Party):
             except PenstockError:
                 self.refusals += 1
             else:
-                self._ledger.moved(names(claim), made)
+                self._ledger.moved("source", names(claim), made)
 
     async def risk(self) -> None:
         """Some messages fail whenever they are tried: they die, after three attempts or rejected, and are copied."""

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from penstock import AsyncClient, PenstockError
 from tests.torture.ledger import Ending, Ledger
-from tests.torture.parties import CONSUMED, COPIES, READERS, STREAM
+from tests.torture.parties import CONSUMED, COPIES, READERS, STREAM, TOPICS, UNSURE
 
 PATIENCE_S: Final = 900.0
 PROGRESS_S: Final = 15.0
@@ -77,9 +77,12 @@ class Judge:
                 if queue == "risky":
                     copied = await self._patiently(partial(self._client.stats, COPIES))
                     left[f"{queue}/copies"] = max(group.dead - copied.published, 0)
-            if queue not in ("moved", "echoed"):  # what a transaction did not publish was not asked for again
+            if queue not in UNSURE:
                 seen = self._ledger.queues[queue]
                 left[f"{queue}/unanswered"] = len(seen.asked) - len(seen.confirmed)
+        for topic in TOPICS:
+            seen = self._ledger.queues[f"{topic}/subscriber"]
+            left[f"{topic}/subscriber"] = len(seen.confirmed - seen.delivered)
         return left
 
     # Reading -----------------------------------------------------------------------------------------------

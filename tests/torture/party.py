@@ -1,4 +1,4 @@
-"""What all parties of a torture run have in common: a client, a ledger, chance, and patience.
+"""What all parties of a torture run have in common: a ledger, chance, and patience.
 
 An error that a client may see while nodes and databases die (`PenstockError`, outcome unknown) is no fault: a broken
 promise is. What was not answered is asked for again under the same identity.
@@ -24,8 +24,7 @@ POISON_SHARE: Final = 0.1
 class Party:
     """Producers and consumers are made of it."""
 
-    def __init__(self, client: AsyncClient, ledger: Ledger, seed: int) -> None:
-        self._client = client
+    def __init__(self, ledger: Ledger, seed: int) -> None:
         self._ledger = ledger
         self._chance = random.Random(seed)
         self._stopped = False
@@ -43,6 +42,18 @@ class Party:
             if self._stopped or all(self._ledger.waiting(queue) <= AHEAD_MOST for queue in queues):
                 return
 
+    async def _refused(self) -> None:
+        self.refusals += 1
+        await asyncio.sleep(self._chance.uniform(*AGAIN_S))
+
+
+class ClientParty(Party):
+    """One that uses our own client."""
+
+    def __init__(self, client: AsyncClient, ledger: Ledger, seed: int) -> None:
+        super().__init__(ledger, seed)
+        self._client = client
+
     async def _repeat(self, call: Callable[[], Awaitable[object]]) -> object:
         """Until it is answered: what is asked has an identity, so that asking again changes nothing."""
         while True:
@@ -50,10 +61,6 @@ class Party:
                 return await call()
             except PenstockError:
                 await self._refused()
-
-    async def _refused(self) -> None:
-        self.refusals += 1
-        await asyncio.sleep(self._chance.uniform(*AGAIN_S))
 
 
 def is_poison(id: str) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from penstock import Message
-from tests.torture.party import Party
+from tests.torture.party import ClientParty
 
 DELAY_S: Final = (0.1, 4.0)
 TIME_TO_LIVE_S: Final = (0.2, 4.0)
@@ -19,7 +19,7 @@ REGIONS: Final = {"left": ("left",), "right": ("right",), "both": ("left", "righ
 """Where keys of the exchange `regions` lead."""
 
 
-class Producers(Party):
+class Producers(ClientParty):
     """Each publishes to one queue or exchange until it is told to stop."""
 
     async def in_order(self, partition: str) -> None:

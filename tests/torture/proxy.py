@@ -10,10 +10,11 @@ CHUNK: Final = 1 << 16
 
 
 class Proxy:
-    """Listens on a free loopback port and passes on to one address."""
+    """Listens on a free port, of loopback or another address, and passes on to one address."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, at: str = "127.0.0.1") -> None:
         self._target = (host, port)
+        self.host = at
         self._pairs: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self._flows = asyncio.Event()
@@ -22,7 +23,7 @@ class Proxy:
         self.port = 0
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def lead_to(self, port: int) -> None:

@@ -14,11 +14,13 @@ import asyncio
 import json
 import logging
 import random
+import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +33,7 @@ from penstock import AsyncClient, Retry
 from tests.torture.faults import Faults
 from tests.torture.judge import Judge
 from tests.torture.ledger import Ledger
+from tests.torture.network import Network, NotPossible
 from tests.torture.parties import Parties
 from tests.torture.world import World
 
@@ -49,22 +52,31 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0, help="how long faults are injected (default 5)")
     parser.add_argument("--nodes", type=int, default=3, help="how many nodes (default 3)")
     parser.add_argument("--seed", type=int, default=None, help="of faults and load; a random one is told")
+    parser.add_argument("--proxies", action="store_true", help="no network of its own for each node: proxies alone")
     parser.add_argument("--quiet", action="store_true", help="do not tell each fault")
     parser.add_argument("--json", action="store_true", help="the report as JSON; everything else goes to stderr")
     options = parser.parse_args()
     seed = random.randrange(1 << 30) if options.seed is None else options.seed
-    logging.getLogger("penstock").setLevel(logging.CRITICAL)
+    for name in ("penstock", "aio_pika", "aiormq", "paho"):  # clients tell of each connection that ends
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends all that it has started
     began = time.monotonic()
 
     def say(text: str) -> None:
         out = sys.stderr if options.json else sys.stdout
         print(f"{time.monotonic() - began:7.1f} s  {text}", file=out, flush=True)
 
-    say(f"{options.nodes} nodes on one PostgreSQL with a replica, {options.minutes:g} minutes, seed {seed}")
+    network = None
+    try:
+        network = None if options.proxies else Network.open(options.nodes)
+        networks = "behind proxies" if network is None else "each in a network of its own"
+    except NotPossible as reason:
+        networks = f"behind proxies, for they cannot have networks of their own ({reason})"
+    say(f"{options.nodes} nodes {networks}, one PostgreSQL with a replica, {options.minutes:g} minutes, seed {seed}")
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-torture-") as folder:
             report = asyncio.run(
-                torture(Path(folder), options.nodes, options.minutes * 60, seed, say, quiet=options.quiet)
+                torture(Path(folder), options.nodes, network, options.minutes * 60, seed, say, quiet=options.quiet)
             )
     except Exception:
         traceback.print_exc()
@@ -75,18 +87,30 @@ def main() -> int:
 
 
 async def torture(
-    folder: Path, nodes: int, seconds: float, seed: int, say: Callable[[str], None], *, quiet: bool
+    folder: Path,
+    nodes: int,
+    network: Network | None,
+    seconds: float,
+    seed: int,
+    say: Callable[[str], None],
+    *,
+    quiet: bool,
 ) -> dict[str, Any]:
     """Run, judge, and report."""
     began = time.monotonic()
-    world = await asyncio.to_thread(World, folder, nodes)
+    world = await asyncio.to_thread(World, folder, nodes, network)
     ledger = Ledger()
-    faults = Faults(world, seed, _nothing if quiet else say)
+    faults = Faults(world, ledger, seed, _nothing if quiet else say)
+    looking = asyncio.ensure_future(world.look_after())
     try:
         await world.open()
         retry = Retry(attempts=8, seconds=30.0, pause_seconds_max=0.5)
-        async with AsyncClient([node.url for node in world.nodes], timeout=10.0, retry=retry) as client:
-            parties = Parties(client, ledger, seed)
+        async with (
+            AsyncClient([node.url for node in world.nodes], timeout=10.0, retry=retry) as client,
+            AsyncExitStack() as stack,
+        ):
+            parties = Parties(client, world.nodes, ledger, seed)
+            stack.callback(parties.close)
             await parties.declare()
             working = parties.start()
             suffering = asyncio.ensure_future(faults.run())
@@ -106,15 +130,18 @@ async def torture(
         if ledger.faults:
             for node in world.nodes:
                 say(f"what {node.name} said at the end:\n{node.log()}")
+        looking.cancel()
         await world.close()
     return {
         "verdict": "broken" if ledger.faults else "kept",
         "minutes": round((time.monotonic() - began) / 60, 2),
+        "networks": network is not None,
         "faults_injected": dict(faults.counts.most_common()),
         "confirmed": ledger.confirmed,
         "deliveries": ledger.deliveries,
         "deliveries_again": ledger.repeats,
         "acks_answered": ledger.acked,
+        "stored_twice": ledger.stored_twice,
         "calls_failed": parties.refusals,
         "broken_promises": ledger.fault_count,
         "broken": ledger.faults,
@@ -137,6 +164,8 @@ async def _watch(seconds: float, tasks: list[asyncio.Task[None]], ledger: Ledger
             f"{ledger.confirmed:,} confirmed, {ledger.deliveries:,} delivered, {ledger.acked:,} acked, "
             f"{ledger.fault_count} faults of Penstock"
         )
+    for fault in ledger.faults:
+        say(fault)
 
 
 def written(report: dict[str, Any]) -> str:
@@ -149,6 +178,10 @@ def written(report: dict[str, Any]) -> str:
             "{confirmed:,} publishes confirmed, {deliveries:,} deliveries ({deliveries_again:,} again), "
             "{acks_answered:,} acks answered, {calls_failed:,} calls ended with an error"
         ).format(**report),
+    ]
+    lines += [
+        f"{count:,} messages of {queue} were sent again by MQTT clients and are stored twice"
+        for queue, count in report["stored_twice"].items()
     ]
     if report["verdict"] == "kept":
         lines.append(f"Verdict: {KEPT}")

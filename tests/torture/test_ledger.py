@@ -18,8 +18,8 @@ def moved(ledger: Ledger, name: str, *made: str) -> None:
     published(ledger, "source", name)
     ledger.deliver("source", [name], 1.0)
     for product in made:
-        ledger.move_ask([name], [product])
-        ledger.moved([name], [product])
+        ledger.move_ask("source", [name], [product])
+        ledger.moved("source", [name], [product])
         acked(ledger, "moved", product)
         acked(ledger, "echoed", product)
 
@@ -168,7 +168,7 @@ def test_moved_by_half() -> None:
     ledger = Ledger()
     moved(ledger, "s", "s>1")
     close(ledger, echoed=[])
-    assert "moved: 1 products are in one of two queues: ['s>1']" in ledger.faults
+    assert "source: 1 products are in one of two queues: ['s>1']" in ledger.faults
 
 
 @pytest.mark.parametrize(
@@ -199,6 +199,42 @@ def test_copies_of_dead_letters(copies: list[str], told: str) -> None:
     ledger = Ledger()
     close(ledger, ["r"], grave=copies)
     assert ledger.faults == [f"grave: {told}"]
+
+
+@pytest.mark.parametrize(("stored", "is_kept"), [(["a", "x", "b"], True), (["a", "b", "a"], True), (["b", "a"], False)])
+def test_the_order_of_one_connection(stored: list[str], is_kept: bool) -> None:
+    """Of what is stored twice, the first counts."""
+    ledger = Ledger()
+    published(ledger, "readings", "a", "b", "x")
+    acked(ledger, "readings", "a", "b", "x")
+    ledger.sent_again.update("abx")
+    ledger.in_line("readings", "3", ["a"])
+    ledger.in_line("readings", "3", ["b"])
+    close(ledger, readings=[*stored, "x"])
+    told = "readings: of 3, b is stored before a"
+    assert ledger.faults == ([] if is_kept else [told])
+
+
+def test_what_was_sent_again_may_be_there_twice() -> None:
+    ledger = Ledger()
+    for name in ("a", "b"):
+        published(ledger, "readings", name)
+        acked(ledger, "readings", name)
+    ledger.sent_again.add("a")
+    ledger.deliver("readings", ["a"], 11.0)
+    close(ledger, readings=["a", "b", "a"])
+    assert (ledger.faults, ledger.stored_twice) == ([], {"readings": 1})
+    close(ledger, readings=["a", "b", "a", "b"])
+    assert ledger.faults == ["readings: 1 messages are stored twice"]
+
+
+def test_twice_where_once_is_promised() -> None:
+    ledger = Ledger()
+    for queue in ("readings/subscriber", "commands/subscriber"):
+        published(ledger, queue, "m")
+        ledger.deliver(queue, ["m"], 1.0)
+        ledger.deliver(queue, ["m"], 2.0)
+    assert ledger.faults == ["commands/subscriber: m was delivered twice"]
 
 
 @pytest.mark.parametrize("stored", [["p0.1", "p0.0"], ["p0.0", "p0.0"]])

@@ -1,6 +1,6 @@
 """What a torture run stands on: a database that can be killed and replaced by its replica, nodes that can be killed and
-paused, and the networks between them, which can be split, slowed and cut. All of it on loopback, each process ended by
-its own id.
+paused, and the networks between them, which can be split, slowed and cut. Each node has a network of its own where the
+machine allows it (`network.py`), else all of it is on loopback, behind proxies. Each process is ended by its own id.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from typing import Final
 
 from penstock.cli.dev.checkout import script_environment
 from tests.torture.database import TorturedDatabase
+from tests.torture.network import STORE, Network
 from tests.torture.proxy import Proxy
 
 NODE: Final = Path(__file__).with_name("node.py")
 PATIENCE_S: Final = 180.0
+LOOK_S: Final = 0.5
 
 
 def free_port() -> int:
@@ -32,24 +34,31 @@ def free_port() -> int:
 
 
 class TorturedNode:
-    """One server process, with a proxy between it and the database and one between it and the other nodes."""
+    """One server process, with a proxy between it and the database and one between it and the other nodes.
 
-    def __init__(self, name: str, folder: Path, database: TorturedDatabase, *, is_alone: bool) -> None:
-        self.name = name
-        self.port = free_port()
-        self.to_store = Proxy("127.0.0.1", database.port)
+    In a network of its own the others reach it without that second one.
+    """
+
+    def __init__(self, number: int, folder: Path, database: TorturedDatabase, network: Network | None) -> None:
+        self.name = f"node-{number}"
+        self.host = "127.0.0.1" if network is None else network.address(number)
+        self._inside = ([], []) if network is None else network.command(number)
+        self.port, self.amqp_port, self.mqtt_port = free_port(), free_port(), free_port()
+        self.to_store = Proxy("127.0.0.1", database.port, "127.0.0.1" if network is None else STORE)
         self.to_node = Proxy("127.0.0.1", self.port)
-        self._folder = folder / name
+        self._is_behind_proxy = network is None
+        self._folder = folder / self.name
         self._folder.mkdir()
-        self._is_alone = is_alone
         self._clock = self._folder / "clock"
         self._log = self._folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
         self.is_paused = False
+        self.is_wanted = False
+        """Whether it should run: it ends by itself where the database is away while it starts."""
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def is_running(self) -> bool:
@@ -59,27 +68,43 @@ class TorturedNode:
         await self.to_store.start()
         await self.to_node.start()
 
+    def keep_running(self) -> None:
+        """Start it again if it ended by itself, as whatever looks after a server does."""
+        if self.is_wanted and not self.is_running:
+            self.start()
+
     def start(self) -> None:
-        store = f"postgresql://penstock@127.0.0.1:{self.to_store.port}/postgres?schema=torture"
-        advertise = () if self._is_alone else ("--advertise", f"http://127.0.0.1:{self.to_node.port}")
+        self.is_wanted = True
+        store = f"postgresql://penstock@{self.to_store.host}:{self.to_store.port}/postgres?schema=torture"
+        advertise = f"http://127.0.0.1:{self.to_node.port}" if self._is_behind_proxy else self.url
+        options = {
+            "http.host": self.host,
+            "http.port": self.port,
+            "http.insecure": "true",
+            "amqp.host": self.host,
+            "amqp.port": self.amqp_port,
+            "mqtt.host": self.host,
+            "mqtt.port": self.mqtt_port,
+            "mqtt.websocket_port": 0,
+            "log.level": "warning",
+        }
+        words, descriptors = self._inside
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
+                    *words,
                     sys.executable,
                     str(NODE),
                     str(self._clock),
                     "serve",
                     "--store",
                     store,
-                    "--port",
-                    str(self.port),
-                    *advertise,
-                    "--no-amqp",
-                    "--no-mqtt",
-                    "--set",
-                    "log.level=warning",
+                    "--advertise",
+                    advertise,
+                    *(f"--set={name}={value}" for name, value in options.items()),
                 ],
                 cwd=self._folder,
+                pass_fds=descriptors,
                 env=script_environment(),
                 stdout=log,
                 stderr=log,
@@ -90,11 +115,9 @@ class TorturedNode:
         self._clock.write_text(str(seconds))
 
     async def ready(self) -> None:
-        """Until it serves; it may come and go on the way."""
+        """Until it serves; `World.look_after` starts it again where it ends before that."""
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
         while not await asyncio.to_thread(self._answers):
-            if not self.is_running:
-                self.start()
             if asyncio.get_running_loop().time() > deadline:
                 raise AssertionError(f"{self.name} does not serve: {self.log()}")
             await asyncio.sleep(0.1)
@@ -112,6 +135,7 @@ class TorturedNode:
         return "\n".join([line for line in lines if line[:2] == "20" or "Error" in line][-30:])
 
     def kill(self) -> None:
+        self.is_wanted = False
         if self._process is not None:
             self._process.kill()
             self._process.wait(PATIENCE_S)
@@ -129,6 +153,7 @@ class TorturedNode:
 
     def terminate(self) -> None:
         """Ask it to stop in good order."""
+        self.is_wanted = False
         if self._process is not None and self.is_running:
             self._process.terminate()
             try:
@@ -146,15 +171,21 @@ class TorturedNode:
 class World:
     """A database with its replica, and nodes on it."""
 
-    def __init__(self, folder: Path, nodes: int) -> None:
+    def __init__(self, folder: Path, nodes: int, network: Network | None) -> None:
+        self.network = network
         self.database = TorturedDatabase(self._database_moved)
-        self.nodes = [
-            TorturedNode(f"node-{number}", folder, self.database, is_alone=nodes == 1) for number in range(nodes)
-        ]
+        self.nodes = [TorturedNode(number, folder, self.database, network) for number in range(nodes)]
 
     def _database_moved(self, port: int) -> None:
         for node in self.nodes:
             node.to_store.lead_to(port)
+
+    async def look_after(self) -> None:
+        """Start nodes again that end by themselves, until cancelled."""
+        while True:
+            for node in self.nodes:
+                node.keep_running()
+            await asyncio.sleep(LOOK_S)
 
     async def open(self) -> None:
         for node in self.nodes:
@@ -170,8 +201,7 @@ class World:
             node.to_store.heal()
             node.to_node.heal()
             node.go_on()
-            if not node.is_running:
-                node.start()
+            node.is_wanted = True  # by `look_after`, also if it is about to stop now
         for node in self.nodes:
             await node.ready()
 
