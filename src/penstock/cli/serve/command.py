@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,15 @@ import msgspec
 
 from penstock import logs, telemetry
 from penstock.api.broker import Broker
-from penstock.cli.serve.fronts import CannotStart, announcement, build_fronts, listen
+from penstock.cli.serve.fronts import (
+    PATIENCE_S,
+    CannotStart,
+    announcement,
+    build_fronts,
+    cannot_start,
+    listen,
+    patiently,
+)
 from penstock.cli.serve.settings import Flags
 from penstock.config import Config, Loaded
 from penstock.config.load import is_unspecified
@@ -149,8 +158,9 @@ async def serve(loaded: Loaded) -> None:
         declared = {} if isinstance(broker, ClusterBroker) else await declare(broker, loaded)
         async with AsyncExitStack() as stack:
             fronts = build_fronts(broker, config)
+            patience_s = PATIENCE_S if isinstance(broker, ClusterBroker) else 0.0
             for name, front in fronts.items():
-                await listen(stack, name, front)
+                await patiently(partial(listen, stack, name, front), patience_s)
                 if name == "http" and isinstance(broker, ClusterBroker):
                     declared = await join(broker, loaded, front)
                     # Before HTTP stops: it sends requests on to the nodes that take over.
@@ -201,9 +211,9 @@ async def join(broker: ClusterBroker, loaded: Loaded, http: Front) -> dict[str, 
         )
     try:
         await broker.cluster.join(url)
-        return await declare(broker, loaded)
     except PenstockError as error:
         raise CannotStart(str(error)) from None
+    return await patiently(partial(declare, broker, loaded), PATIENCE_S)
 
 
 async def open_broker(config: Config) -> LocalBroker | ClusterBroker:
@@ -241,7 +251,10 @@ def has_spool(config: Config) -> bool:
 
 async def declare(broker: Broker, loaded: Loaded) -> dict[str, int]:
     """Declare what the configuration's file asks for; how many things were created, changed and left."""
-    steps = await plan_all(broker, loaded.declarations)
+    try:
+        steps = await plan_all(broker, loaded.declarations)
+    except PenstockError as error:
+        raise cannot_start(error) from None
     for step in steps:
         if step.action == "conflict":
             changes = ", ".join(f"{change.option} {change.old!r} → {change.new!r}" for change in step.changes)
@@ -252,7 +265,7 @@ async def declare(broker: Broker, loaded: Loaded) -> dict[str, int]:
     try:
         await take(broker, steps)
     except StepFailed as error:
-        raise CannotStart(str(error)) from None
+        raise cannot_start(error) from None
     actions = [step.action for step in steps]
     return {action: actions.count(action) for action in dict.fromkeys(actions)}
 

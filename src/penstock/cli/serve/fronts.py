@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from penstock.api.front_broker import FrontBroker
 from penstock.cli.serve.settings import flag_of
@@ -14,13 +16,43 @@ from penstock.config import Config, Loaded
 from penstock.fronts.front import Front, Shared
 from penstock.fronts.listening import CannotListen
 from penstock.fronts.registry import FRONTS
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, Unavailable
 from penstock.store.open import label_of
 from penstock.version import VERSION
+
+PATIENCE_S: Final = 30.0
+AGAIN_S: Final = 0.5
+"""How long a server that starts among others asks again for what they cannot do now, and how often."""
+
+Result = TypeVar("Result")
+
+log = logging.getLogger("penstock.serve")
 
 
 class CannotStart(Exception):
     """Why the server does not start, and what to do: one line for people, told by `command.py`."""
+
+
+class CannotStartYet(CannotStart):
+    """The same, where it may be over in a moment."""
+
+
+def cannot_start(error: Exception) -> CannotStart:
+    is_passing = isinstance(error, Unavailable) or isinstance(error.__cause__, Unavailable)
+    return (CannotStartYet if is_passing else CannotStart)(str(error))
+
+
+async def patiently(call: Callable[[], Awaitable[Result]], seconds: float) -> Result:
+    """Repeat what fails because other servers or the store come and go: to end here would be one more that goes."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        try:
+            return await call()
+        except CannotStartYet as error:
+            if asyncio.get_running_loop().time() >= deadline:
+                raise
+            log.warning("not ready yet: %s", error)
+            await asyncio.sleep(AGAIN_S)
 
 
 def build_fronts(broker: FrontBroker, config: Config) -> dict[str, Front]:
@@ -54,7 +86,7 @@ async def listen(stack: AsyncExitStack, name: str, front: Front) -> None:
     except CannotListen as error:
         raise cannot_listen(name, error) from None
     except PenstockError as error:
-        raise CannotStart(str(error)) from None
+        raise cannot_start(error) from None
     stack.push_async_callback(front.stop)
 
 
