@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.spark.filters.columns import filter_column
     from penstock.spark.lake.source import read_lake
     from penstock.spark.payloads import json_columns
+    from penstock.spark.source.metrics import source_metrics
 
 __all__ = [
     "Java",
@@ -27,6 +28,7 @@ __all__ = [
     "package_archive",
     "read_lake",
     "register",
+    "source_metrics",
     "spark_session",
 ]
 
@@ -36,6 +38,7 @@ _LATER = {
     "filter_column": "filters.columns",
     "json_columns": "payloads",
     "read_lake": "lake.source",
+    "source_metrics": "source.metrics",
 }
 """What needs pyspark is imported when it is first wanted: Java can be looked for, and missed, without it."""
 

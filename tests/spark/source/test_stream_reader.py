@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock import Client, Message
+from penstock.spark import source_metrics
 from tests.spark.rig import PATIENCE_S, Server, until
 
 pytestmark = pytest.mark.timeout(300)  # real queries on a machine that may be busy with others
@@ -255,3 +256,32 @@ def test_a_wrong_option_stops_the_query_with_words(
     query = started(stream(spark, server, queue, endingOffsets="latest"), tmp_path, {}, availableNow=True)
     with pytest.raises(StreamingQueryException, match="is for batch reads: a stream goes on"):
         query.awaitTermination(int(PATIENCE_S))
+
+
+def test_the_progress_tells_how_far_behind_the_stream_is(
+    spark: SparkSession, server: Server, queue: str, tmp_path: Path
+) -> None:
+    filled(server.client, queue, 250)
+    query = now(stream(spark, server, queue, maxRowsPerTrigger=100), tmp_path / "checkpoint", {})
+    reports = [report for report in query.recentProgress if report["numInputRows"]]
+    behind = [source_metrics(report)[0].backlog for report in reports]
+    assert behind == [{queue: {0: 150}}, {queue: {0: 50}}, {queue: {0: 0}}]
+    assert source_metrics(reports[0])[0].as_texts()["maxOffsetsBehindLatest"] == "150"
+
+
+def interfaces(spark: SparkSession, name: str) -> set[str]:
+    """What a class of Spark's implements, its parents included."""
+    jvm: Any = spark._jvm
+    found: set[str] = set()
+    kind = jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    while kind is not None:
+        found |= {one.getSimpleName() for one in kind.getInterfaces()}
+        kind = kind.getSuperclass()
+    return found
+
+
+def test_what_spark_does_not_ask_python_sources_yet(spark: SparkSession) -> None:
+    """When this fails, Spark has learnt it: fill `metrics` of the progress, and prune columns without being told."""
+    package = "org.apache.spark.sql.execution.datasources.v2.python"
+    assert "SupportsPushDownRequiredColumns" not in interfaces(spark, f"{package}.PythonScanBuilder")
+    assert "ReportsSourceMetrics" not in interfaces(spark, f"{package}.PythonMicroBatchStreamWithAdmissionControl")
