@@ -41,6 +41,8 @@ KEEP_DAYS: Final = 7
 """How many days old a version may be and still be read, unless the lake is told otherwise."""
 RETENTION: Final = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
 """Delta's own properties for that, which other programs go by too: of the log, and of files that left the table."""
+_DAYS: Final = {"day": 1, "week": 7}
+_INTERVAL: Final = re.compile(r"interval (\d+) (day|week)s?")
 
 LaneKey = tuple[int, int]
 """(queue id, lane)."""
@@ -125,9 +127,14 @@ class LakeTable:
 
     @property
     def keep_days(self) -> int:
-        """How many days old a version may be and still be read."""
-        found = [re.fullmatch(r"interval (\d+) days?", self.properties.get(name, "")) for name in RETENTION]
-        return min((int(one[1]) for one in found if one), default=KEEP_DAYS)
+        """How many days old a version may be and still be read, as far as the table says so in days or weeks."""
+        found = [_INTERVAL.fullmatch(self.properties.get(name, "").lower()) for name in RETENTION]
+        return min((int(one[1]) * _DAYS[one[2]] for one in found if one), default=KEEP_DAYS)
+
+    @property
+    def says_what_it_keeps(self) -> bool:
+        """Whether it has Delta's properties for that: lakes of 0.1.0 have not."""
+        return all(name in self.properties for name in RETENTION)
 
     @property
     def schema(self) -> pa.Schema:

@@ -17,7 +17,7 @@ from penstock.spark.jobs.archive.upkeep import Upkeep
 from penstock.spark.jobs.frame import Progress
 from penstock.spark.lake.errors import LakeConflict, LakeDamaged
 from penstock.spark.lake.storage import Storage
-from penstock.spark.lake.table import KEEP_DAYS, LakeTable
+from penstock.spark.lake.table import KEEP_DAYS, RETENTION, LakeTable
 from tests.unit.spark.lake import delta_protocol
 from tests.unit.spark.lake.generated_rows import at, content, rows
 from tests.unit.spark.lake.test_lake import archive, opened
@@ -112,7 +112,9 @@ def test_the_log_loses_what_is_older_than_the_kept_days(
     lake: Storage, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.spark.lake.table.CHECKPOINT_EVERY", 5)
-    table = commits(opened(lake.under("messages")).keep_for(3), 25)
+    with monkeypatch.context() as then:  # long ago, as far as the marks know
+        then.setattr("penstock.spark.lake.table.now_ms", lambda: int((time.time() - 40 * DAY_S) * 1_000))
+        table = commits(opened(lake.under("messages")).keep_for(3), 25)
     last = table.version
     aged(lake, range(13), days=4)
     aged(lake, range(13, 20), days=2)
@@ -126,6 +128,7 @@ def test_the_log_loses_what_is_older_than_the_kept_days(
         assert delta_protocol.identities(folder(lake), version) == ids(archived)
         assert len(content(LakeTable.open(table.storage, version))) == archived
     assert delta_protocol.identities(folder(lake)) == ids(25)
+    assert LakeTable.open(table.storage).mark(7, 0) == 25
     assert delta_protocol.active_files(folder(lake)) == {file.path for file in LakeTable.open(table.storage).files()}
 
 
@@ -169,6 +172,13 @@ def test_how_long_is_kept_is_said_by_deltas_own_properties(lake: Storage) -> Non
     assert (changed.keep_days, changed.version) == (30, table.version + 1)
     assert changed.properties["delta.logRetentionDuration"] == "interval 30 days"
     assert changed.properties["delta.deletedFileRetentionDuration"] == "interval 30 days"
+    in_weeks = {
+        "delta.logRetentionDuration": "interval 2 weeks",
+        "delta.deletedFileRetentionDuration": "INTERVAL 9 days",
+    }
+    LakeTable.open(table.storage)._delta.alter.set_table_properties(in_weeks)
+    assert LakeTable.open(table.storage).keep_days == 9
+    changed = LakeTable.open(table.storage).keep_for(30)
     with pytest.raises(LakeConflict, match="another writer"):
         archive(table, rows(0, 1))  # written again by the archive, with the table as it is now
     assert len(content(archive(changed, rows(0, 1)))) == 1

@@ -75,10 +75,7 @@ class ArchiveOptions(LakeOptions, frozen=True, kw_only=True):
 
 def run(spark: SparkSession, options: ArchiveOptions, progress: Progress) -> Summary:
     """Archive until there is nothing more, or with `watch` until the job is stopped."""
-    check_positive(options, "interval_seconds", "rows_per_batch", "keep_days")
-    heads = options.heads()
-    if not heads:
-        raise NotFound(f"no queue is called {options.queues!r}: there is nothing to archive")
+    heads = check(options)
     sink.register(spark)
     archive = Archive(options, heads, progress)
     archive.follow_marks(heads)
@@ -97,12 +94,28 @@ def run(spark: SparkSession, options: ArchiveOptions, progress: Progress) -> Sum
         query = writer.start()
         cleanup.callback(query.stop)
         try:
-            follow(query, progress, lambda: (archive.look(), upkeep and upkeep.look()))
+            follow(query, progress, partial(_look, archive, upkeep))
         except Exception:
             if archive.failure is not None:
                 raise archive.failure from None  # what Spark raises has the same text within pages of its own
             raise
     return archive.summary(**({} if upkeep is None else msgspec.structs.asdict(upkeep.done)))
+
+
+def check(options: ArchiveOptions) -> Heads:
+    """What is to be archived; raises where nothing can be."""
+    check_positive(options, "interval_seconds", "rows_per_batch", "keep_days")
+    heads = options.heads()
+    if not heads:
+        raise NotFound(f"no queue is called {options.queues!r}: there is nothing to archive")
+    return heads
+
+
+def _look(archive: Archive, upkeep: Upkeep | None) -> None:
+    """About once a second, while the query runs."""
+    archive.look()
+    if upkeep is not None:
+        upkeep.look()
 
 
 def _upkeep(spark: SparkSession, options: ArchiveOptions, progress: Progress) -> Upkeep | None:
@@ -151,9 +164,12 @@ class Archive:
         self.gaps: list[landing.Gap] = []
 
     def _opened(self, heads: Heads) -> dict[str, LakeTable]:
+        """The tables, told how long to keep old versions where that is asked for or was never said."""
         found = tables_to_write(self._options, heads)
-        days = self._options.keep_days
-        return found if days is None else {name: table.keep_for(days) for name, table in found.items()}
+        for name, table in found.items():
+            if self._options.keep_days is not None or not table.says_what_it_keeps:
+                found[name] = table.keep_for(self._options.keep_days or table.keep_days)
+        return found
 
     def starting_offsets(self, heads: Heads) -> str:
         """Go on where the lake ends, or begin at the earliest."""
