@@ -80,12 +80,19 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return made
 
 
-def test_a_job_goes_on_after_a_hiccup(pauses: list[float], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_goes_on_after_a_hiccup(
+    pauses: list[float], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     progress = Progress("archive", what="orders")
     job = Job(progress, (100, OfSpark(NO_WORKER)), (20, OfSpark(NO_WORKER)), (0, OfSpark(NO_WORKER)))
     notes: list[str] = []
     restart = progress.restart
-    progress.restart = lambda note: (notes.append(note), restart(note))[1]  # type: ignore[method-assign]
+
+    def noted(note: str) -> None:
+        notes.append(note)
+        restart(note)
+
+    monkeypatch.setattr(progress, "restart", noted)
     with caplog.at_level(logging.WARNING):
         summary = restarting(job, progress)
     assert (job.runs, pauses) == (4, [1.0, 1.0, 2.0])  # what got on starts the count again
@@ -129,7 +136,6 @@ def test_a_stop_during_the_pause_ends_the_job(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(restarts, "PAUSE_S", 600.0)
     monkeypatch.setattr(restarts, "PAUSE_S_MAX", 600.0)
     progress = Progress("archive")
-    restart = progress.restart
-    progress.restart = lambda note: (restart(note), progress.stop())[0]  # type: ignore[method-assign]
+    monkeypatch.setattr(progress, "restart", lambda _note: progress.stop())
     with pytest.raises(Unavailable):
         restarting(Job(progress, (0, Unavailable("away"))), progress)
