@@ -150,6 +150,9 @@ def test_stats_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "5 events expired" in printed.err
     show(Summary("stats", 0, 1.0, {"by": "minute", "totals": [], "series": [], "reasons": []}))
     assert capsys.readouterr().out == "Nothing happened in this range.\n"
+    known = {"covers_from_ms": NOON_MS, "covers_to_ms": NOON_MS + 60_000}
+    show(Summary("stats", 0, 1.0, {"by": "minute", "totals": [], "series": [], "reasons": [], **known}))
+    assert "Nothing happened in this range; the lake tells of 20" in capsys.readouterr().out
 
 
 def test_stats_where_only_ascii_can_be_printed(

@@ -18,6 +18,7 @@ SHOWN = [
     r"2,000 messages and [\d,]+ delivery events in \d+ Parquet files under a Delta log",
     r"orders +payments",
     r"20 +orders +payments +attempts +.*is not valid",
+    r"Delivered counts hand-outs: of the [\d,]+, [\d,]+ were given back unopened, .*; [\d,]+ were repeated\.",
     r"20 redriven, 20 paid, 0 dead letters left",
 ]
 

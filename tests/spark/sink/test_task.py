@@ -181,8 +181,9 @@ def test_large_payloads_are_cut_into_chunks_by_bytes(server: Server, queue: str)
 
 
 def test_a_queue_that_does_not_exist_is_named(server: Server) -> None:
-    with pytest.raises(NotFound, match="no-such-queue"):
-        write({"url": server.url, "queue": "no-such-queue"}, plain_rows("a"))
+    for target in ("queue", "exchange"):  # before a task begins
+        with pytest.raises(NotFound, match=f"there is no {target} no-such-one in namespace 'default' of http"):
+            batch_writer_of({"url": server.url, target: "no-such-one"}, plain_rows("a"))
 
 
 def test_a_row_without_a_target_stages_nothing(server: Server, queue: str) -> None:

@@ -208,12 +208,21 @@ def tell(console: Console, spark: SparkSession, lake: Path) -> None:
     from penstock.cli.pipeline.stats import show
     from penstock.spark.jobs.frame import Progress
     from penstock.spark.jobs.stats import job as stats
+    from penstock.spark.lake.source import read_lake
 
     say(console, "5. What happened", "summed up from the lake, as `penstock pipeline stats` does")
     with Progress("stats", "demo") as progress:
         summary = stats.run(spark, stats.StatsOptions(lake=str(lake), queues="orders"), progress)
         progress.finish(summary)
     show(summary)
+    events = read_lake(spark, str(lake), queues=["orders"], table="events").where("kind IN ('released', 'postponed')")
+    returned = sum(row["messages"] for row in events.select("messages").collect())
+    (group,) = (row for row in summary.details["totals"] if row["group"] == "payments")
+    console.print(
+        f"   [dim]Delivered counts hand-outs: of the {group['delivered']:,}, {returned:,} were given back unopened, "
+        f"since an earlier order of the same customer had failed; {group['retried']:,} were repeated.[/]",
+        soft_wrap=True,
+    )
 
 
 # Its dead letters ----------------------------------------------------------------------------------------

@@ -164,18 +164,20 @@ def run_job(job: Job, place: Place) -> None:
         fields = set(options.__struct_fields__)
         asked = options(**{name: value for name, value in known.items() if name in fields}, **job.options)
         try:
-            code = run_in_session(job, place, module.run, asked, client)
+            code = run_in_session(job, place, module, asked, client)
         finally:
             if client is not None:
                 client.close()
     raise SystemExit(code)
 
 
-def run_in_session(job: Job, place: Place, run: Callable[..., Summary], options: Any, client: Client | None) -> int:
+def run_in_session(job: Job, place: Place, module: ModuleType, options: Any, client: Client | None) -> int:
     from penstock.spark.jobs.frame import Progress
     from penstock.spark.jobs.restarts import RESTARTS, restarting
     from penstock.spark.session import is_running, spark_session
 
+    if (check := getattr(module, "check", None)) is not None:
+        check(options)  # what cannot work is said before Spark starts, which takes a while
     is_own = not is_running()  # a session that was there before the job stays after it
     note(f"Starting Spark for {job.name} …")
     spark = spark_session(f"penstock {job.name}", master=place.master, config=place.config)
@@ -184,7 +186,7 @@ def run_in_session(job: Job, place: Place, run: Callable[..., Summary], options:
             progress = Progress(job.name, job.id, what=job.what, client=client, display=display())
             with progress, progress.interruptible():
                 restarts = RESTARTS if place.restarts is None else place.restarts
-                summary = restarting(partial(run, spark, options, progress), progress, restarts)
+                summary = restarting(partial(module.run, spark, options, progress), progress, restarts)
                 progress.finish(summary)
             if job.show is None or place.as_json:
                 print_summary(summary, progress, place.as_json, is_line=job.every_ms is not None)

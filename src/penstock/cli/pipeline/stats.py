@@ -77,7 +77,9 @@ def show(summary: Summary) -> None:
         note(f"{details['missed_events']:,} events expired from the lake before they were summed up.")
     totals = details["totals"]
     if not totals:
-        click.echo("Nothing happened in this range.")
+        known = "covers_from_ms" in details
+        span = f"{absolute(details['covers_from_ms'])} to {absolute(details['covers_to_ms'] + 60_000)}" if known else ""
+        click.echo("Nothing happened in this range" + (f"; the lake tells of {span}." if known else "."))
         return
     first, last = min(row["first_ms"] for row in totals), max(row["last_ms"] for row in totals)
     step_ms = STEPS_MS[details["by"]]

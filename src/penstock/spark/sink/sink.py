@@ -11,13 +11,14 @@ keep their order inside a Spark partition, and partitions follow each other by t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from penstock.model.errors import InvalidArgument, PenstockError
+from penstock.model.errors import Forbidden, InvalidArgument, NotFound, PenstockError
 from penstock.spark.sink.columns import column_plan
 from penstock.spark.sink.commit import abort, commit_batch, commit_write
 from penstock.spark.sink.identity import task_place
@@ -86,7 +87,24 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 def _spec(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> SinkSpec:
     checked = write_options(options, streaming=streaming)
     fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-    return sink_spec(checked, column_plan(fields, checked))
+    spec = sink_spec(checked, column_plan(fields, checked))
+    _check_target(spec)
+    return spec
+
+
+def _check_target(spec: SinkSpec) -> None:
+    """Raise where the target of all rows is not there. Who may not ask is told by the tasks."""
+    options = spec.options
+    with suppress(Forbidden):
+        if options.queue is not None:
+            is_there = spec.client.has_queue(options.queue)
+        else:
+            is_there = options.exchange is None or options.exchange in spec.client.exchanges()
+        if not is_there:
+            raise NotFound(
+                f"there is no {options.target} in namespace {options.namespace!r} of {options.url}: create it before "
+                "rows are written to it"
+            )
 
 
 def _reports(messages: list[WriterCommitMessage | None]) -> list[TaskDone]:

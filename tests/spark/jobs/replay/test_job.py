@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from penstock import Message
 from penstock.api.results import Received
-from penstock.model.errors import InvalidArgument, PenstockError
+from penstock.model.errors import InvalidArgument, NotFound, PenstockError
 from penstock.spark.jobs.frame import Progress, Summary
 from penstock.spark.jobs.replay import job
 from penstock.spark.jobs.replay.job import ReplayOptions
@@ -192,3 +192,6 @@ def test_what_cannot_be_is_refused(spark: SparkSession, server: Server, queue: s
     for wrong, text in cases:
         with pytest.raises(InvalidArgument, match=text):
             run_replay(spark, server, lake, queue, **wrong)
+    for missing, what in (({"to_queue": "nowhere"}, "queue"), ({"to_exchange": "nowhere"}, "exchange")):
+        with pytest.raises(NotFound, match=f"there is no {what} 'nowhere': create it before messages are replayed"):
+            run_replay(spark, server, lake, queue, **missing)

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import Client, Message
-from penstock.model.errors import InvalidArgument
+from penstock.model.errors import InvalidArgument, NotFound
 from penstock.spark.jobs.compact import job as compact
 from penstock.spark.jobs.compact.job import CompactOptions
 from penstock.spark.jobs.frame import Progress, Summary
@@ -284,8 +284,6 @@ def test_what_a_real_server_told(spark: SparkSession, server: Server, tmp_path: 
 def test_what_is_wrong_is_told(spark: SparkSession, lake: HandMadeLake) -> None:
     with pytest.raises(LakeMissing, match="archive something first"):
         run(spark, lake.path)
-    with pytest.raises(LakeMissing, match="update the statistics first"):
-        run(spark, lake.path, update=False)
     with pytest.raises(InvalidArgument, match="unit_messages is 0; it must be 1 or more"):
         run(spark, lake.path, unit_messages=0)
     with pytest.raises(InvalidArgument, match="no time zone"):
@@ -301,6 +299,12 @@ def test_what_is_wrong_is_told(spark: SparkSession, lake: HandMadeLake) -> None:
         "end": 1,
     }
     lake.add_events([[{**place, "at_ms": START_MS}], [{**place, "at_ms": START_MS + 30 * DAY_MS}]])
+    with pytest.raises(LakeMissing, match=r"nothing was summed up at .*--no-update"):
+        run(spark, lake.path, update=False)
+    with pytest.raises(NotFound, match="has nothing of queue 'orders': there are q"):
+        run(spark, lake.path, queues="orders")
     with pytest.raises(InvalidArgument, match=r"43,201 minutes.*larger step than 'minute'"):
         run(spark, lake.path, by="minute")
-    assert run(spark, lake.path).details["by"] == "day"
+    details = run(spark, lake.path).details
+    assert details["by"] == "day"
+    assert (details["covers_from_ms"], details["covers_to_ms"]) == (START_MS, START_MS + 30 * DAY_MS)

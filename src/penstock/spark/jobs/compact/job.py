@@ -62,7 +62,7 @@ class Counts(msgspec.Struct):
 
 def run(spark: SparkSession, options: CompactOptions, progress: Progress) -> Summary:
     """Merge, expire, vacuum, in every table; what `stats` made is small and stays."""
-    _check(options)
+    check(options)
     today = dt.datetime.now(dt.UTC).date()
     counts = Counts()
     found = 0
@@ -86,7 +86,8 @@ def run(spark: SparkSession, options: CompactOptions, progress: Progress) -> Sum
     return progress.summary(lake=options.lake, dry_run=options.dry_run, **msgspec.structs.asdict(counts))
 
 
-def _check(options: CompactOptions) -> None:
+def check(options: CompactOptions) -> None:
+    """Raise where an option cannot be right."""
     check_least(options, older_than_days=0, target_bytes=1, expire_days=0, vacuum_hours=0)
     if options.vacuum_hours == 0 and not options.alone:
         raise InvalidArgument(

@@ -18,6 +18,7 @@ import msgspec
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from penstock.core.filters import parse
 from penstock.model import check_name
 from penstock.model.errors import InvalidArgument, MarkMoved, NotFound, PenstockError
 from penstock.spark.filters.columns import filter_column
@@ -70,7 +71,8 @@ class State(msgspec.Struct):
 
 def run(spark: SparkSession, options: ReplayOptions, progress: Progress) -> Summary:
     """Publish what is left of the replay; with `dry_run` count it."""
-    _check(options)
+    check(options)
+    wanted(options)  # what cannot be a column is said before anything is read
     if options.dry_run:
         return _counted(spark, options, progress)
     state, version = _state(spark, options)
@@ -98,7 +100,8 @@ def run(spark: SparkSession, options: ReplayOptions, progress: Progress) -> Summ
     )
 
 
-def _check(options: ReplayOptions) -> None:
+def check(options: ReplayOptions) -> None:
+    """Raise where the replay cannot run, before anything is read."""
     check_name(options.name, "a replay's name")
     if (options.to_queue is None) == (options.to_exchange is None) and not options.dry_run:
         raise InvalidArgument("a replay goes to a queue or to an exchange: give one of to_queue and to_exchange")
@@ -107,7 +110,11 @@ def _check(options: ReplayOptions) -> None:
     options.check()
     check_positive(options, "rate")
     if options.where is not None:
-        wanted(options)  # a bad expression is said so before anything is read
+        parse(options.where)
+    if options.to_queue is not None and not options.client.has_queue(options.to_queue):
+        raise NotFound(f"there is no queue {options.to_queue!r}: create it before messages are replayed to it")
+    if options.to_exchange is not None and options.to_exchange not in options.client.exchanges():
+        raise NotFound(f"there is no exchange {options.to_exchange!r}: create it before messages are replayed to it")
 
 
 # State ---------------------------------------------------------------------------------------------------

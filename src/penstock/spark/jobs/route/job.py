@@ -67,7 +67,7 @@ class RouteOptions(HistoryOptions, frozen=True, kw_only=True):
 
 def run(spark: SparkSession, options: RouteOptions, progress: Progress) -> Summary:
     """Route what of history is not routed yet; with `dry_run` count it."""
-    _check(options)
+    check(options)
     is_wanted = predicate(options)  # before anything is read: what is wrong with a condition is said at once
     plan = history.planned(spark, options, options.unit_rows)
     plan = Plan([one for one in plan.slices if one.queue != options.to_queue], plan.unit_rows)
@@ -93,7 +93,8 @@ def run(spark: SparkSession, options: RouteOptions, progress: Progress) -> Summa
     )
 
 
-def _check(options: RouteOptions) -> None:
+def check(options: RouteOptions) -> None:
+    """Raise where the route cannot run, before anything is read."""
     check_name(options.to_queue, "to_queue")
     ways = [name for name in ("where", "exchange", "kind") if getattr(options, name) is not None]
     if len(ways) != 1:
@@ -108,7 +109,7 @@ def _check(options: RouteOptions) -> None:
     options.check()
     if options.to_queue in queue_choice(options.queues).names:
         raise InvalidArgument(f"queue {options.to_queue!r} is where messages come from and where they go to")
-    if options.to_queue not in options.client.queues():
+    if not options.client.has_queue(options.to_queue):
         raise NotFound(f"there is no queue {options.to_queue!r}: create it before history is routed to it")
 
 

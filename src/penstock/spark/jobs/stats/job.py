@@ -7,19 +7,22 @@ that is asked for: totals, a series of minutes, hours or days, and why messages 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from penstock.model.errors import InvalidArgument
+from penstock.model import suggestion
+from penstock.model.errors import InvalidArgument, NotFound
 from penstock.spark.jobs.frame import Progress, Summary
 from penstock.spark.jobs.lakes import check_least
 from penstock.spark.jobs.stats.rows import COUNTS, TIMES, floor_to
 from penstock.spark.jobs.stats.update import Update
 from penstock.spark.lake.errors import LakeMissing
-from penstock.spark.lake.layout import STATS
+from penstock.spark.lake.files import DataFile
+from penstock.spark.lake.layout import EVENTS, MESSAGES, STATS
 from penstock.spark.lake.reading import Choice
 from penstock.spark.lake.source import frame
 from penstock.spark.lake.storage import Storage
@@ -63,8 +66,7 @@ class StatsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def run(spark: SparkSession, options: StatsOptions, progress: Progress) -> Summary:
     """Bring the summaries up to date, then tell of the range."""
-    check_least(options, reasons=1, lookback_hours=0, unit_messages=1)
-    # First: what is wrong with them is said before anything is summed up.
+    check(options)
     queues = queue_choice(options.queues)
     times = Choice(start_us=bound_us(options.start, "start"), end_us=bound_us(options.end, "end"), time="at")
     storage = Storage(options.lake, options.storage_options)
@@ -77,7 +79,9 @@ def run(spark: SparkSession, options: StatsOptions, progress: Progress) -> Summa
         facts = msgspec.to_builtins(update.run())
     progress.update(note="reading")
     table = _table(storage)
-    chosen = chosen_queues(queues, sorted({file.queue for file in table.files()}))
+    files = table.files()
+    chosen = chosen_queues(queues, sorted({file.queue for file in files}))
+    facts |= _covered([file for file in files if file.queue in chosen])
     rows = frame(spark, table, None, msgspec.structs.replace(times, queues=tuple(chosen)))
     if options.group is not None:
         rows = rows.where(F.col("group").isNull() | (F.col("group") == options.group))
@@ -85,11 +89,50 @@ def run(spark: SparkSession, options: StatsOptions, progress: Progress) -> Summa
     return progress.summary(lake=options.lake, **facts, **found)
 
 
+def check(options: StatsOptions) -> None:
+    """Raise where there is nothing that could be told, before anything is summed up."""
+    check_least(options, reasons=1, lookback_hours=0, unit_messages=1)
+    for name in ("start", "end"):
+        bound_us(getattr(options, name), name)
+    queues = queue_choice(options.queues)
+    storage = Storage(options.lake, options.storage_options)
+    tables = [table for table in map(storage.under, (MESSAGES, EVENTS, STATS)) if _exists(table)]
+    if not tables:
+        raise LakeMissing(f"there is no lake at {storage.url}: archive something first (penstock pipeline archive)")
+    archived = sorted({file.queue for table in tables for file in LakeTable.open(table).files()})
+    if not archived:
+        raise LakeMissing(f"nothing is in the lake at {storage.url} yet: archive something first")
+    for name in queues.names:
+        if name not in archived:
+            raise NotFound(f"the lake at {storage.url} has nothing of queue {name!r}: {suggestion(name, archived)}")
+    if not chosen_queues(queues, archived):
+        there = ", ".join(archived)
+        raise NotFound(f"the lake at {storage.url} has no queue called {options.queues!r}: there are {there}")
+
+
+def _exists(table: Storage) -> bool:
+    try:
+        LakeTable.open(table)
+    except LakeMissing:
+        return False
+    return True
+
+
+def _covered(files: Sequence[DataFile]) -> dict[str, int]:
+    """The minutes of the first and the last of what was summed up, if anything was."""
+    times = [file.times_us for file in files if file.times_us is not None]
+    if not times:
+        return {}
+    return {"covers_from_ms": min(times)[0] // 1_000, "covers_to_ms": max(end for _, end in times) // 1_000}
+
+
 def _table(storage: Storage) -> LakeTable:
     try:
         return LakeTable.open(storage.under(STATS))
     except LakeMissing:
-        raise LakeMissing(f"nothing was summed up at {storage.url} yet: update the statistics first") from None
+        raise LakeMissing(
+            f"nothing was summed up at {storage.url} yet: leave update=False (--no-update) out once"
+        ) from None
 
 
 # What the summaries say ----------------------------------------------------------------------------------
