@@ -172,10 +172,7 @@ def test_how_long_is_kept_is_said_by_deltas_own_properties(lake: Storage) -> Non
     assert (changed.keep_days, changed.version) == (30, table.version + 1)
     assert changed.properties["delta.logRetentionDuration"] == "interval 30 days"
     assert changed.properties["delta.deletedFileRetentionDuration"] == "interval 30 days"
-    in_weeks = {
-        "delta.logRetentionDuration": "interval 2 weeks",
-        "delta.deletedFileRetentionDuration": "INTERVAL 9 days",
-    }
+    in_weeks = dict(zip(RETENTION, ("interval 2 weeks", "INTERVAL 9 days"), strict=True))
     LakeTable.open(table.storage)._delta.alter.set_table_properties(in_weeks)
     assert LakeTable.open(table.storage).keep_days == 9
     changed = LakeTable.open(table.storage).keep_for(30)
