@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -18,7 +19,8 @@ from penstock.model.errors import PenstockError
 from penstock.spark.jobs.frame import Progress, Summary, error_text
 
 RESTARTS: Final = 8
-"""In a row, without a message handled in between."""
+"""In a row: a run that handled a message, or went well for `STEADY_S`, starts the count again."""
+STEADY_S: Final = 600.0
 PAUSE_S: Final = 1.0
 PAUSE_S_MAX: Final = 60.0
 
@@ -46,13 +48,14 @@ def restarting(run: Callable[[], Summary], progress: Progress, restarts: int = R
     """What `run` returns, of the first time that it comes to an end."""
     failures = 0
     while True:
-        before = progress.rows
+        before, began = progress.rows, time.monotonic()
         try:
             return run()
         except Exception as error:
             if progress.stopping or not is_transient(error):
                 raise
-            failures = 1 if progress.rows > before else failures + 1
+            got_on = progress.rows > before or time.monotonic() - began >= STEADY_S
+            failures = 1 if got_on else failures + 1
             if failures > restarts:
                 if restarts:
                     logger.warning("the job failed %d times in a row, and is not started again", failures)

@@ -116,6 +116,15 @@ def test_a_fault_that_stays_ends_the_job_with_its_words(pauses: list[float], cap
     assert ended.error.endswith("(after 8 restarts)")
 
 
+def test_a_run_that_went_well_for_long_starts_the_count_again(
+    pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "STEADY_S", 0.0)  # an idle archive that is hit once a day goes on for ever
+    progress = Progress("archive")
+    assert restarting(Job(progress, *[(0, OfSpark(NO_WORKER))] * 20), progress).rows == 5
+    assert pauses == [1.0] * 20
+
+
 def test_what_cannot_pass_ends_the_job_at_once(pauses: list[float]) -> None:
     progress = Progress("archive")
     job = Job(progress, (0, PenstockError("a gap")))
