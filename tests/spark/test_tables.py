@@ -68,7 +68,7 @@ def test_a_table_is_read_as_a_stream(spark: SparkSession, table: str, tmp_path: 
 def test_a_table_of_some_columns_and_options_of_both_ways(spark: SparkSession, server: Server, queue: str) -> None:
     server.client.publish_many(queue, [Message(b"1"), Message(b"2")])
     options = f"url '{server.url}', queue '{queue}', columns 'offset,payload', maxRowsPerTrigger '5', timeout '9s'"
-    spark.sql(f"CREATE TABLE narrow USING penstock OPTIONS ({options}) COMMENT 'c' TBLPROPERTIES ('owned.by' = 'us')")
+    spark.sql(f"CREATE TABLE narrow USING Penstock OPTIONS ({options}) COMMENT 'c' TBLPROPERTIES ('owned.by' = 'us')")
     try:
         assert spark.table("narrow").columns == ["offset", "payload"]
         spark.sql("INSERT INTO narrow (payload) VALUES (CAST('3' AS BINARY))")

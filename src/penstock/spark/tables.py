@@ -21,7 +21,7 @@ from penstock.spark.sink import options as writing
 from penstock.spark.source import options as reading
 
 METADATA: Final = "penstock.options"
-CATALOG: Final = ("provider", "penstock")
+CATALOG: Final = "provider"
 """A property that only the catalog gives: options of a table come beside it, as `option.url` and so on."""
 PREFIX: Final = "option."
 TOKEN: Final = "PENSTOCK_TOKEN"
@@ -40,7 +40,7 @@ _REFUSED: Final = {
 
 def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
     """The options of a table that is being created, checked; None where no table is."""
-    if CATALOG not in given.items():
+    if given.get(CATALOG, "").lower() != "penstock":
         return None
     options = {name.removeprefix(PREFIX): value for name, value in given.items() if name.startswith(PREFIX)}
     for name, why in _REFUSED.items():
