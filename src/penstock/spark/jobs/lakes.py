@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import msgspec
@@ -18,7 +19,7 @@ from penstock.model import DEFAULT_NAMESPACE, EVENTS_PATTERN, EVENTS_QUEUE
 from penstock.model.errors import InvalidArgument, MarkMoved, NotFound
 from penstock.spark.clients import Access, client_of
 from penstock.spark.lake.errors import LakeMissing, told_by_tasks
-from penstock.spark.lake.layout import EVENTS, MESSAGES, SCHEMAS, table_of
+from penstock.spark.lake.layout import EVENTS, MESSAGES, SCHEMAS, STATS, table_of
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.source.heads import HeadReader
@@ -120,6 +121,15 @@ def tables_to_read(options: LakeOptions) -> dict[str, LakeTable]:
             missing = error
     if not found:
         raise LakeMissing(f"there is no lake at {options.lake}: has anything been archived there?") from missing
+    return found
+
+
+def tables_there(lake: Storage) -> dict[str, LakeTable]:
+    """The tables that a lake has, whosever it is."""
+    found: dict[str, LakeTable] = {}
+    for name in (MESSAGES, EVENTS, STATS):
+        with suppress(LakeMissing):
+            found[name] = LakeTable.open(lake.under(name))
     return found
 
 

@@ -12,6 +12,8 @@ from penstock.cli.connection import ServerAddress
 from penstock.cli.pipeline import running
 from penstock.model.errors import InvalidArgument, NotFound
 from penstock.spark import session
+from penstock.spark.jobs.compact import job as compact
+from penstock.spark.jobs.compact.job import CompactOptions
 from penstock.spark.jobs.stats import job as stats
 from penstock.spark.jobs.stats.job import StatsOptions
 from penstock.spark.lake.errors import LakeMissing
@@ -39,6 +41,13 @@ def test_stats_on_nothing_say_what_to_do(tmp_path: Path) -> None:
         stats.check(options(tmp_path / "lake", queues="mail.*"))
     with pytest.raises(InvalidArgument, match="reasons is 0"):
         stats.check(options(tmp_path / "lake", reasons=0))
+
+
+def test_compact_on_nothing_says_so(tmp_path: Path) -> None:
+    with pytest.raises(LakeMissing, match="there is no lake at"):
+        compact.check(CompactOptions(lake=str(tmp_path)))
+    opened(Storage(str(tmp_path)).under("messages"))
+    assert list(compact.check(CompactOptions(lake=str(tmp_path)))) == ["messages"]
 
 
 def test_a_job_is_checked_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,9 @@ import msgspec
 
 from penstock.spark.jobs.compact.merging import RunTasks, merge_files
 from penstock.spark.jobs.frame import Progress
+from penstock.spark.jobs.lakes import tables_there
 from penstock.spark.lake import compaction
-from penstock.spark.lake.errors import LakeMissing
 from penstock.spark.lake.files import DataFile
-from penstock.spark.lake.layout import EVENTS, MESSAGES, STATS
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
 
@@ -60,8 +59,8 @@ class Upkeep:
             return
         cleans = now - self._cleaned_at >= CLEAN_EVERY_S
         try:
-            for name in (MESSAGES, EVENTS, STATS):
-                self._tend(name, cleans)
+            for name, table in tables_there(self._lake).items():
+                self._tend(table, name, cleans)
             self._told = ""
         except Exception as error:
             if str(error) != self._told:
@@ -71,11 +70,7 @@ class Upkeep:
         if cleans:
             self._cleaned_at = self._merged_at
 
-    def _tend(self, name: str, cleans: bool) -> None:
-        try:
-            table = LakeTable.open(self._lake.under(name))
-        except LakeMissing:
-            return
+    def _tend(self, table: LakeTable, name: str, cleans: bool) -> None:
         table = self._merge(table, name, compaction.tiers(table.files(), TARGET_BYTES))
         if not cleans:
             return

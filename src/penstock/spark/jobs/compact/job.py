@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from penstock.model.errors import InvalidArgument
 from penstock.spark.jobs.compact.merging import merge_files
 from penstock.spark.jobs.frame import Progress, Summary
-from penstock.spark.jobs.lakes import check_least, in_tasks
+from penstock.spark.jobs.lakes import check_least, in_tasks, tables_there
 from penstock.spark.lake import compaction
 from penstock.spark.lake.errors import LakeMissing
 from penstock.spark.lake.files import DataFile
@@ -62,16 +62,9 @@ class Counts(msgspec.Struct):
 
 def run(spark: SparkSession, options: CompactOptions, progress: Progress) -> Summary:
     """Merge, expire, vacuum, in every table; what `stats` made is small and stays."""
-    check(options)
     today = dt.datetime.now(dt.UTC).date()
     counts = Counts()
-    found = 0
-    for name in (MESSAGES, EVENTS, STATS):
-        try:
-            table = LakeTable.open(Storage(options.lake, options.storage_options).under(name))
-        except LakeMissing:
-            continue
-        found += 1
+    for name, table in check(options).items():
         progress.update(note=f"table {name}")
         table = _expire(spark, options, table, name, today, counts)
         if not progress.stopping:
@@ -81,13 +74,11 @@ def run(spark: SparkSession, options: CompactOptions, progress: Progress) -> Sum
             counts.freed += len(table.reopened().vacuum(hours, dry_run=options.dry_run))
             if not options.dry_run:
                 table.reopened().clean_log()
-    if not found:
-        raise LakeMissing(f"there is no lake at {options.lake}")
     return progress.summary(lake=options.lake, dry_run=options.dry_run, **msgspec.structs.asdict(counts))
 
 
-def check(options: CompactOptions) -> None:
-    """Raise where an option cannot be right."""
+def check(options: CompactOptions) -> dict[str, LakeTable]:
+    """The lake's tables; raises where there is none, or an option cannot be right."""
     check_least(options, older_than_days=0, target_bytes=1, expire_days=0, vacuum_hours=0)
     if options.vacuum_hours == 0 and not options.alone:
         raise InvalidArgument(
@@ -96,6 +87,10 @@ def check(options: CompactOptions) -> None:
         )
     if options.expire_queues is not None and options.expire_days is None:
         raise InvalidArgument("expire_queues says whose messages expire; give expire_days too")
+    tables = tables_there(Storage(options.lake, options.storage_options))
+    if not tables:
+        raise LakeMissing(f"there is no lake at {options.lake}: archive something first (penstock pipeline archive)")
+    return tables
 
 
 # Small files ---------------------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ from pyspark.sql import functions as F
 from penstock.model import suggestion
 from penstock.model.errors import InvalidArgument, NotFound
 from penstock.spark.jobs.frame import Progress, Summary
-from penstock.spark.jobs.lakes import check_least
+from penstock.spark.jobs.lakes import check_least, tables_there
 from penstock.spark.jobs.stats.rows import COUNTS, TIMES, floor_to
 from penstock.spark.jobs.stats.update import Update
 from penstock.spark.lake.errors import LakeMissing
 from penstock.spark.lake.files import DataFile
-from penstock.spark.lake.layout import EVENTS, MESSAGES, STATS
+from penstock.spark.lake.layout import STATS
 from penstock.spark.lake.reading import Choice
 from penstock.spark.lake.source import frame
 from penstock.spark.lake.storage import Storage
@@ -96,10 +96,10 @@ def check(options: StatsOptions) -> None:
         bound_us(getattr(options, name), name)
     queues = queue_choice(options.queues)
     storage = Storage(options.lake, options.storage_options)
-    tables = [table for table in map(storage.under, (MESSAGES, EVENTS, STATS)) if _exists(table)]
+    tables = tables_there(storage)
     if not tables:
         raise LakeMissing(f"there is no lake at {storage.url}: archive something first (penstock pipeline archive)")
-    archived = sorted({file.queue for table in tables for file in LakeTable.open(table).files()})
+    archived = sorted({file.queue for table in tables.values() for file in table.files()})
     if not archived:
         raise LakeMissing(f"nothing is in the lake at {storage.url} yet: archive something first")
     for name in queues.names:
@@ -108,14 +108,6 @@ def check(options: StatsOptions) -> None:
     if not chosen_queues(queues, archived):
         there = ", ".join(archived)
         raise NotFound(f"the lake at {storage.url} has no queue called {options.queues!r}: there are {there}")
-
-
-def _exists(table: Storage) -> bool:
-    try:
-        LakeTable.open(table)
-    except LakeMissing:
-        return False
-    return True
 
 
 def _covered(files: Sequence[DataFile]) -> dict[str, int]:

@@ -63,9 +63,8 @@ class Findings(msgspec.Struct):
 
 def run(spark: SparkSession, options: VerifyOptions, progress: Progress) -> Summary:
     """Look at all; what was found is in the summary, whose `ok` says whether it is well."""
-    tables = tables_to_read(options)
     findings = Findings()
-    for name, table in tables.items():
+    for name, table in check(options).items():
         progress.update(note=f"table {name}")
         Verification(spark, options, name, table, findings, progress).run()
     days = _days(findings.cells)
@@ -78,6 +77,11 @@ def run(spark: SparkSession, options: VerifyOptions, progress: Progress) -> Summ
         differences=msgspec.to_builtins(findings.differences),
         days=days,
     )
+
+
+def check(options: VerifyOptions) -> dict[str, LakeTable]:
+    """What is to be verified; raises where there is nothing."""
+    return tables_to_read(options)
 
 
 class Verification:
