@@ -130,14 +130,17 @@ The fast way in and out carries [encoded batches](batch-format.md), which the se
   instead of `results`: runs of messages that went to one lane.
 - A claim or read with `Accept: {BATCHES_TYPE}` is answered in MessagePack, as arrays:
   a claim is `[queue, lane, lease, deadline_ms, slices]`, a read `[queue, lane, next_offset, primary_committed, slices,
-  done]`, and each slice `[offset, published_ms, attempt, count, meta, body]`, a batch of `count` consecutive messages.
+  done, damaged]`, and each slice `[offset, published_ms, attempt, count, meta, body]`, a batch of `count` consecutive
+  messages.
 - A [scan](#get-v1queuesqueuelaneslanescan) is always binary: `[queue, queue_id, lane, first, end, next_offset,
-  slices]`, each slice `[base, count, published_ms, start, stop, meta, body, rows, states]`: the messages `start` to
-  `stop` of a stored batch of `count` whose first offset is `base`. What was left out is null; `rows` are the places
-  that match `where`, as little-endian 32-bit numbers, null where all do; `states` are `[start, end, state, attempts,
-  reason]` of the offsets that `group` is not done with. `Accept: {ARROW_TYPE}` gives
+  slices, damaged]`, each slice `[base, count, published_ms, start, stop, meta, body, rows, states]`: the messages
+  `start` to `stop` of a stored batch of `count` whose first offset is `base`. What was left out is null; `rows` are the
+  places that match `where`, as little-endian 32-bit numbers, null where all do; `states` are `[start, end, state,
+  attempts, reason]` of the offsets that `group` is not done with. `Accept: {ARROW_TYPE}` gives
   the same rows as Arrow instead, for DuckDB, Polars or pandas; then the answer's `{NEXT_OFFSET_HEADER}` says
-  where to go on.
+  where to go on, and the schema's metadata has `penstock.damaged`, as JSON, where something was passed over.
+- `damaged` has an object with `lane`, `start` and `end` for each range that was passed over because it is
+  [damaged in the store](store.md#damaged-messages). A scan has slices without messages in its place.
 
 Errors are JSON in every case.
 """

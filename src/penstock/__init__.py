@@ -12,11 +12,22 @@ from penstock.version import VERSION as __version__
 if TYPE_CHECKING:
     from penstock import sync
     from penstock.api.broker import Broker
-    from penstock.api.dead_letters import DeadMessage, DeadReason
+    from penstock.api.dead_letters import DeadList, DeadMessage, DeadReason
     from penstock.api.declare import Schedule
     from penstock.api.inspect import GroupStats, HistoryEntry, Page, QueueStats, Trace, TraceEntry
     from penstock.api.messages import Transaction
-    from penstock.api.results import Claim, Lease, Published, Receipt, Received, Scan, ScanSlice, ScanState, StreamRead
+    from penstock.api.results import (
+        Claim,
+        DamagedRange,
+        Lease,
+        Published,
+        Receipt,
+        Received,
+        Scan,
+        ScanSlice,
+        ScanState,
+        StreamRead,
+    )
     from penstock.api.scan import Extent, LanePlace, QueueLanes
     from penstock.api.staging import Committed, Mark, MarkPut, Staged, StagedChunk
     from penstock.batch import EncodedBatch, decode, encode
@@ -72,6 +83,8 @@ __all__ = [
     "Closed",
     "Committed",
     "Consumer",
+    "DamagedRange",
+    "DeadList",
     "DeadMessage",
     "DeadReason",
     "EncodedBatch",
@@ -139,10 +152,11 @@ __all__ = [
 _HOMES = {
     "api.broker": ("Broker",),
     "api.declare": ("Schedule",),
-    "api.dead_letters": ("DeadMessage", "DeadReason"),
+    "api.dead_letters": ("DeadList", "DeadMessage", "DeadReason"),
     "api.inspect": ("GroupStats", "HistoryEntry", "Page", "QueueStats", "Trace", "TraceEntry"),
     "api.results": (
         "Claim",
+        "DamagedRange",
         "Lease",
         "Published",
         "Receipt",

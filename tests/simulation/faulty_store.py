@@ -237,6 +237,13 @@ class FaultyStore:
     def renewing(self, _seconds: float) -> None:
         return None
 
+    @property
+    def place(self) -> str:
+        return self._disk.place
+
+    def body_place(self, lane: int, base: int) -> str:
+        return self._disk.body_place(lane, base)
+
     def damage(self) -> list[str]:
         return []
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TypedDict, Unpack
 
 import msgspec
 
-from penstock.api.results import Received
+from penstock.api.results import DamagedRange, Received
 from penstock.model import DEFAULT_GROUP
 
 
@@ -21,11 +22,21 @@ class DeadMessage(msgspec.Struct, frozen=True):
     dead_ms: int
 
 
+class DeadList(list[DeadMessage]):
+    """Dead letters, and which of those that were looked at are damaged in the store: these have nothing to show."""
+
+    def __init__(self, dead: Iterable[DeadMessage] = (), damaged: Sequence[DamagedRange] = ()) -> None:
+        super().__init__(dead)
+        self.damaged = list(damaged)
+
+
 class DeadPage(msgspec.Struct, frozen=True):
     """Some dead letters, and where to go on: (lane, offset), None at the end."""
 
     dead: list[DeadMessage]
     next: tuple[int, int] | None
+    damaged: list[DamagedRange] = []
+    """What was passed over because it is damaged in the store."""
 
 
 class DeadRange(msgspec.Struct, frozen=True, array_like=True):
@@ -80,11 +91,12 @@ class DeadLetters(Protocol):
 
     async def dead(
         self, queue: str, group: str = DEFAULT_GROUP, *, max: int = 100, **choice: Unpack[DeadOptions]
-    ) -> list[DeadMessage]:
+    ) -> DeadList:
         """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter.
 
         Offsets count in every lane, unless one is named; with `until_ms`, only what died then or before. Fewer than
-        `max` where these have about 16 MiB.
+        `max` where these have about 16 MiB. Those that are damaged in the store are passed over: `damaged` of the list
+        names them.
         """
 
     async def dead_ranges(

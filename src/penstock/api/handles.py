@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, Self, Unpack
 
-from penstock.api.dead_letters import DeadMessage
+from penstock.api.dead_letters import DeadList
 from penstock.api.declare import BindingOptions
 from penstock.api.inspect import QueueStats
 from penstock.api.options import ExchangeOptions, GroupOptions, QueueOptions
@@ -105,7 +105,7 @@ class GroupHandle:
         """Move it: everything before the place is done, everything from it on is new again."""
         await self._broker.seek(self.queue, self.name, to=to, offset=offset, time_ms=time_ms, lane=lane)
 
-    async def dead(self, *, max: int = 100) -> list[DeadMessage]:
+    async def dead(self, *, max: int = 100) -> DeadList:
         """Its dead letters with why they died."""
         return await self._broker.dead(self.queue, self.name, max=max)
 

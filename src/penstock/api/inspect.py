@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from penstock.api.results import Received
+from penstock.api.results import DamagedRange, Received
 from penstock.model.events import Kind
 
 
@@ -15,6 +15,8 @@ class Page(msgspec.Struct, frozen=True):
 
     messages: list[Received]
     next: tuple[int, int] | None
+    damaged: list[DamagedRange] = []
+    """What was passed over because it is damaged in the store."""
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
@@ -109,7 +111,7 @@ class Inspection(Protocol):
         """Look at messages without touching them, lane after lane; continue with `after=page.next`.
 
         Begins at a lane (0 is the first), an offset or a time where one is given. `state` is what a group (the default
-        one unless named) makes of a message.
+        one unless named) makes of a message. What is damaged in the store is passed over: `page.damaged` names it.
         """
 
     async def history(self, queue: str, offset: int, *, lane: int | None = None) -> list[HistoryEntry]:

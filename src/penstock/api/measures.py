@@ -147,7 +147,9 @@ class NodeNumbers(msgspec.Struct):
     enqueued_failed: int
     enqueued_lag_seconds: float
     damage_notes: int
-    damaged_messages: int
+    damaged_messages: dict[str, int]
+    """By what of their batch is damaged: `body` or `meta`."""
+    damaged_lanes: int
     spool: SpoolNumbers | None = None
     scrub: ScrubNumbers | None = None
     now_ms: int = 0

@@ -129,7 +129,11 @@ class Streaming(Protocol):
     async def read(
         self, queue: str, group: str, *, max: int = 100, wait: float = 0.0, consumer: str | None = None
     ) -> StreamRead:
-        """The next messages for a stream group, waiting up to `wait` seconds for the first."""
+        """The next messages for a stream group, waiting up to `wait` seconds for the first.
+
+        What is damaged in the store is passed over, and `damaged` names it: a read that comes to nothing else is
+        answered at once, without messages.
+        """
 
     async def commit(
         self, queue: str, group: str, offset: int, *, lane: int | None = None, only_forward: bool = False
@@ -151,7 +155,8 @@ class Streaming(Protocol):
     ) -> StreamRead:
         """Messages of the log from an offset or a time on (from the beginning without either); no group needed.
 
-        Where there are none yet, it waits up to `wait` seconds for the first.
+        Where there are none yet, it waits up to `wait` seconds for the first. What is damaged in the store is passed
+        over, and `damaged` names it.
         """
 
 

@@ -50,6 +50,18 @@ class Received(msgspec.Struct, frozen=True, gc=False):
         return self.message.headers or {}
 
 
+class DamagedRange(msgspec.Struct, frozen=True, gc=False):
+    """Consecutive offsets [start, end) of a lane that are damaged in the store, and were passed over."""
+
+    lane: int
+    """The lane's place in its queue, from 0 on."""
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"lane {self.lane}, offsets {self.start} to {self.end - 1}"
+
+
 class Slice(msgspec.Struct, frozen=True):
     """Consecutive messages [start, stop) of one encoded batch, all at the same attempt."""
 
@@ -148,6 +160,8 @@ class Scan(msgspec.Struct, frozen=True, array_like=True):
     next_offset: int
     """Where the next scan goes on."""
     slices: list[ScanSlice]
+    damaged: list[DamagedRange] = []
+    """What is damaged in the store: its slices give no message."""
 
     def messages(self) -> Iterator[Received]:
         """The messages, decoded one by one. For many, `penstock.arrow` makes whole columns instead."""
@@ -243,9 +257,12 @@ class StreamRead(_Messages):
         next_offset: int,
         primary_committed: int | None = None,
         done: list[bool] | None = None,
+        damaged: Sequence[DamagedRange] = (),
     ) -> None:
         self.queue, self.lane, self.slices = queue, lane, slices
         self.next_offset = next_offset
+        self.damaged = list(damaged)
+        """What was passed over before `next_offset` because it is damaged in the store; nearly always nothing."""
         self.primary_committed = primary_committed
         """The watermark of the queue's primary group: everything below is done or dead for it."""
         self.done = done

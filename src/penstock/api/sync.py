@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.api.admin import FailedPage
     from penstock.api.arguments import Ranges
     from penstock.api.broker import Broker
-    from penstock.api.dead_letters import DeadMessage, DeadOptions, DeadRanges, DeadReason
+    from penstock.api.dead_letters import DeadList, DeadOptions, DeadRanges, DeadReason
     from penstock.api.declare import BindingOptions, Schedule
     from penstock.api.inspect import HistoryEntry, Page, QueueStats, Trace
     from penstock.api.options import ExchangeOptions, GroupOptions, QueueOptions
@@ -187,7 +187,11 @@ class SyncBroker(Twin):
     def read(
         self, queue: str, group: str, *, max: int = 100, wait: float = 0.0, consumer: str | None = None
     ) -> StreamRead:
-        """The next messages for a stream group, waiting up to `wait` seconds for the first."""
+        """The next messages for a stream group, waiting up to `wait` seconds for the first.
+
+        What is damaged in the store is passed over, and `damaged` names it: a read that comes to nothing else is
+        answered at once, without messages.
+        """
 
     def commit(
         self, queue: str, group: str, offset: int, *, lane: int | None = None, only_forward: bool = False
@@ -209,7 +213,8 @@ class SyncBroker(Twin):
     ) -> StreamRead:
         """Messages of the log from an offset or a time on (from the beginning without either); no group needed.
 
-        Where there are none yet, it waits up to `wait` seconds for the first.
+        Where there are none yet, it waits up to `wait` seconds for the first. What is damaged in the store is passed
+        over, and `damaged` names it.
         """
 
     # Queues and groups ------------------------------------------------------------------------------------
@@ -332,7 +337,7 @@ class SyncBroker(Twin):
         """Look at messages without touching them, lane after lane; continue with `after=page.next`.
 
         Begins at a lane (0 is the first), an offset or a time where one is given. `state` is what a group (the default
-        one unless named) makes of a message.
+        one unless named) makes of a message. What is damaged in the store is passed over: `page.damaged` names it.
         """
 
     def history(self, queue: str, offset: int, *, lane: int | None = None) -> list[HistoryEntry]:
@@ -364,13 +369,12 @@ class SyncBroker(Twin):
         first 50 of them, as far back as `$events` is kept.
         """
 
-    def dead(
-        self, queue: str, group: str = "default", *, max: int = 100, **choice: Unpack[DeadOptions]
-    ) -> list[DeadMessage]:
+    def dead(self, queue: str, group: str = "default", *, max: int = 100, **choice: Unpack[DeadOptions]) -> DeadList:
         """Dead letters of a group with why they died; by reason, text in the error, offsets or a filter.
 
         Offsets count in every lane, unless one is named; with `until_ms`, only what died then or before. Fewer than
-        `max` where these have about 16 MiB.
+        `max` where these have about 16 MiB. Those that are damaged in the store are passed over: `damaged` of the list
+        names them.
         """
 
     def dead_ranges(
@@ -635,7 +639,7 @@ class SyncGroupHandle(Twin):
     ) -> None:
         """Move it: everything before the place is done, everything from it on is new again."""
 
-    def dead(self, *, max: int = 100) -> list[DeadMessage]:
+    def dead(self, *, max: int = 100) -> DeadList:
         """Its dead letters with why they died."""
 
     def redrive(self) -> int:

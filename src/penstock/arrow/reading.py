@@ -13,6 +13,7 @@ from io import RawIOBase
 from itertools import chain
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -55,11 +56,14 @@ def record_batches(scan: Scan, columns: Sequence[str]) -> Iterator[pa.RecordBatc
 
 
 def write_stream(scan: Scan, columns: Sequence[str], parts: list[bytes]) -> None:
-    """The rows of a scan as an Arrow IPC stream, in parts; the schema's metadata says where the next scan goes on.
+    """The rows of a scan as an Arrow IPC stream, in parts; the schema's metadata says where the next scan goes on, and
+    what was passed over because it is damaged in the store.
 
     A record batch at a time is in memory beside them.
     """
     about = {"queue": scan.queue, "lane": str(scan.lane), "next_offset": str(scan.next_offset)}
+    if scan.damaged:
+        about["damaged"] = msgspec.json.encode(scan.damaged).decode()
     schema = schema_of(columns).with_metadata({f"penstock.{name}": value for name, value in about.items()})
     with pa.ipc.new_stream(pa.PythonFile(_Parts(parts), "w"), schema) as writer:
         for batch in record_batches(scan, columns):

@@ -15,7 +15,7 @@ batch for files and HTTP. Others import the names below from here.
 
 from penstock.batch.body import block_bytes, is_intact, is_large, payloads
 from penstock.batch.checks import check
-from penstock.batch.columns import meta_column, meta_columns, read_columns, unfolded_of
+from penstock.batch.columns import is_meta_intact, meta_column, meta_columns, read_columns, unfolded_of
 from penstock.batch.frame import from_bytes, from_parts, to_bytes, to_parts
 from penstock.batch.layout import (
     COLUMN_DELAY_MS,
@@ -52,6 +52,7 @@ __all__ = [
     "from_parts",
     "is_intact",
     "is_large",
+    "is_meta_intact",
     "join",
     "measured",
     "meta_column",

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from penstock.batch.assemble import assemble
 from penstock.batch.body import block_bytes, is_intact, is_large, open_body, open_single
-from penstock.batch.columns import TYPED, cut_columns, decode_order, read_meta
+from penstock.batch.columns import TYPED, cut_columns, decode_order, is_meta_intact, read_meta
 from penstock.batch.layout import BODY_COMPRESSED, BODY_START, EncodedBatch
 from penstock.model import Message
 
@@ -34,7 +34,7 @@ class Reader:
         """With `is_checked`, this process made or checked these bytes, and skips their checksum."""
         self.batch = batch
         self.is_checked = is_checked
-        """Whether the body's checksum is known to match."""
+        """Whether the checksums are known to match."""
         self._all: list[bytes] | None = None
         self._opened: tuple[array[int], array[int], bytes] | None = None
         self._columns: dict[str, list[Any]] | None = None
@@ -83,10 +83,14 @@ class Reader:
         return is_large(self.batch.body, self.batch.count)
 
     def is_intact(self) -> bool:
-        """Whether the body's checksum matches; looks once where it does. Nothing is decompressed."""
+        """Whether the checksums match; looks once where they do. Nothing is decompressed."""
         if not self.is_checked:
-            self.is_checked = is_intact(self.batch.body)
+            self.is_checked = is_intact(self.batch.body) and self.is_meta_intact()
         return self.is_checked
+
+    def is_meta_intact(self) -> bool:
+        """Whether the checksum of the metadata alone matches."""
+        return is_meta_intact(self.batch.meta, self.batch.count)
 
     def check(self) -> None:
         """Raise `InvalidBatch` if the body is damaged; checks once."""

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from penstock.cli.executing import execute
-from penstock.cli.output import note
+from penstock.cli.output import note, note_damage
 from penstock.cli.show_message import Show
 from penstock.model.errors import LeaseLost, PenstockError
 
@@ -181,7 +181,8 @@ async def consume_stream(client: AsyncClient, wishes: Wishes) -> None:
     try:
         while (size := wishes.batch_after(done)) > 0:
             read = await client.read(wishes.queue, wishes.group, max=size, wait=wishes.patience, consumer=consumer)
-            if len(read):
+            note_damage(read.damaged)
+            if len(read) or read.damaged:
                 wishes.show(read.messages)
                 await client.commit(wishes.queue, wishes.group, read.next_offset, lane=read.lane)
                 done += len(read)

@@ -14,16 +14,17 @@ import msgspec
 
 from penstock.cli.commands.dead import OFFSET_END, Choice
 from penstock.cli.connection import ServerAddress
-from penstock.cli.output import console, counted, escaped, printable_lines
+from penstock.cli.output import console, counted, escaped, note_damage, printable_lines
 from penstock.client.operations.codec import target
 from penstock.client.operations.errors import error_of
 from penstock.client.transport.connection import Answer
 from penstock.client.transport.pool import Address, addresses_of
 from penstock.core.filters import parse
 from penstock.model.errors import PenstockError
-from penstock.wire.http.answers import DeadBody
+from penstock.wire.http.answers import DamagedLine, DeadBody
 
 TIMEOUT_SECONDS: Final = 60.0
+_DAMAGED: Final = b'{"damaged":'
 
 
 def export_dead(server: ServerAddress, queue: str, group: str, choice: Choice, file: BinaryIO | None) -> None:
@@ -93,6 +94,9 @@ def copy(answer: http.client.HTTPResponse, file: BinaryIO | None, is_wanted: Cal
     with Progress(TextColumn("{task.description}"), console=console(stderr=True), disable=not is_shown) as progress:
         task = progress.add_task("exporting")
         for line in answer:
+            if line.startswith(_DAMAGED):
+                note_damage([msgspec.json.decode(line, type=DamagedLine).damaged])
+                continue
             if not is_wanted(line):
                 continue
             count += 1

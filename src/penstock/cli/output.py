@@ -221,6 +221,12 @@ def note(text: str) -> None:
     click.echo(printable_lines(text), err=True)
 
 
+def note_damage(damaged: Iterable[object]) -> None:
+    """Warn of what a command passed over because it is damaged in the store."""
+    for gap in damaged:
+        note(f"warning: damaged in the store, passed over: {gap}. See 'penstock store verify'")
+
+
 # Asking --------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ or when the caller says so. A reader that ends gives back what it did not commit
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random
 from collections import deque
@@ -14,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.api.arguments import check_number
-from penstock.api.results import Received
+from penstock.api.results import DamagedRange, Received
 from penstock.model import BATCH_MESSAGES_MAX, check_integer
 from penstock.model.errors import Overloaded, PenstockError, Unavailable
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
 
 READ_WAIT_S: Final = 20.0
+logger: Final = logging.getLogger("penstock.client")
 
 
 class StreamReader:
@@ -59,6 +61,12 @@ class StreamReader:
         """(lane, offset) below which everything of the last batch is done when the next is asked for."""
         self._handed: Received | None = None
         self._is_closed = False
+        self._damaged: list[DamagedRange] = []
+
+    @property
+    def damaged(self) -> list[DamagedRange]:
+        """What it has passed over so far because it is damaged in the store."""
+        return self._damaged
 
     def __aiter__(self) -> Self:
         return self
@@ -96,6 +104,9 @@ class StreamReader:
                     raise
                 await asyncio.sleep(random.uniform(0, min(5.0, 0.1 * 2 ** min(failures, 10))))
                 continue
+            for gap in read.damaged:
+                logger.warning("damaged in the store, passed over: queue %r, %s", self._queue, gap)
+            self._damaged += read.damaged
             if read.messages:
                 self._ready.extend(read.messages)
                 self._place = (read.lane, read.next_offset)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self, Unpack
 
-    from penstock.api.results import Published, Received
+    from penstock.api.results import DamagedRange, Published, Received
     from penstock.client.consumer import BatchHandler, ConsumerOptions, Handler
     from penstock.client.producer import ProducerOptions
     from penstock.client.transport.channel import Retry
@@ -216,6 +216,10 @@ class SyncStreamReader(Twin):
 
     async def _following(self) -> Received | None:
         return await anext(self._inner, None)
+
+    @property
+    def damaged(self) -> list[DamagedRange]:
+        """What it has passed over so far because it is damaged in the store."""
 
     def commit(self, received: Received) -> None:
         """Everything up to this message, of its lane, is done."""

@@ -12,7 +12,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Final
 
-from penstock.batch import COLUMN_UNFOLDED, Meta, decode_meta, meta_columns, unfolded_of
+from penstock.batch import COLUMN_UNFOLDED, Meta, decode_meta, is_meta_intact, meta_columns, unfolded_of
 from penstock.model import INTEGER_MAX
 from penstock.model.rows import BatchHead
 
@@ -20,6 +20,8 @@ TAIL_SEGMENTS_MAX: Final = 1_024
 TAIL_META_BYTES_MAX: Final = 8 * 1024 * 1024
 """The tail is cut back to these when it has reached twice as much."""
 PAGES_MAX: Final = 16
+DAMAGED: Final = 1 << 16
+"""The only bit in `Segment.columns` of a batch whose metadata fails its checksum; no column has it."""
 
 
 class Missing(Exception):  # not an error: a question to the node
@@ -31,18 +33,21 @@ class Missing(Exception):  # not an error: a question to the node
 
 
 class Segment:
-    """One batch as the core sees it: its offsets, sizes and metadata, decoded on first use."""
+    """One batch as the core sees it: its offsets, sizes and metadata, decoded on first use.
+
+    Of one that is damaged nothing is known but its offsets, its time and its size.
+    """
 
     __slots__ = ("_columns_decoded", "base", "bytes_end", "columns", "end", "meta", "published_ms", "size", "unfolded")
 
-    def __init__(self, head: BatchHead) -> None:
+    def __init__(self, head: BatchHead, *, is_damaged: bool = False) -> None:
         self.base = head.base
         self.end = head.base + head.count
         self.published_ms = head.published_ms
         self.bytes_end = head.bytes_end
         self.size = head.size
         self.meta = head.meta
-        self.columns = meta_columns(head.meta)
+        self.columns = DAMAGED if is_damaged else meta_columns(head.meta)
         self.unfolded = unfolded_of(head.meta) if self.columns & COLUMN_UNFOLDED else head.size
         """Bytes of its messages as they are handed out, decompressed; `size` where that is not known, or about it."""
         self._columns_decoded: Meta | None = None
@@ -95,8 +100,8 @@ class Log:
         if len(self.tail) > 2 * TAIL_SEGMENTS_MAX or (self.tail_bytes > 2 * TAIL_META_BYTES_MAX and len(self.tail) > 1):
             self._shorten(committed_end)
 
-    def _segment(self, head: BatchHead) -> Segment:
-        segment = Segment(head)
+    def _segment(self, head: BatchHead, *, is_damaged: bool = False) -> Segment:
+        segment = Segment(head, is_damaged=is_damaged)
         if segment.unfolded > segment.size:
             self.unfolds = True
         return segment
@@ -108,13 +113,18 @@ class Log:
         self.tail_bytes -= sum(len(segment.meta) for segment in self.tail[:drop])
         del self.tail[:drop]
 
-    def feed(self, heads: list[BatchHead]) -> None:
-        """Keep a page of consecutive heads read from the store; the least recently used page makes room."""
-        if heads:
-            page = [self._segment(head) for head in heads]
-            self.guesses = self.guesses or not all(segment.columns & COLUMN_UNFOLDED for segment in page)
-            self.pages.insert(0, page)
-            del self.pages[PAGES_MAX:]
+    def feed(self, heads: list[BatchHead]) -> list[tuple[int, int]]:
+        """Keep a page of consecutive heads read from the store; the least recently used page makes room.
+
+        Gives the offsets [start, end) of those whose metadata fails its checksum.
+        """
+        if not heads:
+            return []
+        page = [self._segment(head, is_damaged=not is_meta_intact(head.meta, head.count)) for head in heads]
+        self.guesses = self.guesses or not all(segment.columns & COLUMN_UNFOLDED for segment in page)
+        self.pages.insert(0, page)
+        del self.pages[PAGES_MAX:]
+        return [(segment.base, segment.end) for segment in page if segment.columns & DAMAGED]
 
     def peek(self, offset: int) -> Segment | None:
         """The segment that holds an offset, if it is in memory."""

@@ -120,8 +120,11 @@ def _node_families(numbers: NodeNumbers) -> Iterator[Metric]:
         ("schedules_refused", "Schedules that limits.schedule_rate has refused.", counters.schedules_refused),
         ("cache_hits", "Batches that deliveries found in memory.", numbers.cache_hits),
         ("cache_misses", "Batches that deliveries had to read.", numbers.cache_misses),
-        ("damaged_messages", "Messages found damaged in the store.", numbers.damaged_messages),
     )
+    damaged = CounterMetricFamily("penstock_damaged_messages", "Messages found damaged in the store.", labels=["part"])
+    for part, count in numbers.damaged_messages.items():
+        _labelled(damaged, [part], count)
+    yield damaged
     yield _histogram("penstock_commit_seconds", "Time that the store took for a commit.", counters.commit_seconds)
     yield _histogram("penstock_commit_messages", "Messages published in a commit.", counters.commit_messages)
     yield _histogram("penstock_commit_bytes", "Bytes of batches in a commit.", counters.commit_bytes)
@@ -131,6 +134,7 @@ def _node_families(numbers: NodeNumbers) -> Iterator[Metric]:
         ("pending_bytes", "Bytes published that wait for the next commit to begin.", numbers.pending_bytes),
         ("pending_max_bytes", "Bytes past which publishers wait.", numbers.pending_bytes_max),
         ("damage_notes", "What /readyz tells of damage in the store.", numbers.damage_notes),
+        ("damaged_lanes", "Lanes that cannot be loaded: a row cannot be understood.", numbers.damaged_lanes),
         ("lanes_loaded", "Lanes in memory.", numbers.lanes_loaded),
         ("enqueued_failed_kept", "Enqueued messages that could not be published.", numbers.enqueued_failed),
         ("enqueued_lag_seconds", "Age of the oldest enqueued message, 0 without one.", numbers.enqueued_lag_seconds),

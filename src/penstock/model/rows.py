@@ -63,7 +63,7 @@ class BatchRow(msgspec.Struct, frozen=True, gc=False):
     meta: bytes
     body: bytes
     is_intact: bool = False
-    """The engine that read it has looked at the body's checksum; otherwise the reader of the body does."""
+    """The engine that read it has looked at both checksums; otherwise the reader does."""
 
     @property
     def end(self) -> int:

@@ -21,6 +21,7 @@ from penstock.model.work import Pause
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue
 from penstock.node.cluster.ownership import Ownership
 from penstock.node.lifecycle import Lifecycle
+from penstock.node.observe.damage import Damage
 from penstock.store.contract import Store
 
 PAGE_BATCHES = 256
@@ -47,6 +48,7 @@ class LaneSet:
     _lifecycle: Lifecycle
     _catalog_known: Callable[[], Awaitable[None]]
     """Returns when it is known what is declared."""
+    _damage: Damage
 
     def __post_init__(self) -> None:
         self.on_loaded: list[Callable[[Lane], None]] = []
@@ -158,7 +160,8 @@ class LaneSet:
             return  # given up or trimmed meanwhile: the caller looks again
         if not heads or not heads[0].base <= start < heads[0].end:
             raise StoreCorrupt(f"offset {start} of lane {id} should be in the store, but is not")
-        lane.log.feed(heads)
+        for base, end in lane.log.feed(heads):
+            self._damage.found(id, base, end, "meta")
 
     async def load(self, id: int) -> None:
         """Load a lane; many asked for at once are loaded together."""
@@ -191,10 +194,11 @@ class LaneSet:
 
     async def _load_from(self, store: Store, ids: list[int]) -> None:
         error: PenstockError | None = None
+        damaged: dict[int, StoreCorrupt] = {}
         try:
             await self._catalog_known()  # or a lane would be loaded without its newest groups
             epochs = {id: self._epoch_of(id) for id in ids}
-            for image in await store.load(ids, IDS_IN_MEMORY_MAX):
+            for image in await self._images(store, ids, damaged):
                 if (
                     image.lane in self._catalog.by_lane
                     and image.lane not in self._loaded
@@ -203,11 +207,7 @@ class LaneSet:
                     # Otherwise another node may have had it since it was read: the caller asks again.
                     and self._epoch_of(image.lane) == epochs[image.lane]
                 ):
-                    lane = self._loaded[image.lane] = self._make(image)
-                    lane.pins = self._pins.pop(image.lane, lane.pins)
-                    for tell in self.on_loaded:
-                        tell(lane)
-                    self._let_go()
+                    self._take_in(image, damaged)
         except PenstockError as failure:
             error = failure
         except Exception as failure:
@@ -215,11 +215,38 @@ class LaneSet:
         self._overtaken.difference_update(ids)
         for id in ids:
             future = self._loading.pop(id)
-            if error is None:
+            failed = self._damage.lane_found(id, damaged[id]) if id in damaged else error
+            if failed is None:
+                self._damage.lane_is_well(id)
                 future.set_result(None)
             else:
-                future.set_exception(error)
+                future.set_exception(failed)
                 future.exception()  # seen: a caller that was cancelled meanwhile leaves nobody to ask
+
+    async def _images(self, store: Store, ids: list[int], damaged: dict[int, StoreCorrupt]) -> list[LaneImage]:
+        """The images of these lanes; where one has a row that cannot be understood, those of the others."""
+        try:
+            return await store.load(ids, IDS_IN_MEMORY_MAX)
+        except StoreCorrupt as error:
+            if len(ids) == 1:
+                damaged[ids[0]] = error
+                return []
+        return [image for id in ids for image in await self._images(store, [id], damaged)]
+
+    def _take_in(self, image: LaneImage, damaged: dict[int, StoreCorrupt]) -> None:
+        try:
+            lane = self._make(image)
+        except StoreCorrupt as error:
+            damaged[image.lane] = error
+            return
+        except AssertionError as failure:
+            damaged[image.lane] = StoreCorrupt(f"its rows contradict each other: {failure}")
+            return
+        self._loaded[image.lane] = lane
+        lane.pins = self._pins.pop(image.lane, lane.pins)
+        for tell in self.on_loaded:
+            tell(lane)
+        self._let_go()
 
     def _make(self, image: LaneImage) -> Lane:
         queue = self._catalog.by_lane[image.lane]

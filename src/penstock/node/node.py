@@ -126,7 +126,7 @@ class Node:
         self.commits: Commits = self._committer
         commits = self.commits
         self.writer = CatalogWriter(catalog, store, commits, ownership, self.lifecycle)
-        self.lanes = LaneSet(catalog, store, memory, ownership, self.lifecycle, self.writer.known)
+        self.lanes = LaneSet(catalog, store, memory, ownership, self.lifecycle, self.writer.known, self.damage)
         self.lane_timers = LaneTimers(store, catalog, self.lanes, commits, clock, self.timers, self.tasks)
 
     def _build_consuming(self) -> None:
@@ -144,15 +144,15 @@ class Node:
             self.numbers,
             self.ownership,
         )
-        bodies = Bodies(self.cache, lanes, tasks)
-        self.claims = Claims(catalog, lanes, self.ownership, commits, clock, lifecycle, waiters, bodies, self.damage)
-        self.streams = Streams(lanes, commits, clock, lifecycle, waiters, bodies, self.counters, self.damage)
+        bodies = Bodies(self.cache, lanes, tasks, self.damage)
+        self.claims = Claims(catalog, lanes, self.ownership, commits, clock, lifecycle, waiters, bodies)
+        self.streams = Streams(lanes, commits, clock, lifecycle, waiters, bodies, self.counters)
         self.dead_letters = DeadLetters(lanes, commits, clock, bodies)
         self.extents = Extents(lanes)
         self.scan_limit = ScanLimit(
             limits.scans, limits.scan_bytes_per_second, lambda: self.counters.commit_seconds.count
         )
-        self.scans = Scans(catalog, lanes, self.cache, self.scan_limit)
+        self.scans = Scans(catalog, lanes, self.cache, self.scan_limit, self.damage)
 
     def _build_declaring(self) -> None:
         catalog, writer, lanes, commits = self.catalog, self.writer, self.lanes, self.commits
@@ -184,6 +184,7 @@ class Node:
             numbers,
             lifecycle,
             ownership,
+            self.damage,
         )
         if not commits.spans_slots:
             remote.neighbours = OwnSlots(outbox)

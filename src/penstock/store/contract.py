@@ -84,7 +84,7 @@ class Log(Protocol):
     async def read(self, lane: int, start: int, end: int, bytes_most: int) -> list[BatchRow]:
         """Batches that overlap [start, end), in order; at least one where there is one, then up to bytes_most.
 
-        An engine that verified a body's checksum sets `is_intact`; a damaged body is no error here.
+        An engine that verified the checksums of body and meta sets `is_intact`; damaged ones are no error here.
         """
 
     async def check(self, lane: int, start: int, bytes_most: int) -> list[CheckedBatch]:
@@ -240,6 +240,14 @@ class Store(Log, Catalog, Coordination, Protocol):
     @property
     def enqueueing(self) -> Enqueueing | None:
         """What applications enqueue; None where they cannot."""
+
+    @property
+    def place(self) -> str:
+        """Where its tables are, for people: a file, or a database."""
+
+    def body_place(self, lane: int, base: int) -> str:
+        """Where the body of a batch is that was read and is damaged, for people."""
+        ...
 
     def damage(self) -> list[str]:
         """What was found damaged while it was opened, and nobody has looked at since; for people to read."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock import Message
+from tests.damage import FLIP
 from tests.fronts.amqp091.rig import Inbox, Served, closes, quiet, served, until
+from tests.nodes import node_of
 
 if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel
@@ -289,3 +292,29 @@ def test_groups_of_a_work_queue_each_get_everything() -> None:
             for inbox in (second, third):
                 inbox.channel.connection.process_data_events(0.01)
         assert sorted(second.bodies + third.bodies) == sorted(first.bodies)
+
+
+# Damage in the store -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["body", "meta"])
+@pytest.mark.parametrize("arguments", [{}, {"x_consumer_group": "g"}])
+def test_damaged_messages_are_passed_over_and_named_by_the_next(
+    tmp_path: Path, part: str, arguments: dict[str, str]
+) -> None:
+    path = tmp_path / "x.db"
+    with served(path) as place:
+        stream(place, 6)
+        [lane] = node_of(place.broker).catalog.queue("default", "s").lanes
+    for offset in (2, 3):
+        FLIP[part](path, lane, offset)
+    with served(path) as place:
+        inbox = reader(place, prefetch=1, x_stream_offset="first", **arguments)
+        for count in range(1, 5):
+            inbox.wait(count)
+            inbox.channel.basic_ack(inbox.deliveries[-1][0].delivery_tag)
+        assert offsets(inbox) == [0, 1, 4, 5]
+        told = [properties.headers.get("x-stream-damaged") for _, properties, _ in inbox.deliveries]
+        assert told == [None, None, "0:2-2,0:3-3", None]
+        if arguments:
+            until(inbox.channel, lambda: committed(place, "g") == 6)

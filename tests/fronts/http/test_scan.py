@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import struct
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -328,54 +326,6 @@ async def test_wrong_questions(front: Front, path: str, status: int, words: str)
     reply = await front.call("GET", f"/v1/queues/{path}")
     assert reply.status == status, reply
     assert words in reply.message
-
-
-async def damaged(path: Path, what: str) -> None:
-    """Three batches, of which the second has a byte turned over on the disk: of its body, or of its metadata."""
-    async with front_on(await SqliteStore.open(path)) as front:
-        await filled(front, 4, 4, 4)
-    turn_over(path, what)
-
-
-def turn_over(path: Path, what: str) -> None:
-    chosen = "WHERE base = 4 AND count = 4"
-    with closing(sqlite3.connect(path)) as file, file:
-        [(meta, segment, end)] = file.execute(
-            f"SELECT meta, segment, position + size - length(meta) - 1 FROM batches {chosen}"
-        ).fetchall()
-        if what == "meta":
-            file.execute(f"UPDATE batches SET meta = ? {chosen}", (meta[:-1] + bytes([meta[-1] ^ 1]),))
-            return
-    with Path(f"{path}-log", f"{segment:010d}.log").open("r+b") as log:
-        log.seek(end)
-        byte = log.read(1)[0]
-        log.seek(end)
-        log.write(bytes([byte ^ 1]))
-
-
-def test_a_damaged_body_is_named_and_nothing_else_is_lost(tmp_path: Path) -> None:
-    async def main() -> None:
-        await damaged(tmp_path / "x.db", "body")
-        async with front_on(await SqliteStore.open(tmp_path / "x.db")) as front:
-            reply = await reply_of(front, start=0, end=12)
-            assert (reply.status, reply.code) == (500, "store_corrupt")
-            assert "queue 'log', lane 0: the payloads of offsets 4 to 7 are damaged" in reply.message
-            assert len(list((await scan(front, 0, 4)).messages())) == 4
-            assert len(list((await scan(front, 8, 12)).messages())) == 4
-            assert spans(await scan(front, payload=0)) == [(0, 4), (4, 8), (8, 12)]
-
-    run(main())
-
-
-def test_damaged_metadata_is_named_where_a_condition_needs_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        await damaged(tmp_path / "x.db", "meta")
-        async with front_on(await SqliteStore.open(tmp_path / "x.db")) as front:
-            reply = await reply_of(front, start=0, end=12, where="n = 1")
-            assert (reply.status, reply.code) == (500, "store_corrupt")
-            assert "queue 'log', lane 0: the metadata of offsets 4 to 7" in reply.message
-
-    run(main())
 
 
 def run(work: Any) -> None:

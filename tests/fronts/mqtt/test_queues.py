@@ -10,7 +10,9 @@ import mqtt5
 from mqtt5 import QoS
 
 from penstock import Message
+from tests.damage import flip_body, flip_meta
 from tests.fronts.mqtt.rig import Client, Front, opened, scenario, until, until_it_is
+from tests.nodes import node_of
 
 
 def given(packet: Any) -> dict[str, str]:
@@ -255,3 +257,23 @@ async def test_a_key_that_no_topic_can_have_is_told_beside_it(tmp_path: Path) ->
         await front.broker.publish("orders", Message(b"1", key="a.#"))
         message = await client.message()
         assert (message.topic, given(message)["key"]) == ("$queue/orders", "a.#")
+
+
+@scenario
+async def test_damaged_messages_of_a_stream_are_passed_over_and_named_by_the_next(tmp_path: Path) -> None:
+    async with opened(tmp_path) as front:
+        await front.broker.declare_queue("events", retain_messages=1000)
+        for number in range(5):
+            await front.broker.publish("events", Message(b"%d" % number, key="k"))
+        [lane] = node_of(front.broker).catalog.queue("default", "events").lanes
+    flip_body(tmp_path / "mqtt.db", lane, 1)
+    flip_meta(tmp_path / "mqtt.db", lane, 3)
+    async with opened(tmp_path) as front:
+        client = await front.connect("client")
+        wanted = {"consumer-group": "readers", "x-stream-offset": "first"}
+        await client.subscribe("$queue/events/#", qos=1, properties=wanted)
+        found = [await client.message() for _ in range(3)]
+        assert [one.payload for one in found] == [b"0", b"2", b"4"]
+        assert [given(one).get("x-stream-damaged") for one in found] == [None, "0:1-1", "0:3-3"]
+        assert await settle(client, found[2], "$ack", queue="events") == 0
+        assert (await group_of(front, "events", "readers")).lag == 0

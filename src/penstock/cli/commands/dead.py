@@ -11,7 +11,7 @@ from penstock.cli.connection import ServerAddress, answered, server_options
 from penstock.cli.grouped_options import as_one
 from penstock.cli.moments import when
 from penstock.cli.names import confirmed, group_option, max_option, queue_argument
-from penstock.cli.output import Answer, counted, listed, payload_text, said
+from penstock.cli.output import Answer, counted, listed, note_damage, payload_text, said
 
 if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
@@ -97,6 +97,7 @@ async def list_dead(client: AsyncClient, queue: str, group: str, choice: Choice,
     from penstock.wire.http.answers import DeadBody
 
     found = await client.dead(queue, group, max=most, **choice._asdict())
+    note_damage(found.damaged)
     rows = [
         (
             f"{one.received.lane}:{one.received.offset}",

@@ -9,7 +9,7 @@ import click
 from penstock.cli.connection import ServerAddress, json_option, server_options, with_client
 from penstock.cli.moments import Start, start
 from penstock.cli.names import queue_argument
-from penstock.cli.output import note
+from penstock.cli.output import note, note_damage
 from penstock.cli.show_message import Show, raw_option, shower
 
 if TYPE_CHECKING:
@@ -85,8 +85,9 @@ async def follow(reader: LogReader, show: Show, most: int | None, no_follow: boo
         found = False
         for lane in list(reader.places):
             read = await reader.read(lane, READ_MESSAGES if left is None else min(left, READ_MESSAGES))
+            note_damage(read.damaged)
             show(read.messages)
-            found = found or len(read) > 0
+            found = found or len(read) > 0 or bool(read.damaged)
             left = None if left is None else left - len(read)
             if left == 0:
                 return
@@ -117,7 +118,7 @@ class LogReader:
             # No message has this time, so the offset found is the end of the log, whatever the clocks say.
             time_ms = TIME_MS_MAX if place.at_end else place.time_ms
             read = await self._client.read_from(self._queue, time_ms=time_ms, max=1, lane=lane)
-            self.places[lane] = read.next_offset - len(read)
+            self.places[lane] = min([read.next_offset - len(read), *[gap.start for gap in read.damaged]])
 
     async def read(self, lane: int, most: int) -> StreamRead:
         from penstock.model.errors import OffsetGone

@@ -155,7 +155,9 @@ def _slice(part: EncodedSlice) -> Slice:
 def read_of(body: bytes) -> StreamRead:
     answer = _decode_read(body)
     slices = [_slice(part) for part in answer.slices]
-    return StreamRead(answer.queue, answer.lane, slices, answer.next_offset, answer.primary_committed, answer.done)
+    return StreamRead(
+        answer.queue, answer.lane, slices, answer.next_offset, answer.primary_committed, answer.done, answer.damaged
+    )
 
 
 # Verdicts ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from penstock.core.group.entries import Entry
 from penstock.core.group.settle import end_lease
 from penstock.core.group.state import WorkState
 from penstock.core.group.walk import Walk
-from penstock.core.log import Segment
+from penstock.core.log import DAMAGED, Segment
 from penstock.model.work import MESSAGE_WORK, Budget, Pause
 
 SWEPT_AT_ONCE: Final = 1_000
@@ -85,7 +85,9 @@ def _sweep(group: WorkState, now_ms: int, budget: Budget) -> None:
     while (expires_ms := head_expires_ms(group)) is not None and expires_ms <= now_ms:
         segment = group.lane.log.find(group.next)
         end = _expired_end(group, segment, now_ms)
-        if group.settings.filter is None:
+        if segment.columns & DAMAGED:
+            group.bury(group.next, end, now_ms)
+        elif group.settings.filter is None:
             group.expire(Entry(group.next, end), now_ms)
         else:
             walk = Walk(group, now_ms, 0, None, budget)

@@ -7,7 +7,7 @@ binds them to one class. Time comes in as an argument; nothing here is random, w
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.core.group.dead import Dead
 from penstock.core.group.entries import Entry
@@ -18,6 +18,8 @@ from penstock.core.log import Log
 from penstock.model.errors import LeaseLost
 from penstock.model.events import Event, Kind
 from penstock.model.rows import DeadRow
+
+META_DAMAGED: Final = "the metadata of their batch fails its checksum: partitions, delays and filters are not known"
 
 
 class LaneView(Protocol):
@@ -174,6 +176,10 @@ class WorkState:
         if is_copied:
             self.died.append(row)
             self.lane.has_died = True
+
+    def bury(self, start: int, end: int, now_ms: int) -> None:
+        """Make messages of a batch dead letters whose metadata is damaged, whoever they were for and whenever due."""
+        self.die(Entry(start, end), now_ms, "damaged", META_DAMAGED)
 
     def expire(self, entry: Entry, now_ms: int) -> None:
         """Drop messages that are past their ttl, or make them dead letters, as the group says."""

@@ -12,7 +12,7 @@ from penstock.core.group.claim import CLAIM_BYTES_MAX
 from penstock.core.group.entries import Entry, merged, ranges_of
 from penstock.core.group.settings import Settings
 from penstock.core.group.state import Events, LaneView
-from penstock.core.log import Missing, Segment
+from penstock.core.log import DAMAGED, Missing, Segment
 from penstock.model.errors import InvalidArgument
 from penstock.model.rows import GroupRow, LaneChange
 from penstock.model.work import MESSAGE_WORK, Budget, Pause
@@ -57,6 +57,12 @@ class StreamGroup:
                 if taken:
                     break
                 raise
+            if segment.columns & DAMAGED:
+                if not taken:  # alone, whole and whoever it was for: its reader is told of a gap
+                    end = min(segment.end, self.lane.visible_end)
+                    taken.append(Entry(self.next, end))
+                    self.next = end
+                break
             each = segment.bytes_each
             within = min(most, left // each if taken else max(1, left // each))
             if not within:
@@ -138,6 +144,15 @@ class StreamGroup:
         if low < start:
             self.handed[consumer] = (low, start)
         self.next = min(self.next, start)
+
+    def pass_over(self, consumer: str, start: int, end: int) -> None:
+        """What a consumer was given of [start, end) is damaged, and so is the rest: the cursor moves behind it.
+
+        Not where it was moved elsewhere meanwhile.
+        """
+        if consumer in self.handed and start <= self.next < end:
+            self.handed[consumer] = (self.handed[consumer][0], end)
+            self.next = end
 
     def needed_from(self) -> int:
         """The lowest offset that this group still needs."""

@@ -1,7 +1,8 @@
 """The walk: a claim looks at messages never handed out and decides for each.
 
 Expired → dropped or dead; filtered out → done; delayed, locked or outranked → parked; else taken. A batch without
-per-message decisions is taken by range arithmetic alone. The walk stops when it has enough, at the end of what is
+per-message decisions is taken by range arithmetic alone; one with damaged metadata is dead as a whole, since nothing
+can be decided of its messages, and locks no partition. The walk stops when it has enough, at the end of what is
 committed, when too much is parked, where heads are not in memory, or when its budget is spent.
 """
 
@@ -13,12 +14,12 @@ from typing import Final
 from penstock.batch import COLUMN_DELAY_MS, COLUMN_NOT_BEFORE_MS, COLUMN_PARTITION, COLUMN_PRIORITY, COLUMN_TTL_MS
 from penstock.core.group.entries import Entry, merged
 from penstock.core.group.state import WorkState
-from penstock.core.log import Missing, Segment
+from penstock.core.log import DAMAGED, Missing, Segment
 from penstock.model.work import MESSAGE_WORK, Budget
 
 PARKED_MAX: Final = 100_000
 """Parked entries at which a claim stops looking further: the bound on a group's memory."""
-TIMED: Final = COLUMN_DELAY_MS | COLUMN_NOT_BEFORE_MS | COLUMN_TTL_MS
+TIMED: Final = COLUMN_DELAY_MS | COLUMN_NOT_BEFORE_MS | COLUMN_TTL_MS | DAMAGED
 TIMED_OR_KEYED: Final = TIMED | COLUMN_PARTITION
 """Columns that need a decision per message; the second, in an ordered group."""
 
@@ -54,6 +55,11 @@ class Walk:
                     break
                 raise
             end = min(segment.end, lane.visible_end)
+            if segment.columns & DAMAGED:
+                budget.left -= MESSAGE_WORK
+                group.bury(group.next, end, self.now_ms)
+                group.move_to(end)
+                continue
             take, left = self._take_range if self._is_plain(segment) else self._take_each, budget.left
             stop = take(segment, group.next, end, park_all)
             if stop == group.next:
@@ -143,6 +149,9 @@ class Walk:
             return
         for offset in range(start, end):
             segment = self.group.lane.log.find(offset)
+            if segment.columns & DAMAGED:  # whoever claims it finds out again
+                into.append(Entry(offset, offset + 1))
+                continue
             meta, index = segment.decoded(), offset - segment.base
             partition = "" if meta.partition is None or not self.watched & COLUMN_PARTITION else meta.partition[index]
             priority = 0 if meta.priority is None or not self.watched & COLUMN_PRIORITY else meta.priority[index]

@@ -20,6 +20,7 @@ from penstock.fronts.amqp091.consuming import GONE, LOOK_SECONDS, PAUSE_SECONDS,
 from penstock.fronts.amqp091.errors import precondition
 from penstock.fronts.amqp091.mapping import outgoing, routing_key, with_headers
 from penstock.fronts.amqp091.settling import Action, Holder, Place
+from penstock.fronts.damaged_ranges import DAMAGED_HEADER, PassedOver
 from penstock.fronts.key_filter import KeyFilter
 from penstock.model.errors import Closed, InvalidArgument, OffsetGone, PenstockError
 from penstock.wire.amqp091.tables import Timestamp
@@ -112,6 +113,7 @@ class _Reader(Standing):
         self._filter = wanted
         self._primary = primary
         self._reading: asyncio.Task[StreamRead] | None = None
+        self._passed_over = PassedOver()
 
     async def hold(self) -> None:
         while (reading := self._reading) is not None:
@@ -135,7 +137,8 @@ class _Reader(Standing):
             await asyncio.sleep(PAUSE_SECONDS)
             return None
         read: StreamRead = reading.result()
-        if not read.slices and loop.time() - began < LOOK_SECONDS:
+        self._passed_over.add(read.damaged)
+        if not (read.slices or read.damaged) and loop.time() - began < LOOK_SECONDS:
             await asyncio.sleep(LOOK_SECONDS)
         return read
 
@@ -171,6 +174,8 @@ class _Reader(Standing):
             marks["x-work-committed-offset"] = read.primary_committed
             marks["x-work-acked"] = bool(one.done)
             marks["x-work-group"] = self._primary
+        if damaged := self._passed_over.before(one):
+            marks[DAMAGED_HEADER] = damaged
         return marks
 
 
@@ -191,7 +196,7 @@ class FreeReader(_Reader):
         except OffsetGone:
             self._offset = (await broker.lanes(queue)).lanes[0].first
             return
-        if read is not None and read.slices and not self._stopping and not self.channel.is_closed:
+        if read is not None and not self._stopping and not self.channel.is_closed:
             self._offset = read.next_offset
             self._send(read, self)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.api.results import Lease, Received
+from penstock.fronts.damaged_ranges import DAMAGED_HEADER, PassedOver
 from penstock.fronts.key_filter import KeyFilter, key_filter
 from penstock.fronts.mqtt.delivering import LEASE_SECONDS, WAIT_SECONDS, Source
 from penstock.fronts.mqtt.errors import Refusal
@@ -160,11 +161,16 @@ class StreamSource(QueueSource):
     primary_group: str = ""
     _committed: int | None = None
 
+    def __init__(self, client: Client, subscription: Subscription, pattern: KeyFilter) -> None:
+        super().__init__(client, subscription, pattern)
+        self._passed_over = PassedOver()
+
     async def claim(self, most: int) -> None:
         read = await self.broker.read(
             self.queue, self.subscription.group, max=most, wait=WAIT_SECONDS, consumer=self.token
         )
         self._committed = read.primary_committed
+        self._passed_over.add(read.damaged)
         self.keep(None, read.messages)
 
     def room(self) -> int:
@@ -179,6 +185,8 @@ class StreamSource(QueueSource):
             ("x-stream-offset", str(received.offset)),
             ("x-stream-timestamp", str(received.published_ms)),
         )
+        if damaged := self._passed_over.before(received):
+            found += ((DAMAGED_HEADER, damaged),)
         if self._committed is not None:
             found += (
                 ("x-work-committed-offset", str(self._committed)),

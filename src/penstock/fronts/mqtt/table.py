@@ -131,11 +131,11 @@ class Table:
         """Take in what comes next; whether there may be more."""
         found = await self._broker.read_from(self.queue, self._next, max=PAGE)
         if self._next is None:
-            self._base = found.next_offset - len(found)
+            self._base = found.next_offset - len(found) - sum([gap.end - gap.start for gap in found.damaged])
         for received in found.messages:
             _take(received, rows, gone, tell)
         self._next = found.next_offset
-        return len(found) > 0  # a page may be short: its bytes are bounded too
+        return len(found) > 0 or bool(found.damaged)  # a page may be short: its bytes are bounded too
 
     # Writing ----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from penstock.api.dead_letters import DeadLetters, DeadMessage, DeadOptions, DeadPage, DeadRanges, DeadReason
+from penstock.api.dead_letters import DeadLetters, DeadList, DeadOptions, DeadPage, DeadRanges, DeadReason
 from penstock.model import BATCH_MESSAGES_MAX, DEFAULT_GROUP, check_integer
 from penstock.node.arguments import choice_of, place_after
 from penstock.node.broker.names import Names
@@ -15,7 +15,7 @@ class LocalDeadLetters(Names, DeadLetters):
 
     async def dead(
         self, queue: str, group: str = DEFAULT_GROUP, *, max: int = 100, **choice: Unpack[DeadOptions]
-    ) -> list[DeadMessage]:
+    ) -> DeadList:
         home = self._queue(queue, "browse")
         check_integer(max, "max", 1, BATCH_MESSAGES_MAX)
         chosen = choice_of(home, **choice)

@@ -46,7 +46,10 @@ class PeerClient(AsyncClient):
         while lane < lanes:
             found = await self.dead(queue, group, lane=lane, offsets=(offset, INTEGER_MAX), max=max)
             if found:  # perhaps not all of the lane, however few: their bytes are bounded too
-                return DeadPage(found, (lane, found[-1].received.offset + 1))
+                last = found[-1].received.offset
+                return DeadPage(found, (lane, last + 1), [gap for gap in found.damaged if gap.start < last])
+            if found.damaged:
+                return DeadPage([], (lane, found.damaged[-1].end), found.damaged)
             lane, offset = lane + 1, 0
         return DeadPage([], None)
 

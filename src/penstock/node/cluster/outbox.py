@@ -33,6 +33,7 @@ from penstock.node.cluster.remote_publish import Landed, Landing, is_remote_part
 from penstock.node.commit.commits import Commits
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle, Numbers
+from penstock.node.observe.damage import Damage
 from penstock.node.publish.append import Publisher
 from penstock.node.publish.parts import Part
 from penstock.node.spool.positions import Positions
@@ -68,6 +69,7 @@ class Outbox:
     _numbers: Numbers
     _lifecycle: Lifecycle
     _ownership: Ownership
+    _damage: Damage
 
     def __post_init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
@@ -278,7 +280,7 @@ class Outbox:
         """Copy one message. It is durable with the next commit, which a page of rows shares."""
         message = await self._message(row)
         parts = [] if message is None else await in_turns(self._dead_copies.parts(letter, message))
-        group = self._moving_group(row, letter)
+        group = None if message is None else self._moving_group(row, letter)
         if group is not None:
             await self._lanes.run(row.lane, lambda _lane: None)  # in memory, when the rest is done without a wait
 
@@ -316,7 +318,7 @@ class Outbox:
             self._commits.touch(lane)
 
     async def _message(self, row: OutboxRow) -> Message | None:
-        """The dead message; None if it was purged, with all of its batch, before it could be copied."""
+        """The dead message; None if it was purged with its batch, or is damaged: then it stays where it is."""
         try:
             self._check_there(row)
         except NotFound:
@@ -325,7 +327,11 @@ class Outbox:
         if not batches or not batches[0].base <= row.offset < batches[0].end:
             return None
         batch, index = batches[0], row.offset - batches[0].base
-        return Reader(EncodedBatch(batch.count, batch.meta, batch.body)).messages(index, index + 1)[0]
+        reader = Reader(EncodedBatch(batch.count, batch.meta, batch.body), is_checked=batch.is_intact)
+        if not reader.is_intact():
+            self._damage.found_in(row.lane, batch.base, reader)
+            return None
+        return reader.messages(index, index + 1)[0]
 
     def _check_there(self, row: OutboxRow) -> None:
         """Raise where the lane is gone: an ephemeral one goes with its process, and the next may reuse its id."""

@@ -11,11 +11,12 @@ from typing import Final
 
 from penstock.api.results import Slice
 from penstock.core.group.claim import CLAIM_BYTES_MAX
-from penstock.core.group.entries import Entry, runs_of
+from penstock.core.group.entries import Entry, runs_of, union
 from penstock.core.lane import Lane
 from penstock.model.errors import PenstockError, StoreCorrupt
 from penstock.node.cache import BatchCache, CachedBatch
 from penstock.node.lanes import LaneSet
+from penstock.node.observe.damage import Damage
 from penstock.node.timers import Tasks
 
 READ_BYTES: Final = 2 * 1024 * 1024
@@ -28,10 +29,11 @@ BATCHES_AHEAD: Final = 8
 class Bodies:
     """Reads through the cache."""
 
-    def __init__(self, cache: BatchCache, lanes: LaneSet, tasks: Tasks) -> None:
+    def __init__(self, cache: BatchCache, lanes: LaneSet, tasks: Tasks, damage: Damage) -> None:
         self._cache = cache
         self._lanes = lanes
         self._tasks = tasks
+        self._damage = damage
         self._reading_ahead: set[int] = set()
 
     def cached(self, lane: Lane, entries: Sequence[Entry]) -> list[Slice] | None:
@@ -83,6 +85,25 @@ class Bodies:
                 left -= (stop - start) * each
                 start = stop
         return slices
+
+    def damage_of(self, lane: Lane, part: Slice) -> str:
+        """Tell of a slice's batch, which is damaged; the text that says so."""
+        return self._damage.found_in(lane.id, part.offset - part.start, part.reader)
+
+    def sifted(self, lane: Lane, slices: Sequence[Slice]) -> tuple[list[Slice], list[tuple[int, int]]]:
+        """Those that can be read, and the offsets of the others: each up to the end of its batch, as far as is visible.
+
+        Looked at now, not when somebody decodes them: what cannot be read must not count as given.
+        """
+        damaged = [part for part in slices if not part.reader.is_intact()]
+        if not damaged:
+            return list(slices), []
+        for part in damaged:
+            self.damage_of(lane, part)
+        gaps = [
+            (part.offset, min(part.offset - part.start + part.reader.batch.count, lane.visible_end)) for part in damaged
+        ]
+        return [part for part in slices if part.reader.is_intact()], union(gaps)
 
     def read_ahead(self, lane: Lane, group_id: int, end: int) -> None:
         """A group was given messages up to `end`: where it lags and goes in order, read what it needs next."""

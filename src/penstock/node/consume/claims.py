@@ -30,7 +30,6 @@ from penstock.node.consume.bodies import Bodies
 from penstock.node.consume.waiters import Claimed, Request, Waiters, is_visible
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle
-from penstock.node.observe.damage import Damage
 
 
 @dataclass(eq=False, repr=False)
@@ -45,7 +44,6 @@ class Claims:
     _lifecycle: Lifecycle
     _waiters: Waiters
     _bodies: Bodies
-    _damage: Damage
 
     # Claim ------------------------------------------------------------------------------------------------
 
@@ -82,9 +80,10 @@ class Claims:
                 claimed = await self._take(queue, group, request, patient=False)
 
     async def _take(self, queue: Queue, group: Group, request: Request, *, patient: bool) -> Claimed | None:
-        """Try the queue's lanes in turn, beginning after the one that gave last."""
+        """Try the queue's lanes in turn, beginning after the one that gave last; a damaged one is left out."""
         lanes, take = queue.lanes, self._waiters.take
         first, again = queue.rotation, True  # others turn it on while this one waits
+        broken: dict[int, StoreCorrupt] = {}
         while again:
             self._lifecycle.check_open()  # a node that lost its lanes would load them again and again
             again = False
@@ -101,13 +100,19 @@ class Claims:
                     lane = None
                     await asyncio.sleep(0)
                 if lane is None:
-                    claimed = await self._lanes.run(
-                        lanes[index], lambda lane: take(lane, group.id, request, patient=patient)
-                    )
+                    try:
+                        claimed = await self._lanes.run(
+                            lanes[index], lambda lane: take(lane, group.id, request, patient=patient)
+                        )
+                    except StoreCorrupt as error:
+                        broken[index] = error
+                        continue
                     again = again or step > 0  # meanwhile something may have come to a lane that was empty
                 if claimed is not None:
                     queue.rotation = (index + 1) % len(lanes)
                     return claimed
+        if len(broken) == len(lanes):
+            raise broken[first]
         return None
 
     async def _deliver(self, queue: Queue, claimed: Claimed, request: Request, is_with_its_publish: bool) -> Claim:
@@ -148,7 +153,7 @@ class Claims:
         for part in slices:
             if not part.reader.is_intact():
                 end = part.offset + part.stop - part.start
-                error = self._damage.found(claimed.lane.id, part.offset, end)
+                error = self._bodies.damage_of(claimed.lane, part)
                 self._waiters.set_aside(claimed, part.offset, end, error)
         return [part for part in slices if part.reader.is_intact()]
 

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.api.dead_letters import DeadMessage, DeadPage, DeadRange, DeadRanges, DeadReason
+from penstock.api.dead_letters import DeadList, DeadMessage, DeadPage, DeadRange, DeadRanges, DeadReason
+from penstock.api.results import DamagedRange
 from penstock.api.ticket import Ticket
 from penstock.core.filters import Filter
 from penstock.core.group.claim import CLAIM_BYTES_MAX
@@ -63,26 +64,30 @@ class DeadLetters:
     _clock: Clock
     _bodies: Bodies
 
-    async def listed(self, queue: Queue, group: Group, choice: Choice, most: int) -> list[DeadMessage]:
+    async def listed(self, queue: Queue, group: Group, choice: Choice, most: int) -> DeadList:
         """Up to `most` dead letters by lane and offset, or as many as make one answer."""
-        found: list[DeadMessage] = []
+        found = DeadList()
         left = CLAIM_BYTES_MAX
         for lane in await self._lanes.together(queue.lanes):
             for row in choice.rows(lane, group):
                 start = row.start
                 while start < row.end:
-                    some, start = await self._read(queue, lane, row, start, choice)
+                    some, start, damaged = await self._read(queue, lane, row, start, choice)
                     left -= _bytes_of(some)
                     if found and left < 0:
                         return found
                     found += some
+                    found.damaged += damaged
                     if len(found) >= most:
-                        return found[:most]
+                        return _first_of(found, most)
+                    if len(found.damaged) >= most:
+                        return found
         return found
 
     async def page(self, queue: Queue, group: Group, start: tuple[int, int], most: int) -> DeadPage:
         """The dead letters from a (lane, offset) on, up to `most` of them, or as many as make one answer."""
         found: list[DeadMessage] = []
+        damaged: list[DamagedRange] = []
         left = CLAIM_BYTES_MAX
         lane_id, offset = start
         for index in range(queue.index_of(lane_id), len(queue.lanes)):
@@ -90,18 +95,19 @@ class DeadLetters:
             for row in Choice(offsets=(offset, lane.visible_end)).rows(lane, group):
                 begin = max(row.start, offset)
                 while begin < row.end:
-                    if len(found) >= most:
-                        return DeadPage(found, (index, begin))
+                    if len(found) >= most or len(damaged) >= most:
+                        return DeadPage(found, (index, begin), damaged)
                     end = min(row.end, begin + most - len(found))
                     part = msgspec.structs.replace(row, end=end)
-                    some, following = await self._read(queue, lane, part, begin, Choice())
+                    some, following, gaps = await self._read(queue, lane, part, begin, Choice())
                     left -= _bytes_of(some)
                     if found and left < 0:
-                        return DeadPage(found, (index, begin))
+                        return DeadPage(found, (index, begin), damaged)
                     found += some
+                    damaged += gaps
                     begin = following
             offset = 0
-        return DeadPage(found, None)
+        return DeadPage(found, None, damaged)
 
     async def ranges(self, queue: Queue, group: Group, start: tuple[int, int], most: int) -> DeadRanges:
         """Where the dead letters are from a (lane, offset) on, up to `most` ranges. No message is read."""
@@ -119,23 +125,22 @@ class DeadLetters:
 
     async def _read(
         self, queue: Queue, lane: Lane, row: DeadRow, start: int, choice: Choice
-    ) -> tuple[list[DeadMessage], int]:
-        """Some dead letters of a row from `start` on, those that were chosen, and where to go on.
-
-        Those that are damaged are passed over: `reasons` and `ranges` tell of them.
-        """
+    ) -> tuple[list[DeadMessage], int, list[DamagedRange]]:
+        """Some dead letters of a row from `start` on, those that were chosen; where to go on; what is damaged."""
         end = min(row.end, start + READ_AT_ONCE)
-        slices = await self._bodies.slices(lane, [Entry(start, end, row.attempts)])
+        found = await self._bodies.slices(lane, [Entry(start, end, row.attempts)])
+        slices, gaps = self._bodies.sifted(lane, found)
         index = queue.index_of(lane.id)
         matching = Matching(choice.condition)
-        found = [
+        dead = [
             DeadMessage(received, row.reason, row.error, row.attempts, row.consumer, row.dead_ms)
             for part in slices
-            if part.reader.is_intact()
             for received in part.messages(queue.name, index)
             if await matching.matches(received.message)
         ]
-        return found, slices[-1].offset + slices[-1].stop - slices[-1].start
+        damaged = [DamagedRange(index, low, min(high, row.end)) for low, high in gaps]
+        last = found[-1]
+        return dead, max(last.offset + last.stop - last.start, *[gap.end for gap in damaged], 0), damaged
 
     async def reasons(self, queue: Queue, group: Group) -> list[DeadReason]:
         """Why messages of a group died, the most frequent reason first. No message is read."""
@@ -187,9 +192,17 @@ class DeadLetters:
         for row in rows:
             start = row.start
             while start < row.end:
-                found, start = await self._read(queue, lane, row, start, choice)
+                found, start, _ = await self._read(queue, lane, row, start, choice)
                 ranges += [(dead.received.offset, dead.received.offset + 1) for dead in found]
         return ranges
+
+
+def _first_of(found: DeadList, most: int) -> DeadList:
+    """The first of them, and what was passed over up to there."""
+    kept = DeadList(found[:most])
+    last = kept[-1].received
+    kept.damaged = [gap for gap in found.damaged if (gap.lane, gap.start) < (last.lane, last.offset)]
+    return kept
 
 
 def _bytes_of(found: Iterable[DeadMessage]) -> int:

@@ -15,12 +15,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.api.results import Scan, ScanSlice, ScanState
-from penstock.batch import decode_meta, is_intact
+from penstock.api.results import DamagedRange, Scan, ScanSlice, ScanState
+from penstock.batch import decode_meta, is_intact, is_meta_intact
 from penstock.core.filters import Filter
+from penstock.core.group.entries import union
 from penstock.core.group.stream import StreamGroup
 from penstock.core.group.work import WorkGroup
 from penstock.core.lane import Lane
+from penstock.core.log import DAMAGED
 from penstock.model.errors import InvalidBatch, NotFound, StoreCorrupt
 from penstock.model.work import SLICE_WORK
 from penstock.node.cache import BatchCache
@@ -28,6 +30,7 @@ from penstock.node.catalog import Catalog, Group, Queue
 from penstock.node.consume.extents import lane_from
 from penstock.node.consume.scan_limit import ScanLimit
 from penstock.node.lanes import LaneSet
+from penstock.node.observe.damage import Damage
 
 SCAN_BYTES: Final = 8 * 1024 * 1024
 SCAN_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -59,7 +62,8 @@ class _Stored(msgspec.Struct, frozen=True, gc=False):
     published_ms: int
     meta: bytes
     body: bytes | None = None
-    is_intact: bool = True
+    is_intact: bool = False
+    """Known to be."""
 
     @property
     def end(self) -> int:
@@ -78,6 +82,7 @@ class Scans:
     _lanes: LaneSet
     _cache: BatchCache
     _limit: ScanLimit
+    _damage: Damage
 
     async def scan(self, queue: Queue, lane_id: int, start: int, end: int, wanted: Wanted, bytes_most: int) -> Scan:
         """[start, end) of a lane, or the first part of it that makes one answer."""
@@ -86,10 +91,11 @@ class Scans:
             stop = min(end, lane.visible_end)
             first, visible_end = lane.first, lane.visible_end
             slices: list[ScanSlice] = []
+            damaged: list[tuple[int, int]] = []
             if start < stop:
                 lane.pin(start)
                 try:
-                    slices = await self._slices(lane, start, stop, wanted, self._limit.bytes_most(bytes_most))
+                    slices, damaged = await self._slices(lane, start, stop, wanted, self._limit.bytes_most(bytes_most))
                 except InvalidBatch as error:
                     raise StoreCorrupt(f"queue {queue.name!r}, lane {queue.index_of(lane_id)}: {error}") from error
                 finally:
@@ -99,11 +105,16 @@ class Scans:
                 began = perf_counter()
                 slices = _with_states(slices, _states(lane, wanted.group, start, next_offset))
                 await self._limit.used(perf_counter() - began)
-        return Scan(queue.name, queue.id, queue.index_of(lane_id), first, visible_end, next_offset, slices)
+        index = queue.index_of(lane_id)
+        gaps = [DamagedRange(index, *gap) for gap in union(damaged)]
+        return Scan(queue.name, queue.id, index, first, visible_end, next_offset, slices, gaps)
 
-    async def _slices(self, lane: Lane, start: int, stop: int, wanted: Wanted, bytes_most: int) -> list[ScanSlice]:
-        """Consecutive slices from `start` on, until there is enough."""
+    async def _slices(
+        self, lane: Lane, start: int, stop: int, wanted: Wanted, bytes_most: int
+    ) -> tuple[list[ScanSlice], list[tuple[int, int]]]:
+        """Consecutive slices from `start` on, until there is enough; which of them are damaged and give nothing."""
         slices: list[ScanSlice] = []
+        damaged: list[tuple[int, int]] = []
         steps = _Steps(self._limit)
         offset, size, unfolded = start, 0, 0
         while offset < stop and len(slices) < SLICES_MAX and (size < bytes_most or not slices):
@@ -118,7 +129,10 @@ class Scans:
                 if batch.base > offset:
                     raise StoreCorrupt(f"offsets {offset} to {batch.base - 1} of lane {lane.id} should be in the store")
                 part = _slice(batch, offset, min(stop, batch.end), wanted)
-                if wanted.condition is not None:
+                if not self._is_whole(lane, batch):
+                    damaged.append((part.offset, part.end))
+                    part = msgspec.structs.replace(part, rows=b"", meta=None, body=None)
+                elif wanted.condition is not None:
                     part = await _chosen(steps, part, batch.meta, wanted.condition)
                 unfolded += part.unfolded
                 if unfolded > SCAN_BYTES_MAX and slices:
@@ -133,7 +147,19 @@ class Scans:
                     break
                 await steps.may_end()
             await steps.end()
-        return slices
+        return slices, damaged
+
+    def _is_whole(self, lane: Lane, batch: _Stored) -> bool:
+        """Whether all that was read of a batch can be given. Damage is told."""
+        if batch.is_intact:
+            return True
+        if not is_meta_intact(batch.meta, batch.count):
+            self._damage.found(lane.id, batch.base, batch.end, "meta")
+            return False
+        if batch.body is not None and not is_intact(batch.body):
+            self._damage.found(lane.id, batch.base, batch.end, "body")
+            return False
+        return True
 
     # Batches from memory and from the store ---------------------------------------------------------------
 
@@ -165,7 +191,7 @@ class Scans:
                 yield _Stored(*place, encoded.meta, encoded.body, batch.reader.is_checked)
                 size += encoded.size
             else:
-                yield _Stored(*place, segment.meta)
+                yield _Stored(*place, segment.meta, is_intact=not segment.columns & DAMAGED)
                 size += len(segment.meta)
             offset = segment.end
 
@@ -196,10 +222,6 @@ class _Steps:
 
 
 def _slice(batch: _Stored, offset: int, end: int, wanted: Wanted) -> ScanSlice:
-    if batch.body is not None and not (batch.is_intact or is_intact(batch.body)):
-        raise InvalidBatch(
-            f"the payloads of offsets {batch.base} to {batch.end - 1} are damaged: their checksum does not match"
-        )
     return ScanSlice(
         batch.base,
         batch.count,

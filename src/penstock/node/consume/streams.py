@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from penstock.api.inspect import Page
-from penstock.api.results import Received, Slice, StreamRead
+from penstock.api.results import DamagedRange, Received, Slice, StreamRead
 from penstock.api.ticket import Ticket
 from penstock.core.filters import Filter
 from penstock.core.group.claim import CLAIM_BYTES_MAX
@@ -27,13 +27,14 @@ from penstock.node.consume.waiters import Waiters
 from penstock.node.lanes import LaneSet
 from penstock.node.lifecycle import Lifecycle
 from penstock.node.observe.counters import Counters
-from penstock.node.observe.damage import Damage
 
 BROWSE_SCAN_MAX: Final = 10_000
 BROWSE_WORK_MAX: Final = 2_000_000
 """What a page may spend on its condition, in characters that a LIKE goes through: about half a second at the most."""
 FILTERED_AT_ONCE: Final = 200
 """Messages that a page with a condition reads at a time."""
+DAMAGED_AT_ONCE: Final = 100
+"""Damaged ranges that one read passes over to find a message behind them."""
 
 
 @dataclass(eq=False, repr=False)
@@ -47,7 +48,6 @@ class Streams:
     _waiters: Waiters
     _bodies: Bodies
     _counters: Counters
-    _damage: Damage
 
     # Stream groups ---------------------------------------------------------------------------------------
 
@@ -62,8 +62,7 @@ class Streams:
                     return result
                 left_ms = deadline_ms - self._clock.now_ms()
                 if left_ms <= 0 or self._lifecycle.draining:
-                    next_offset = await self._lanes.run(queue.lanes[0], lambda lane: lane.stream(group.id).next)
-                    return StreamRead(queue.name, 0, [], next_offset)
+                    return await self._nothing(queue, group)
                 if change is None:
                     change = self._waiters.listen(queue)  # and look once more
                     continue
@@ -75,11 +74,31 @@ class Streams:
             if change is not None:
                 self._waiters.unlisten(queue, change)
 
+    async def _nothing(self, queue: Queue, group: Group) -> StreamRead:
+        """An empty answer: where the group stands in the first lane that can be used."""
+        for index, lane_id in enumerate(queue.lanes):
+            try:
+                next_offset = await self._lanes.run(lane_id, lambda lane: lane.stream(group.id).next)
+            except StoreCorrupt:
+                if index + 1 == len(queue.lanes):
+                    raise
+            else:
+                return StreamRead(queue.name, index, [], next_offset)
+        raise AssertionError("a queue has a lane")
+
     async def _read_lanes(self, queue: Queue, group: Group, consumer: str, most: int) -> StreamRead | None:
+        """From the next lane that has something; those that are damaged are left out."""
         first = queue.rotation  # others turn it on while this one waits
+        broken = 0
         for step in range(len(queue.lanes)):
             index = (first + step) % len(queue.lanes)
-            result = await self._read_lane(queue, group, queue.lanes[index], consumer, most)
+            try:
+                result = await self._read_lane(queue, group, queue.lanes[index], consumer, most)
+            except StoreCorrupt:
+                broken += 1
+                if broken == len(queue.lanes):
+                    raise
+                continue
             if result is not None:
                 queue.rotation = (index + 1) % len(queue.lanes)
                 return result
@@ -98,11 +117,15 @@ class Streams:
             await committed
             return None
         try:
-            slices = await self._slices(lane, ranges, ahead=True)
-            end = _end_of(slices)
+            found = await self._bodies.slices(lane, [Entry(low, high) for low, high in ranges], ahead=True)
+            end = _end_of(found)
             if end < ranges[-1][1]:
                 lane.stream(group.id).unread(consumer, end)
                 next_offset = end
+            slices, gaps = self._bodies.sifted(lane, found)
+            if gaps and gaps[-1][1] > end:
+                lane.stream(group.id).pass_over(consumer, *gaps[-1])
+                next_offset = max(next_offset, gaps[-1][1])
             await committed
         except BaseException:
             # Nobody saw them: the next read must not take them for processed.
@@ -110,7 +133,7 @@ class Streams:
             raise
         finally:
             lane.unpin(ranges[0][0])
-        read = _with_primary(queue, lane, slices, next_offset)
+        read = _with_primary(queue, lane, slices, next_offset, gaps)
         self._counters.read(group.id, len(read), exists=queue.group_by_id(group.id) is not None)
         return read
 
@@ -130,7 +153,8 @@ class Streams:
     async def read_offsets(self, queue: Queue, lane_id: int, start: int, most: int, wait_ms: int = 0) -> StreamRead:
         """Messages from an offset on, as they were written, waiting up to `wait_ms` for the first. Needs no group.
 
-        Fewer than there are where these make one answer.
+        Fewer than there are where these make one answer. What is damaged is passed over, up to the first message behind
+        it.
         """
         lane = await self._lanes.run(lane_id, lambda lane: lane)
         if wait_ms and start >= lane.visible_end:
@@ -138,15 +162,18 @@ class Streams:
         if start < lane.first:
             index = queue.index_of(lane_id)
             raise OffsetGone(f"offset {start} of queue {queue.name!r} is gone; its lane {index} begins at {lane.first}")
-        end = min(start + most, lane.visible_end)
-        if start >= end:
-            return _with_primary(queue, lane, [], start)
-        lane.pin(start)
-        try:
-            slices = await self._slices(lane, [(start, end)])
-        finally:
-            lane.unpin(start)
-        return _with_primary(queue, lane, slices, _end_of(slices))
+        slices: list[Slice] = []
+        damaged: list[tuple[int, int]] = []
+        while not slices and start < lane.visible_end and len(damaged) < DAMAGED_AT_ONCE:
+            lane.pin(start)
+            try:
+                found = await self._bodies.slices(lane, [Entry(start, min(start + most, lane.visible_end))])
+            finally:
+                lane.unpin(start)
+            slices, gaps = self._bodies.sifted(lane, found)
+            start = max(_end_of(found), gaps[-1][1] if gaps else 0)
+            damaged += gaps
+        return _with_primary(queue, lane, slices, start, damaged)
 
     async def _grown(self, queue: Queue, lane_id: int, start: int, wait_ms: int) -> Lane:
         """The lane, once it has a message at an offset, or the time is over."""
@@ -163,14 +190,6 @@ class Streams:
                     change.result()
             finally:
                 self._waiters.unlisten(queue, change)
-
-    async def _slices(self, lane: Lane, ranges: Iterable[tuple[int, int]], *, ahead: bool = False) -> list[Slice]:
-        slices = await self._bodies.slices(lane, [Entry(start, end) for start, end in ranges], ahead=ahead)
-        for part in slices:
-            # Now, not when somebody looks: a read that cannot be given must not count as one.
-            if not part.reader.is_intact():
-                raise StoreCorrupt(self._damage.found(lane.id, part.offset, part.offset + part.stop - part.start))
-        return slices
 
     # Browse ----------------------------------------------------------------------------------------------
 
@@ -191,6 +210,7 @@ class Streams:
         where enough work was spent on the condition.
         """
         found: list[Received] = []
+        damaged: list[DamagedRange] = []
         scanned = size = 0
         matching = Matching(condition)
         at_once = min(most, 1_000 if condition is None else FILTERED_AT_ONCE)
@@ -204,19 +224,20 @@ class Streams:
                 chosen, looked_at = await _chosen(lane, group, read.messages, partition, state, matching)
                 size += sum([len(received.payload) for received in chosen])
                 if found and size > CLAIM_BYTES_MAX:
-                    return Page(found, (queue.index_of(lane_id), offset))
+                    return Page(found, (queue.index_of(lane_id), offset), damaged)
                 found += chosen
-                scanned += looked_at
+                scanned += looked_at + len(read.damaged)
                 offset = read.messages[looked_at].offset if looked_at < len(read.messages) else read.next_offset
+                damaged += [gap for gap in read.damaged if gap.start < offset]
                 if offset < end:
-                    return Page(found, (queue.index_of(lane_id), offset))
+                    return Page(found, (queue.index_of(lane_id), offset), damaged)
             if offset >= lane.visible_end:
                 following = queue.index_of(lane_id) + 1
                 if following == len(queue.lanes):
-                    return Page(found, None)
+                    return Page(found, None, damaged)
                 lane_id, offset = queue.lanes[following], 0
             if len(found) >= most or scanned >= BROWSE_SCAN_MAX or matching.spent >= BROWSE_WORK_MAX:
-                return Page(found, (queue.index_of(lane_id), offset))
+                return Page(found, (queue.index_of(lane_id), offset), damaged)
 
 
 def _end_of(slices: Sequence[Slice]) -> int:
@@ -225,19 +246,22 @@ def _end_of(slices: Sequence[Slice]) -> int:
     return last.offset + last.stop - last.start
 
 
-def _with_primary(queue: Queue, lane: Lane, slices: list[Slice], next_offset: int) -> StreamRead:
+def _with_primary(
+    queue: Queue, lane: Lane, slices: list[Slice], next_offset: int, gaps: Iterable[tuple[int, int]]
+) -> StreamRead:
     """Say what the primary group is done with."""
     index = queue.index_of(lane.id)
+    damaged = [DamagedRange(index, *gap) for gap in gaps]
     primary = queue.groups.get(queue.config.primary_group or "")
     group = None if primary is None else lane.groups.get(primary.id)
     if not isinstance(group, WorkGroup):
-        return StreamRead(queue.name, index, slices, next_offset)
+        return StreamRead(queue.name, index, slices, next_offset, damaged=damaged)
     done: list[bool] = []
     for part in slices:
         end = part.offset + part.stop - part.start
         open_ranges = group.states(part.offset, end)
         done += [_state_at(open_ranges, offset)[0] == "done" for offset in range(part.offset, end)]
-    return StreamRead(queue.name, index, slices, next_offset, group.watermark(), done)
+    return StreamRead(queue.name, index, slices, next_offset, group.watermark(), done, damaged)
 
 
 def _state_at(ranges: Sequence[tuple[int, int, str, int]], offset: int) -> tuple[str, int]:
@@ -258,7 +282,9 @@ async def _chosen(
 ) -> tuple[list[Received], int]:
     """Those that match, each with its state; how many were looked at before the work was enough."""
     work = None if group is None else lane.groups.get(group.id)
-    ranges = work.states(messages[0].offset, messages[-1].offset + 1) if isinstance(work, WorkGroup) else None
+    ranges = None
+    if messages and isinstance(work, WorkGroup):
+        ranges = work.states(messages[0].offset, messages[-1].offset + 1)
     chosen: list[Received] = []
     for index, received in enumerate(messages):
         if matching.spent >= BROWSE_WORK_MAX:

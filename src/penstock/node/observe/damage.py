@@ -1,48 +1,87 @@
 """What was found damaged in the store: told once in the log, counted, and shown with the node's readiness.
 
-It may not know how damage is found, nor what becomes of the messages. Next stop: `node/consume/claims.py`, which meets
-damaged batches; the store itself, which finds what a crash left.
+It may not know how damage is found, nor what becomes of the messages. Next stop: `node/consume/bodies.py`, which meets
+damaged batches; `node/lanes.py`, which meets damaged metadata and rows; the store, which finds what a crash left.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
+from penstock.batch import Reader
+from penstock.model.errors import StoreCorrupt
 from penstock.node.catalog import Catalog
 from penstock.store.contract import Store
 
+Part = Literal["body", "meta"]
+PARTS: Final[dict[Part, str]] = {"body": "body", "meta": "metadata"}
 _log = logging.getLogger("penstock.node")
 
 
 @dataclass(eq=False, repr=False)
 class Damage:
-    """Messages are counted since the process began; what the store keeps lasts longer."""
+    """All is counted since the process began; what the store keeps lasts longer."""
 
     _store: Store
     _catalog: Catalog
-    messages: int = 0
-    _known: set[tuple[int, int]] = field(default_factory=set)
-    """(lane, offset) of the first message of each range."""
+    messages: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
+    """By what of their batch is damaged."""
+    _known: dict[tuple[int, int, Part], str] = field(default_factory=dict)
+    """(lane, first offset of the batch, what of it) → what is said of it."""
+    _lanes: set[int] = field(default_factory=set)
 
-    def found(self, lane_id: int, start: int, end: int) -> str:
-        """Messages [start, end) of a lane fail their checksum; the text that says so."""
-        queue = self._catalog.by_lane.get(lane_id)
-        name = "a queue that is gone" if queue is None else f"queue {queue.namespace}/{queue.name}"
-        index = lane_id if queue is None else queue.index_of(lane_id)
-        text = f"{name}, lane {index}, offsets {start} to {end - 1}: the body in the store fails its checksum"
-        if (lane_id, start) not in self._known:
-            self._known.add((lane_id, start))
-            self.messages += end - start
-            _log.error("%s", text)
+    def found(self, lane_id: int, start: int, end: int, part: Part) -> str:
+        """Messages [start, end), a batch of a lane, fail their checksum; the text that says so."""
+        key = lane_id, start, part
+        text = self._known.get(key)
+        if text is None:
+            text = f"{self._name(lane_id)}, offsets {start} to {end - 1}: the {PARTS[part]} in the store "
+            text = self._known[key] = text + "fails its checksum"
+            self.messages[part] += end - start
+            place = self._store.body_place(lane_id, start) if part == "body" else self._store.place
+            _log.error("%s; file: %s", text, place)
         return text
+
+    def found_in(self, lane_id: int, base: int, reader: Reader) -> str:
+        """The same of a batch that was read."""
+        part: Part = "body" if reader.is_meta_intact() else "meta"
+        return self.found(lane_id, base, base + reader.batch.count, part)
+
+    def lane_found(self, lane_id: int, error: StoreCorrupt) -> StoreCorrupt:
+        """What is stored of a lane's groups, leases or dead letters cannot be understood; what its callers are told."""
+        text = f"{self._name(lane_id)}: {error}"
+        if lane_id not in self._lanes:
+            self._lanes.add(lane_id)
+            _log.error("%s; file: %s", text, self._store.place)
+        return StoreCorrupt(text)
+
+    def lane_is_well(self, lane_id: int) -> None:
+        """It could be loaded, perhaps after a repair."""
+        self._lanes.discard(lane_id)
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that cannot be loaded."""
+        return len(self._lanes)
+
+    def _name(self, lane_id: int) -> str:
+        queue = self._catalog.by_lane.get(lane_id)
+        if queue is None:
+            return f"a queue that is gone, lane {lane_id}"
+        return f"queue {queue.namespace}/{queue.name}, lane {queue.index_of(lane_id)}"
 
     def notes(self) -> list[str]:
         """What is damaged, for people to read, without names: whoever may ask for readiness may see it."""
         notes = self._store.damage()
-        if self.messages:
+        if count := sum(self.messages.values()):
             notes.append(
-                f"{self.messages} messages fail their checksum; the server's log says which. Groups that came to them "
+                f"{count} messages fail their checksum; the server's log says which. Groups that came to them "
                 "have them as dead letters with the reason 'damaged'"
+            )
+        if self._lanes:
+            notes.append(
+                f"{self.lanes} lanes cannot be used: rows of theirs cannot be understood; the server's log says which"
             )
         return notes

@@ -14,7 +14,7 @@ from typing import Final
 from penstock.batch import encode_alike
 from penstock.core.lane import ROW_BYTES_MAX, ROW_MESSAGES_MAX, Lane, Sealed
 from penstock.model import DEFAULT_NAMESPACE, EVENTS_QUEUE, Message, QueueConfig
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, StoreCorrupt
 from penstock.model.events import Delivery, encode_delivery
 from penstock.model.rows import SLOTS, OutboxRow, home_slot, slot_of
 from penstock.node.catalog import EPHEMERAL_FROM, Catalog, Queue, queue_row
@@ -70,7 +70,7 @@ class EventWriter:
             await self._lanes.load(queue.lanes[0])
             self.lane = queue.lanes[0]
         except PenstockError as error:
-            if self._ownership.is_sole:
+            if self._ownership.is_sole and not isinstance(error, StoreCorrupt):
                 raise
             log.warning("events wait, their queue cannot be declared or loaded: %s", error)
 

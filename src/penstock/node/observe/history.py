@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from penstock.api.inspect import HistoryEntry
 from penstock.api.results import StreamRead
-from penstock.batch import EncodedBatch, decode
+from penstock.batch import EncodedBatch, Reader
 from penstock.model.errors import NotOwner, OffsetGone
 from penstock.model.events import Delivery, decode_delivery
 from penstock.model.work import MESSAGE_WORK, Budget
@@ -87,7 +87,7 @@ class Histories:
             except OffsetGone:  # retention came in between: go on with what is left
                 start = await self._lanes.run(lane_id, lambda lane: lane.first)
                 continue
-            if not payloads:
+            if following == start:
                 return
             for payload in payloads:
                 yield payload
@@ -101,8 +101,9 @@ class Histories:
             return [received.payload for received in page.messages], page.next_offset
         payloads: list[bytes] = []
         for row in await self._store.read(lane_id, start, start + EVENTS_AT_ONCE, READ_BYTES):
-            messages = decode(EncodedBatch(row.count, row.meta, row.body))
-            payloads += [message.payload for message in messages[max(0, start - row.base) :]]
+            reader = Reader(EncodedBatch(row.count, row.meta, row.body), is_checked=row.is_intact)
+            if reader.is_intact():
+                payloads += reader.payloads(max(0, start - row.base), row.count)
             start = row.end
         return payloads, start
 
@@ -193,7 +194,7 @@ class EventFeed:
         change = self._waiters.listen(queue)  # before looking: what comes in between is not missed
         try:
             page = await self._streams.read_offsets(queue, queue.lanes[0], offset, LIVE_AT_ONCE)
-            if page:
+            if page or page.damaged:
                 return page
             await asyncio.wait([change], timeout=pause_s)
             return page if change.done() else None

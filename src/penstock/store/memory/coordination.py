@@ -117,6 +117,13 @@ class MemoryCoordination:
     def renewing(self, _seconds: float) -> None:
         return None
 
+    @property
+    def place(self) -> str:
+        return "memory"
+
+    def body_place(self, lane: int, base: int) -> str:  # noqa: ARG002 - all is in one place
+        return self.place
+
     def damage(self) -> list[str]:
         return []
 

@@ -280,6 +280,13 @@ class PostgresStore:
 
     # Life -------------------------------------------------------------------------------------------------
 
+    @property
+    def place(self) -> str:
+        return self._pool.label
+
+    def body_place(self, lane: int, base: int) -> str:  # noqa: ARG002 - all is in one place
+        return self.place
+
     def damage(self) -> list[str]:
         return []
 

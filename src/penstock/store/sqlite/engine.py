@@ -50,6 +50,8 @@ READERS: Final = 2
 """More let more slow reads run at once; each costs a thread and its cache."""
 TRIES: Final = 5
 """How often a read begins again because a segment it wanted was given back meanwhile."""
+DAMAGED_MOST: Final = 10_000
+"""Damaged batches whose segments are remembered."""
 
 Result = TypeVar("Result")
 
@@ -70,6 +72,8 @@ class SqliteStore:
         self._checkpoints = Checkpoints(self._writer, file, self._gate)
         self._log = IndexedLog(file, self._writer, self._checkpoints)
         self._scratch = Scratch()
+        self._damaged: dict[tuple[int, int], int] = {}
+        """Segments of batches that were read and are damaged, by lane and base."""
         self._closed = False
 
     @classmethod
@@ -161,6 +165,9 @@ class SqliteStore:
         if rows is None:
             self._check_open()
             rows = await self._readers.run(lambda _: read_bodies(self._log.segments, found))
+        for one, row in zip(found, rows, strict=True):
+            if not row.is_intact and one.inline is None and len(self._damaged) < DAMAGED_MOST:
+                self._damaged[one.place.lane, row.base] = one.place.segment
         return rows
 
     async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
@@ -273,6 +280,14 @@ class SqliteStore:
 
     def renewing(self, _seconds: float) -> None:
         return None
+
+    @property
+    def place(self) -> str:
+        return str(self._file.path)
+
+    def body_place(self, lane: int, base: int) -> str:
+        segment = self._damaged.get((lane, base))
+        return self.place if segment is None else str(self._log.segments.path(segment))
 
     def damage(self) -> list[str]:
         return self._log.cuts.notes()

@@ -10,9 +10,10 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from penstock.api.dead_letters import DeadMessage, DeadReason
+from penstock.api.dead_letters import DeadList, DeadMessage, DeadReason
 from penstock.api.declare import Schedule
 from penstock.api.inspect import HistoryEntry, Page, QueueStats
+from penstock.api.results import DamagedRange
 from penstock.model import Binding
 from penstock.wire.http.arguments import BindingBody, ScheduleRequest, place_of
 from penstock.wire.http.shapes import ReceivedBody, message_body, received_body
@@ -134,20 +135,22 @@ class SchedulesAnswer(Wrapped):
 # Messages that are looked at -----------------------------------------------------------------------------
 
 
-class PageAnswer(Wrapped, kw_only=True):
+class PageAnswer(Wrapped, kw_only=True, omit_defaults=True):
     """What a browse found; `next` is the `after` of the next page, null at the end."""
 
     messages: list[ReceivedBody]
     next: str | None
+    damaged: list[DamagedRange] = []
+    """What was passed over because it is damaged in the store."""
 
     @classmethod
     def from_result(cls, result: Page, *_names: str) -> Self:
         following = None if result.next is None else f"{result.next[0]}:{result.next[1]}"
-        return cls(messages=list(map(received_body, result.messages)), next=following)
+        return cls(messages=list(map(received_body, result.messages)), next=following, damaged=result.damaged)
 
     def result(self, *_names: str) -> Page:
         following = None if self.next is None else place_of(self.next)
-        return Page([body.received() for body in self.messages], following)
+        return Page([body.received() for body in self.messages], following, self.damaged)
 
 
 class HistoryAnswer(Struct):
@@ -178,15 +181,23 @@ class DeadBody(Struct, kw_only=True):
         return DeadMessage(fields.pop("message").received(), **fields)
 
 
-class DeadAnswer(Wrapped):
+class DeadAnswer(Wrapped, omit_defaults=True):
     dead: list[DeadBody]
+    damaged: list[DamagedRange] = []
+    """Those that were passed over because they are damaged in the store."""
 
     @classmethod
-    def from_result(cls, result: list[DeadMessage], *_names: str) -> Self:
-        return cls(list(map(DeadBody.of, result)))
+    def from_result(cls, result: DeadList, *_names: str) -> Self:
+        return cls(list(map(DeadBody.of, result)), result.damaged)
 
-    def result(self, *_names: str) -> list[DeadMessage]:
-        return [body.dead() for body in self.dead]
+    def result(self, *_names: str) -> DeadList:
+        return DeadList([body.dead() for body in self.dead], self.damaged)
+
+
+class DamagedLine(Struct):
+    """A line of an export: dead letters that are damaged in the store, and were passed over."""
+
+    damaged: DamagedRange
 
 
 class ReasonsAnswer(Wrapped):

@@ -58,8 +58,8 @@ def read_parts(read: EncodedRead) -> tuple[bytes, ...]:
     if not _are_large(read.slices):
         return (encode_msgpack(read),)
     empty = EncodedRead(read.queue, read.lane, read.next_offset, read.primary_committed, [], None)
-    head = encode_msgpack(empty)[: -len(_NO_SLICES) - len(_NOTHING)]
-    return (head, *_slice_parts(read.slices), encode_msgpack(read.done))
+    head = encode_msgpack(empty)[: -len(_NO_SLICES) - len(_NOTHING) - len(_NO_SLICES)]
+    return (head, *_slice_parts(read.slices), encode_msgpack(read.done) + encode_msgpack(read.damaged))
 
 
 def _are_large(slices: list[EncodedSlice]) -> bool:

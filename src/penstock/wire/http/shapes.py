@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from penstock.api.results import Received
+from penstock.api.results import DamagedRange, Received
 from penstock.model import Message
 from penstock.model.errors import InvalidArgument
 from penstock.model.limits import SESSION_SECONDS_MAX, SESSION_SECONDS_MIN
@@ -402,6 +402,8 @@ class ReadAnswer(Struct, kw_only=True, omit_defaults=True):
     messages: list[ReceivedBody]
     primary_committed: int | None = None
     """Everything below is done for the queue's `primary_group`."""
+    damaged: list[DamagedRange] = []
+    """What was passed over before `next_offset` because it is damaged in the store."""
 
 
 class EncodedRead(Struct, array_like=True):
@@ -413,6 +415,7 @@ class EncodedRead(Struct, array_like=True):
     primary_committed: int | None
     slices: list[EncodedSlice]
     done: list[bool] | None = None
+    damaged: list[DamagedRange] = []
 
 
 # Marks and staging -----------------------------------------------------------------------------------------

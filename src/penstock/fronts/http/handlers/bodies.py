@@ -119,6 +119,7 @@ async def read_answer(read: StreamRead) -> Answer:
         next_offset=read.next_offset,
         messages=[received_body(received) for received in read.messages] if is_few else [],
         primary_committed=read.primary_committed,
+        damaged=read.damaged,
     )
     return json_answer(outline) if is_few else await _with_messages(outline, read)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.fronts.http.handlers import Routes, path_number
 from penstock.fronts.http.request import Answer, json_answer
 from penstock.fronts.http.routes import Call
-from penstock.model.errors import NotFound, OffsetGone
+from penstock.model.errors import NotFound, OffsetGone, StoreCorrupt
 from penstock.wire.http.answers import HistoryAnswer
 from penstock.wire.http.endpoints import QUEUE
 from penstock.wire.http.shapes import ReceivedBody, received_body
@@ -19,6 +19,8 @@ async def show_message(call: Call) -> Answer:
     """One message by its place."""
     queue, lane, offset = _message(call)
     page = await call.broker.browse(queue, lane=lane, offset=offset, max=1)
+    if any(gap.lane == lane and gap.start <= offset < gap.end for gap in page.damaged):
+        raise StoreCorrupt(f"queue {queue!r}, lane {lane}, offset {offset}: it is damaged in the store")
     if not page.messages or (page.messages[0].lane, page.messages[0].offset) != (lane, offset):
         raise NotFound(f"queue {queue!r} has no message at offset {offset} of lane {lane}, or has it no more")
     return json_answer(received_body(page.messages[0]))

@@ -81,7 +81,7 @@ async def _arrow_answer(found: Scan, columns: list[str], to_arrow: ToArrow) -> A
 async def _pieces(found: Scan) -> AsyncGenerator[bytes, None]:
     """The scan in MessagePack, a few slices at a time: encoding and sending all at once would hold up others."""
     head = [found.queue, found.queue_id, found.lane, found.first, found.end, found.next_offset]
-    pieces = [_ARRAY_OF_7, *map(encode_msgpack, head), _ARRAY_LONG.pack(0xDD, len(found.slices))]
+    pieces = [_ARRAY_OF_8, *map(encode_msgpack, head), _ARRAY_LONG.pack(0xDD, len(found.slices))]
     size = 0
     for part in found.slices:
         pieces.append(encode_msgpack(part))
@@ -90,10 +90,10 @@ async def _pieces(found: Scan) -> AsyncGenerator[bytes, None]:
             yield b"".join(pieces)
             pieces, size = [], 0
             await asyncio.sleep(0)
-    yield b"".join(pieces)
+    yield b"".join([*pieces, encode_msgpack(found.damaged)])
 
 
-_ARRAY_OF_7: Final = b"\x97"
+_ARRAY_OF_8: Final = b"\x98"
 _ARRAY_LONG: Final = struct.Struct(">BI")
 
 

@@ -37,7 +37,7 @@ async def _answer(call: Call, wait: float, reading: Callable[[], Awaitable[Strea
 
 def _encoded(read: StreamRead) -> EncodedRead:
     slices = encoded_slices(read.slices)
-    return EncodedRead(read.queue, read.lane, read.next_offset, read.primary_committed, slices, read.done)
+    return EncodedRead(read.queue, read.lane, read.next_offset, read.primary_committed, slices, read.done, read.damaged)
 
 
 @ROUTES.add("POST", GROUP + "/read", {200: ReadAnswer}, gives_batches=True, errors=[WrongKind, Overloaded])

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from penstock.batch import is_intact
+from penstock.batch import is_intact, is_meta_intact
 from penstock.model.errors import StoreCorrupt
 from penstock.model.rows import BatchRow, CheckedBatch
 from penstock.store.checking import check_batches
@@ -132,4 +132,5 @@ class _Files:
 def _batch(one: Located, body: bytes) -> BatchRow:
     row = one.place
     # Here rather than where bodies are opened: what is checked next to being read is still in the processor's cache.
-    return BatchRow(row.base, row.messages, row.published_ms, row.bytes_end, row.meta, body, is_intact(body))
+    is_whole = is_intact(body) and is_meta_intact(row.meta, row.messages)
+    return BatchRow(row.base, row.messages, row.published_ms, row.bytes_end, row.meta, body, is_whole)
