@@ -87,7 +87,9 @@ def pipeline() -> None:
 @click.option("--rows-per-batch", type=click.IntRange(1), help="Messages of one commit; 1,000,000 unless given.")
 @click.option("--cursor", help="The stream group that shows the lag; 'archive' unless given.")
 @click.option("--hold/--no-hold", default=None, help="Retention waits for the archive, or no longer does.")
-@click.option("--allow-gaps", is_flag=True, help="Go on where messages were removed before they were archived.")
+@click.option(
+    "--allow-gaps", is_flag=True, help="Go on where messages were removed before they were archived, or are damaged."
+)
 @click.option("--checkpoint", metavar="PLACE", help="Keep Spark's checkpoint there; it is not needed.")
 @click.option("--keep-days", type=click.IntRange(1), help="How long old versions of the lake can be read; 7 if new.")
 @click.option(

@@ -88,16 +88,19 @@ def planned(
 
 
 def _holes(runs: list[Run], begin: int) -> list[Gap]:
-    """What is missing from `begin` to the end of the runs."""
-    gaps = []
+    """What is missing from `begin` to the end of the runs, and what they say is lost."""
+    gaps: list[Gap] = []
     for run in runs:
         if run.first < begin:
             raise LakeError(
                 f"offsets {run.first} to {min(begin, run.end) - 1} of lane {run.lane} of queue {run.queue!r} came "
                 "twice in one batch; nothing of it is in the lake"
             )
-        if run.first > begin:
-            gaps.append(Gap(run.queue, run.queue_id, run.lane, begin, run.first))
+        lost_to = run.end if run.is_lost else run.first
+        if lost_to > begin and gaps and gaps[-1].end == begin:  # two tasks have come to one gap
+            gaps[-1] = msgspec.structs.replace(gaps[-1], end=lost_to)
+        elif lost_to > begin:
+            gaps.append(Gap(run.queue, run.queue_id, run.lane, begin, lost_to))
         begin = run.end
     return gaps
 

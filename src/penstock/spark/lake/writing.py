@@ -29,6 +29,7 @@ from penstock.spark.lake.layout import (
     time_column,
 )
 from penstock.spark.lake.storage import Storage
+from penstock.spark.source.packing import LOST_FROM
 
 GROUP_ROWS: Final = 128 * 1024
 GROUP_BYTES: Final = 48 * 1024 * 1024
@@ -50,6 +51,8 @@ class Run(msgspec.Struct, array_like=True):
     lane: int
     first: int
     end: int
+    is_lost: bool = False
+    """They are damaged in the server's store: the task was told, and has nothing to write."""
 
 
 class Report(msgspec.Struct, array_like=True):
@@ -89,6 +92,9 @@ class Lander:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Write the rows that the lake does not have."""
+        if LOST_FROM in batch.schema.names:
+            _note_lost(batch, self._mark_of, self._report)
+            return
         for piece in pieces(batch):
             new = _new_rows(batch, piece, self._mark_of, self._report)
             if new is None:
@@ -109,6 +115,14 @@ class Lander:
         self._files.abandon()
 
 
+def _note_lost(batch: pa.RecordBatch, mark_of: MarkOf, report: Report) -> None:
+    """Note what is lost from its lane's mark on."""
+    for row in batch.to_pylist():
+        first = max(row[LOST_FROM], mark_of(row["queue_id"], row["lane"]) or 0)
+        if first < row["lost_to"]:
+            report.runs.append(Run(row["queue"], row["queue_id"], row["lane"], first, row["lost_to"], is_lost=True))
+
+
 def _new_rows(batch: pa.RecordBatch, piece: Piece, mark_of: MarkOf, report: Report) -> pa.RecordBatch | None:
     """The rows of a piece from its lane's mark on, noted in the report."""
     mark = mark_of(piece.queue_id, piece.lane)
@@ -119,7 +133,8 @@ def _new_rows(batch: pa.RecordBatch, piece: Piece, mark_of: MarkOf, report: Repo
         return None
     first, end = piece.offset + known, piece.offset + count
     last = report.runs[-1] if report.runs else None
-    if last is not None and (last.queue_id, last.lane, last.end) == (piece.queue_id, piece.lane, first):
+    place = (piece.queue_id, piece.lane, first, False)
+    if last is not None and (last.queue_id, last.lane, last.end, last.is_lost) == place:
         last.end = end
     else:
         report.runs.append(Run(piece.queue, piece.queue_id, piece.lane, first, end))

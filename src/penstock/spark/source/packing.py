@@ -22,14 +22,35 @@ PACKED_SCHEMA: Final = pa.schema(
         (PACKED, pa.binary()),
     ]
 )
+LOST_FROM: Final = "lost_from"
+LOST_SCHEMA: Final = pa.schema(
+    [
+        ("queue", pa.string()),
+        ("queue_id", pa.int64()),
+        ("lane", pa.int32()),
+        (LOST_FROM, pa.int64()),
+        ("lost_to", pa.int64()),
+    ]
+)
+"""In the place of messages: offsets [lost_from, lost_to) that are damaged in the server's store."""
+
+
+def packed_gap(queue: str, queue_id: int, lane: int, start: int, end: int) -> pa.RecordBatch:
+    """A row that stands for messages that cannot be had; its `rows` are 0."""
+    row = {"queue": queue, "queue_id": queue_id, "lane": lane, LOST_FROM: start, "lost_to": end}
+    return _packed(pa.RecordBatch.from_pylist([row], LOST_SCHEMA), queue, queue_id, lane, 0)
 
 
 def packed(rows: pa.RecordBatch, queue: str, queue_id: int, lane: int) -> pa.RecordBatch:
     """A record batch as one row."""
+    return _packed(rows, queue, queue_id, lane, rows.num_rows)
+
+
+def _packed(rows: pa.RecordBatch, queue: str, queue_id: int, lane: int, count: int) -> pa.RecordBatch:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_batch(rows)
-    values = [[queue], [queue_id], [lane], [rows.num_rows], [sink.getvalue().to_pybytes()]]
+    values = [[queue], [queue_id], [lane], [count], [sink.getvalue().to_pybytes()]]
     columns = [pa.array(value, field.type) for value, field in zip(values, PACKED_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=PACKED_SCHEMA)
 

@@ -19,7 +19,7 @@ from penstock.api.results import Scan
 from penstock.arrow import record_batches
 from penstock.model.errors import NotFound, OffsetGone, Overloaded, PenstockError
 from penstock.spark.clients import Access, client_of
-from penstock.spark.source.packing import packed
+from penstock.spark.source.packing import packed, packed_gap
 from penstock.spark.source.planning import Gap, LaneSlice
 
 logger: Final = logging.getLogger("penstock.spark")
@@ -98,6 +98,7 @@ def _checked(spec: ReadSpec, wanted: LaneSlice, ahead: _Ahead) -> Iterator[pa.Re
             continue
         ahead.ask(scan.next_offset)
         _check_slices(wanted, scan, offset)
+        yield from _damaged(spec, wanted, scan)
         yield from _rows(spec, wanted, scan)
         scanned += scan.next_offset - offset
         offset = scan.next_offset
@@ -140,6 +141,14 @@ def _check_slices(wanted: LaneSlice, scan: Scan, offset: int) -> None:
         raise _broken(wanted, f"an answer ends at offset {offset}, and the next is to begin at {scan.next_offset}")
 
 
+def _damaged(spec: ReadSpec, wanted: LaneSlice, scan: Scan) -> Iterator[pa.RecordBatch]:
+    """What the server passed over: an error, or a warning and, to those who count offsets, a pack that says so."""
+    gaps = [Gap(wanted.queue, wanted.lane, one.start, one.end, "damaged in the server's store") for one in scan.damaged]
+    judge_gaps(gaps, fail=spec.fail_on_data_loss, way_out=DAMAGE_WAY_OUT)
+    for one in scan.damaged if spec.packed else ():
+        yield packed_gap(wanted.queue, wanted.queue_id, wanted.lane, one.start, one.end)
+
+
 def _rows(spec: ReadSpec, wanted: LaneSlice, scan: Scan) -> Iterator[pa.RecordBatch]:
     due = sum(part.stop - part.start if part.rows is None else len(part.rows) // 4 for part in scan.slices)
     came = 0
@@ -172,14 +181,18 @@ WAY_OUT: Final = (
     "new query with another checkpointLocation and startingOffsets. To keep messages until they are read, give their "
     "queue retain_ms or keep_done_ms, or, where it has no retain options, give the stream a cursor"
 )
+DAMAGE_WAY_OUT: Final = (
+    "To go on with what is there, set option failOnDataLoss=false (what is skipped is logged). What is damaged, "
+    "`penstock store verify` tells; a backup, or `penstock store repair`, is the way out"
+)
 
 
-def judge_gaps(gaps: Sequence[Gap], *, fail: bool) -> None:
+def judge_gaps(gaps: Sequence[Gap], *, fail: bool, way_out: str = WAY_OUT) -> None:
     """Raise for gaps, or log each of them."""
     if not gaps:
         return
     if fail:
         more = f" (and {len(gaps) - 1} more gaps)" if len(gaps) > 1 else ""
-        raise DataLoss(f"messages that were to be read are not there: {gaps[0]}{more}. {WAY_OUT}.")
+        raise DataLoss(f"messages that were to be read are not there: {gaps[0]}{more}. {way_out}.")
     for gap in gaps:
         logger.warning("skipped, because failOnDataLoss is false: %s (messages lost: %s)", gap, gap.lost or "unknown")

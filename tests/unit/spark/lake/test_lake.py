@@ -40,6 +40,7 @@ from penstock.spark.lake.sink import by_table, flatten
 from penstock.spark.lake.storage import Storage
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.lake.writing import Lander, Report
+from penstock.spark.source.packing import packed_gap, unpacked
 from tests.unit.spark.lake.generated_rows import DAY, at, content, identities, rows
 
 SERVER = "server-1"
@@ -201,6 +202,26 @@ def test_a_gap_fails_and_leaves_nothing(lake: LakeTable) -> None:
         archive(lake, rows(30, 35), rows(36, 50))
     assert len(identities(lake.reopened())) == 30
     assert lake.reopened().mark(7, 0) == 30
+
+
+def lost(start: int, end: int) -> pa.RecordBatch:
+    """What a task is given in the place of damaged messages."""
+    [rows] = unpacked(packed_gap("orders", 7, 0, start, end))
+    return rows
+
+
+def test_what_is_lost_moves_the_mark_and_is_one_gap(lake: LakeTable) -> None:
+    lake = archive(lake, rows(0, 30))
+    reports = [write(lake, rows(25, 40), lost(40, 45)), write(lake, lost(45, 50), rows(50, 60), lost(60, 70))]
+    with pytest.raises(LakeGap, match="offsets 40 to 49"):
+        landing.commit(lake, reports, first_offset)
+    landed = landing.commit(lake, reports, first_offset, allow_gaps=True)
+    assert landed.gaps == [landing.Gap("orders", 7, 0, 40, 50), landing.Gap("orders", 7, 0, 60, 70)]
+    assert (landed.rows, landed.repeated, landed.table.mark(7, 0)) == (20, 5, 70)
+    alone = landing.commit(landed.table, [write(landed.table, lost(60, 80))], first_offset, allow_gaps=True)
+    assert (alone.gaps, alone.table.mark(7, 0)) == ([landing.Gap("orders", 7, 0, 70, 80)], 80)
+    known = landing.commit(alone.table, [write(alone.table, lost(60, 80))], first_offset)
+    assert (known.gaps, known.marks) == ([], {})
 
 
 def test_a_gap_that_is_allowed_is_recorded(lake: LakeTable) -> None:

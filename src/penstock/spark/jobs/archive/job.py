@@ -64,7 +64,7 @@ class ArchiveOptions(LakeOptions, frozen=True, kw_only=True):
     hold: bool | None = None
     """Retention waits for the archive (True), does not (False), or stays as it was declared (None)."""
     allow_gaps: bool = False
-    """Go on where messages were removed before they were archived; the gaps are recorded and counted."""
+    """Go on where messages were removed before they were archived, or are damaged; gaps are recorded and counted."""
     checkpoint: str | None = None
     """Spark's checkpoint; None: one that ends with the run."""
     keep_days: int | None = None

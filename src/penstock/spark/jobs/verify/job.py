@@ -8,14 +8,17 @@ by a hash of their ids (and, if asked, of their payloads)? Answers are ranges of
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from penstock.model.errors import NotFound, OffsetGone
 from penstock.spark.jobs.frame import Progress, Summary
 from penstock.spark.jobs.lakes import LakeOptions, in_tasks, read_log, tables_to_read
 from penstock.spark.jobs.verify.rows import (
@@ -224,8 +227,26 @@ class Verification:
         for lane, number in wrong[:CELLS_MAX]:
             rows = self._collected(self._lake_rows(self._piece(lane, number)), lane, number)
             kept = [offset for offset, _ in rows if offset >= spans[lane][0]]
-            self._findings.differences += comparison.holes(lane, kept, spans[lane], number)
+            self._findings.differences += self._with_damage(lane, comparison.holes(lane, kept, spans[lane], number))
         self._tell_rest(wrong[CELLS_MAX:], "not as it should be in the lake")
+
+    def _with_damage(self, lane: Lane, found: Iterable[Difference]) -> list[Difference]:
+        """Differences, each with what of it is damaged in the broker's store: that is no fault of the lake."""
+        told = []
+        for one in found:
+            damaged = "; ".join(f"offsets {start} to {end - 1}" for start, end in self._damaged(lane, one))
+            told.append(replace(one, what=f"{one.what} (damaged in the broker: {damaged})") if damaged else one)
+        return told
+
+    def _damaged(self, lane: Lane, one: Difference) -> Iterator[Span]:
+        client, offset = self._options.client, one.start
+        with suppress(NotFound, OffsetGone):
+            while offset < one.end:
+                scan = client.scan(lane.queue, lane.lane, offset, one.end)
+                if scan.next_offset == offset:
+                    return
+                yield from ((gap.start, gap.end) for gap in scan.damaged)
+                offset = scan.next_offset
 
     def _find_differences(self, lake: comparison.Totals, broker: comparison.Totals, spans: Mapping[Lane, Span]) -> None:
         wrong = comparison.unequal(lake, broker)
@@ -238,7 +259,7 @@ class Verification:
                 if low <= offset < high
             }
             there = {} if broker_rows is None else dict(self._collected(broker_rows, lane, number))
-            self._findings.differences += comparison.row_differences(lane, here, there)
+            self._findings.differences += self._with_damage(lane, comparison.row_differences(lane, here, there))
         self._tell_rest(wrong[CELLS_MAX:], "different in lake and broker")
 
     def _tell_rest(self, wrong: Iterable[tuple[Lane, int]], what: str) -> None:
