@@ -96,7 +96,7 @@ def test_damage_is_told_though_nobody_reads_it(
     async def scenario(broker: LocalBroker) -> None:
         await passed(broker)
         measures = await broker.measures()
-        assert measures.damaged_messages == 1
+        assert measures.damaged_messages == {"body": 1, "meta": 0}
         assert any("fail their checksum" in note for note in broker.damage())
         assert measures.scrub is not None
         assert measures.scrub.batches == MESSAGES
@@ -106,6 +106,7 @@ def test_damage_is_told_though_nobody_reads_it(
     scrubbing(path, scenario)
     [line] = [one for one in caplog.records if one.levelname == "ERROR" and f"offsets {base} to {base}:" in one.message]
     assert "queue default/q, lane 0" in line.message
+    assert f"file: {segment_of(path, segment)}" in line.message
 
 
 @pytest.fixture

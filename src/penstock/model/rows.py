@@ -7,7 +7,7 @@ this file does anything: the core fills the rows, an engine keeps them (`store/c
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -84,8 +84,12 @@ class CheckedBatch(msgspec.Struct, frozen=True, gc=False):
     end: int
     published_ms: int
     size: int
-    is_intact: bool
-    """Whether meta and body could be read and match their checksums."""
+    damaged: Literal["body", "meta"] | None = None
+    """What of it could not be read, or fails its checksum."""
+
+    @property
+    def is_intact(self) -> bool:
+        return self.damaged is None
 
 
 class GroupRow(msgspec.Struct, frozen=True, gc=False, array_like=True):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import random
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
 from penstock import Message
 from penstock.node.broker import LocalBroker
+from penstock.store.sqlite.log import segments
 from tests.damage import flip_body
 from tests.nodes import node_of
 from tests.scenarios.rig import Home, play
@@ -115,5 +122,34 @@ def test_the_store_says_which_bodies_are_intact(file_home: Home) -> None:
         [lane] = node_of(broker).catalog.queue("default", "q").lanes
         rows = await node_of(broker).store.read(lane, 0, BATCHES, 1 << 20)
         assert [row.is_intact for row in rows] == [number != DAMAGED for number in range(BATCHES)]
+
+    play(file_home, scenario)
+
+
+def test_a_file_of_the_log_that_is_too_short_costs_what_was_in_it(
+    file_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_BYTES_FIRST", 1 << 13)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES_MOST", 1 << 13)
+
+    async def scenario(home: Home) -> None:
+        assert home.path is not None
+        broker = await home.open()
+        await broker.declare_queue("q")
+        for number in range(40):
+            await broker.publish("q", Message(random.Random(number).randbytes(1_000)))
+        [lane] = node_of(broker).catalog.queue("default", "q").lanes
+        await broker.close()
+        with closing(sqlite3.connect(home.path)) as connection:
+            query = "SELECT base, position FROM batches WHERE lane = ? AND segment = 2 ORDER BY base DESC LIMIT 2"
+            [(second, _), (first, position)] = connection.execute(query, (lane,)).fetchall()
+        os.truncate(Path(f"{home.path}-log", "0000000002.log"), position + 7)
+        broker = await home.open()
+        claim = await broker.claim("q", max=100)
+        assert sorted({*range(40)} - set(claim.offsets())) == [first, second]
+        assert {(row.start, row.reason) for row in (await broker.dead_ranges("q")).ranges} == {
+            (first, "damaged"),
+            (second, "damaged"),
+        }
 
     play(file_home, scenario)

@@ -97,8 +97,8 @@ class Scrub:
                 continue
             cold = [one for one in checked if one.published_ms <= self._clock.now_ms() - COLD_MS]
             for one in cold:
-                if not one.is_intact:
-                    self._damage.found(lane, one.base, one.end)
+                if one.damaged is not None:
+                    self._damage.found(lane, one.base, one.end, one.damaged)
             size = sum(one.size for one in checked)
             self._numbers.bytes += size
             self._numbers.batches += len(checked)

@@ -138,7 +138,9 @@ class SqliteStore:
             return reads.find_batches(connection, pending, lane, start, reads.OFFSET_MOST, bytes_most)
 
         async def check(found: list[Located]) -> list[CheckedBatch]:
-            return await self._readers.run(lambda _: check_bodies(self._log.segments, found))
+            checked = await self._readers.run(lambda _: check_bodies(self._log.segments, found))
+            self._note_damaged(found, checked)
+            return checked
 
         return await self._found(lane, start, reads.OFFSET_MOST, find, check)
 
@@ -165,10 +167,13 @@ class SqliteStore:
         if rows is None:
             self._check_open()
             rows = await self._readers.run(lambda _: read_bodies(self._log.segments, found))
+        self._note_damaged(found, rows)
+        return rows
+
+    def _note_damaged(self, found: list[Located], rows: Sequence[BatchRow | CheckedBatch]) -> None:
         for one, row in zip(found, rows, strict=True):
             if not row.is_intact and one.inline is None and len(self._damaged) < DAMAGED_MOST:
                 self._damaged[one.place.lane, row.base] = one.place.segment
-        return rows
 
     async def heads(self, lane: int, start: int, batches_most: int, bytes_most: int) -> list[BatchHead]:
         def find(pending: reads.Pending, connection: Connection) -> list[BatchHead]:
