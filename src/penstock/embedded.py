@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -86,6 +86,7 @@ class NodeSettings(TypedDict, total=False):
     enqueue_poll: float
     spool: SpoolSettings | None
     scrub_bytes_per_second: int
+    disks: Mapping[str, Path]
 
 
 async def open_store(store: Store, clock: Clock, **settings: Unpack[NodeSettings]) -> LocalBroker:

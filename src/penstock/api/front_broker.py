@@ -165,6 +165,13 @@ class FrontBroker(Broker, Protocol):
         """What was found damaged in the store and nobody has looked at: what `/readyz` shows. Anyone may ask."""
         ...
 
+    def alarms(self) -> Sequence[str]:
+        """What this node is low on, so that it holds publishes back; empty while all is well. Anyone may ask."""
+        ...
+
+    def keep_writing(self, queue: str) -> None:
+        """Publishes to this queue go on through alarms: a front must write to it for its consumers."""
+
     def spool(self) -> SpoolNumbers | None:
         """What waits in the node's spool for the store to be back; None for a node without a spool."""
         ...

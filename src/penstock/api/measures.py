@@ -87,6 +87,21 @@ class SpoolNumbers(msgspec.Struct, frozen=True):
     """Dead letters of the spool."""
 
 
+class AlarmNumbers(msgspec.Struct, frozen=True):
+    """Memory and disks, and what their alarms did."""
+
+    raised: dict[str, bool]
+    """By what is watched: `memory`, `store`, `spool`."""
+    memory_mark_bytes: int
+    """Where the alarm begins; 0 for never."""
+    disk_free_bytes: dict[str, int]
+    """By what is on the disk."""
+    delayed: int
+    """Publishes that had to wait,"""
+    refused: int
+    """and those that were refused."""
+
+
 class QueueNumbers(msgspec.Struct):
     """One queue. Lists are in the order of `stats.groups`."""
 
@@ -150,6 +165,7 @@ class NodeNumbers(msgspec.Struct):
     damaged_messages: dict[str, int]
     """By what of their batch is damaged: `body` or `meta`."""
     damaged_lanes: int
+    alarms: AlarmNumbers
     spool: SpoolNumbers | None = None
     scrub: ScrubNumbers | None = None
     now_ms: int = 0

@@ -96,6 +96,14 @@ class LimitsSection(msgspec.Struct, frozen=True, kw_only=True):
     staging_ttl: Annotated[float, Meta(ge=1.0, le=30 * SECONDS_MAX)] = SECONDS_MAX
     """Seconds after its last chunk in which a staged transaction must be committed; then its chunks are dropped."""
 
+    memory_share: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.6
+    """The share of the machine's memory, or of a container's, that the server may use: above it publishes are held
+    back and then refused (`resource_alarm`), while consumers go on. 0: no alarm."""
+    disk_free_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = 256 * MIB
+    """The room that must be free on the disks of an SQLite store and of the spool: below it, the same. 0: no alarm."""
+    alarm_wait: Annotated[float, Meta(ge=0.0, le=60.0)] = 5.0
+    """Seconds for which a publish waits for an alarm to end before it is refused; 0 refuses at once."""
+
 
 class LogSection(msgspec.Struct, frozen=True, kw_only=True):
     """What the server says about itself, on standard error."""

@@ -21,7 +21,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from penstock.api.front_broker import FrontBroker
-from penstock.api.measures import COUNTERS, Histogram, NodeNumbers, ScrubNumbers, SpoolNumbers
+from penstock.api.measures import COUNTERS, AlarmNumbers, Histogram, NodeNumbers, ScrubNumbers, SpoolNumbers
 from penstock.version import VERSION
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -78,6 +78,7 @@ class _Page(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from _node_families(self._numbers)
+        yield from _alarm_families(self._numbers.alarms)
         if self._numbers.spool is not None:
             yield from _spool_families(self._numbers.spool, self._numbers.now_ms)
         if self._numbers.scrub is not None:
@@ -120,6 +121,8 @@ def _node_families(numbers: NodeNumbers) -> Iterator[Metric]:
         ("schedules_refused", "Schedules that limits.schedule_rate has refused.", counters.schedules_refused),
         ("cache_hits", "Batches that deliveries found in memory.", numbers.cache_hits),
         ("cache_misses", "Batches that deliveries had to read.", numbers.cache_misses),
+        ("alarm_delayed", "Publishes that had to wait for an alarm to end.", numbers.alarms.delayed),
+        ("alarm_refused", "Publishes that were refused because of an alarm.", numbers.alarms.refused),
     )
     damaged = CounterMetricFamily("penstock_damaged_messages", "Messages found damaged in the store.", labels=["part"])
     for part, count in numbers.damaged_messages.items():
@@ -140,6 +143,23 @@ def _node_families(numbers: NodeNumbers) -> Iterator[Metric]:
         ("enqueued_lag_seconds", "Age of the oldest enqueued message, 0 without one.", numbers.enqueued_lag_seconds),
         ("claims_waiting", "Claims that wait for messages.", numbers.polls_waiting),
         ("reads_waiting", "Stream reads that wait for messages.", numbers.readers_waiting),
+    )
+
+
+def _alarm_families(alarms: AlarmNumbers) -> Iterator[Metric]:
+    """One series a resource that is watched."""
+    raised = GaugeMetricFamily(
+        "penstock_alarm", "1 while this is low and publishes are held back.", labels=["resource"]
+    )
+    for name, is_raised in alarms.raised.items():
+        _labelled(raised, [name], is_raised)
+    yield raised
+    free = GaugeMetricFamily("penstock_disk_free_bytes", "Room on the disk of this.", labels=["resource"])
+    for name, count in alarms.disk_free_bytes.items():
+        _labelled(free, [name], count)
+    yield free
+    yield from gauge_families(
+        ("memory_mark_bytes", "Memory of the process at which its alarm begins, 0 for never.", alarms.memory_mark_bytes)
     )
 
 

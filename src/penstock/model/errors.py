@@ -72,6 +72,7 @@ CATALOGUE: Final = (
     Row("already_committed",    409, 406, 0x83, "amqp:illegal-state",              "UnsupportedOperation"),
     # What the server cannot do now, or could not do at all.
     Row("overloaded",           429, 541, 0x97, "amqp:resource-limit-exceeded",    "RequestThrottled",   YES),
+    Row("resource_alarm",       503, 506, 0x97, "amqp:resource-limit-exceeded",    "RequestThrottled",   YES),
     Row("too_many_connections", 503, 320, 0x97, "amqp:resource-limit-exceeded",    "RequestThrottled",   YES),
     Row("unavailable",          503, 541, 0x97, "amqp:internal-error",             "ServiceUnavailable", YES, YES),
     Row("fenced",               503, 541, 0x97, "amqp:internal-error",             "ServiceUnavailable", YES, YES),
@@ -270,6 +271,12 @@ class TooManyConnections(Overloaded):
     """The server has as many connections as it may have; nothing was done. Try again after a pause."""
 
     code = "too_many_connections"
+
+
+class ResourceAlarm(Overloaded):
+    """The server is low on memory or disk and takes no publishes; nothing was done. Consume or purge, and try again."""
+
+    code = "resource_alarm"
 
 
 class Fenced(Unavailable):

@@ -94,6 +94,11 @@ class BatchCache:
         for lane, base in [key for key in self._batches if slot_of(key[0]) in slots]:
             self.forget(lane, base)
 
+    def clear(self) -> None:
+        """Memory is low: everything can be read again."""
+        self._batches.clear()
+        self.bytes = 0
+
     def forget(self, lane: int, base: int) -> None:
         batch = self._batches.pop((lane, base), None)
         if batch is not None:

@@ -24,5 +24,11 @@ class Limits(msgspec.Struct, frozen=True):
     """What all scans together may read in a second; 0 = as much as they can."""
     staging_bytes: int = 4 * 1024 * 1024 * 1024
     """Bytes of all staged chunks together."""
+    memory_share: float = 0.0
+    """Of the memory that there is, what this process may use before publishes are held back; 0 for any amount."""
+    disk_free_bytes: int = 0
+    """Room on the disks of the store and the spool below which publishes are held back; 0 for none."""
+    alarm_wait: float = 5.0
+    """Seconds for which a publish is held back before it is refused."""
     staging_ttl: float = 24 * 3600.0
     """Seconds after its last chunk in which a staged transaction must be committed."""

@@ -8,7 +8,10 @@ what is observed; membership among other nodes. `node/broker/` is their face.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from penstock.model.errors import Closed, PenstockError
@@ -66,6 +69,7 @@ from penstock.node.staging.finish import Finisher
 from penstock.node.staging.ledger import Ledger
 from penstock.node.staging.staging import Staging
 from penstock.node.timers import Tasks, Timers
+from penstock.node.watermark import Watermark
 from penstock.store.contract import Store
 from penstock.store.memory.engine import MemoryStore
 from penstock.version import VERSION
@@ -89,6 +93,7 @@ class Node:
         enqueue_poll: float = POLL_S,
         spool: SpoolSettings | None = None,
         scrub_bytes_per_second: int = 0,
+        disks: Mapping[str, Path] = MappingProxyType({}),
     ) -> None:
         self.store = store
         self.clock = clock
@@ -98,6 +103,7 @@ class Node:
         self.cluster: Cluster | None = None
         """None where this node is alone on its store, and owns everything."""
         self._is_closing = False
+        self._disks = disks
         self._build_ground(cache_bytes)
         self._build_consuming()
         self._build_declaring()
@@ -120,6 +126,7 @@ class Node:
         self.catalog = catalog = Catalog()
         self.damage = Damage(store, catalog)
         self.cache = BatchCache(cache_bytes)
+        self.watermark = Watermark(self.limits, self._disks, self.cache.clear)
         self.ownership = ownership = Ownership(asyncio.get_running_loop().time)
         kind: type[CommitLoop] | type[SlotCommits] = CommitLoop if store.capabilities.spans_slots else SlotCommits
         self._committer = kind(Ground(store, memory, clock, ownership.epochs, self.counters))
@@ -241,10 +248,29 @@ class Node:
             catalog, clock, timers, tasks, ownership, self.waiters.has_waiters, self.declarations.drop_queue
         )
         self.schedules = Schedules(
-            catalog, writer, publisher, clock, timers, tasks, lifecycle, ownership, self.limits, self.counters
+            catalog,
+            writer,
+            publisher,
+            clock,
+            timers,
+            tasks,
+            lifecycle,
+            ownership,
+            self.limits,
+            self.counters,
+            self.watermark.check,
         )
         self.enqueueing = Enqueueing(
-            self.store.enqueueing, catalog, commits, publisher, clock, self.counters, lifecycle, ownership, enqueue_poll
+            self.store.enqueueing,
+            catalog,
+            commits,
+            publisher,
+            clock,
+            self.counters,
+            lifecycle,
+            ownership,
+            self.watermark.check,
+            enqueue_poll,
         )
         self.scrub = Scrub(self.store, catalog, ownership, self.damage, clock, tasks, scrub_bytes_per_second)
 
@@ -267,6 +293,7 @@ class Node:
             self.spool,
             self.damage,
             self.scrub,
+            self.watermark,
             clock,
             lifecycle,
         )
@@ -382,6 +409,7 @@ class Node:
         await self.enqueueing.open()
         await self.spool.open(joined.secret)
         self.scrub.start()
+        self.watermark.start(self.tasks)
 
     async def open_among(self, owner: str, options: ClusterOptions, *, is_alone: bool = False) -> Cluster:
         """Be ready to be one of several nodes; `join` of what this returns makes it one."""
@@ -392,6 +420,7 @@ class Node:
         self.outbox.start()
         await self.enqueueing.open()
         self.scrub.start()
+        self.watermark.start(self.tasks)
         return cluster
 
     async def close(self) -> None:

@@ -41,7 +41,7 @@ def other_value(option: Option) -> Any:
         return not option.default
     if option.title == "cluster.advertise":
         return "http://elsewhere:7333"
-    return {int: option.high, float: 7.5, str: "elsewhere"}[option.kind]
+    return {int: option.high, float: min(7.5, option.high or 7.5), str: "elsewhere"}[option.kind]
 
 
 def allowed(option: Option) -> dict[str, str]:

@@ -20,6 +20,7 @@ from penstock.cli.serve.settings import Flags
 from penstock.config.load import is_unspecified
 from penstock.fronts.registry import FRONTS
 from penstock.maintenance.doctor import Check, check_disk, check_programs, check_store
+from penstock.node.observe.resources import memory_limit
 from penstock.store.open import scheme_of
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def all_checks(config: Config) -> list[Check]:
     if has_spool(config):
         checks += check_disk(Path(config.spool.folder).absolute(), "spool's disk")
     checks += check_limits(config)
+    checks += check_memory(config)
     checks += check_ports(config)
     return checks
 
@@ -73,15 +75,29 @@ def check_limits(config: Config) -> Iterator[Check]:
         yield Check("limits", "fine", f"{allowed} open files are allowed, {wanted:,} may be wanted")
 
 
+def check_memory(config: Config) -> Iterator[Check]:
+    """How much a server may use before it holds publishes back."""
+    limit, share = memory_limit(), config.limits.memory_share
+    if limit is None:
+        yield Check("memory", "mind", "the system does not tell how much there is", "limits.memory_share does nothing")
+    elif not share:
+        yield Check("memory", "mind", "there is no alarm", "set limits.memory_share to refuse publishes before it ends")
+    else:
+        text = f"publishes are held back above {limit * share / (1 << 20):,.0f} MiB, {share:.0%} of what there is"
+        yield Check("memory", "fine", text)
+
+
 # Ports ---------------------------------------------------------------------------------------------------
 
 
 def check_ports(config: Config) -> Iterator[Check]:
     """Whether the fronts of this configuration listen, or could."""
-    answer = ask_server(config)
+    answer, alarms = ask_server(config)
     if answer is not None:
         yield Check("ready", "fine" if answer == "ready" else "mind", f"the server says: {answer}")
         yield from check_scrub(config)
+    for alarm in alarms:
+        yield Check("alarm", "wrong", alarm, "publishes are refused: consume or purge, make room, see docs/operate.md")
     for entry in FRONTS:
         section: Any = config.fronts[entry.name]
         for option in entry.ports if section.enabled else ():
@@ -113,14 +129,16 @@ def reachable(host: str) -> str:
     return "127.0.0.1" if is_unspecified(host) else host
 
 
-def ask_server(config: Config) -> str | None:
-    """What the server of this configuration says of itself; None where there is none, or no Penstock."""
+def ask_server(config: Config) -> tuple[str | None, list[str]]:
+    """What the server of this configuration says of itself, None where there is none; and what it is low on."""
     try:
         status, text = get(config, "/readyz")
         body = json.loads(text)
-        return str(body["status"] if status == 200 else body["error"]["message"])
+        if status != 200:
+            return str(body["error"]["message"]), []
+        return str(body["status"]), [str(alarm) for alarm in body.get("alarms", ())]
     except (OSError, HTTPException, ValueError, KeyError, TypeError):
-        return None
+        return None, []
 
 
 def check_scrub(config: Config) -> Iterator[Check]:

@@ -230,6 +230,7 @@ async def open_broker(config: Config) -> LocalBroker | ClusterBroker:
             "enqueue_poll": config.node.enqueue_poll,
             "spool": spool,
             "scrub_bytes_per_second": config.node.scrub_bytes_per_second,
+            "disks": disks(config),
         }
         if scheme_of(config.store.path):
             options = ClusterOptions(heartbeat_ms=config.cluster.heartbeat_ms, lease_ms=config.cluster.lease_ms)
@@ -240,6 +241,12 @@ async def open_broker(config: Config) -> LocalBroker | ClusterBroker:
     except PenstockError as error:
         advice = "" if scheme_of(config.store.path) else "; choose a place that can be written with --store"
         raise CannotStart(f"{error}{advice}") from None
+
+
+def disks(config: Config) -> dict[str, Path]:
+    """The folders that need room, by what is in them."""
+    found = {} if scheme_of(config.store.path) else {"store": Path(config.store.path).absolute().parent}
+    return found | ({"spool": Path(config.spool.folder).absolute()} if has_spool(config) else {})
 
 
 def has_spool(config: Config) -> bool:

@@ -63,6 +63,9 @@ class Connection(asyncio.Protocol):
         """Bytes of publishes that are not stored yet."""
         self._blocking: asyncio.TimerHandle | None = None
         self._is_blocked = False
+        self._has_published = False
+        self._is_alarmed = False
+        """The client was told that the server is low on something."""
         self._ending: asyncio.Task[None] | None = None
         self._ended = False
         """The socket is closed."""
@@ -217,6 +220,7 @@ class Connection(asyncio.Protocol):
         if channel is None:
             return
         channel.publish(event)
+        self._has_published = True
         self._pending += len(event.body) + PUBLISH_BYTES
         if self._pending > self.host.options.max_pending_bytes and not self._is_paused:
             self._pause()
@@ -266,8 +270,9 @@ class Connection(asyncio.Protocol):
 
     def _block(self) -> None:
         self._is_blocked = True
-        self.wire.block("the store takes messages more slowly than they are published")
-        self.flush()
+        if not self._is_alarmed:
+            self.wire.block("the store takes messages more slowly than they are published")
+            self.flush()
 
     def _resume(self) -> None:
         self._is_paused = False
@@ -276,10 +281,24 @@ class Connection(asyncio.Protocol):
             self._blocking = None
         if self._is_blocked:
             self._is_blocked = False
-            self.wire.unblock()
-            self.flush_soon()
+            if not self._is_alarmed:
+                self.wire.unblock()
+                self.flush_soon()
         if not self._ended:
             self._transport.resume_reading()
+
+    def _look_at_alarms(self) -> None:
+        """Tell a client that publishes when the server is low on something, and when it is not any more."""
+        alarms = self.host.broker.alarms()
+        if bool(alarms) == self._is_alarmed or not (self._has_published or self._is_alarmed):
+            return
+        self._is_alarmed = bool(alarms)
+        if self._is_blocked:
+            return
+        if alarms:
+            self.wire.block("; ".join(alarms))
+        else:
+            self.wire.unblock()
 
     # Time and ends ----------------------------------------------------------------------------------------
 
@@ -291,6 +310,7 @@ class Connection(asyncio.Protocol):
             self.wire.receive(b"")  # it is us who do not listen
         for event in self.wire.tick(now):
             HANDLERS[type(event)](self, event)
+        self._look_at_alarms()
         if 0.0 < self._close_by < now:
             self.abort()
         for channel in self.channels.values():

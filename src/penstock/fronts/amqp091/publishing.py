@@ -29,6 +29,7 @@ from penstock.model.errors import (
     Overloaded,
     PenstockError,
     QueueFull,
+    ResourceAlarm,
     Unavailable,
 )
 from penstock.wire.amqp091 import codes
@@ -200,9 +201,11 @@ class Publishing:
                 else:
                     transaction.publish(run.queue, *run.messages)
             receipt = await transaction.commit()
-        except (NotFound, Forbidden, QueueFull, InvalidArgument, Overloaded):
+        except (NotFound, Forbidden, QueueFull, InvalidArgument):
             return False  # because of one of them: each by itself
         except PenstockError as error:
+            if isinstance(error, Overloaded) and not isinstance(error, ResourceAlarm):
+                return False
             for run in runs:
                 self._answer(run.events, self._refused(run.messages, error))
             return True
@@ -240,6 +243,8 @@ class Publishing:
                 await have_exchange(self._channel, run.exchange)
             except (QueueFull, InvalidArgument) as error:
                 return None if len(messages) > 1 else self._refused(messages, error)
+            except ResourceAlarm as error:
+                return self._refused(messages, error)  # the broker has waited already
             except Overloaded:
                 await asyncio.sleep(AGAIN_SECONDS)
             except PenstockError as error:

@@ -51,6 +51,7 @@ class Table:
     ) -> None:
         self._broker = broker
         self.queue = queue
+        broker.keep_writing(queue)
         self._description = description
         self._changed = changed
         self._compact_after = compact_after

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -84,6 +84,8 @@ class Enqueueing:
     _counters: Counters
     _lifecycle: Lifecycle
     _ownership: Ownership
+    _check_room: Callable[[], None]
+    """Raises while the node holds publishes back."""
     _poll_s: float = POLL_S
 
     def __post_init__(self) -> None:
@@ -163,6 +165,7 @@ class Enqueueing:
     async def _take_all(self) -> None:
         assert self._source is not None
         while self._takes_rows():
+            self._check_room()
             now_s = asyncio.get_running_loop().time()
             self._full = {target: until_s for target, until_s in self._full.items() if until_s > now_s}
             rows = await self._source.rows(ROWS_AT_ONCE, BYTES_AT_ONCE, list(self._full))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -63,6 +63,8 @@ class Schedules:
     _ownership: Ownership
     _limits: Limits
     _counters: Counts
+    _check_room: Callable[[], None]
+    """Raises while the node holds publishes back."""
 
     def __post_init__(self) -> None:
         self._next: dict[ScheduleKey, int | None] = {}
@@ -230,6 +232,7 @@ class Schedules:
             return
         namespace, name = key
         try:
+            self._check_room()
             await self._append(namespace, name, document, tick_ms)
         except (Unavailable, Fenced, Closed, Overloaded):
             raise

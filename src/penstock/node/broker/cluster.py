@@ -299,6 +299,8 @@ class ClusterBroker(FrontBroker):
     follow_events = here_now(FrontBroker.follow_events)
     spool = here_now(FrontBroker.spool)
     damage = here_now(FrontBroker.damage)
+    alarms = here_now(FrontBroker.alarms)
+    keep_writing = here_now(FrontBroker.keep_writing)
     is_alive = here_now(FrontBroker.is_alive)
     new_session_name = here_now(FrontBroker.new_session_name)
     drain = here_now(FrontBroker.drain)

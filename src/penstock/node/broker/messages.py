@@ -147,11 +147,36 @@ class LocalMessages(Names, Messages):
         count: int,
         parts: list[Part],
     ) -> Ticket[Receipt]:
-        """Into the store or, where that is away and the node has a spool, into that."""
+        """Into the store or, where that is away and the node has a spool, into that; later while there is an alarm."""
+        if self._services.watermark.alarms and self._is_held_back(parts):
+            return Ticket.of(self._publish_later(queue, exchange, messages, publish_id, count, parts))
         spool = self._services.spool
         if not spool.is_on:
             return self._services.publisher.publish(count, parts)
         return spool.publish(Unit(self._namespace, queue, exchange, messages, publish_id, count, parts))
+
+    async def _publish_later(
+        self,
+        queue: str | None,
+        exchange: str | None,
+        messages: Sequence[Message] | EncodedBatch,
+        publish_id: str | None,
+        count: int,
+        parts: list[Part],
+    ) -> Receipt:
+        await self._services.watermark.admit(sum(part.size for part in parts))
+        return await self._publish(queue, exchange, messages, publish_id, count, parts)
+
+    def _is_held_back(self, parts: Sequence[Part]) -> bool:
+        """Whether an alarm concerns these: all but what a front must write to serve consumers."""
+        exempt = self._services.watermark.exempt
+        return any((part.queue.namespace, part.queue.name) not in exempt for part in parts)
+
+    def keep_writing(self, queue: str) -> None:
+        self._services.watermark.exempt.add((self._namespace, queue))
+
+    def alarms(self) -> Sequence[str]:
+        return self._services.watermark.alarms
 
     # Consume ----------------------------------------------------------------------------------------------
 
@@ -360,7 +385,8 @@ class LocalTransaction(Transaction):
         return self
 
     async def _commit(self) -> Receipt:
-        self._broker._services.lifecycle.check_open()
+        services = self._broker._services
+        services.lifecycle.check_open()
         for lease, verdicts in self._settles.items():
             if len(verdicts) > SLICE_ITEMS:
                 self._settles[lease] = await _checked(verdicts)
@@ -368,7 +394,9 @@ class LocalTransaction(Transaction):
         for first, found in self._publishes:
             made = found if isinstance(found, list) else await ended(found)
             parts += [_placed(part, first) for part in made]
-        return await self._broker._services.transactions.commit(self._settles, self._count, parts)
+        if services.watermark.alarms and self._broker._is_held_back(parts):
+            await services.watermark.admit(sum(part.size for part in parts))
+        return await services.transactions.commit(self._settles, self._count, parts)
 
 
 def _placed(part: Part, first: int) -> Part:

@@ -41,6 +41,7 @@ from penstock.node.publish.transactions import Transactions
 from penstock.node.session import Session
 from penstock.node.spool.spool import Spool
 from penstock.node.staging.staging import Staging
+from penstock.node.watermark import Watermark
 
 _consumers = itertools.count(1)
 _NAME_OF: Final = {kind: f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}'s name" for kind in get_args(Kind)}
@@ -66,6 +67,7 @@ class Services(Protocol):
     transactions: Transactions
     staging: Staging
     spool: Spool
+    watermark: Watermark
     enqueueing: Enqueueing
     claims: Claims
     waiters: Waiters

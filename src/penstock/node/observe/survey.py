@@ -32,6 +32,7 @@ from penstock.node.lifecycle import Lifecycle
 from penstock.node.observe.counters import Counters
 from penstock.node.observe.damage import Damage
 from penstock.node.spool.spool import Spool
+from penstock.node.watermark import Watermark
 
 SLICE_S: Final = 0.003
 """So long the survey works before it lets others run."""
@@ -54,6 +55,7 @@ class Survey:
     _spool: Spool
     _damage: Damage
     _scrub: Scrub
+    _watermark: Watermark
     _clock: Clock
     _lifecycle: Lifecycle
 
@@ -99,6 +101,7 @@ class Survey:
             damage_notes=len(self._damage.notes()),
             damaged_messages={**self._damage.messages},
             damaged_lanes=self._damage.lanes,
+            alarms=self._watermark.numbers(),
             spool=self._spool.numbers(),
             scrub=self._scrub.numbers(),
             now_ms=self._clock.now_ms(),

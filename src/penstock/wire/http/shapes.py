@@ -506,6 +506,8 @@ class ReadyStatus(Struct, omit_defaults=True):
     status: str
     damage: list[str] = []
     """What was found damaged in the store, until somebody has looked at it. The server works all the same."""
+    alarms: list[str] = []
+    """What the server is low on: publishes are held back, then refused; consumers are served."""
 
 
 encode_json: Final = msgspec.json.Encoder().encode

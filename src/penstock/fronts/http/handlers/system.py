@@ -63,12 +63,13 @@ async def ready(call: Call) -> Answer:
     """The store takes commits: send traffic elsewhere while it does not.
 
     `buffering`: the store is away and publishes go to the server's spool; consumers are answered 503. `damage`: what
-    was found damaged in the store, until somebody has looked at it; the server works all the same.
+    was found damaged in the store, until somebody has looked at it; the server works all the same. `alarms`: memory or
+    disk is low; publishes are held back and then refused, and consumers are served, so that they can make room.
     """
     if call.server.stopping:
         raise Unavailable("the server is stopping")
     broker = call.server.broker
-    return json_answer(ReadyStatus(await broker.check_ready(), broker.damage()))
+    return json_answer(ReadyStatus(await broker.check_ready(), broker.damage(), list(broker.alarms())))
 
 
 @ROUTES.add("GET", "/metrics", {200: str}, gives="text/plain; version=0.0.4; charset=utf-8")
