@@ -22,6 +22,15 @@ from penstock.model.rows import ClusterView
 from penstock.model.verdict import Verdict
 
 
+class QueuePage(NamedTuple):
+    """Some queues, and where to go on."""
+
+    queues: list[tuple[str, dict[str, Any]]]
+    """Name and options that differ from the defaults, by name."""
+    next: str | None
+    """As `after`; None at the end."""
+
+
 class FrontBroker(Broker, Protocol):
     """A broker as a front sees it."""
 
@@ -133,6 +142,10 @@ class FrontBroker(Broker, Protocol):
         ...
 
     # Paging -----------------------------------------------------------------------------------------------
+
+    async def queues_page(self, prefix: str = "", *, after: str = "", max: int = 1_000) -> QueuePage:
+        """Queues by name, page by page, with their options: continue with `after=page.next`."""
+        ...
 
     async def dead_page(
         self, queue: str, group: str = DEFAULT_GROUP, *, after: tuple[int, int] | None = None, max: int = 100

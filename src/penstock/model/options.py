@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -206,9 +207,17 @@ def make_config(kind: type[_Config], options: dict[str, Any], base: _Config | No
 
 def options_of(config: QueueConfig | GroupConfig | ExchangeConfig) -> dict[str, Any]:
     """The options that differ from the defaults."""
-    plain = type(config)()
-    values = ((name, getattr(config, name)) for name in config.__struct_fields__)
-    return {name: value for name, value in values if value != getattr(plain, name)}
+    plain = _plain(type(config))
+    return {
+        name: value
+        for name, value in zip(config.__struct_fields__, msgspec.structs.astuple(config), strict=True)
+        if value != plain[name]
+    }
+
+
+@cache
+def _plain(kind: type[QueueConfig | GroupConfig | ExchangeConfig]) -> dict[str, Any]:
+    return msgspec.structs.asdict(kind())
 
 
 def check_config(config: QueueConfig | GroupConfig | ExchangeConfig) -> None:

@@ -292,6 +292,7 @@ class ClusterBroker(FrontBroker):
     enqueued_failed = here(Broker.enqueued_failed)
     check_ready = here(Broker.check_ready)
     measures = here(FrontBroker.measures)
+    queues_page = here(FrontBroker.queues_page)
     authorize = here_now(FrontBroker.authorize)
     knows_queue = here_now(FrontBroker.knows_queue)
     knows_exchange = here_now(FrontBroker.knows_exchange)

@@ -5,16 +5,23 @@ Next stop: `node/declarations.py`, `node/exchanges.py`, `node/background/schedul
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, Final, Unpack
 
 from penstock.api.declare import BindingOptions, Declarations, Schedule
+from penstock.api.front_broker import QueuePage
 from penstock.api.options import ExchangeOptions, GroupOptions, QueueOptions
+from penstock.api.slices import in_slices
 from penstock.core.schedule import check_schedule
 from penstock.model import DEFAULT_GROUP, DEFAULT_NAMESPACE, Binding, Message, check_headers, check_name
 from penstock.model.errors import ExclusiveConsumer, Forbidden, InvalidArgument
 from penstock.model.options import options_of
 from penstock.model.rows import home_slot
 from penstock.node.broker.names import Names
+from penstock.node.catalog import Queue
+
+_name: Final = attrgetter("name")
 
 
 class LocalDeclarations(Names, Declarations):
@@ -76,11 +83,34 @@ class LocalDeclarations(Names, Declarations):
 
     async def queues(self, prefix: str = "") -> dict[str, dict[str, Any]]:
         self._check_listing()
-        return {
-            queue.name: options_of(queue.config)
-            for queue in self._services.catalog.queues.values()
+        found = await in_slices(list(self._services.catalog.queues.values()), lambda some: self._listed(some, prefix))
+        return dict(await in_slices(found, lambda some: [(queue.name, options_of(queue.config)) for queue in some]))
+
+    async def queues_page(self, prefix: str = "", *, after: str = "", max: int = 1_000) -> QueuePage:
+        self._check_listing()
+        chosen: list[Queue] = []
+
+        def look(some: Sequence[Queue]) -> tuple[()]:
+            chosen.extend(queue for queue in self._listed(some, prefix) if queue.name > after)
+            if len(chosen) > 2 * max:
+                cut()
+            return ()
+
+        def cut() -> None:
+            chosen.sort(key=_name)
+            del chosen[max + 1 :]
+
+        await in_slices(list(self._services.catalog.queues.values()), look)
+        cut()
+        page = await in_slices(chosen[:max], lambda some: [(queue.name, options_of(queue.config)) for queue in some])
+        return QueuePage(page, page[-1][0] if len(chosen) > max else None)
+
+    def _listed(self, queues: Sequence[Queue], prefix: str) -> list[Queue]:
+        return [
+            queue
+            for queue in queues
             if queue.namespace == self._namespace and not queue.deleting and queue.name.startswith(prefix)
-        }
+        ]
 
     async def has_queue(self, name: str) -> bool:
         self.authorize("browse", "queue", name)
